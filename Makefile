@@ -1,0 +1,38 @@
+# One command each; every target sets up what it needs itself, and a second run starts in seconds.
+PYTHON ?= python3
+BIN := .venv/bin
+NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
+WORKERS ?= 2
+
+.PHONY: install demo test check format bench clean
+
+install: .venv/installed
+
+.venv/installed: setup.cfg pyproject.toml setup.py mdio/_version.py $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e ".[dask,cloud,report,test]"
+	touch $@
+
+demo: install
+	$(BIN)/python bench/demo.py
+
+test: install
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+# mypy sees only mdio/ when run in this folder, so it gets the package as it will be installed.
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	rm -rf build/typed && mkdir -p build/typed/mdio
+	ln -s $(abspath $(wildcard mdio/*)) build/typed/mdio/
+	ln -s $(abspath layouts converters readers) build/typed/mdio/
+	cd build/typed && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) \
+		--cache-dir $(abspath .mypy_cache) -p mdio
+
+format:
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache demo-output bench-output

@@ -1,0 +1,65 @@
+"""The errors of mdio.
+
+::
+
+    MdioError
+    ├── UnknownLayoutError (ValueError)    nothing here can read or write that
+    ├── PlanError          (ValueError)    options that do not fit together or do not fit the data
+    ├── SourceError        (OSError)       an input that is missing, truncated, corrupt, mismatching
+    ├── CorruptLayoutError (OSError)       an output of mdio that is unfinished or damaged
+    ├── OutputError        (OSError)       it cannot be written: it exists, the disk is full, ...
+    ├── FrameRangeError    (IndexError)    frames or atoms outside the trajectory
+    ├── BlockError         (RuntimeError)  one block of a parallel run failed
+    └── MissingExtraError  (ImportError)   an optional dependency is not installed
+
+Each message is one line that names the file, what was found, what was expected and what to do.
+Every error takes that one message, so that all survive pickling from a worker to its parent.
+"""
+
+__all__ = [
+    "BlockError",
+    "CorruptLayoutError",
+    "FrameRangeError",
+    "MdioError",
+    "MissingExtraError",
+    "OutputError",
+    "PlanError",
+    "SourceError",
+    "UnknownLayoutError",
+]
+
+
+class MdioError(Exception):
+    """Base of every error that mdio raises on purpose."""
+
+
+class UnknownLayoutError(MdioError, ValueError):
+    """No layout reads this path, or no layout of this name exists."""
+
+
+class PlanError(MdioError, ValueError):
+    """Options that contradict each other or do not fit the trajectory."""
+
+
+class SourceError(MdioError, OSError):
+    """An input trajectory that is missing, truncated, corrupt or does not match its topology."""
+
+
+class CorruptLayoutError(MdioError, OSError):
+    """An output of mdio that is unfinished, damaged, or of a newer format version."""
+
+
+class OutputError(MdioError, OSError):
+    """The output cannot be written: it exists, the disk is full, the folder is read-only."""
+
+
+class FrameRangeError(MdioError, IndexError):
+    """Frames or atoms outside the trajectory."""
+
+
+class BlockError(MdioError, RuntimeError):
+    """One block of a parallel run failed; the message names the block, its frames and the cause."""
+
+
+class MissingExtraError(MdioError, ImportError):
+    """An optional dependency is not installed; the message has the pip command."""

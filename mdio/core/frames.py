@@ -1,0 +1,149 @@
+"""The value that flows between layouts, converters, readers and analyses: a block of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ELEMENTS", "FIELDS", "FrameBlock", "TrajectoryInfo"]
+
+FloatArray = NDArray[np.float32]
+
+FIELDS = ("positions", "velocities", "forces")
+"""The per-atom arrays of a block, in the order in which everything loops over them."""
+
+ELEMENTS = {"positions": "position", "velocities": "velocity", "forces": "force"}
+"""What H5MD calls each of `FIELDS`."""
+
+
+@dataclass(slots=True)
+class FrameBlock:
+    """A run of frames, in MDAnalysis' units.
+
+    Attributes
+    ----------
+    positions : (F, A, 3) float32
+        Coordinates, angstrom.
+    box : (F, 6) float32
+        Unit cell: three lengths in angstrom, three angles in degrees; a row of zeros = no box.
+    time : (F,) float64
+        ps.
+    step : (F,) int64
+        Integration step as the source gives it.
+    velocities : (F, A, 3) float32, optional
+        angstrom/ps.
+    forces : (F, A, 3) float32, optional
+        kJ/(mol angstrom).
+    """
+
+    positions: FloatArray
+    box: FloatArray
+    time: NDArray[np.float64]
+    step: NDArray[np.int64]
+    velocities: FloatArray | None = None
+    forces: FloatArray | None = None
+
+    @classmethod
+    def empty(
+        cls, n_frames: int, n_atoms: int, *, velocities: bool = False, forces: bool = False
+    ) -> FrameBlock:
+        """Return a block of that shape for `Layout.read` to fill.
+
+        The per-atom arrays are uninitialised; box, time and step are zeros.
+        """
+        shape = (n_frames, n_atoms, 3)
+        return cls(
+            positions=np.empty(shape, np.float32),
+            box=np.zeros((n_frames, 6), np.float32),
+            time=np.zeros(n_frames, np.float64),
+            step=np.zeros(n_frames, np.int64),
+            velocities=np.empty(shape, np.float32) if velocities else None,
+            forces=np.empty(shape, np.float32) if forces else None,
+        )
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames F."""
+        return self.positions.shape[0]
+
+    @property
+    def n_atoms(self) -> int:
+        """Number of atoms A."""
+        return self.positions.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by all arrays."""
+        arrays = (self.positions, self.box, self.time, self.step, self.velocities, self.forces)
+        return sum(a.nbytes for a in arrays if a is not None)
+
+    def present(self) -> dict[str, FloatArray]:
+        """Return the per-atom arrays that this block has, by name of field."""
+        found = {name: getattr(self, name) for name in FIELDS}
+        return {name: array for name, array in found.items() if array is not None}
+
+    def frames(self, index: slice | NDArray[np.int64]) -> FrameBlock:
+        """Return the frames that `index` picks (views for a slice, copies for an array)."""
+        return FrameBlock(
+            box=self.box[index],
+            time=self.time[index],
+            step=self.step[index],
+            **{name: array[index] for name, array in self.present().items()},
+        )
+
+    def take(self, atoms: NDArray[np.int64]) -> FrameBlock:
+        """Return the same frames with only `atoms`, copied."""
+        picked = {name: np.take(array, atoms, axis=1) for name, array in self.present().items()}
+        return FrameBlock(box=self.box, time=self.time, step=self.step, **picked)
+
+    @classmethod
+    def concatenate(cls, blocks: Sequence[FrameBlock]) -> FrameBlock:
+        """Return all frames of `blocks`, which have the same atoms and fields, in order."""
+        names = ("box", "time", "step", *blocks[0].present())
+        return cls(**{name: np.concatenate([getattr(b, name) for b in blocks]) for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryInfo:
+    """What is known of a trajectory without reading its frames."""
+
+    layout: str
+    """Name of the layout that reads it."""
+    path: str
+    """Where it lies."""
+    n_frames: int
+    n_atoms: int
+    dt_ps: float
+    """Time between the first two frames; 1.0 where there is only one (as MDAnalysis has it)."""
+    time_first_ps: float
+    time_last_ps: float
+    has_velocities: bool = False
+    has_forces: bool = False
+    has_box: bool = False
+    """Whether the first frame has a unit cell."""
+    groups: Mapping[str, int] = field(default_factory=dict)
+    """Stored atom groups besides the full system, with their numbers of atoms."""
+    chunk_frames: int | None = None
+    """Frames in the smallest unit that is read whole; None where any frame is read alone."""
+    chunk_atoms: int | None = None
+    compression: str | None = None
+    """``NAME:LEVEL`` or the format's own (``xtc``); None where bytes lie as they are."""
+    precision: float | None = None
+    """Step of the stored coordinates in angstrom; None where float32 are kept in full."""
+    nbytes: int = 0
+    """Bytes on disk."""
+    source: Mapping[str, Any] | None = None
+    """Fingerprint of what it was converted from; None for native files."""
+
+    def replace(self, **changes: Any) -> TrajectoryInfo:
+        """Return a copy with `changes`."""
+        return replace(self, **changes)
+
+    @property
+    def frame_nbytes(self) -> int:
+        """Decoded bytes of one frame's per-atom arrays."""
+        return 12 * self.n_atoms * (1 + self.has_velocities + self.has_forces)
