@@ -68,12 +68,12 @@ class FrameBlock:
     @property
     def n_frames(self) -> int:
         """Number of frames F."""
-        return self.positions.shape[0]
+        return int(self.positions.shape[0])
 
     @property
     def n_atoms(self) -> int:
         """Number of atoms A."""
-        return self.positions.shape[1]
+        return int(self.positions.shape[1])
 
     @property
     def nbytes(self) -> int:
