@@ -1,0 +1,219 @@
+"""Where each frame of a file begins: found once by a scan, then stored.
+
+Formats with frames of unequal size (XTC, TRR) are scanned once. The index lies beside the file as
+``.NAME.mdio-index``, or in a cache folder where that one cannot be written. There are no locks:
+every process that finds no valid index scans for itself and puts the result in place by a rename,
+which is atomic, and since all of them found the same, it does not matter who is last. Storing may
+fail (full disk, read-only folder, no home); reading then goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from mdio.core.errors import SourceError
+from numpy.typing import NDArray
+
+__all__ = ["FrameIndex", "index_paths", "load_index"]
+
+MAGIC = b"MDIOIDX1"
+"""First bytes of a stored index; the last character is the version of the format."""
+HEADER = struct.Struct("<8sQqIIQQ")
+"""Magic, file size, mtime in ns, crc of the file's ends, crc of the rest, atoms, frames."""
+END_NBYTES = 4096
+"""Bytes of the head and of the tail of the file that an index is checked against."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameIndex:
+    """The frames of one file.
+
+    Attributes
+    ----------
+    offsets : (F,) int64
+        Byte at which each frame begins, ascending.
+    nbytes : int
+        Size of the file when it was scanned.
+    n_atoms : int
+        Atoms of the first frame.
+    """
+
+    offsets: NDArray[np.int64]
+    nbytes: int
+    n_atoms: int
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames F."""
+        return int(self.offsets.size)
+
+    @property
+    def frame_nbytes(self) -> NDArray[np.int64]:
+        """Bytes from the beginning of each frame to that of the next, (F,) int64."""
+        return np.diff(self.offsets, append=np.int64(self.nbytes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """What must still hold of a file for its index to be used."""
+
+    nbytes: int
+    mtime_ns: int
+    crc: int
+
+    @classmethod
+    def of(cls, path: Path) -> _Identity:
+        try:
+            with path.open("rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                head = os.pread(file.fileno(), END_NBYTES, 0)
+                tail = os.pread(file.fileno(), END_NBYTES, max(0, status.st_size - END_NBYTES))
+        except OSError as error:
+            raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+        return cls(status.st_size, status.st_mtime_ns, zlib.crc32(tail, zlib.crc32(head)))
+
+
+def load_index(path: Path, scan: Callable[[Path], FrameIndex]) -> FrameIndex:
+    """Return the frame index of `path`: a stored one that is still valid, or a new one.
+
+    An index is valid while the file has the size, the modification time and the first and last
+    4 KiB that it had; one that is stale (a running simulation has written on) or damaged is
+    replaced. Offsets stored by MDAnalysis (``.NAME_offsets.npz``) are taken where its own
+    conditions hold (same size and ctime); they are never written.
+
+    Parameters
+    ----------
+    path
+        The trajectory file.
+    scan
+        Reads through the file and returns its index; called only if none is stored.
+
+    Returns
+    -------
+    FrameIndex
+
+    Raises
+    ------
+    SourceError
+        The file cannot be read; and what `scan` raises.
+    """
+    identity = _Identity.of(path)
+    for where in index_paths(path):
+        stored = _load(where, identity)
+        if stored is not None:
+            return stored
+    index = _from_mdanalysis(path)
+    if index is None:
+        index = scan(path)
+        # The file may grow while it is scanned: the index is then that of a file which is no more.
+        if index.nbytes != identity.nbytes:
+            return index
+    _store(path, index, identity)
+    return index
+
+
+def index_paths(path: Path) -> Iterator[Path]:
+    """Yield where the index of `path` may lie: beside it, and in the cache folder (if any).
+
+    The cache folder is ``$MDIO_CACHE_DIR``, else ``$XDG_CACHE_HOME/mdio``, else ``~/.cache/mdio``;
+    the name there is a hash of the resolved path.
+    """
+    yield path.with_name(f".{path.name}.mdio-index")
+    folder = os.environ.get("MDIO_CACHE_DIR")
+    if not folder and (base := os.environ.get("XDG_CACHE_HOME")):
+        folder = str(Path(base, "mdio"))
+    if not folder:
+        try:
+            folder = str(Path.home() / ".cache" / "mdio")
+        except RuntimeError:  # no home folder
+            return
+    key = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    yield Path(folder, f"{key}.mdio-index")
+
+
+def _load(where: Path, identity: _Identity) -> FrameIndex | None:
+    try:
+        raw = where.read_bytes()
+    except (OSError, ValueError):
+        return None
+    if len(raw) < HEADER.size:
+        return None
+    magic, nbytes, mtime_ns, ends_crc, crc, n_atoms, n_frames = HEADER.unpack_from(raw)
+    if (
+        magic != MAGIC
+        or _Identity(nbytes, mtime_ns, ends_crc) != identity
+        or len(raw) != HEADER.size + 8 * n_frames
+        or zlib.crc32(raw[HEADER.size :], n_atoms & 0xFFFFFFFF) != crc
+    ):
+        return None
+    offsets = np.frombuffer(raw, "<i8", offset=HEADER.size).astype(np.int64)
+    return FrameIndex(offsets, nbytes, n_atoms) if _plausible(offsets, nbytes) else None
+
+
+def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:
+    payload = np.ascontiguousarray(index.offsets, "<i8").tobytes()
+    header = HEADER.pack(
+        MAGIC,
+        identity.nbytes,
+        identity.mtime_ns,
+        identity.crc,
+        zlib.crc32(payload, index.n_atoms & 0xFFFFFFFF),
+        index.n_atoms,
+        index.n_frames,
+    )
+    for number, where in enumerate(index_paths(path)):
+        try:
+            if number:  # the cache folder is ours to make; that of the trajectory is there
+                where.parent.mkdir(parents=True, exist_ok=True)
+            _write_atomically(where, header + payload)
+        except OSError:
+            continue
+        return
+
+
+def _write_atomically(where: Path, data: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(prefix=".mdio-index-", dir=where.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        temporary.chmod(0o644)  # others who may read the trajectory may use its index
+        temporary.replace(where)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _from_mdanalysis(path: Path) -> FrameIndex | None:
+    """Read the offsets that MDAnalysis stored, under the conditions that it sets itself."""
+    where = path.with_name(f".{path.name}_offsets.npz")
+    if not where.is_file():
+        return None
+    try:
+        status = path.stat()
+        with np.load(where, allow_pickle=False) as stored:
+            if float(stored["ctime"]) != status.st_ctime or int(stored["size"]) != status.st_size:
+                return None
+            offsets = np.asarray(stored["offsets"]).astype(np.int64, casting="safe")
+            n_atoms = int(stored["n_atoms"])
+    except Exception:  # whatever is wrong with another program's file, we can build our own
+        return None
+    if n_atoms < 1 or not _plausible(offsets, status.st_size):
+        return None
+    return FrameIndex(offsets, status.st_size, n_atoms)
+
+
+def _plausible(offsets: NDArray[np.int64], nbytes: int) -> bool:
+    if offsets.ndim != 1 or not offsets.size:
+        return False
+    return bool(offsets[0] == 0 and offsets[-1] < nbytes and (np.diff(offsets) > 0).all())
