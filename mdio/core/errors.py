@@ -9,6 +9,7 @@
     ├── CorruptLayoutError (OSError)       an output of mdio that is unfinished or damaged
     ├── OutputError        (OSError)       it cannot be written: it exists, the disk is full, ...
     ├── FrameRangeError    (IndexError)    frames or atoms outside the trajectory
+    ├── FrameReadError     (RuntimeError)  a frame cannot be read through MDAnalysis
     ├── BlockError         (RuntimeError)  one block of a parallel run failed
     └── MissingExtraError  (ImportError)   an optional dependency is not installed
 
@@ -20,6 +21,7 @@ __all__ = [
     "BlockError",
     "CorruptLayoutError",
     "FrameRangeError",
+    "FrameReadError",
     "MdioError",
     "MissingExtraError",
     "OutputError",
@@ -55,6 +57,14 @@ class OutputError(MdioError, OSError):
 
 class FrameRangeError(MdioError, IndexError):
     """Frames or atoms outside the trajectory."""
+
+
+class FrameReadError(MdioError, RuntimeError):
+    """A frame cannot be read through MDAnalysis.
+
+    Not an OSError: MDAnalysis takes an OSError during iteration for the end of the trajectory, and
+    a damaged chunk would silently shorten it.
+    """
 
 
 class BlockError(MdioError, RuntimeError):

@@ -1,0 +1,62 @@
+"""Run something when another module gets imported, now or later.
+
+``import mdio`` has to make its readers known to MDAnalysis, yet ``mdio info`` and conversion workers
+must not pay the 1.4 s that importing MDAnalysis takes. So the readers register themselves when
+MDAnalysis is there: at once if it has been imported already, else right after it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+__all__ = ["when_imported"]
+
+
+def when_imported(module: str, action: Callable[[], None]) -> None:
+    """Call `action` once `module` (a top-level name) is imported; now if it is already."""
+    if module in sys.modules:
+        action()
+    else:
+        sys.meta_path.insert(0, _Watcher(module, action))
+
+
+class _Watcher(MetaPathFinder):
+    """Finds the module as everybody else would, and has its loader call back."""
+
+    def __init__(self, module: str, action: Callable[[], None]) -> None:
+        self.module = module
+        self.action = action
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self.module:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CallingBack(spec.loader, self.action)
+        return spec
+
+
+class _CallingBack(Loader):
+    """The real loader, and the action after it."""
+
+    def __init__(self, loader: Loader, action: Callable[[], None]) -> None:
+        self.loader = loader
+        self.action = action
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = self.loader
+        module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        self.action()

@@ -1,0 +1,186 @@
+"""The MDAnalysis plugin: one reader over every layout, with a cache of decoded frames."""
+
+from __future__ import annotations
+
+import warnings
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from MDAnalysis.coordinates.base import ReaderBase
+from MDAnalysis.coordinates.core import writer as mda_writer
+from MDAnalysis.coordinates.timestep import Timestep
+from MDAnalysis.lib.util import store_init_arguments
+from numpy.typing import NDArray
+
+from mdio.core.errors import FrameReadError
+from mdio.layouts.base import Layout
+from mdio.layouts.registry import open_layout
+from mdio.readers.cache import FrameCache
+
+__all__ = ["LayoutReader"]
+
+
+class LayoutReader(ReaderBase):
+    """Reads any layout as an MDAnalysis trajectory: ``Universe(top, path, format="MDIO")``.
+
+    Frame after frame costs one read per chunk; a jump to a far frame of uncompressed data reads
+    that frame only. Units are always MDAnalysis' own, whatever `convert_units` says.
+
+    Parameters
+    ----------
+    filename
+        Path of a layout (file or folder).
+    group
+        Name of a stored atom group to read instead of the full system.
+    n_atoms
+        Number of atoms of the topology, for formats that do not say it themselves.
+    **kwargs
+        As other MDAnalysis readers: `dt`, `time_offset`.
+
+    Raises
+    ------
+    FrameReadError
+        Damaged data met while reading a frame.
+    SourceError, CorruptLayoutError, UnknownLayoutError
+        When opening.
+    """
+
+    format = "MDIO"
+    units = {  # noqa: RUF012 - the class attribute that MDAnalysis reads
+        "time": "ps",
+        "length": "Angstrom",
+        "velocity": "Angstrom/ps",
+        "force": "kJ/(mol*Angstrom)",
+    }
+
+    @store_init_arguments  # type: ignore[untyped-decorator]
+    def __init__(
+        self,
+        filename: str | PathLike[str],
+        convert_units: bool = True,
+        group: str | None = None,
+        n_atoms: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(filename, convert_units=convert_units, **kwargs)
+        options = {} if group is None else {"group": group}
+        self._layout: Layout = open_layout(self.filename, **options)
+        if self._layout.name == "generic" and n_atoms is not None:
+            self._layout.options["n_atoms"] = n_atoms
+        info = self._layout.info
+        self.n_atoms = info.n_atoms
+        self.n_frames = info.n_frames
+        self._dt_ps = info.dt_ps
+        self._cache = FrameCache(self._layout)
+        self._frame = -1
+        self.ts = Timestep(
+            self.n_atoms,
+            velocities=info.has_velocities,
+            forces=info.has_forces,
+            reader=self,
+            **self._ts_kwargs,
+        )
+        self._read_next_timestep()
+
+    @property
+    def layout(self) -> Layout:
+        """The layout underneath: its `read` gives blocks of frames without a Timestep."""
+        return self._layout
+
+    @classmethod
+    def parse_n_atoms(cls, filename: str | PathLike[str], **kwargs: Any) -> int:
+        """Return the number of atoms of the trajectory, or of its ``group=``."""
+        options = {key: kwargs[key] for key in ("group",) if kwargs.get(key) is not None}
+        with open_layout(filename, **options) as layout:
+            return layout.info.n_atoms
+
+    def _get_dt(self) -> float:
+        return self._dt_ps
+
+    def _reopen(self) -> None:
+        self._frame = -1
+        self._cache.rewind()
+
+    def _read_next_timestep(self, ts: Timestep | None = None) -> Timestep:
+        if self._frame + 1 >= self.n_frames:
+            raise EOFError
+        return self._fill(self._frame + 1, self.ts if ts is None else ts)
+
+    def _read_frame(self, frame: int) -> Timestep:
+        return self._fill(int(frame), self.ts)
+
+    def _fill(self, frame: int, ts: Timestep) -> Timestep:
+        try:
+            block, row = self._cache.frame(frame)
+        except OSError as error:
+            raise FrameReadError(f"frame {frame}: {error}") from error
+        ts.positions = block.positions[row]
+        if block.velocities is not None:
+            ts.velocities = block.velocities[row]
+        if block.forces is not None:
+            ts.forces = block.forces[row]
+        box = block.box[row]
+        ts.dimensions = box if box.any() else None
+        ts.frame = frame
+        data = ts.data
+        data["time"] = block.time[row].item()
+        data["step"] = block.step[row].item()
+        self._frame = frame
+        return ts
+
+    def timeseries(
+        self,
+        asel: Any = None,
+        atomgroup: Any = None,
+        start: int | None = None,
+        stop: int | None = None,
+        step: int | None = None,
+        order: str = "fac",
+    ) -> NDArray[np.float32]:
+        """Return coordinates of many frames, read in blocks.
+
+        Parameters and the result are those of `MDAnalysis.coordinates.base.ProtoReader.timeseries`;
+        with transformations added, frames go through them one by one as they do there.
+
+        Returns
+        -------
+        (F, A, 3) float32 array
+            Angstrom; the axes as `order` says.
+        """
+        if self.transformations:
+            return np.asarray(super().timeseries(asel, atomgroup, start, stop, step, order))
+        if asel is not None:
+            warnings.warn(
+                "asel is deprecated, use atomgroup", category=DeprecationWarning, stacklevel=2
+            )
+            if atomgroup is not None:
+                raise ValueError("Cannot provide both asel and atomgroup kwargs")
+            atomgroup = asel
+        if atomgroup is not None and len(atomgroup) == 0:
+            raise ValueError("Timeseries requires at least one atom to analyze")
+        if sorted(order) != ["a", "c", "f"]:
+            raise ValueError(f"order must be a permutation of 'fac', not {order!r}")
+        frames = range(*self.check_slice_indices(start, stop, step))
+        atoms = None if atomgroup is None else atomgroup.indices
+        coordinates = self._cache.positions(frames, atoms)
+        return np.moveaxis(coordinates, ["fac".index(axis) for axis in order], [0, 1, 2])
+
+    def Writer(self, filename: str, n_atoms: int | None = None, **kwargs: Any) -> Any:  # noqa: N802
+        """Return MDAnalysis' writer for the suffix of `filename`."""
+        return mda_writer(filename, n_atoms=n_atoms or self.n_atoms, **kwargs)
+
+    def close(self) -> None:
+        """Close the files of the layout."""
+        layout = getattr(self, "_layout", None)
+        if layout is not None:  # None if __init__ failed before there was one
+            layout.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_cache"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._cache = FrameCache(self._layout)
