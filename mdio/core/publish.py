@@ -1,0 +1,272 @@
+"""Outputs appear under their name only when they are whole.
+
+An output, file or folder, is built under a temporary name beside its target and renamed in the end.
+Whatever stops the work in between (an error, Ctrl-C, SIGTERM) removes the temporary; a process that
+was killed outright leaves it behind, and the next one for the same target tidies up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from mdio.core.errors import MdioError, OutputError
+
+__all__ = ["flush_tree", "leftovers", "publish", "temporary_for"]
+
+FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+OURS = ("manifest.json", "zarr.json", ".zgroup")
+"""A folder that holds one of these is an output that ``force`` may replace."""
+NAME_NBYTES = 255
+"""What file systems allow."""
+TERMINATING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname())[:40]
+
+
+def temporary_for(target: Path, ending: str = "tmp") -> Path:
+    """Return the name under which this process builds `target` (or a companion file of it)."""
+    return target.parent / f".{target.name}.mdio-{_host()}-{os.getpid()}.{ending}"
+
+
+def leftovers(target: Path, ending: str = "tmp", *, any_host: bool = False) -> list[Path]:
+    """Return temporaries of `target` whose processes are gone, the latest last.
+
+    Whether a process of another host still lives cannot be seen from here: its temporaries are
+    left out, unless `any_host`.
+    """
+    pattern = re.compile(
+        rf"\.{re.escape(target.name)}\.mdio-(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)\.{ending}"
+    )
+    found: list[tuple[int, Path]] = []
+    for path in target.parent.iterdir():
+        match = pattern.fullmatch(path.name)
+        if match is None:
+            continue
+        here = match["host"] == _host()
+        if (here and not _lives(int(match["pid"]))) or (not here and any_host):
+            found.append((path.lstat().st_mtime_ns, path))
+    return [path for _, path in sorted(found)]
+
+
+def _lives(pid: int) -> bool:
+    """Return whether another process with this number runs."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # no fsync of folders here
+            raise
+    finally:
+        os.close(fd)
+
+
+def flush_tree(path: Path) -> None:
+    """Flush a file, or all files and folders under a folder, to the disk."""
+    if path.is_dir():
+        for folder, _, files in os.walk(path):
+            for name in files:
+                _flush(Path(folder, name))
+            _flush(Path(folder))
+    else:
+        _flush(path)
+
+
+def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
+    """Refuse what cannot or must not be written, before any work is done."""
+    parent = target.parent
+    if not parent.is_dir():
+        raise OutputError(f"{target}: the folder {parent} does not exist; make it first")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise OutputError(f"{target}: the folder {parent} is not writable; choose another place")
+    if len(os.fsencode(temporary_for(target).name)) > NAME_NBYTES:
+        raise OutputError(f"{target}: the name is too long; choose a shorter one")
+    real = target.resolve()
+    for source in sources:
+        one = source.resolve()
+        if real == one or real in one.parents or one in real.parents:
+            raise OutputError(
+                f"{target}: the output is the source {source} itself, or one lies inside the "
+                "other; choose another name"
+            )
+    if not os.path.lexists(target):
+        return
+    if not force:
+        raise OutputError(f"{target}: it exists already; choose another name or use --force")
+    if target.is_symlink():
+        return
+    mode = target.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OutputError(f"{target}: neither a file nor a folder; choose another name")
+    if target.is_dir():
+        names = {path.name for path in target.iterdir()}
+        if names and names.isdisjoint(OURS):
+            raise OutputError(
+                f"{target}: a folder that is no trajectory (it has none of {', '.join(OURS)}) is "
+                "not replaced; remove it yourself or choose another name"
+            )
+
+
+def _tidy(target: Path, temporary: Path, resume: bool) -> None:
+    """Put right what killed processes left: a replaced output comes back, the rest goes."""
+    for old in leftovers(target, "old"):
+        if os.path.lexists(target):
+            _remove(old)
+        else:
+            old.rename(target)
+    found = leftovers(target, any_host=resume)
+    if resume and found:
+        last = found.pop()
+        if last != temporary:
+            last.rename(temporary)
+    for path in leftovers(target):
+        if not (resume and path == temporary):
+            _remove(path)
+
+
+def _put_in_place(temporary: Path, target: Path, force: bool) -> None:
+    if os.path.lexists(target) and not force:
+        raise OutputError(f"{target}: it appeared while this was written; nothing was replaced")
+    aside = temporary_for(target, "old")
+    if os.path.lexists(target):
+        both_files = not temporary.is_dir() and not (target.is_dir() and not target.is_symlink())
+        if both_files:
+            temporary.replace(target)
+            return
+        try:
+            target.rename(aside)
+            temporary.rename(target)
+        except BaseException:
+            if os.path.lexists(aside) and not os.path.lexists(target):
+                aside.rename(target)
+            raise
+        _remove(aside)
+    else:
+        temporary.rename(target)
+
+
+@contextmanager
+def _terminating() -> Iterator[None]:
+    """Turn the signals that end a process into SystemExit, where nobody else handles them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the tidying
+        raise SystemExit(128 + number)
+
+    taken = [number for number in TERMINATING if signal.getsignal(number) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def publish(
+    target: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    sources: Sequence[str | os.PathLike[str]] = (),
+    companions: Sequence[str | os.PathLike[str]] = (),
+    resume: bool = False,
+) -> Iterator[Path]:
+    """Build an output under a temporary name, and rename it when the block ends well.
+
+    Parameters
+    ----------
+    target
+        File or folder to be.
+    force
+        Replace what is there; it stays untouched until the new one is whole and on disk.
+    sources
+        What is read meanwhile: an output that would replace one of them is refused.
+    companions
+        Further files that belong to the output (``NAME.top.pdb``); the block may write each at
+        ``temporary_for(companion)``, and those that it wrote are renamed just before the target.
+    resume
+        Go on with what an unfinished process left (of any host: say so only when it is gone), and
+        leave the temporary for a later attempt if the block fails.
+
+    Yields
+    ------
+    Path
+        ``.NAME.mdio-HOST-PID.tmp`` beside the target. It does not exist, unless resumed. It may be
+        made as a file or a folder.
+
+    Raises
+    ------
+    OutputError
+        Before any work: the target exists, is a source, is a folder of something else, or its
+        folder is missing or read-only. In the end: the disk is full, the target has appeared.
+    """
+    goal = Path(target).absolute()
+    beside = [Path(companion).absolute() for companion in companions]
+    for path in (goal, *beside):
+        _check(path, force, [Path(source) for source in sources])
+    temporary = temporary_for(goal)
+    owner = os.getpid()
+    try:
+        for path in (goal, *beside):
+            _tidy(path, temporary_for(path), resume)
+        with _terminating():
+            try:
+                yield temporary
+                made = [path for path in beside if temporary_for(path).exists()]
+                for path in (*made, goal):
+                    flush_tree(temporary_for(path))
+                for path in (*made, goal):
+                    _put_in_place(temporary_for(path), path, force)
+                _flush(goal.parent)
+            except BaseException:
+                # A forked child that falls through here must not tear down its parent's work.
+                if os.getpid() == owner and not resume:
+                    for path in (goal, *beside):
+                        _remove(temporary_for(path))
+                raise
+    except OSError as error:
+        if isinstance(error, MdioError) or os.getpid() != owner:
+            raise
+        if error.errno in FULL:
+            raise OutputError(
+                f"{goal}: {FULL[error.errno]}, so it could not be written; free some space or "
+                "choose another place"
+            ) from error
+        if error.errno == errno.EROFS or str(error.filename or "").startswith(str(temporary)):
+            raise OutputError(f"{goal}: it cannot be written ({error.strerror})") from error
+        raise

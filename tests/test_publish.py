@@ -1,0 +1,317 @@
+"""Outputs appear whole or not at all."""
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mdio.core.errors import OutputError
+from mdio.core.publish import leftovers, publish, temporary_for
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def dead_pid() -> int:
+    child = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def make_folder(path: Path, text: str) -> None:
+    path.mkdir()
+    (path / "manifest.json").write_text(text)
+    (path / "000").mkdir()
+    (path / "000" / "data").write_text(text)
+
+
+def test_file_appears_only_in_the_end(tmp_path: Path) -> None:
+    target = tmp_path / "a.xtc"
+    with publish(target) as temporary:
+        assert temporary.parent == tmp_path
+        assert temporary.name.startswith(".a.xtc.mdio-") and temporary.name.endswith(".tmp")
+        assert str(os.getpid()) in temporary.name
+        temporary.write_bytes(b"new")
+        assert not target.exists()
+    assert target.read_bytes() == b"new"
+    assert entries(tmp_path) == ["a.xtc"]
+
+
+def test_relative_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with publish("a.xtc") as temporary:
+        temporary.write_bytes(b"new")
+    assert entries(tmp_path) == ["a.xtc"]
+
+
+@pytest.mark.parametrize("was", ["file", "folder"])
+@pytest.mark.parametrize("becomes", ["file", "folder"])
+def test_force_replaces(tmp_path: Path, was: str, becomes: str) -> None:
+    target = tmp_path / "a.out"
+    if was == "file":
+        target.write_text("old")
+    else:
+        make_folder(target, "old")
+    with publish(target, force=True) as temporary:
+        if becomes == "file":
+            temporary.write_text("new")
+        else:
+            make_folder(temporary, "new")
+        inside = target if was == "file" else target / "manifest.json"
+        assert inside.read_text() == "old"
+    inside = target if becomes == "file" else target / "000" / "data"
+    assert inside.read_text() == "new"
+    assert entries(tmp_path) == ["a.out"]
+
+
+def test_existing_target_is_refused_before_any_work(tmp_path: Path) -> None:
+    target = tmp_path / "a.xtc"
+    target.write_text("old")
+    with pytest.raises(OutputError, match=r"exists already.*--force"), publish(target):
+        raise AssertionError("the block was entered")
+    assert target.read_text() == "old"
+
+
+def test_target_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
+    target = tmp_path / "a.xtc"
+    with pytest.raises(OutputError, match="appeared"), publish(target) as temporary:
+        temporary.write_text("mine")
+        target.write_text("theirs")
+    assert target.read_text() == "theirs"
+    assert entries(tmp_path) == ["a.xtc"]
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("folder", [False, True])
+def test_failure_leaves_what_was_there(
+    tmp_path: Path, kind: type[BaseException], folder: bool
+) -> None:
+    target = tmp_path / "a.out"
+    make_folder(target, "old")
+    with pytest.raises(kind), publish(target, force=True) as temporary:
+        if folder:
+            make_folder(temporary, "new")
+        else:
+            temporary.write_text("new")
+        raise kind
+    assert (target / "manifest.json").read_text() == "old"
+    assert entries(tmp_path) == ["a.out"]
+
+
+def test_failed_rename_brings_the_old_output_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "a.segments"
+    make_folder(target, "old")
+    rename = Path.rename
+
+    def fail(self: Path, to: Path) -> Path:
+        if self.name.endswith(".tmp"):
+            raise OSError(errno.EIO, "broken disk")
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="broken disk"), publish(target, force=True) as temporary:
+        make_folder(temporary, "new")
+    assert (target / "manifest.json").read_text() == "old"
+    assert entries(tmp_path) == ["a.segments"]
+
+
+def test_nothing_made_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError), publish(tmp_path / "a.xtc"):
+        pass
+    assert entries(tmp_path) == []
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="does not exist"), publish(tmp_path / "no" / "a.xtc"):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_read_only_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(OutputError, match="not writable"), publish(tmp_path / "a.xtc"):
+            pass
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_unwritable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(OutputError, match="not writable"), publish(tmp_path / "a.xtc"):
+        pass
+
+
+def test_source_is_never_replaced(tmp_path: Path) -> None:
+    source = tmp_path / "a.segments"
+    make_folder(source, "frames")
+    link = tmp_path / "link.segments"
+    link.symlink_to(source)
+    for target in (source, link, source / "000" / "x.xtc", tmp_path):
+        for given in (source, link):
+            with (
+                pytest.raises(OutputError, match="is the source"),
+                publish(target, force=True, sources=[given]),
+            ):
+                pass
+    assert (source / "000" / "data").read_text() == "frames"
+
+
+def test_force_does_not_take_a_folder_of_something_else(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.tex").write_text("years")
+    with pytest.raises(OutputError, match="no trajectory"), publish(home, force=True):
+        pass
+    assert (home / "thesis.tex").read_text() == "years"
+
+
+def test_devices_are_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutputError, match="neither a file"), publish(tmp_path / "pipe", force=True):
+        pass
+
+
+def test_name_too_long(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="too long"), publish(tmp_path / ("a" * 250)):
+        pass
+
+
+def test_full_disk_becomes_an_output_error(tmp_path: Path) -> None:
+    target = tmp_path / "a.xtc"
+    message = r"a\.xtc: the disk is full"
+    with pytest.raises(OutputError, match=message), publish(target) as temporary:
+        temporary.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert entries(tmp_path) == []
+
+
+def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    target = tmp_path / "a.xtc"
+    here = temporary_for(target).name.rsplit("-", 1)[0]
+    dead = tmp_path / f"{here}-{dead_pid()}.tmp"
+    make_folder(dead, "half")
+    alive = tmp_path / f"{here}-{os.getppid()}.tmp"
+    alive.write_text("someone is at work")
+    elsewhere = tmp_path / f".a.xtc.mdio-not{socket.gethostname()[:20]}-1.tmp"
+    elsewhere.write_text("who knows")
+    other = tmp_path / here.replace("a.xtc", "b.xtc")
+    other = other.with_name(f"{other.name}-{dead_pid()}.tmp")
+    other.write_text("not ours to touch")
+    assert leftovers(target) == [dead]
+    with publish(target) as temporary:
+        assert not dead.exists()
+        temporary.write_text("new")
+    assert {alive.name, elsewhere.name, other.name, "a.xtc"} == set(entries(tmp_path))
+
+
+def test_killed_between_the_two_renames(tmp_path: Path) -> None:
+    target = tmp_path / "a.segments"
+    stem = temporary_for(target).name.rsplit("-", 1)[0]
+    make_folder(tmp_path / f"{stem}-{dead_pid()}.old", "old")
+    with pytest.raises(ValueError, match="fails"), publish(target):
+        raise ValueError("fails too")
+    assert (target / "manifest.json").read_text() == "old"
+
+
+def test_resume_goes_on_with_what_is_left(tmp_path: Path) -> None:
+    target = tmp_path / "a.segments"
+    stem = temporary_for(target).name.rsplit("-", 1)[0]
+    make_folder(tmp_path / f"{stem}-{dead_pid()}.tmp", "half")
+    with pytest.raises(KeyboardInterrupt), publish(target, resume=True) as temporary:
+        assert (temporary / "manifest.json").read_text() == "half"
+        (temporary / "more").write_text("three quarters")
+        raise KeyboardInterrupt
+    with publish(target, resume=True) as temporary:
+        assert (temporary / "more").read_text() == "three quarters"
+    assert (target / "more").exists()
+    assert entries(tmp_path) == ["a.segments"]
+
+
+def test_companions_come_with_the_target(tmp_path: Path) -> None:
+    target, top, other = (tmp_path / name for name in ("a.zarr", "a.top.pdb", "a.csv"))
+    with publish(target, companions=[top, other]) as temporary:
+        make_folder(temporary, "new")
+        temporary_for(top).write_text("atoms")
+        assert not top.exists()
+    assert entries(tmp_path) == ["a.top.pdb", "a.zarr"]
+    message = r"a\.top\.pdb: it exists"
+    with pytest.raises(OutputError, match=message), publish(tmp_path / "b", companions=[top]):
+        pass
+    with pytest.raises(ValueError), publish(target, companions=[top], force=True) as temporary:
+        temporary_for(top).write_text("other atoms")
+        raise ValueError
+    assert top.read_text() == "atoms"
+    assert entries(tmp_path) == ["a.top.pdb", "a.zarr"]
+
+
+WORK = """
+import sys, time
+from mdio.core.publish import publish
+with publish(sys.argv[1], force=True) as temporary:
+    temporary.write_text("half")
+    print("working", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_signals_leave_the_former_output(tmp_path: Path, number: signal.Signals) -> None:
+    target = tmp_path / "a.xtc"
+    target.write_text("old")
+    child = subprocess.Popen(
+        [sys.executable, "-c", WORK, str(target)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "working\n"
+    child.send_signal(number)
+    child.communicate(timeout=20)
+    assert child.returncode != 0
+    assert target.read_text() == "old"
+    if number == signal.SIGKILL:
+        assert len(entries(tmp_path)) == 2
+        with publish(target, force=True) as temporary:
+            temporary.write_text("new")
+    assert entries(tmp_path) == ["a.xtc"]
+
+
+def test_forked_child_does_not_tear_down_its_parents_work(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from mdio.core.publish import publish
+with publish(sys.argv[1]) as temporary:
+    temporary.write_text("new")
+    child = os.fork()
+    if child == 0:
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+"""
+    target = tmp_path / "a.xtc"
+    subprocess.run([sys.executable, "-c", code, str(target)], check=True, timeout=20)
+    assert target.read_text() == "new"
+
+
+def test_signal_handlers_are_put_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with publish(tmp_path / "a.xtc") as temporary:
+        temporary.write_text("new")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_mtime_survives(tmp_path: Path) -> None:
+    with publish(tmp_path / "a.segments") as temporary:
+        make_folder(temporary, "new")
+        before = (temporary / "000" / "data").stat().st_mtime_ns
+        time.sleep(0.01)
+    assert (tmp_path / "a.segments" / "000" / "data").stat().st_mtime_ns == before
