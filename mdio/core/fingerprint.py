@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
+
 from mdio.core.errors import SourceError
 
 __all__ = ["fingerprint", "same_source"]

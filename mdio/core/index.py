@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from mdio.core.errors import SourceError
 from numpy.typing import NDArray
+
+from mdio.core.errors import SourceError
 
 __all__ = ["FrameIndex", "index_paths", "load_index"]
 
