@@ -1,0 +1,221 @@
+"""Executors: how independent pieces of work are spread over processes.
+
+One contract for all: `Executor.imap` hands items to workers, a few at a time, and yields results as
+they come. The function travels to each worker once, not with every item, so that a callable object
+can keep what it opened (a layout) between items. `Serial` and `Processes` are here; Dask is in
+`mdio.parallel.dask_executor`.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import ClassVar, Self, TypeVar
+
+from mdio.core.errors import BlockError, MdioError, PlanError
+from mdio.parallel.pool import Failure, WorkerPool
+
+__all__ = ["Executor", "Processes", "Serial", "available_cores", "item_error"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use (its affinity, not the machine's count)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def item_error(label: str, cause: BaseException) -> MdioError:
+    """Return the error to raise when the item called `label` failed with `cause`.
+
+    An error of mdio keeps its class, so that callers still tell a damaged source from a full
+    disk; a BlockError already names its block and stays as it is; all else becomes a BlockError.
+    """
+    if isinstance(cause, BlockError):
+        return cause
+    text = " ".join(str(cause).split())
+    if isinstance(cause, MdioError):
+        return type(cause)(f"{label}: {text}")
+    return BlockError(f"{label} failed: {type(cause).__name__}: {text}")
+
+
+class Executor(ABC):
+    """Runs a function over items.
+
+    A context manager: leaving it ends all workers that are still there.
+    """
+
+    name: ClassVar[str]
+    """What the command line and reports call it."""
+
+    @property
+    @abstractmethod
+    def n_workers(self) -> int:
+        """Items that run at the same time."""
+
+    @abstractmethod
+    def imap(
+        self,
+        func: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        describe: Callable[[Item], str] = str,
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield (number of the item, result) in the order in which the work gets done.
+
+        At most ``n_workers + 2`` items are under way, so `items` may be an endless generator, and
+        results do not pile up behind a slow consumer. Workers stop when the iterator is closed.
+
+        Parameters
+        ----------
+        func
+            Called with one item. It is pickled once for each worker.
+        items
+            Picklable, small.
+        describe
+            Gives the item's name in errors.
+
+        Raises
+        ------
+        BlockError
+            An item failed, or its worker was killed; the first failure ends all work.
+        MdioError
+            An item failed with an error of mdio, which keeps its class.
+        PlanError
+            `func` cannot be pickled.
+        """
+
+    def map(
+        self,
+        func: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        describe: Callable[[Item], str] = str,
+    ) -> list[Result]:
+        """Return all results in the order of `items`; raises as `imap` does."""
+        done = sorted(self.imap(func, items, describe=describe), key=lambda pair: pair[0])
+        return [result for _, result in done]
+
+    def close(self) -> None:
+        """End all workers."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Serial(Executor):
+    """Everything in this process, in order."""
+
+    name = "serial"
+
+    @property
+    def n_workers(self) -> int:
+        """One."""
+        return 1
+
+    def imap(
+        self,
+        func: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        describe: Callable[[Item], str] = str,
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield results in order, each computed when it is asked for."""
+        for number, item in enumerate(items):
+            try:
+                result = func(item)
+            except Exception as cause:
+                error = item_error(describe(item), cause)
+                if error is cause:
+                    raise
+                raise error from cause
+            yield number, result
+
+
+class Processes(Executor):
+    """Worker processes on this machine, forked where the system can.
+
+    Forked workers start in milliseconds, since nothing is imported again, and functions defined in
+    a notebook are found in them. Each worker has a pipe of its own to the parent: when one is
+    killed, even in the middle of sending a result, the parent sees the end of that pipe at once
+    (a shared result queue would wait for ever for the rest of the message).
+
+    Parameters
+    ----------
+    n_workers
+        Number of processes; by default the cores that this process may use.
+    """
+
+    name = "processes"
+
+    def __init__(self, n_workers: int | None = None) -> None:
+        count = available_cores() if n_workers is None else n_workers
+        if count < 1:
+            raise PlanError(f"{count} worker processes asked for; give 1 or more")
+        self._n_workers = count
+        self._pools: set[WorkerPool] = set()
+
+    @property
+    def n_workers(self) -> int:
+        """Number of processes."""
+        return self._n_workers
+
+    def imap(
+        self,
+        func: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        describe: Callable[[Item], str] = str,
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield results as workers finish them; see `Executor.imap`."""
+        pool = WorkerPool(func)
+        self._pools.add(pool)
+        source = enumerate(items)
+        under_way: dict[int, Item] = {}
+        try:
+            for number, item in source:
+                under_way[number] = item
+                pool.submit(number, item)
+                if pool.n_busy == self._n_workers:
+                    break
+            while under_way:
+                worker, number, outcome = pool.next_done()
+                item = under_way.pop(number)
+                if isinstance(outcome, Failure):
+                    self._raise(describe(item), outcome)
+                following = next(source, None)
+                if following is not None:
+                    under_way[following[0]] = following[1]
+                    pool.submit(*following, worker=worker)
+                yield number, outcome
+        finally:
+            self._pools.discard(pool)
+            pool.close()
+
+    @staticmethod
+    def _raise(label: str, failure: Failure) -> None:
+        if failure.cause is None:
+            raise BlockError(f"{label} failed: {failure.text}")
+        failure.cause.add_note(f"In a worker process:\n{failure.text}")
+        error = item_error(label, failure.cause)
+        if error is failure.cause:
+            raise error
+        raise error from failure.cause
+
+    def close(self) -> None:
+        """End the workers of iterators that were left unfinished."""
+        while self._pools:
+            self._pools.pop().close()

@@ -1,0 +1,199 @@
+"""A pool of forked workers, each at the end of a pipe of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from mdio.core.errors import PlanError
+
+__all__ = ["Failure", "WorkerPool"]
+
+GRACE_S = 10.0
+"""How long an idle worker may take to close its files before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What came instead of a result."""
+
+    text: str
+    """The worker's traceback, or how the worker died."""
+    cause: BaseException | None = None
+    """The exception; None if the worker died or the exception cannot be pickled."""
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    process: BaseProcess
+    pipe: Connection[Any, Any]
+    number: int | None = None
+    """Of the item it is at."""
+
+    def submit(self, message: tuple[int, Any] | None) -> None:
+        """Send an item with its number, or None to let the worker go."""
+        # A broken pipe means that the worker has died since; reading from it will tell.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send(message)
+
+
+def _send(pipe: Connection[Any, Any], value: object) -> None:
+    """Send `value`; arrays go as they lie in memory, without being copied into the pickle."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    raws = [buffer.raw() for buffer in buffers]
+    pipe.send(([raw.nbytes for raw in raws], head))
+    for raw in raws:
+        if raw.nbytes:
+            pipe.send_bytes(raw)
+
+
+def _receive(pipe: Connection[Any, Any]) -> Any:
+    sizes, head = pipe.recv()
+    buffers = [bytearray(size) for size in sizes]
+    for buffer in buffers:
+        if buffer:
+            pipe.recv_bytes_into(buffer)
+    return pickle.loads(head, buffers=buffers)
+
+
+def _failure(error: BaseException) -> Failure:
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever a foreign exception's pickling may raise
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        return Failure(line)
+    return Failure(text, error)
+
+
+def _work(pipe: Connection[Any, Any], pickled_func: bytes, inherited: Sequence[Any]) -> None:
+    """Serve items from `pipe` until the parent closes it or dies."""
+    # Ctrl-C goes to the whole process group; the parent alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A forked worker also holds the parent's ends of the older pipes; open, they would keep the
+    # older workers from noticing that the parent is gone.
+    for other in inherited:
+        other.close()
+    func: Callable[[Any], Any] | None = None
+    while True:
+        try:
+            message = pipe.recv()
+        except (EOFError, OSError):  # the parent is gone
+            return
+        if message is None:
+            return
+        number, item = message
+        outcome: Any
+        try:
+            if func is None:
+                func = pickle.loads(pickled_func)
+            outcome = func(item)
+        except BaseException as error:  # SystemExit too: an item must not end its worker silently
+            outcome = _failure(error)
+        try:
+            _send(pipe, (number, outcome))
+        except (BrokenPipeError, ConnectionResetError):
+            return
+        except Exception as error:  # the result cannot be pickled
+            _send(pipe, (number, _failure(error)))
+
+
+class WorkerPool:
+    """Workers for one function, started as they are first needed.
+
+    Parameters
+    ----------
+    func
+        Pickled here, once, and unpickled in each worker: what it keeps open stays behind.
+
+    Raises
+    ------
+    PlanError
+        `func` cannot be pickled.
+    """
+
+    def __init__(self, func: Callable[[Any], Any]) -> None:
+        try:
+            self._func = pickle.dumps(func, protocol=5)
+        except Exception as error:  # pickle raises TypeError, AttributeError, PicklingError, ...
+            raise PlanError(
+                f"{func!r} cannot be sent to worker processes ({error}); use a function or class "
+                "that is defined at the top of a module, or the serial executor"
+            ) from error
+        methods = multiprocessing.get_all_start_methods()
+        self._context = multiprocessing.get_context("fork" if "fork" in methods else None)
+        self._workers: list[_Worker] = []
+
+    @property
+    def n_busy(self) -> int:
+        """Workers that are at an item."""
+        return sum(worker.number is not None for worker in self._workers)
+
+    def submit(self, number: int, item: object, worker: _Worker | None = None) -> None:
+        """Give an item to an idle worker, or to a new one."""
+        chosen = worker or self._start()
+        chosen.number = number
+        chosen.submit((number, item))
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        forked = self._context.get_start_method() == "fork"
+        inherited = [w.pipe for w in self._workers] + [ours] if forked else []
+        process = self._context.Process(
+            target=_work, args=(theirs, self._func, inherited), daemon=True
+        )
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(process, ours))
+        return self._workers[-1]
+
+    def next_done(self) -> tuple[_Worker, int, Any]:
+        """Wait for a worker to finish its item: (worker, number of the item, result or Failure).
+
+        A worker that died gives a `Failure`.
+        """
+        busy = {worker.pipe: worker for worker in self._workers if worker.number is not None}
+        # The oldest item first, so that no finished result waits while younger ones are taken.
+        pipes = set(wait(list(busy)))
+        ready = [worker for pipe, worker in busy.items() if pipe in pipes]
+        worker = min(ready, key=lambda worker: worker.number or 0)
+        number, worker.number = worker.number or 0, None
+        try:
+            return worker, number, _receive(worker.pipe)[1]
+        except (EOFError, OSError):
+            worker.process.join(5.0)
+            return worker, number, Failure(_death(worker.process.exitcode))
+
+    def close(self) -> None:
+        """End all workers: idle ones leave by themselves, and close their files; busy ones die."""
+        for worker in self._workers:
+            if worker.number is not None:
+                worker.process.kill()
+            else:
+                worker.submit(None)
+            worker.pipe.close()
+        for worker in self._workers:
+            worker.process.join(GRACE_S)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.process.close()
+        self._workers.clear()
+
+
+def _death(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return f"its worker process ended with exit code {exitcode} before it was done"
+    known = {number.value: number.name for number in signal.Signals}
+    name = known.get(-exitcode, f"signal {-exitcode}")
+    hint = "; was memory short? try fewer workers" if name == "SIGKILL" else ""
+    return f"its worker process was killed by {name} before it was done{hint}"

@@ -1,0 +1,296 @@
+"""Executors: order, bounds, failures, killed workers, interrupts."""
+
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+from mdio.core.errors import BlockError, MdioError, OutputError, PlanError, SourceError
+from mdio.parallel.executors import Executor, Processes, Serial, available_cores
+
+
+def square(x):
+    return x * x
+
+
+class Stateful:
+    """Counts its calls in one process; what it counted does not travel."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __getstate__(self):
+        return {"calls": 0}
+
+    def __call__(self, item):
+        self.calls += 1
+        return os.getpid(), self.calls
+
+
+def boom_at_five(x):
+    if x == 5:
+        raise ValueError("five is\nright out")
+    return x
+
+
+def damaged(x):
+    raise SourceError("a.xtc: truncated")
+
+
+def already_named(x):
+    raise BlockError("frames 0:3: wrong shape")
+
+
+class Unpicklable(Exception):
+    def __init__(self, a, b):
+        super().__init__(a)
+
+
+def raise_unpicklable(x):
+    raise Unpicklable("odd", 2)
+
+
+def kill_self(x):
+    if x == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.01)
+    return x
+
+
+def exit_hard(x):
+    os._exit(7)
+
+
+def exit_soft(x):
+    sys.exit(3)
+
+
+class DiesWhileSending:
+    """Pickles as a large result whose worker is killed before all of it is sent."""
+
+    def __call__(self, x):
+        if x == 1:
+            pid = os.getpid()
+            if os.fork() == 0:
+                time.sleep(0.3)
+                os.kill(pid, signal.SIGKILL)
+                os._exit(0)
+        return np.zeros(1 << 22)
+
+
+def slow(x):
+    time.sleep(60)
+
+
+def big(n):
+    return {"a": np.arange(n), "b": np.arange(n, dtype=np.float32).reshape(-1, 2)[:, ::-1], "n": n}
+
+
+def unpicklable_result(x):
+    return lambda: x
+
+
+EXECUTORS = [Serial(), Processes(1), Processes(2), Processes(5)]
+ids = [f"{e.name}{e.n_workers}" for e in EXECUTORS]
+
+
+@pytest.fixture(autouse=True)
+def no_workers_left():
+    yield
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("executor", EXECUTORS, ids=ids)
+class TestAll:
+    def test_map_keeps_order(self, executor):
+        assert executor.map(square, range(50)) == [x * x for x in range(50)]
+
+    def test_imap_numbers_items(self, executor):
+        got = list(executor.imap(square, iter([3, 1, 2])))
+        assert sorted(got) == [(0, 9), (1, 1), (2, 4)]
+
+    def test_no_items(self, executor):
+        assert executor.map(square, []) == []
+
+    def test_fewer_items_than_workers(self, executor):
+        assert executor.map(square, [4]) == [16]
+
+    def test_endless_generator_is_taken_as_needed(self, executor):
+        taken = []
+
+        def endless():
+            for i in itertools.count():
+                taken.append(i)
+                yield i
+
+        iterator = executor.imap(square, endless())
+        for n_yielded in range(1, 20):
+            next(iterator)
+            assert len(taken) <= n_yielded + executor.n_workers + 2
+        iterator.close()
+
+    def test_arrays_survive(self, executor):
+        for n, got in zip([0, 10, 300_000], executor.map(big, [0, 10, 300_000]), strict=True):
+            want = big(n)
+            assert got["n"] == n
+            for key in "ab":
+                assert got[key].dtype == want[key].dtype
+                assert np.array_equal(got[key], want[key])
+                assert got[key].flags.writeable
+
+    def test_failure_names_item_and_cause(self, executor):
+        with pytest.raises(
+            BlockError, match=r"^item 5 failed: ValueError: five is right out$"
+        ) as e:
+            executor.map(boom_at_five, range(100), describe=lambda x: f"item {x}")
+        assert isinstance(e.value.__cause__, ValueError)
+
+    def test_errors_of_mdio_keep_their_class(self, executor):
+        with pytest.raises(SourceError, match=r"^7: a.xtc: truncated$") as e:
+            executor.map(damaged, [7])
+        assert isinstance(e.value.__cause__, SourceError)
+
+    def test_block_errors_stay_as_they_are(self, executor):
+        with pytest.raises(BlockError) as e:
+            executor.map(already_named, [7])
+        assert str(e.value) == "frames 0:3: wrong shape"
+
+    def test_failing_generator(self, executor):
+        def items():
+            yield 1
+            yield 2
+            raise OutputError("disk full")
+
+        with pytest.raises(OutputError, match="disk full"):
+            executor.map(square, items())
+
+    def test_usable_again_after_failure(self, executor):
+        with pytest.raises(MdioError):
+            executor.map(boom_at_five, range(9))
+        assert executor.map(square, [2]) == [4]
+
+    def test_unpicklable_exception(self, executor):
+        with pytest.raises(BlockError, match=r"^0 failed: Unpicklable: odd$"):
+            executor.map(raise_unpicklable, [0])
+
+    def test_context_manager_ends_workers(self, executor):
+        with executor as same:
+            assert isinstance(same, Executor)
+            iterator = same.imap(square, itertools.count())
+            next(iterator)
+        assert multiprocessing.active_children() == []
+
+
+def test_function_travels_once_and_keeps_its_state():
+    seen = Processes(2).map(Stateful(), range(40))
+    assert os.getpid() not in {pid for pid, _ in seen}
+    for pid in {pid for pid, _ in seen}:
+        calls = sorted(n for p, n in seen if p == pid)
+        assert calls == list(range(1, len(calls) + 1))
+
+
+def test_oldest_result_first():
+    """No finished result waits for ever behind those of a faster worker."""
+    numbers = [number for number, _ in Processes(3).imap(square, range(600))]
+    position = {number: at for at, number in enumerate(numbers)}
+    assert sorted(numbers) == list(range(600))
+    assert max(abs(at - number) for number, at in position.items()) < 300
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_killed_worker_is_reported_at_once(n):
+    start = time.monotonic()
+    with pytest.raises(BlockError, match=r"frames 3: .*|frames 3 failed: .*SIGKILL.*memory"):
+        Processes(n).map(kill_self, range(10_000), describe=lambda x: f"frames {x}")
+    assert time.monotonic() - start < 5
+
+
+def test_worker_killed_in_the_middle_of_a_result():
+    start = time.monotonic()
+    iterator = Processes(2).imap(DiesWhileSending(), range(2))
+    next(iterator)
+    time.sleep(0.6)
+    with pytest.raises(BlockError, match="SIGKILL"):
+        list(iterator)
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("func", "says"), [(exit_hard, "exit code 7"), (exit_soft, "SystemExit: 3")]
+)
+def test_worker_that_leaves(func, says):
+    with pytest.raises(BlockError, match=says):
+        Processes(2).map(func, range(4))
+
+
+def test_function_that_does_not_pickle():
+    with pytest.raises(PlanError, match="top of a module"):
+        Processes(2).map(lambda x: x, [1])
+
+
+def test_result_that_does_not_pickle():
+    with pytest.raises(BlockError, match=r"^1 failed: .*pickle"):
+        Processes(2).map(unpicklable_result, [1])
+
+
+def test_number_of_workers():
+    assert Processes().n_workers == available_cores() == len(os.sched_getaffinity(0))
+    with pytest.raises(PlanError, match="0 worker"):
+        Processes(0)
+
+
+def test_failure_ends_long_work_at_once():
+    start = time.monotonic()
+    with pytest.raises(BlockError):
+        Processes(2).map(sleep_or_fail, [60, -1])
+    assert time.monotonic() - start < 5
+
+
+def sleep_or_fail(seconds):
+    time.sleep(seconds)
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import multiprocessing, sys, time
+    from mdio.parallel.executors import Processes
+
+    def work(x):
+        print("at", x, flush=True)
+        time.sleep(60 if x else 0)
+
+    try:
+        Processes(2).map(work, range(8))
+    except KeyboardInterrupt:
+        print("interrupted", len(multiprocessing.active_children()), flush=True)
+    """
+)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_interrupt_and_orphans(sent, tmp_path):
+    """Ctrl-C (sent to the whole group) ends all at once; orphans leave when they are done."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT if sent == signal.SIGINT else SCRIPT.replace("60 if x else 0", "1"))
+    run = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert run.stdout.readline().startswith("at ")
+    time.sleep(0.3)
+    start = time.monotonic()
+    if sent == signal.SIGINT:
+        os.killpg(run.pid, sent)
+    else:
+        run.kill()
+    rest = run.stdout.read()  # ends when the last worker has let go of stdout
+    run.wait()
+    run.stdout.close()
+    assert time.monotonic() - start < 5
+    if sent == signal.SIGINT:
+        assert "interrupted 0" in rest
