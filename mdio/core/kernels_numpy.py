@@ -1,0 +1,189 @@
+"""The small kernels in plain NumPy: what runs without a compiler, and what native code must equal.
+
+Same names, arguments and results as the functions of ``mdio._kernels``; `mdio.core.kernels` has
+checked shapes and dtypes before it calls either.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "copy_atoms",
+    "crc32c",
+    "crc32c_many",
+    "dequantise_deltas",
+    "dequantise_xtc",
+    "planar_to_xyz",
+    "quantise_deltas",
+    "quantise_xtc",
+    "rmsd",
+    "shuffle",
+    "unshuffle",
+]
+
+Float32s = NDArray[np.float32]
+Float64s = NDArray[np.float64]
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+
+LIMIT = 2**30
+"""Integers of this size and more are not stored: differences of smaller ones fit in int32."""
+
+
+def crc32c(data: memoryview, value: int) -> int:
+    """Checksum of all bytes of `data`, going on from `value`."""
+    return int(google_crc32c.extend(value, _bytes(data.toreadonly())))
+
+
+def crc32c_many(data: memoryview, nbytes_each: int) -> list[int]:
+    """Checksums of consecutive pieces."""
+    return [
+        crc32c(data[start : start + nbytes_each], 0) for start in range(0, len(data), nbytes_each)
+    ]
+
+
+def planar_to_xyz(planar: Float32s, out: Float32s, atoms: Int64s | None, swap: bool) -> None:
+    """Fill `out` (F, k, 3) from `planar` (F, 3, A)."""
+    rows = planar if atoms is None else planar[:, :, atoms]
+    out[...] = (rows.byteswap() if swap else rows).transpose(0, 2, 1)
+
+
+def copy_atoms(
+    src: Float32s, out: Float32s, atoms: Int64s | None, swap: bool, scale: float
+) -> None:
+    """Fill `out` (F, k, 3) from `src` (F, A, 3), swapping bytes first, then multiplying."""
+    rows = src if atoms is None else src[:, atoms]
+    out[...] = rows.byteswap() if swap else rows
+    if scale != 1.0:
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            out *= np.float32(scale)
+
+
+def _difference(integers: Float64s) -> Int32s | None:
+    if not np.all(np.abs(integers) < LIMIT):  # NaN compares false
+        return None
+    deltas: Int32s = integers.astype(np.int32)
+    deltas[1:] -= deltas[:-1].copy()
+    return deltas
+
+
+def quantise_deltas(positions: Float32s, step: float) -> Int32s | None:
+    """Differenced integers of `positions` at `step`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _difference(np.rint(positions.astype(np.float64) / step))
+
+
+def _decode_xtc(integers: Int32s, precision: float) -> Float32s:
+    inverse = np.float32(1) / np.float32(precision)
+    return (integers.astype(np.float32) * inverse) * np.float32(10)
+
+
+def quantise_xtc(positions: Float32s, precision: float) -> Int32s | None:
+    """Differenced integers that decode to `positions` bit for bit, if there are such."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        guess = np.rint(positions.astype(np.float64) / 10 * float(np.float32(precision)))
+    if not np.all(np.abs(guess) < LIMIT):
+        return None
+    wanted = np.ascontiguousarray(positions).view(np.int32)
+    integers = guess.astype(np.int32)
+    missed = _decode_xtc(integers, precision).view(np.int32) != wanted
+    for shift in (-1, 1):
+        if not missed.any():
+            break
+        tried = guess[missed].astype(np.int32) + np.int32(shift)
+        hit = _decode_xtc(tried, precision).view(np.int32) == wanted[missed]
+        where = tuple(axis[hit] for axis in np.nonzero(missed))
+        integers[where] = tried[hit]
+        missed[where] = False
+    return None if missed.any() else _difference(integers.astype(np.float64))
+
+
+def _sums(deltas: Int32s, atoms: Int64s | None, first: int, last: int) -> Int32s:
+    rows = deltas[:last] if atoms is None else deltas[:last, atoms]
+    sums: Int32s = np.cumsum(rows, axis=0, dtype=np.int32)
+    return sums[first:]
+
+
+def dequantise_deltas(
+    deltas: Int32s, step: float, out: Float32s, atoms: Int64s | None, first: int, last: int
+) -> None:
+    """Fill `out` with frames ``first:last`` of what `quantise_deltas` made."""
+    with np.errstate(over="ignore"):
+        out[...] = _sums(deltas, atoms, first, last) * np.float64(step)
+
+
+def dequantise_xtc(
+    deltas: Int32s, precision: float, out: Float32s, atoms: Int64s | None, first: int, last: int
+) -> None:
+    """Fill `out` with frames ``first:last`` of what `quantise_xtc` made."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        out[...] = _decode_xtc(_sums(deltas, atoms, first, last), precision)
+
+
+def _bytes(data: memoryview) -> NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
+
+
+def shuffle(data: memoryview, itemsize: int) -> bytes:
+    """All first bytes of the items, then all second bytes, and so on; then what is left over."""
+    source = _bytes(data)
+    whole = source.size // itemsize * itemsize
+    return source[:whole].reshape(-1, itemsize).T.tobytes() + source[whole:].tobytes()
+
+
+def unshuffle(data: memoryview, itemsize: int, out: memoryview) -> None:
+    """Undo `shuffle`."""
+    source, target = _bytes(data), _bytes(out)
+    whole = source.size // itemsize * itemsize
+    target[:whole].reshape(-1, itemsize)[...] = source[:whole].reshape(itemsize, -1).T
+    target[whole:] = source[whole:]
+
+
+def _key_matrices(inner: Float64s) -> Float64s:
+    """Return the (F, 4, 4) key matrices (Horn 1987, eq. on p. 635) of (F, 3, 3) inner products."""
+    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = np.moveaxis(inner, 0, -1)
+    rows: Any = [
+        [xx + yy + zz, yz - zy, zx - xz, xy - yx],
+        [yz - zy, xx - yy - zz, xy + yx, zx + xz],
+        [zx - xz, xy + yx, yy - xx - zz, yz + zy],
+        [xy - yx, zx + xz, yz + zy, zz - xx - yy],
+    ]
+    return np.moveaxis(np.array(rows), -1, 0)
+
+
+def rmsd(
+    positions: Float32s,
+    reference: Float64s,
+    weights: Float64s | None,
+    superpose: bool,
+    out: Float64s,
+) -> None:
+    """Fill `out` (F,) with the RMSD of every frame."""
+    n_frames, n_atoms = positions.shape[:2]
+    weight = np.ones(n_atoms) if weights is None else weights / weights.mean()
+    fixed = reference - np.average(reference, axis=0, weights=weight) if superpose else reference
+    batch = max(1, 2**20 // n_atoms)  # keeps the float64 copies small
+    for start in range(0, n_frames, batch):
+        mobile = positions[start : start + batch].astype(np.float64)
+        if superpose:
+            mobile -= mobile[:, :1]  # far from the origin, sums of squares would lose digits
+            mobile -= np.einsum("fac,a->fc", mobile, weight)[:, None] / n_atoms
+            inner = np.einsum("fai,aj,a->fij", mobile, fixed, weight, optimize=True)
+            squares = np.einsum("fac,fac,a->f", mobile, mobile, weight, optimize=True)
+            squares += np.einsum("ac,ac,a->", fixed, fixed, weight)
+            squares -= 2 * _largest_eigenvalues(_key_matrices(inner))
+        else:
+            squares = np.einsum("fac,a->f", np.square(mobile - fixed), weight)
+        out[start : start + batch] = np.sqrt(np.maximum(squares, 0) / n_atoms)
+
+
+def _largest_eigenvalues(matrices: Float64s) -> Float64s:
+    finite = np.isfinite(matrices).all(axis=(1, 2))
+    values = np.full(len(matrices), np.nan)
+    values[finite] = np.linalg.eigvalsh(matrices[finite])[:, -1]
+    return values
