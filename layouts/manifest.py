@@ -1,0 +1,190 @@
+"""The manifest: what an output of mdio says of itself, as JSON beside the frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from mdio._version import __version__
+from mdio.core.errors import CorruptLayoutError
+from mdio.layouts.base import OutputMeta
+from mdio.layouts.plan import LayoutPlan
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "FORMAT",
+    "FORMAT_VERSION",
+    "check_manifest",
+    "indices_from_runs",
+    "manifest_of",
+    "runs_from_indices",
+]
+
+FORMAT = "mdio"
+FORMAT_VERSION = 1
+"""Raised when older versions of mdio could misread what is written."""
+
+Runs = Sequence[Sequence[int]]
+
+_REQUIRED: Mapping[str, type | tuple[type, ...]] = {
+    "layout": str,
+    "uuid": str,
+    "mdio_version": str,
+    "created": str,
+    "source": dict,
+    "n_frames": int,
+    "n_atoms": int,
+    "dt_ps": (int, float),
+    "has_box": bool,
+    "groups": dict,
+    "frames": list,
+    "group_atoms": dict,
+}
+
+
+def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
+    """Write indices as runs, in their order.
+
+    Parameters
+    ----------
+    indices : (n,) int
+        In any order, repeats allowed.
+
+    Returns
+    -------
+    list of [start, stop, step]
+        Each stands for ``range(start, stop, step)``, `step` > 0; one after the other they give the
+        indices back.
+    """
+    values = np.asarray(indices, np.int64)
+    steps = np.diff(values)
+    # Stretches of equal steps: the step k lies between the values k and k + 1.
+    edges = np.append(np.flatnonzero(np.diff(steps)) + 1, steps.size).tolist()
+    runs: list[list[int]] = []
+    first = 0  # the first value that is in no run yet
+    for edge in edges if steps.size else []:
+        step = int(steps[edge - 1])
+        if step > 0 and edge > first:
+            runs.append([int(values[first]), int(values[edge]) + 1, step])
+            first = edge + 1
+        elif step <= 0:
+            runs += [[int(v), int(v) + 1, 1] for v in values[first:edge]]
+            first = edge
+    runs += [[int(v), int(v) + 1, 1] for v in values[first:]]
+    return runs
+
+
+def indices_from_runs(runs: Runs) -> NDArray[np.int64]:
+    """Return the indices that `runs` stand for; the inverse of `runs_from_indices`."""
+    parts = [np.arange(*run, dtype=np.int64) for run in runs]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, Any]:
+    """Return the manifest of an output as JSON-able values.
+
+    Parameters
+    ----------
+    plan, meta
+        What was planned, and what the output says of its source.
+    **extra
+        What only the writer knows: ``has_box`` (whether any frame has a non-zero box) at least,
+        and what else its layout wants to find again.
+
+    Returns
+    -------
+    dict
+        Frames and atoms that were kept, and the atoms of the groups, are runs of
+        [start, stop, step]; ``atoms`` is None where all are kept; the atoms of a group are
+        indices into the atoms that are kept. ``error_bound_angstrom`` is how far a stored
+        coordinate may lie from the source's.
+    """
+    precision = plan.precision
+    lossy = precision is not None and plan.precision_source != "xtc"
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "layout": plan.layout,
+        "uuid": meta.uuid,
+        "mdio_version": __version__,
+        "created": meta.created,
+        "source": dict(meta.source),
+        "n_frames": plan.n_frames,
+        "n_atoms": plan.n_atoms,
+        "dt_ps": float(meta.dt_ps),
+        "has_box": False,
+        "compression": plan.compression,
+        "precision": precision,
+        "precision_source": plan.precision_source,
+        "error_bound_angstrom": precision / 2 if precision is not None and lossy else 0.0,
+        "groups": {a.group: a.n_atoms for a in plan.arrays if a.group != "trajectory"},
+        "frames": [[int(n) for n in run] for run in meta.frames],
+        "atoms": None if meta.atoms is None else runs_from_indices(meta.atoms),
+        "group_atoms": {
+            name: runs_from_indices(atoms) for name, atoms in (meta.groups or {}).items()
+        },
+        "stripe": {
+            "stripe_nbytes": plan.stripe_nbytes,
+            "stripe_count": plan.stripe_count,
+            **(meta.striping or {}),
+        },
+    }
+    return manifest | extra
+
+
+def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
+    """Return `manifest` if this version of mdio can read what it describes.
+
+    Raises
+    ------
+    CorruptLayoutError
+        No manifest of mdio, a newer format version, keys that are missing or of a wrong type, or
+        runs of atoms that do not add up (so that nothing is allocated on a lying number).
+    """
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CorruptLayoutError(
+            f"{path}: its manifest is not one of mdio; convert the source anew"
+        )
+    version = manifest.get("format_version")
+    if not isinstance(version, int) or version < 1:
+        raise CorruptLayoutError(
+            f"{path}: its manifest has format version {version!r}, expected 1 to {FORMAT_VERSION}; "
+            "convert the source anew"
+        )
+    if version > FORMAT_VERSION:
+        raise CorruptLayoutError(
+            f"{path}: written in format version {version} by mdio "
+            f"{manifest.get('mdio_version')}, this is mdio {__version__} and reads up to "
+            f"{FORMAT_VERSION}; install a newer mdio"
+        )
+    for key, kinds in _REQUIRED.items():
+        if not isinstance(manifest.get(key), kinds):
+            found = repr(manifest[key]) if key in manifest else "nothing"
+            raise CorruptLayoutError(
+                f"{path}: its manifest has {found[:60]} for {key!r}; convert the source anew"
+            )
+    if manifest["n_frames"] < 1 or manifest["n_atoms"] < 1:
+        raise CorruptLayoutError(
+            f"{path}: its manifest tells of {manifest['n_frames']} frames of "
+            f"{manifest['n_atoms']} atoms; convert the source anew"
+        )
+    counts = {"atoms": (manifest.get("atoms"), manifest["n_atoms"])}
+    for name, n_atoms in manifest["groups"].items():
+        counts[f"group {name}"] = (manifest["group_atoms"].get(name, []), n_atoms)
+    for what, (runs, expected) in counts.items():
+        if runs is not None and _count(runs) != expected:
+            raise CorruptLayoutError(
+                f"{path}: the {what} in its manifest do not add up to {expected}; "
+                "convert the source anew"
+            )
+    return manifest
+
+
+def _count(runs: Any) -> int | None:
+    """Return how many indices `runs` stand for without making them; None if they are no runs."""
+    try:
+        return sum(len(range(*run)) for run in runs)
+    except (TypeError, ValueError, OverflowError):
+        return None
