@@ -8,7 +8,7 @@ workers while a file may have one owner only: `LayoutWriter.encode` is pure and 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -18,12 +18,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from mdio.core.errors import FrameRangeError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
-from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.plan import LayoutPlan, WriteOptions
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Layout", "LayoutWriter", "OutputMeta", "Receipt", "Stored"]
 
 AtomIndices = NDArray[np.int64]
+CHECK_NBYTES = 16 << 20
+"""Decoded bytes that `Layout.check` reads at a time where a layout has no chunks of its own."""
 
 
 class Layout(ABC):
@@ -161,6 +163,36 @@ class Layout(ABC):
             )
         return indices
 
+    @property
+    def manifest(self) -> Mapping[str, Any] | None:
+        """What mdio wrote of this output's making; None for files of others."""
+        return None
+
+    def check(self) -> Iterator[tuple[str, str | None]]:
+        """Read everything once and recompute every checksum.
+
+        Yields
+        ------
+        name : str
+            What was checked.
+        problem : str or None
+            What is wrong with it.
+        """
+        edges = self.boundaries()
+        n_rows = max(1, CHECK_NBYTES // max(1, self.info.frame_nbytes))
+        at = 0
+        while at < self.info.n_frames:
+            beyond = int(edges[np.searchsorted(edges, at, side="right")])
+            stop = min(beyond, at + n_rows) if self.info.chunk_frames is None else beyond
+            name = f"frames {at} to {stop - 1}"
+            try:
+                self.read(at, stop)
+            except OSError as error:
+                yield name, str(error)
+            else:
+                yield name, None
+            at = stop
+
     def close(self) -> None:
         """Close files; reading again opens them again."""
         if self._info is not None:
@@ -261,6 +293,17 @@ class LayoutWriter(ABC):
         self.path = path
         self.plan = plan
         self.meta = meta
+
+    @classmethod
+    @abstractmethod
+    def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+        """Plan an output of the frames and atoms of `info`. Pure.
+
+        Raises
+        ------
+        PlanError
+            Options that this layout does not have or that do not fit the trajectory.
+        """
 
     @property
     def parallel_store(self) -> bool:

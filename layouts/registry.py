@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from mdio.core.errors import SourceError, UnknownLayoutError
+from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.layouts.base import Layout, LayoutWriter
 
 __all__ = [
@@ -89,7 +89,7 @@ def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> 
         return to
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise UnknownLayoutError(
+        raise PlanError(
             f"{path}: the suffix {suffix!r} names no layout; "
             f"use one of {', '.join(SUFFIXES)}, or say --to"
         )

@@ -95,6 +95,11 @@ class FrameBlock:
             **{name: array[index] for name, array in self.present().items()},
         )
 
+    def assign(self, other: FrameBlock) -> None:
+        """Copy the arrays of `other`, a block of the same shape, into those that this one has."""
+        for name in ("box", "time", "step", *self.present()):
+            getattr(self, name)[...] = getattr(other, name)
+
     def take(self, atoms: NDArray[np.int64]) -> FrameBlock:
         """Return the same frames with only `atoms`, copied."""
         picked = {name: np.take(array, atoms, axis=1) for name, array in self.present().items()}

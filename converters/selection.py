@@ -1,0 +1,160 @@
+"""From selection strings to atom indices, through a topology that MDAnalysis reads."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import PlanError, SourceError
+from mdio.layouts.base import Layout
+
+if TYPE_CHECKING:
+    from MDAnalysis import Universe
+
+__all__ = ["AtomChoice", "choose_atoms", "load_topology"]
+
+Selection = str | NDArray[np.int64]
+
+
+def load_topology(top: str | PathLike[str], source: Layout) -> Universe:
+    """Return a Universe of topology `top` with the first frame of `source` as its coordinates.
+
+    Raises
+    ------
+    SourceError
+        The topology cannot be read, or has another number of atoms than `source`.
+    """
+    import MDAnalysis as mda  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # guesses and missing attributes are not our user's concern
+        try:
+            universe = mda.Universe(str(top), to_guess=())
+        except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError) as error:
+            raise SourceError(
+                f"{top}: cannot be read as a topology ({error}); "
+                "give a PSF, PDB, GRO, PRMTOP, TPR or another format that MDAnalysis reads"
+            ) from error
+        n_atoms = source.info.n_atoms
+        if len(universe.atoms) != n_atoms:
+            raise SourceError(
+                f"{source.path} has {n_atoms} atoms, but the topology {top} has "
+                f"{len(universe.atoms)}; give the topology that belongs to the trajectory"
+            )
+        first = source.read(0, 1)
+        universe.load_new(
+            first.positions, dimensions=first.box, order="fac", dt=source.info.dt_ps
+        )
+    return universe
+
+
+class AtomChoice:
+    """The atoms to keep, and the groups among them.
+
+    Attributes
+    ----------
+    universe : Universe or None
+        The topology, where one was given.
+    kept : (A,) int64 array or None
+        Indices in the source; None = all.
+    groups : dict of name to int64 array
+        Indices into the kept atoms.
+    """
+
+    def __init__(
+        self,
+        universe: Universe | None,
+        kept: NDArray[np.int64] | None,
+        groups: dict[str, NDArray[np.int64]],
+    ) -> None:
+        self.universe = universe
+        self.kept = kept
+        self.groups = groups
+
+    def atom_group(self, group: str | None = None) -> Any:
+        """Return the MDAnalysis AtomGroup of the kept atoms, or of one of the groups."""
+        assert self.universe is not None
+        atoms = self.universe.atoms
+        if self.kept is not None:
+            atoms = atoms[self.kept]
+        return atoms if group is None else atoms[self.groups[group]]
+
+
+def choose_atoms(
+    source: Layout,
+    top: str | PathLike[str] | None,
+    select: Selection | None,
+    groups: Mapping[str, Selection],
+) -> AtomChoice:
+    """Turn what the user selected into indices.
+
+    Parameters
+    ----------
+    source
+        The trajectory: its first frame serves selections by place, its atoms are counted.
+    top
+        Topology file; needed for selection strings, and checked against `source` if given.
+    select
+        Atoms to keep: MDAnalysis selection language, or indices in the source.
+    groups
+        Names and selections, of the atoms that are kept.
+
+    Raises
+    ------
+    PlanError
+        A selection that is wrong, empty, or needs a topology that was not given.
+    SourceError
+        The topology does not fit the source.
+    """
+    strings = [s for s in (select, *groups.values()) if isinstance(s, str)]
+    if strings and top is None:
+        raise PlanError(
+            f"the selection {strings[0]!r} needs a topology; name one with -s/--top FILE"
+        )
+    universe = load_topology(top, source) if top is not None else None
+    everything = np.arange(source.info.n_atoms, dtype=np.int64)
+    kept = None if select is None else _indices(select, universe, everything, "--select")
+    atoms = everything if kept is None else kept
+    chosen = {}
+    for name, selection in groups.items():
+        if name == "trajectory" or not name.replace("_", "").replace("-", "").isalnum():
+            raise PlanError(
+                f"a group cannot be called {name!r}: use letters, digits, - and _ "
+                "(the full system is called 'trajectory')"
+            )
+        found = _indices(selection, universe, atoms, f"--group {name}")
+        place = np.full(source.info.n_atoms, -1, dtype=np.int64)
+        place[atoms] = np.arange(len(atoms))
+        if np.any(place[found] < 0):
+            raise PlanError(f"group {name!r} has atoms outside of --select; widen the selection")
+        chosen[name] = place[found]
+    return AtomChoice(universe, kept, chosen)
+
+
+def _indices(
+    selection: Selection, universe: Universe | None, among: NDArray[np.int64], option: str
+) -> NDArray[np.int64]:
+    if isinstance(selection, str):
+        assert universe is not None
+        from MDAnalysis.exceptions import SelectionError  # noqa: PLC0415
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = universe.atoms[among].select_atoms(selection).indices
+        except (SelectionError, AttributeError, ValueError) as error:
+            raise PlanError(f"{option}: cannot select {selection!r} ({error})") from error
+    else:
+        found = np.asarray(selection)
+        if not np.issubdtype(found.dtype, np.integer) or found.ndim != 1:
+            raise PlanError(f"{option}: give a selection string or a list of atom indices")
+        if found.size and not 0 <= found.min() <= found.max() < max(among.max() + 1, 1):
+            raise PlanError(f"{option}: atom indices go from 0 to {among.max()}")
+    if len(found) == 0:
+        raise PlanError(f"{option}: no atom is selected by {selection!r}")
+    return found.astype(np.int64)

@@ -1,0 +1,214 @@
+"""Is an output whole, and does it hold what its source holds?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.converters.transform import TransformedLayout
+from mdio.core.errors import PlanError, SourceError
+from mdio.core.frames import FrameBlock
+from mdio.layouts.base import Layout
+from mdio.layouts.chain import open_source
+from mdio.layouts.manifest import indices_from_runs
+from mdio.layouts.registry import open_layout
+from mdio.layouts.view import ViewLayout
+
+__all__ = ["VerifyResult", "verify"]
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+EXACT_TABLES = ("h5md", "zarr")
+"""Layouts that keep box, time and step to the bit. Native formats keep them as their fields allow
+(DCD has one time step for all frames, NetCDF float32 times), so there positions alone decide."""
+BLOCK_NBYTES = 16 << 20
+"""Decoded bytes compared at a time."""
+
+
+@dataclass
+class VerifyResult:
+    """What `verify` found."""
+
+    ok: bool = True
+    chunks_checked: int = 0
+    frames_compared: int = 0
+    max_abs_diff_angstrom: float = 0.0
+    """Largest difference of a coordinate; 0.0 too where nothing was compared."""
+    allowed_diff_angstrom: float | None = None
+    """What the output's precision allows besides float32 rounding; None if nothing was compared."""
+    bad: list[str] = field(default_factory=list)
+    """What is wrong, a line each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def add(self, problem: str) -> None:
+        """Note a problem."""
+        self.ok = False
+        self.bad.append(problem)
+
+
+def verify(
+    out: str | PathLike[str],
+    against: Paths | None = None,
+    *,
+    top: str | PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> VerifyResult:
+    """Recompute an output's checksums; compare every frame with its source if that is given.
+
+    Parameters
+    ----------
+    out
+        A trajectory of any layout. Native files have no checksums: each frame is decoded.
+    against
+        The source (or several files): frames and atoms are taken as the manifest of `out` says.
+    top
+        Topology, needed only where the conversion went through ``--pbc`` or ``--center``.
+    progress
+        Called with (frames, decoded bytes) done since the last call.
+
+    Returns
+    -------
+    VerifyResult
+        `ok` and what is `bad`; damage found is a result, not an exception.
+
+    Raises
+    ------
+    SourceError, CorruptLayoutError, UnknownLayoutError
+        `out` or `against` cannot be opened at all.
+    """
+    result = VerifyResult()
+    layout = open_layout(out)
+    _check_all(layout, result, progress)
+    for group in layout.info.groups:
+        _check_all(open_layout(out, group=group), result, progress, f"group {group}, ")
+    if against is not None:
+        _compare(layout, _source_view(layout, against, top), result, progress)
+    return result
+
+
+def _check_all(
+    layout: Layout,
+    result: VerifyResult,
+    progress: Callable[[int, int], None] | None,
+    prefix: str = "",
+) -> None:
+    for name, problem in layout.check():
+        result.chunks_checked += 1
+        if problem is not None:
+            result.add(f"{prefix}{name}: {problem}")
+        if progress is not None:
+            progress(0, 0)
+
+
+def _source_view(
+    layout: Layout, against: Paths, top: str | PathLike[str] | None
+) -> ViewLayout:
+    """Return the frames and atoms of the source that `layout` should hold."""
+    source = open_source(against)
+    manifest = layout.manifest
+    frames: Any = None
+    atoms = None
+    whole: Layout = source
+    if manifest is not None:
+        runs = manifest["frames"]
+        frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
+        atoms = None if manifest["atoms"] is None else indices_from_runs(manifest["atoms"])
+        transformed = manifest["source"].get("transformed")
+        if transformed is not None:
+            if top is None:
+                raise PlanError(
+                    f"{layout.path} was made with --pbc or --center; "
+                    "to compare it with its source, name the topology with -s/--top FILE"
+                )
+            whole = TransformedLayout(source.path, source=source, top=str(top), **transformed)
+    info = source.info
+    last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
+    if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
+        raise SourceError(
+            f"{source.path} has {info.n_frames} frames of {info.n_atoms} atoms, too few to be the "
+            f"source of {layout.path}; give the trajectory that it was made from"
+        )
+    return ViewLayout(source.path, source=whole, frames=frames, atoms=atoms)
+
+
+def _compare(
+    layout: Layout,
+    source: ViewLayout,
+    result: VerifyResult,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    info, expected = layout.info, source.info
+    if (info.n_frames, info.n_atoms) != (expected.n_frames, expected.n_atoms):
+        result.add(
+            f"{layout.path} has {info.n_frames} frames of {info.n_atoms} atoms, "
+            f"its source {expected.n_frames} of {expected.n_atoms}"
+        )
+        return
+    same_step = info.precision == expected.precision and info.compression == "xtc"
+    exact = info.precision is None or _kept_source_step(layout) or same_step
+    result.allowed_diff_angstrom = 0.0 if exact else (info.precision or 0.0) / 2
+    rows = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
+    for start in range(0, info.n_frames, rows):
+        stop = min(start + rows, info.n_frames)
+        try:
+            mine, theirs = layout.read(start, stop), source.read(start, stop)
+        except OSError as error:
+            result.add(f"frames {start} to {stop - 1}: {error}")
+            continue
+        _compare_blocks(mine, theirs, start, result, tables=layout.name in EXACT_TABLES)
+        result.frames_compared += stop - start
+        if progress is not None:
+            progress(stop - start, mine.nbytes)
+
+
+def _kept_source_step(layout: Layout) -> bool:
+    manifest = layout.manifest
+    return manifest is not None and manifest.get("precision_source") == "xtc"
+
+
+def _compare_blocks(
+    mine: FrameBlock, theirs: FrameBlock, start: int, result: VerifyResult, *, tables: bool
+) -> None:
+    stop = start + mine.n_frames
+    allowed = result.allowed_diff_angstrom or 0.0
+    for name, array in mine.present().items():
+        other = getattr(theirs, name)
+        if other is None:
+            result.add(f"frames {start} to {stop - 1}: the source has no {name}")
+            continue
+        if name == "positions":
+            worst, excess = _difference(array, other, allowed)
+            result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
+            if excess:
+                result.add(
+                    f"frames {start} to {stop - 1}: positions differ by up to {worst:g} angstrom, "
+                    f"{allowed:g} is allowed"
+                )
+        elif not np.array_equal(array, other, equal_nan=True):
+            result.add(f"frames {start} to {stop - 1}: {name} differ")
+    if tables:
+        for name in ("box", "time", "step"):
+            if not np.array_equal(getattr(mine, name), getattr(theirs, name), equal_nan=True):
+                result.add(f"frames {start} to {stop - 1}: {name} differs")
+
+
+def _difference(
+    mine: NDArray[np.float32], theirs: NDArray[np.float32], allowed: float
+) -> tuple[float, bool]:
+    """Return the largest difference, and whether any exceeds what is allowed."""
+    if np.array_equal(mine, theirs, equal_nan=True):
+        return 0.0, False
+    finite = np.isfinite(mine) & np.isfinite(theirs)
+    same_special = np.array_equal(mine[~finite], theirs[~finite], equal_nan=True)
+    diff = np.abs(mine[finite].astype(np.float64) - theirs[finite])
+    if allowed == 0.0 or not same_special:
+        return float(diff.max(initial=0.0)), True
+    rounding = np.spacing(np.maximum(np.abs(mine[finite]), np.abs(theirs[finite])))
+    return float(diff.max(initial=0.0)), bool(np.any(diff > allowed + rounding))

@@ -1,0 +1,176 @@
+"""Some frames and some atoms of a layout, as a layout: what a conversion reads and a check compares."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import PlanError
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.manifest import runs_from_indices
+
+__all__ = ["ViewLayout", "select_frames"]
+
+Frames = range | NDArray[np.int64]
+
+DENSE_STEP = 2
+"""Up to this stride, reading everything and dropping frames is cheaper than single frames."""
+
+
+def select_frames(
+    source: Layout,
+    start: int | None = None,
+    stop: int | None = None,
+    step: int | None = None,
+    begin_ps: float | None = None,
+    end_ps: float | None = None,
+    dt_ps: float | None = None,
+) -> Frames:
+    """Choose frames of `source` by number, and of these by time.
+
+    Parameters
+    ----------
+    source
+        Whose frames.
+    start, stop, step
+        As a Python slice; negative numbers count from the end; `step` is positive.
+    begin_ps, end_ps
+        Only frames whose time lies between these, both included (as ``-b`` and ``-e`` of GROMACS).
+    dt_ps
+        Of these, only frames at a multiple of this time after the first one kept.
+
+    Returns
+    -------
+    range or (F,) int64 array
+        Frame numbers in `source`, ascending.
+
+    Raises
+    ------
+    PlanError
+        No frames are left, or a step that is not positive.
+    """
+    info = source.info
+    if step is not None and step < 1:
+        raise PlanError(f"the step is {step}; give 1 or more frames")
+    if dt_ps is not None and dt_ps <= 0:
+        raise PlanError(f"the time step is {dt_ps} ps; give a positive time")
+    frames: Frames = range(*slice(start, stop, step).indices(info.n_frames))
+    if len(frames) and not (begin_ps is None and end_ps is None and dt_ps is None):
+        frames = np.asarray(frames, dtype=np.int64)
+        time = _times(source)[frames]
+        # Times in files are float32 as a rule: allow for their rounding at either end.
+        slack = 1e-6 * max(1.0, float(np.abs(time).max())) if len(time) else 0.0
+        keep = np.ones(len(frames), dtype=bool)
+        if begin_ps is not None:
+            keep &= time >= begin_ps - slack
+        if end_ps is not None:
+            keep &= time <= end_ps + slack
+        frames, time = frames[keep], time[keep]
+        if dt_ps is not None and len(frames):
+            ratio = (time - time[0]) / dt_ps
+            frames = frames[np.abs(ratio - np.rint(ratio)) * dt_ps <= slack + 1e-3 * dt_ps]
+    if not len(frames):
+        raise PlanError(
+            f"{source.path}: no frame is left of {info.n_frames} frames from "
+            f"{info.time_first_ps:g} to {info.time_last_ps:g} ps; widen the range of frames or times"
+        )
+    return frames
+
+
+def _times(source: Layout, run: int = 65536) -> NDArray[np.float64]:
+    n_frames = source.info.n_frames
+    runs = [(at, min(at + run, n_frames)) for at in range(0, n_frames, run)]
+    return np.concatenate([source.read(a, b, atoms=[]).time for a, b in runs])
+
+
+class ViewLayout(Layout):
+    """The chosen frames and atoms of a source.
+
+    Parameters
+    ----------
+    path
+        Path of the source, for messages.
+    source
+        The layout to read from.
+    frames
+        Frame numbers in the source, in the order wanted; all by default.
+    atoms
+        Atom indices in the source, in the order wanted; all by default.
+    """
+
+    name = "view"
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        source: Layout,
+        frames: Frames | None = None,
+        atoms: AtomIndices | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(path, source=source, frames=frames, atoms=atoms, **options)
+        self.source = source
+        self.frames: Frames = range(source.info.n_frames) if frames is None else frames
+        self.atoms = atoms
+        contiguous = isinstance(self.frames, range) and self.frames.step == 1
+        self._first = self.frames.start if contiguous and isinstance(self.frames, range) else None
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """No bytes on disk are a view."""
+        return False
+
+    def _open(self) -> TrajectoryInfo:
+        info = self.source.info
+        if self.atoms is None and self._first == 0 and len(self.frames) == info.n_frames:
+            return info
+        n_atoms = info.n_atoms if self.atoms is None else len(self.atoms)
+        picked = [int(self.frames[i]) for i in (0, min(1, len(self.frames) - 1), -1)]
+        first, second, last = (self.source.read(f, f + 1, atoms=[]) for f in picked)
+        dt_ps = float(second.time[0] - first.time[0]) if len(self.frames) > 1 else info.dt_ps
+        return info.replace(
+            n_frames=len(self.frames),
+            n_atoms=n_atoms,
+            dt_ps=dt_ps,
+            time_first_ps=float(first.time[0]),
+            time_last_ps=float(last.time[0]),
+            has_box=bool(first.box.any()),
+            groups={},
+            chunk_frames=info.chunk_frames if self._first == 0 else None,
+        )
+
+    def _close(self) -> None:
+        self.source.close()
+
+    @property
+    def runs(self) -> list[list[int]]:
+        """The source's frames as runs of (start, stop, step)."""
+        if isinstance(self.frames, range):
+            return [[self.frames.start, self.frames.stop, self.frames.step]]
+        return runs_from_indices(self.frames)
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        if atoms is None or self.atoms is None:
+            atoms = self.atoms if atoms is None else atoms
+        else:
+            atoms = self.atoms[atoms]
+        if self._first is not None:
+            self.source.read(self._first + start, self._first + stop, atoms=atoms, out=block)
+            return
+        frames = np.asarray(self.frames[start:stop], dtype=np.int64)
+        span = int(frames[-1]) + 1 - int(frames[0])
+        if 0 < span <= DENSE_STEP * len(frames) and np.all(np.diff(frames) > 0):
+            dense = self.source.read(int(frames[0]), int(frames[0]) + span, atoms=atoms)
+            block.assign(dense.frames(frames - frames[0]))
+            return
+        for row, frame in enumerate(frames):
+            one = block.frames(slice(row, row + 1))
+            self.source.read(int(frame), int(frame) + 1, atoms=atoms, out=one)
