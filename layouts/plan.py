@@ -96,6 +96,12 @@ class LayoutPlan:
     """Format of the segments."""
     segment_frames: tuple[int, ...] = ()
     """Frames of each segment."""
+    fields: tuple[str, ...] = ("positions",)
+    """Per-atom arrays of native files and segments."""
+    has_box: bool = True
+    """Whether native files and segments hold unit cells, where their format leaves the choice."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of the output: what its format cannot hold."""
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
     stripe_count: int | None = None
     alignment_nbytes: int = 1
@@ -108,13 +114,12 @@ class LayoutPlan:
 
     def pieces(self) -> list[tuple[int, int]]:
         """Return the (start, stop) frames of all pieces in order."""
-        if self.segment_frames:
-            edges = [0]
-            for n in self.segment_frames:
-                edges.append(edges[-1] + n)
-            return list(itertools.pairwise(edges))
-        starts = range(0, self.n_frames, self.piece_frames)
-        return [(start, min(start + self.piece_frames, self.n_frames)) for start in starts]
+        edges = itertools.accumulate(self.segment_frames or (self.n_frames,), initial=0)
+        return [
+            (start, min(start + self.piece_frames, stop))
+            for begin, stop in itertools.pairwise(edges)
+            for start in range(begin, stop, self.piece_frames)
+        ]
 
     @property
     def n_writes(self) -> int:
