@@ -52,7 +52,7 @@ class ConversionOptions:
     end_ps: float | None = None
     dt_ps: float | None = None
     precision: float | Literal["auto"] | None = None
-    """Step of stored positions in angstrom; ``auto`` = what an XTC source holds; None = lossless."""
+    """Step of stored positions, angstrom; ``auto`` = what an XTC source holds; None = lossless."""
     compression: str | None = None
     pbc: str | None = None
     center: str | None = None
@@ -105,9 +105,7 @@ def prepare(source: Paths, out: str | PathLike[str], options: ConversionOptions)
         if options.top is None:
             raise PlanError("--pbc and --center need a topology; name one with -s/--top FILE")
         transformed = {"pbc": options.pbc, "center": options.center}
-        whole = TransformedLayout(
-            origin.path, source=origin, top=str(options.top), **transformed
-        )
+        whole = TransformedLayout(origin.path, source=origin, top=str(options.top), **transformed)
     frames = select_frames(
         origin,
         options.start,
@@ -208,16 +206,12 @@ class Conversion:
             topologies=tuple(str(path) for path in topologies),
         )
 
-    def _write(
-        self, writer: LayoutWriter, executor: Executor, progress: Progress | None
-    ) -> int:
+    def _write(self, writer: LayoutWriter, executor: Executor, progress: Progress | None) -> int:
         writer.create()
         frame_nbytes = self.view.info.frame_nbytes
         nbytes = 0
         work = PieceWorker(self.view, writer)
-        for _, (receipt, items) in executor.imap(
-            work, self.plan.pieces(), describe=describe_piece
-        ):
+        for _, (receipt, items) in executor.imap(work, self.plan.pieces(), describe=describe_piece):
             for item in items:
                 writer.store(item)
             writer.commit(receipt)

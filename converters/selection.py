@@ -29,7 +29,7 @@ def load_topology(top: str | PathLike[str], source: Layout) -> Universe:
     SourceError
         The topology cannot be read, or has another number of atoms than `source`.
     """
-    import MDAnalysis as mda  # noqa: PLC0415
+    import MDAnalysis as mda
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses and missing attributes are not our user's concern
@@ -47,9 +47,7 @@ def load_topology(top: str | PathLike[str], source: Layout) -> Universe:
                 f"{len(universe.atoms)}; give the topology that belongs to the trajectory"
             )
         first = source.read(0, 1)
-        universe.load_new(
-            first.positions, dimensions=first.box, order="fac", dt=source.info.dt_ps
-        )
+        universe.load_new(first.positions, dimensions=first.box, order="fac", dt=source.info.dt_ps)
     return universe
 
 
@@ -141,7 +139,7 @@ def _indices(
 ) -> NDArray[np.int64]:
     if isinstance(selection, str):
         assert universe is not None
-        from MDAnalysis.exceptions import SelectionError  # noqa: PLC0415
+        from MDAnalysis.exceptions import SelectionError
 
         try:
             with warnings.catch_warnings():

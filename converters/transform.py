@@ -62,7 +62,7 @@ class TransformedLayout(Layout):
         self._universe: Any = None
 
     @classmethod
-    def sniff(cls, path: Path) -> bool:
+    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
         """No bytes on disk are a transformation."""
         return False
 
@@ -76,9 +76,9 @@ class TransformedLayout(Layout):
     def _atoms(self) -> Any:
         """Return the AtomGroup of all atoms, its universe with the transformations added."""
         if self._universe is None:
-            from MDAnalysis import transformations as trans  # noqa: PLC0415
+            from MDAnalysis import transformations as trans
 
-            from mdio.converters.selection import load_topology  # noqa: PLC0415
+            from mdio.converters.selection import load_topology
 
             universe = load_topology(self.options["top"], self.source)
             pbc, center = self.options["pbc"], self.options["center"]

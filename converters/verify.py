@@ -107,9 +107,7 @@ def _check_all(
             progress(0, 0)
 
 
-def _source_view(
-    layout: Layout, against: Paths, top: str | PathLike[str] | None
-) -> ViewLayout:
+def _source_view(layout: Layout, against: Paths, top: str | PathLike[str] | None) -> ViewLayout:
     """Return the frames and atoms of the source that `layout` should hold."""
     source = open_source(against)
     manifest = layout.manifest

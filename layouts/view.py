@@ -1,4 +1,4 @@
-"""Some frames and some atoms of a layout, as a layout: what a conversion reads and a check compares."""
+"""Some frames and some atoms of a layout, as a layout."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def select_frames(
     if not len(frames):
         raise PlanError(
             f"{source.path}: no frame is left of {info.n_frames} frames from "
-            f"{info.time_first_ps:g} to {info.time_last_ps:g} ps; widen the range of frames or times"
+            f"{info.time_first_ps:g} to {info.time_last_ps:g} ps; widen the range"
         )
     return frames
 
@@ -122,7 +122,7 @@ class ViewLayout(Layout):
         self._first = self.frames.start if contiguous and isinstance(self.frames, range) else None
 
     @classmethod
-    def sniff(cls, path: Path) -> bool:
+    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
         """No bytes on disk are a view."""
         return False
 

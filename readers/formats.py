@@ -1,6 +1,6 @@
 """Names under which MDAnalysis knows our readers, and which paths each claims by itself.
 
-Names of other readers (H5MD, H5, ZARRMD, ...) stay theirs; a hint claims only what mdio has written.
+Names of other readers (H5MD, H5, ZARRMD, ...) stay theirs; a hint claims only what mdio wrote.
 """
 
 from __future__ import annotations

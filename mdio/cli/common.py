@@ -1,0 +1,106 @@
+"""What several subcommands share: sizes, progress bars, JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = [
+    "add_frame_options",
+    "human_nbytes",
+    "parse_nbytes",
+    "positive",
+    "print_json",
+    "progress_bar",
+]
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_nbytes(text: str) -> int:
+    """Return the bytes that ``4M``, ``512K``, ``1GiB`` or ``1048576`` mean (powers of 1024)."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write it as 4M or 1048576")
+    nbytes = round(float(match[1]) * UNITS[match[2].upper()])
+    if nbytes < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than one byte")
+    return nbytes
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return number
+
+
+def human_nbytes(nbytes: float) -> str:
+    """Return bytes as people read them: ``23.4 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print one JSON object; NaN and infinity, which JSON lacks, become null."""
+    print(json.dumps(_plain(value), allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item") and not isinstance(value, str | bytes):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def add_frame_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose frames."""
+    frames = parser.add_argument_group("frames")
+    frames.add_argument("--start", type=int, metavar="N", help="first frame (0 is the first)")
+    frames.add_argument("--stop", type=int, metavar="N", help="frame to stop before")
+    frames.add_argument("--step", type=positive, metavar="N", help="every Nth frame")
+    frames.add_argument("-b", "--begin", type=float, metavar="PS", help="first time, ps")
+    frames.add_argument("-e", "--end", type=float, metavar="PS", help="last time, ps")
+    frames.add_argument("--dt", type=float, metavar="PS", help="only frames this time apart, ps")
+
+
+@contextmanager
+def progress_bar(
+    total: int, label: str, *, quiet: bool = False
+) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a callback for (frames, bytes) done; None unless stderr is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=label, unit="frame", unit_scale=True, file=sys.stderr) as bar:
+        done = 0
+
+        def advance(n_frames: int, nbytes: int) -> None:
+            nonlocal done
+            done += nbytes
+            elapsed = bar.format_dict["elapsed"]
+            if elapsed > 0:
+                bar.set_postfix_str(f"{done / elapsed / 1e6:.0f} MB/s", refresh=False)
+            bar.update(n_frames)
+
+        yield advance

@@ -1,0 +1,178 @@
+"""``mdio convert``: from any layout to any writable one."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Literal
+
+from mdio.cli.common import (
+    add_frame_options,
+    human_nbytes,
+    parse_nbytes,
+    positive,
+    print_json,
+    progress_bar,
+)
+from mdio.converters.convert import ConversionOptions, ConvertResult, prepare
+from mdio.converters.transform import PBC_CHOICES
+from mdio.converters.verify import verify
+from mdio.core.errors import PlanError
+from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES
+from mdio.layouts.plan_table import plan_table
+from mdio.parallel.executors import Processes, Serial
+
+__all__ = ["run", "setup"]
+
+
+def _precision(text: str) -> float | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    try:
+        step = float(text)
+    except ValueError:
+        step = 0.0
+    if not 0.0 < step < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a step in angstrom (0.01) or auto")
+    return step
+
+
+def _group(text: str) -> tuple[str, str]:
+    name, equals, selection = text.partition("=")
+    if not (name and equals and selection):
+        raise argparse.ArgumentTypeError(f'{text!r}: write --group NAME="SELECTION"')
+    return name, selection
+
+
+def _auto_or_positive(text: str) -> int | None:
+    return None if text == "auto" else positive(text)
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("source", metavar="SRC", nargs="+", help="trajectory (several are joined)")
+    parser.add_argument("out", metavar="OUT", help="output; its suffix says which layout")
+    parser.add_argument(
+        "--to",
+        choices=("segments", "h5md", "zarr", "xtc", "trr", "dcd", "ncdf"),
+        help="layout, whatever the suffix of OUT",
+    )
+    atoms = parser.add_argument_group("atoms")
+    atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections")
+    atoms.add_argument("--select", metavar="SEL", help="keep these atoms only")
+    atoms.add_argument(
+        "--group",
+        metavar="NAME=SEL",
+        type=_group,
+        action="append",
+        default=[],
+        help="store these atoms once more by themselves, for analyses that need no others",
+    )
+    add_frame_options(parser)
+    stored = parser.add_argument_group("what is stored")
+    stored.add_argument(
+        "--precision",
+        type=_precision,
+        metavar="A|auto",
+        help="round positions to this step in angstrom; auto keeps what an XTC source holds, "
+        "bit for bit (default: lossless)",
+    )
+    stored.add_argument(
+        "--compression", metavar="NAME[:LEVEL]", default="none", help="default: none"
+    )
+    stored.add_argument("--pbc", choices=PBC_CHOICES, help="wrap atoms or make molecules whole")
+    stored.add_argument("--center", metavar="SEL", help="put these atoms in the middle of the box")
+    place = parser.add_argument_group("how it lies on disk")
+    place.add_argument("--chunk-frames", type=_auto_or_positive, metavar="N|auto")
+    place.add_argument("--chunk-atoms", type=_auto_or_positive, metavar="N|auto")
+    place.add_argument(
+        "--container",
+        choices=("xtc", "trr", "dcd", "ncdf"),
+        help="format of the segments (default: that of the source)",
+    )
+    place.add_argument("--segments", type=positive, metavar="N", help="number of segments")
+    place.add_argument(
+        "--stripe-size",
+        type=parse_nbytes,
+        metavar="SIZE",
+        default=DEFAULT_STRIPE_NBYTES,
+        help="stripe of the file system that chunks should fit (default: 1M)",
+    )
+    place.add_argument("--stripe-count", type=int, metavar="N", help="stripes, -1 for all targets")
+    parser.add_argument(
+        "-w", "--workers", type=positive, metavar="N", default=1, help="worker processes"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument("--force", action="store_true", help="replace an existing output")
+    parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+
+
+def _options(args: argparse.Namespace) -> ConversionOptions:
+    groups = dict(args.group)
+    if len(groups) < len(args.group):
+        raise PlanError("a --group name is given twice; every group needs its own")
+    return ConversionOptions(
+        to=args.to,
+        top=args.top,
+        select=args.select,
+        groups=groups,
+        start=args.start,
+        stop=args.stop,
+        step=args.step,
+        begin_ps=args.begin,
+        end_ps=args.end,
+        dt_ps=args.dt,
+        precision=args.precision,
+        compression=None if args.compression == "none" else args.compression,
+        pbc=args.pbc,
+        center=args.center,
+        chunk_frames=args.chunk_frames,
+        chunk_atoms=args.chunk_atoms,
+        container=args.container,
+        segments=args.segments,
+        stripe_nbytes=args.stripe_size,
+        stripe_count=args.stripe_count,
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert, or print the plan."""
+    conversion = prepare(args.source, args.out, _options(args))
+    if args.dry_run:
+        if args.json:
+            print_json({"out": args.out, "plan": conversion.plan.to_json()})
+        else:
+            print(plan_table(conversion.plan))
+        return 0
+    bar = progress_bar(conversion.plan.n_frames, "convert", quiet=args.quiet)
+    executor = Processes(args.workers) if args.workers > 1 else Serial()
+    with executor, bar as progress:
+        result = conversion.run(executor, force=args.force, progress=progress)
+    report = result.to_json()
+    ok = True
+    if args.verify:
+        with progress_bar(result.n_frames, "verify", quiet=args.quiet) as progress:
+            checked = verify(args.out, args.source, top=args.top, progress=progress)
+        report["verify"] = checked.to_json()
+        ok = checked.ok
+    if args.json:
+        print_json(report)
+    elif not args.quiet:
+        _print_summary(result)
+    if not ok:
+        problems = report["verify"]["bad"]
+        raise SystemExit(f"mdio convert: {args.out}: verify failed: {problems[0]}")
+    return 0
+
+
+def _print_summary(result: ConvertResult) -> None:
+    rate = result.n_frames / max(result.seconds, 1e-9)
+    print(
+        f"{result.out}: {result.n_frames:,} frames of {result.n_atoms:,} atoms as {result.layout}, "
+        f"{human_nbytes(result.nbytes_in)} -> {human_nbytes(result.nbytes_out)} "
+        f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {result.workers} worker(s))"
+    )
+    for path in result.topologies:
+        print(f"  topology that fits: {shlex.quote(path)}")

@@ -1,0 +1,67 @@
+"""``mdio info``: what is in a trajectory."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from mdio._version import __version__
+from mdio.cli.common import human_nbytes, print_json
+from mdio.layouts.chain import open_source
+
+__all__ = ["run", "setup"]
+
+
+class _Version(argparse.Action):
+    """Prints the version and which decoders are in use."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from mdio.core import kernels, xtc_codec
+
+        print(f"mdio {__version__}")
+        print(f"kernels: {'native' if kernels.NATIVE else 'NumPy (no compiled module)'}")
+        print(f"XTC decoder: {'native' if xtc_codec.NATIVE else 'MDAnalysis (no compiled module)'}")
+        parser.exit()
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("path", metavar="PATH", nargs="+", help="trajectory (several are joined)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--version", nargs=0, action=_Version, help="version and decoders in use")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what is known of the trajectory."""
+    with open_source(args.path) as layout:
+        facts = asdict(layout.info)
+    if args.json:
+        print_json(facts)
+        return 0
+    size = facts["nbytes"]
+    rows = {
+        "layout": facts["layout"],
+        "frames": f"{facts['n_frames']:,}",
+        "atoms": f"{facts['n_atoms']:,}",
+        "time": f"{facts['time_first_ps']:g} to {facts['time_last_ps']:g} ps, "
+        f"every {facts['dt_ps']:g} ps",
+        "has": ", ".join(
+            ["positions"]
+            + [name for name in ("velocities", "forces", "box") if facts[f"has_{name}"]]
+        ),
+        "groups": ", ".join(f"{name} ({n:,} atoms)" for name, n in facts["groups"].items()),
+        "chunks": f"{facts['chunk_frames']} frames x {facts['chunk_atoms'] or facts['n_atoms']:,}"
+        " atoms"
+        if facts["chunk_frames"]
+        else "",
+        "compression": facts["compression"] or "none",
+        "precision": f"{facts['precision']:g} angstrom" if facts["precision"] else "float32",
+        "size": f"{human_nbytes(size)} "
+        f"({size / max(1, facts['n_frames'] * facts['n_atoms']):.2f} bytes/atom/frame)",
+        "source": (facts["source"] or {}).get("path", ""),
+    }
+    print(facts["path"])
+    for name, value in rows.items():
+        if value:
+            print(f"  {name:<12} {value}")
+    return 0

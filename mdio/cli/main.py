@@ -1,0 +1,75 @@
+"""``mdio``: finds the subcommand, runs it, turns errors into one line and an exit code.
+
+Exit codes: 0 done; 1 the work failed (bad data, full disk, failed verify); 2 the command line is
+wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from mdio._version import __version__
+from mdio.core.errors import MdioError, PlanError
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "info": "what is in a trajectory",
+    "convert": "convert into segments, h5md, zarr or one native file, in parallel",
+    "split": "cut into segments by copying bytes",
+    "verify": "recompute checksums; compare every frame with the source",
+    "analyze": "RMSD, dihedrals or your own function over blocks of frames, in parallel",
+}
+"""Each is a module of `mdio.cli` with ``setup(parser)`` and ``run(args)``."""
+
+
+def _parser(command: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mdio",
+        description="How molecular-dynamics trajectories lie on disk and get read in parallel.",
+        epilog="mdio COMMAND --help tells the options of a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"mdio {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, text in COMMANDS.items():
+        chosen = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        if name == command:
+            import_module(f"mdio.cli.{name}").setup(chosen)
+            chosen.add_argument(
+                "--debug", action="store_true", help="show the traceback of an error"
+            )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (without the program's name); return the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = next((word for word in words if not word.startswith("-")), None)
+    args = _parser(command).parse_args(words)
+    try:
+        return int(import_module(f"mdio.cli.{args.command}").run(args))
+    except MdioError as error:
+        if args.debug:
+            raise
+        print(f"mdio {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2 if isinstance(error, PlanError) else 1
+    except KeyboardInterrupt:
+        print(f"mdio {args.command}: interrupted; nothing half-written is left", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (``mdio info x | head -1``): nothing more to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (OSError, MemoryError) as error:
+        if args.debug:
+            raise
+        print(f"mdio {args.command}: {error or type(error).__name__}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
