@@ -1,5 +1,69 @@
-"""Molecular-dynamics trajectories: how they lie on disk and get read in parallel."""
+"""Molecular-dynamics trajectories: how they lie on disk and get read in parallel.
+
+Importing mdio makes its readers known to MDAnalysis; everything else is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from mdio._version import __version__
+from mdio.core.when_imported import when_imported
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from mdio.analysis.driver import analyze
+    from mdio.analysis.kernels import RMSD, Dihedrals
+    from mdio.converters.convert import convert
+    from mdio.converters.split import split
+    from mdio.converters.verify import verify
+    from mdio.core.frames import FrameBlock, TrajectoryInfo
+    from mdio.layouts.chain import open_source as open  # noqa: A004
+    from mdio.parallel.executors import Processes, Serial
+
+__all__ = [
+    "RMSD",
+    "Dihedrals",
+    "FrameBlock",
+    "Processes",
+    "Serial",
+    "TrajectoryInfo",
+    "__version__",
+    "analyze",
+    "convert",
+    "open",
+    "split",
+    "verify",
+]
+
+_HOMES = {
+    "Dihedrals": "mdio.analysis.kernels:Dihedrals",
+    "FrameBlock": "mdio.core.frames:FrameBlock",
+    "Processes": "mdio.parallel.executors:Processes",
+    "RMSD": "mdio.analysis.kernels:RMSD",
+    "Serial": "mdio.parallel.executors:Serial",
+    "TrajectoryInfo": "mdio.core.frames:TrajectoryInfo",
+    "analyze": "mdio.analysis.driver:analyze",
+    "convert": "mdio.converters.convert:convert",
+    "open": "mdio.layouts.chain:open_source",
+    "split": "mdio.converters.split:split",
+    "verify": "mdio.converters.verify:verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mdio' has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))
+
+
+def _register_readers() -> None:
+    import_module("mdio.readers.formats")
+
+
+when_imported("MDAnalysis", _register_readers)
