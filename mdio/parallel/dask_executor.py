@@ -1,0 +1,187 @@
+"""Work on a dask.distributed cluster: a LocalCluster, dask-jobqueue's, anything with a Client."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from typing import Any, TypeVar
+
+from mdio.core.errors import BlockError, MissingExtraError, PlanError
+from mdio.parallel.executors import Executor, available_cores, item_error
+
+__all__ = ["DaskExecutor"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+NO_WORKERS_S = 30.0
+"""How long a cluster that had workers may be without any before the run is given up."""
+
+_local = threading.local()
+
+
+def _call(token: str, pickled_func: bytes, item: Any) -> Any:
+    """Run one item in a worker with this thread's own copy of the function.
+
+    Workers may have several threads, and an opened layout serves one at a time.
+    """
+    if getattr(_local, "token", None) != token:
+        _local.token, _local.func = token, pickle.loads(pickled_func)
+    return _local.func(item)
+
+
+class DaskExecutor(Executor):
+    """Runs items on a dask.distributed cluster.
+
+    Parameters
+    ----------
+    client
+        A `distributed.Client`, used as it is and left open. Without one, a local cluster of
+        processes is started at first use and closed by `close`.
+    n_workers
+        Processes of that local cluster; by default the cores that this process may use.
+
+    Raises
+    ------
+    MissingExtraError
+        dask.distributed is not installed.
+    PlanError
+        The client is asynchronous, or both `client` and `n_workers` are given.
+    """
+
+    name = "dask"
+
+    def __init__(self, client: Any = None, n_workers: int | None = None) -> None:
+        _distributed()
+        if client is not None and n_workers is not None:
+            raise PlanError("give DaskExecutor a client or a number of workers, not both")
+        if client is not None and client.asynchronous:
+            raise PlanError("DaskExecutor needs a client made with asynchronous=False")
+        if n_workers is not None and n_workers < 1:
+            raise PlanError(f"{n_workers} dask workers asked for; give 1 or more")
+        self._client = client
+        self._owns_client = client is None
+        self._n_wanted = n_workers or available_cores()
+
+    @property
+    def client(self) -> Any:
+        """The client; starts the local cluster if there is none yet."""
+        if self._client is None:
+            self._client = _distributed().Client(
+                n_workers=self._n_wanted, threads_per_worker=1, dashboard_address=":0"
+            )
+        return self._client
+
+    @property
+    def n_workers(self) -> int:
+        """Threads of all workers that the cluster has now (at least 1)."""
+        if self._client is None:
+            return self._n_wanted
+        threads: dict[str, int] = self._client.nthreads()
+        return max(1, sum(threads.values()))
+
+    def imap(
+        self,
+        func: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        describe: Callable[[Item], str] = str,
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield results as they come; see `Executor.imap`.
+
+        Dask gives the items of a worker that died to others, and fails an item that several
+        workers died of.
+        """
+        wait = _distributed().wait
+        client = self.client
+        token = uuid.uuid4().hex
+        # A task, not scattered data: when a worker that holds it dies, dask makes it again.
+        payload = client.submit(bytes, _pickle(func), key=f"mdio-func-{token}", pure=False)
+        source = enumerate(items)
+        under_way: dict[Any, tuple[int, Item]] = {}
+        patience = _Patience(client)
+        try:
+            while True:
+                for number, item in source:
+                    future = client.submit(_call, token, payload, item, pure=False)
+                    under_way[future] = number, item
+                    if len(under_way) >= self.n_workers + 2:
+                        break
+                if not under_way:
+                    return
+                with contextlib.suppress(TimeoutError):
+                    wait(list(under_way), timeout=1.0, return_when="FIRST_COMPLETED")
+                finished = [future for future in under_way if future.done()]
+                if not finished:
+                    patience.check(describe(next(iter(under_way.values()))[1]))
+                for future in finished:
+                    number, item = under_way.pop(future)
+                    yield number, _result(future, describe(item))
+        finally:
+            with contextlib.suppress(Exception):  # the scheduler may be gone, which is no news
+                client.cancel([*under_way, payload], force=True)
+
+    def close(self) -> None:
+        """Close the local cluster if it is ours."""
+        if self._owns_client and self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+class _Patience:
+    """Gives up on a cluster that has lost all its workers."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._alone_s = 0.0
+
+    def check(self, label: str) -> None:
+        """Count one more second; raises BlockError when there have been too many."""
+        if self._client.status != "running":
+            raise BlockError(f"{label} failed: the connection to the dask scheduler is lost")
+        self._alone_s = 0.0 if self._client.nthreads() else self._alone_s + 1.0
+        if self._alone_s >= NO_WORKERS_S:
+            raise BlockError(
+                f"{label} failed: the dask cluster has had no workers for {NO_WORKERS_S:.0f} s; "
+                "look at the logs of its workers"
+            )
+
+
+def _distributed(module: str = "distributed") -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            "the dask executor needs dask.distributed, which is not installed; "
+            'pip install "mdio-layouts[dask]"'
+        ) from error
+
+
+def _pickle(func: Callable[[Any], Any]) -> bytes:
+    """Pickle as dask does: functions of a notebook or script travel by value."""
+    try:
+        return bytes(_distributed("distributed.protocol.pickle").dumps(func))
+    except Exception as error:  # pickling raises nearly anything
+        raise PlanError(f"{func!r} cannot be sent to dask workers ({error})") from error
+
+
+def _result(future: Any, label: str) -> Any:
+    """Return what the task returned, or raise what it failed with, naming the item."""
+    if future.status == "finished":
+        return future.result()
+    if future.status == "cancelled":
+        raise BlockError(f"{label} failed: dask cancelled it, or lost the worker that had it")
+    cause = future.exception()
+    if isinstance(cause, _distributed().KilledWorker):
+        raise BlockError(
+            f"{label} failed: its dask workers were killed, {cause.allowed_failures + 1} of them; "
+            "was memory short? look at the logs of the workers"
+        ) from cause
+    error = item_error(label, cause)
+    if error is cause:
+        raise error
+    raise error from cause
