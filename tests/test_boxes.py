@@ -12,6 +12,7 @@ from MDAnalysis.coordinates.XTC import XTCReader
 from MDAnalysis.lib.formats.libmdaxdr import TRRFile, XTCFile
 from MDAnalysis.lib.mdamath import triclinic_box, triclinic_vectors
 from MDAnalysisTests.datafiles import TRR, XTC, H5MD_xvf
+
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 
 DEGENERATE_VECTORS = [
