@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+
 from mdio.core.errors import BlockError, MissingExtraError, PlanError, SourceError
 from mdio.parallel.dask_executor import DaskExecutor
 

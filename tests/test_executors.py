@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+
 from mdio.core.errors import BlockError, MdioError, OutputError, PlanError, SourceError
 from mdio.parallel.executors import Executor, Processes, Serial, available_cores
 

@@ -1,0 +1,178 @@
+"""Partitions of frames into blocks: pure arithmetic.
+
+A block is a `range` of frame numbers: it has a length, a first frame and a step, and it pickles to
+a few bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mdio.core.errors import PlanError
+
+__all__ = ["aligned_blocks", "block_name", "ceil_partition", "split_evenly", "sub_blocks"]
+
+Edges = NDArray[np.int64]
+
+
+def block_name(block: range) -> str:
+    """Return how messages call a block: ``frames 0:100`` or ``frames 0:100:5``."""
+    step = "" if block.step == 1 else f":{block.step}"
+    return f"frames {block.start}:{block.stop}{step}"
+
+
+def split_evenly(n_frames: int, n_parts: int) -> list[range]:
+    """Cut frames into contiguous parts whose lengths differ by at most one, longer ones first.
+
+    Parameters
+    ----------
+    n_frames
+        Frames there are.
+    n_parts
+        Parts wanted; there are fewer if there are fewer frames, and none is empty.
+
+    Raises
+    ------
+    PlanError
+        `n_parts` is not positive.
+    """
+    _check(n_parts)
+    n_parts = min(n_parts, n_frames)
+    if n_parts <= 0:
+        return []
+    size, longer = divmod(n_frames, n_parts)
+    edges = [part * size + min(part, longer) for part in range(n_parts + 1)]
+    return [range(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def ceil_partition(n_frames: int, n_parts: int) -> list[range]:
+    """Cut frames as Khoshlessan et al. do: parts of ``ceil(n_frames / n_parts)`` frames.
+
+    The last parts may be shorter, or empty: there are always `n_parts`, one for each rank.
+
+    Raises
+    ------
+    PlanError
+        `n_parts` is not positive.
+    """
+    _check(n_parts)
+    size = -(-n_frames // n_parts)
+    return [
+        range(min(part * size, n_frames), min((part + 1) * size, n_frames))
+        for part in range(n_parts)
+    ]
+
+
+def aligned_blocks(boundaries: ArrayLike, frames: range, n_blocks: int) -> list[range]:
+    """Cut frames into contiguous blocks at a layout's own boundaries.
+
+    Where at least `n_blocks` pieces of the layout hold frames, every block is a run of whole
+    pieces, each edge the boundary nearest to an even cut: no chunk is read by two workers. Where
+    there are fewer pieces than blocks, all boundaries are edges and the longest pieces are cut
+    further, evenly: a chunk may then be read by several workers, so that none stands idle.
+
+    Parameters
+    ----------
+    boundaries : (n,) int
+        Ascending, as `Layout.boundaries` gives them.
+    frames
+        Which frames, with a positive step.
+    n_blocks
+        Blocks wanted; there are fewer only if there are fewer frames, and none is empty.
+
+    Returns
+    -------
+    list of range
+        In order; together they are `frames`.
+
+    Raises
+    ------
+    PlanError
+        `n_blocks` or the step is not positive.
+    """
+    _check(n_blocks)
+    if frames.step < 1:
+        raise PlanError(f"the step is {frames.step}; give 1 or more")
+    n_blocks = min(n_blocks, len(frames))
+    if n_blocks <= 0:
+        return []
+    pieces = _piece_edges(boundaries, frames)
+    if len(pieces) - 1 >= n_blocks:
+        edges = _nearest_edges(pieces, n_blocks)
+    else:
+        edges = _cut_further(pieces, n_blocks)
+    return [frames[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def sub_blocks(boundaries: ArrayLike, block: range, max_frames: int) -> Iterator[range]:
+    """Cut a block into runs for one read each.
+
+    A run is as many whole pieces of the layout as span at most `max_frames` frames of the
+    trajectory, or one piece if that is longer; with pieces of one frame, `max_frames` frames.
+
+    Parameters
+    ----------
+    boundaries : (n,) int
+        Ascending, beginning with 0.
+    block
+        Which frames.
+    max_frames
+        At least 1.
+    """
+    edges = np.asarray(boundaries, dtype=np.int64)
+    at = 0
+    while at < len(block):
+        first = block[at]
+        after = int(np.searchsorted(edges, first + max_frames, side="right")) - 1
+        end = int(edges[after])
+        if end <= first:
+            end = int(edges[after + 1]) if after + 1 < len(edges) else block.stop
+        following = max(at + 1, _index_of(block, end))
+        yield block[at:following]
+        at = following
+
+
+def _check(n_parts: int) -> None:
+    if n_parts < 1:
+        raise PlanError(f"{n_parts} blocks asked for; give 1 or more")
+
+
+def _index_of(frames: range, frame: int) -> int:
+    """Return how many of `frames` come before `frame`."""
+    return min(max(0, -(-(frame - frames.start) // frames.step)), len(frames))
+
+
+def _piece_edges(boundaries: ArrayLike, frames: range) -> Edges:
+    """Return where pieces that hold any of `frames` begin, counted in `frames`, and the end."""
+    edges = np.asarray(boundaries, dtype=np.int64)
+    counted = -((frames.start - edges) // frames.step)
+    inner = counted[(counted > 0) & (counted < len(frames))]
+    return np.unique(np.concatenate(([0], inner, [len(frames)])))
+
+
+def _nearest_edges(pieces: Edges, n_blocks: int) -> list[int]:
+    """Return `n_blocks` + 1 of the edges of `pieces`, each the nearest to an even cut."""
+    chosen = [0]
+    for block in range(1, n_blocks):
+        ideal = int(pieces[-1]) * block / n_blocks
+        after = int(np.searchsorted(pieces, ideal))
+        nearest = after - 1 if ideal - pieces[after - 1] <= pieces[after] - ideal else after
+        # One edge at least for each block before, and for each that is still to come.
+        chosen.append(min(max(nearest, chosen[-1] + 1), len(pieces) - 1 - (n_blocks - block)))
+    return [int(pieces[i]) for i in (*chosen, len(pieces) - 1)]
+
+
+def _cut_further(pieces: Edges, n_blocks: int) -> list[int]:
+    """Return the edges of `pieces` and more, `n_blocks` + 1 in all."""
+    lengths = np.diff(pieces)
+    parts = np.ones(len(lengths), dtype=np.int64)
+    for _ in range(n_blocks - len(lengths)):
+        parts[np.argmax(lengths / parts)] += 1
+    edges: list[int] = []
+    for start, length, n_parts in zip(pieces, lengths, parts, strict=False):
+        edges += [int(start) + part.start for part in split_evenly(int(length), int(n_parts))]
+    return [*edges, int(pieces[-1])]
