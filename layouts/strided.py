@@ -1,0 +1,159 @@
+"""Positional reads of records that lie at equal distances in a file.
+
+Files are read with pread, never memory-mapped: a file that is cut while it is read then gives an
+error and not a signal, and a forked process shares no file position with its parent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import SourceError
+
+__all__ = ["PositionalFile", "Rows", "batches", "spare_gaps"]
+
+BATCH_NBYTES = 4 * 2**20
+"""Bytes read before they are decoded: stays in the cache of the processor."""
+GAP_NBYTES = 16 * 1024
+"""From this size on, a gap between wanted bytes is skipped; reading less is cheaper than a call."""
+
+
+def spare_gaps(unwanted_nbytes: int, n_gaps: int) -> bool:
+    """Return whether skipping so many bytes in so many gaps is cheaper than reading them."""
+    return unwanted_nbytes >= n_gaps * GAP_NBYTES
+
+
+def batches(start: int, stop: int, row_nbytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of consecutive pieces of ``start:stop`` that are read at one go."""
+    step = max(1, BATCH_NBYTES // max(1, row_nbytes))
+    for first in range(start, stop, step):
+        yield first, min(first + step, stop)
+
+
+class Rows:
+    """Equal byte ranges of consecutive records.
+
+    Parameters
+    ----------
+    buffer : (B,) uint8
+        Holds them.
+    n_rows
+        Number of records R.
+    stride
+        Bytes between the beginnings of two of them in `buffer`.
+    """
+
+    def __init__(self, buffer: NDArray[np.uint8], n_rows: int, stride: int) -> None:
+        self.buffer, self.n_rows, self.stride = buffer, n_rows, stride
+
+    def view(
+        self,
+        offset: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[np.generic] | str,
+        strides: tuple[int, ...] | None = None,
+    ) -> NDArray[np.generic]:
+        """Return what lies at `offset` of every record, as (R, *shape), without a copy.
+
+        `strides` are those of one record's array; C-contiguous by default.
+        """
+        dtype = np.dtype(dtype)
+        if strides is None:
+            strides = np.empty(shape, np.dtype([("item", "V1")])).strides
+            strides = tuple(s * dtype.itemsize for s in strides)
+        return np.ndarray(
+            (self.n_rows, *shape),
+            dtype,
+            buffer=self.buffer,
+            offset=offset,
+            strides=(self.stride, *strides),
+        )
+
+
+class PositionalFile:
+    """A file opened for reading by position.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    SourceError
+        It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.nbytes = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            self.close()
+            raise SourceError(f"{path}: cannot be opened ({error.strerror})") from error
+
+    def close(self) -> None:
+        """Close the file; harmless if it is closed."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    __del__ = close
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Return bytes from `offset` on: `nbytes`, or fewer at the end of the file."""
+        try:
+            return os.pread(self._descriptor, nbytes, offset)
+        except OSError as error:
+            raise SourceError(
+                f"{self.path}: bytes at {offset} cannot be read ({error.strerror})"
+            ) from error
+
+    def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
+        """Read `nbytes` of each of `n_rows` records; gaps between them are skipped if large.
+
+        Parameters
+        ----------
+        offset
+            Where the first wanted byte of the first record lies in the file.
+        stride
+            Distance between records in the file.
+        n_rows, nbytes
+            How many records, and how much of each; ``nbytes <= stride``.
+
+        Raises
+        ------
+        SourceError
+            The file ends before, or cannot be read.
+        """
+        if spare_gaps(stride - nbytes, 1):
+            buffer = np.empty(n_rows * nbytes, np.uint8)
+            view = memoryview(buffer)
+            for row in range(n_rows):
+                self._fill(view[row * nbytes : (row + 1) * nbytes], offset + row * stride)
+            return Rows(buffer, n_rows, nbytes)
+        buffer = np.empty((n_rows - 1) * stride + nbytes, np.uint8)
+        self._fill(memoryview(buffer), offset)
+        return Rows(buffer, n_rows, stride)
+
+    def _fill(self, view: memoryview, offset: int) -> None:
+        while view.nbytes:
+            try:
+                n_read = os.preadv(self._descriptor, [view], offset)
+            except OSError as error:
+                raise SourceError(
+                    f"{self.path}: bytes at {offset} cannot be read ({error.strerror})"
+                ) from error
+            if n_read == 0:
+                raise SourceError(
+                    f"{self.path}: {view.nbytes} bytes from {offset} on are missing: the file was "
+                    f"{self.nbytes} bytes long when it was opened and has been cut since"
+                )
+            view, offset = view[n_read:], offset + n_read

@@ -1,0 +1,19 @@
+"""Factors from the units that file formats prescribe to those that mdio has in memory.
+
+They are the numbers that MDAnalysis 2.x multiplies with (``MDAnalysis.units``), to the last bit, so
+that files read without it give the same results.
+"""
+
+__all__ = ["AKMA_TO_PS", "KCAL_TO_KJ", "NM_TO_ANGSTROM", "PER_NM_TO_PER_ANGSTROM"]
+
+NM_TO_ANGSTROM = 10.0
+"""Lengths and velocities of GROMACS files."""
+
+PER_NM_TO_PER_ANGSTROM = 0.1
+"""Forces of GROMACS files: kJ/(mol nm) to kJ/(mol angstrom)."""
+
+KCAL_TO_KJ = 4.184
+"""Forces of AMBER files: the thermochemical calorie."""
+
+AKMA_TO_PS = 0.04888821
+"""The time unit of CHARMM: that of angstrom, kcal/mol and atomic mass units."""
