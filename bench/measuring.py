@@ -1,0 +1,64 @@
+"""What the benches share: repeats in turn, medians, provenance, JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def in_turn(cases: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Return the seconds of each case, run in turn (a b c a b c ...) so that drift hits all."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(repeats):
+        for name, case in cases.items():
+            begun = time.perf_counter()
+            case()
+            seconds[name].append(time.perf_counter() - begun)
+    return seconds
+
+
+def summary(seconds: list[float], per: float = 1.0) -> dict[str, float]:
+    """Return minimum, median and maximum, divided by `per`."""
+    return {
+        "min": min(seconds) / per,
+        "median": statistics.median(seconds) / per,
+        "max": max(seconds) / per,
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """Return where and with what a figure was measured."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+        check=False,
+    ).stdout.strip()
+    names = ("mdio-layouts", "MDAnalysis", "numpy", "h5py", "zarr", "numcodecs")
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in names},
+    }
+
+
+def append_jsonl(path: Path, records: list[dict[str, Any]]) -> None:
+    """Append records, each with its provenance, to a file of JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    where = provenance()
+    with path.open("a") as file:
+        for record in records:
+            file.write(json.dumps({**record, "provenance": where}) + "\n")

@@ -1,0 +1,40 @@
+"""What all tests share: small trajectories of real data."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache_folder(tmp_path_factory, monkeypatch):
+    """Keep frame indices of read-only files out of the user's cache."""
+    monkeypatch.setenv("MDIO_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "index-cache"))
+
+
+@pytest.fixture(scope="session")
+def adk(tmp_path_factory) -> dict[str, Path]:
+    """The ADK trajectory (98 frames of 3,341 atoms) as DCD, XTC, NCDF and TRR, by MDAnalysis."""
+    import warnings
+
+    import MDAnalysis as mda
+    from MDAnalysisTests.datafiles import DCD, PSF
+
+    folder = tmp_path_factory.mktemp("adk")
+    paths = {"psf": Path(PSF), "dcd": folder / "adk.dcd"}
+    paths["dcd"].write_bytes(Path(DCD).read_bytes())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        u = mda.Universe(PSF, DCD)
+        for suffix in ("xtc", "ncdf", "trr"):
+            paths[suffix] = folder / f"adk.{suffix}"
+            with mda.Writer(str(paths[suffix]), len(u.atoms)) as writer:
+                for ts in u.trajectory:
+                    # A box whose size changes, and times that do not start at zero.
+                    ts.dimensions = np.array([80 + 0.1 * ts.frame, 81, 82, 90, 90, 90], "f4")
+                    ts.time = 5.0 + 2.0 * ts.frame
+                    writer.write(u.atoms)
+    return paths

@@ -1,0 +1,295 @@
+"""Our readers under MDAnalysis' own reader tests, and what those do not ask."""
+
+import multiprocessing
+import pickle
+import warnings
+from pathlib import Path
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from MDAnalysis.analysis import rms
+from MDAnalysis.coordinates.XTC import XTCWriter
+from MDAnalysisTests.coordinates.base import BaseReference, MultiframeReaderTest
+from MDAnalysisTests.datafiles import COORDINATES_TOPOLOGY, COORDINATES_TRR, COORDINATES_XTC
+from numpy.testing import assert_array_equal
+
+import mdio
+from mdio.core.errors import FrameReadError
+from mdio.layouts.base import Layout
+from mdio.readers.formats import H5MDReader, SegmentsReader, ZarrReader
+from mdio.readers.reader import LayoutReader
+
+
+class _Reference(BaseReference):
+    """MDAnalysis' reference trajectory (5 atoms, 5 frames) in one of our layouts."""
+
+    source = COORDINATES_TRR
+
+    def __init__(self, path, reader):
+        super().__init__()
+        self.trajectory = str(path)
+        self.topology = COORDINATES_TOPOLOGY
+        self.reader = reader
+        self.writer = XTCWriter
+        self.ext = "xtc"
+        self.prec = 3
+        self.changing_dimensions = True
+        if self.source == COORDINATES_TRR:
+            self.first_frame.velocities = self.first_frame.positions / 10
+            self.first_frame.forces = self.first_frame.positions / 100
+            self.second_frame.velocities = self.second_frame.positions / 10
+            self.second_frame.forces = self.second_frame.positions / 100
+            self.last_frame.velocities = self.last_frame.positions / 10
+            self.last_frame.forces = self.last_frame.positions / 100
+            self.jump_to_frame.velocities = self.jump_to_frame.positions / 10
+            self.jump_to_frame.forces = self.jump_to_frame.positions / 100
+
+    def iter_ts(self, i):
+        ts = super().iter_ts(i)
+        if self.source == COORDINATES_TRR:
+            ts.velocities = ts.positions / 10
+            ts.forces = ts.positions / 100
+        return ts
+
+
+class TestSegmentsReader(MultiframeReaderTest):
+    @staticmethod
+    @pytest.fixture()
+    def ref(tmp_path):
+        mdio.split(COORDINATES_TRR, tmp_path / "a.segments", 2)
+        return _Reference(tmp_path / "a.segments", SegmentsReader)
+
+
+class TestH5MDReader(MultiframeReaderTest):
+    @staticmethod
+    @pytest.fixture()
+    def ref(tmp_path):
+        mdio.convert(COORDINATES_TRR, tmp_path / "a.h5md", chunk_frames=2)
+        return _Reference(tmp_path / "a.h5md", H5MDReader)
+
+
+class TestH5MDReaderCompressed(MultiframeReaderTest):
+    @staticmethod
+    @pytest.fixture()
+    def ref(tmp_path):
+        mdio.convert(COORDINATES_TRR, tmp_path / "a.h5md", chunk_frames=3, compression="gzip:1")
+        return _Reference(tmp_path / "a.h5md", H5MDReader)
+
+
+class TestZarrReader(MultiframeReaderTest):
+    @staticmethod
+    @pytest.fixture()
+    def ref(tmp_path):
+        mdio.convert(COORDINATES_TRR, tmp_path / "a.zarr", chunk_frames=2)
+        return _Reference(tmp_path / "a.zarr", ZarrReader)
+
+
+class TestZarrReaderQuantised(MultiframeReaderTest):
+    @staticmethod
+    @pytest.fixture()
+    def ref(tmp_path):
+        mdio.convert(COORDINATES_TRR, tmp_path / "a.zarr", precision=0.001)
+        return _Reference(tmp_path / "a.zarr", ZarrReader)
+
+
+class _XTCReference(_Reference):
+    source = COORDINATES_XTC
+
+
+class TestOverXTC(MultiframeReaderTest):
+    """The fast reader over a native file, chosen by ``format="MDIO"``."""
+
+    @staticmethod
+    @pytest.fixture()
+    def ref(tmp_path):
+        path = tmp_path / "a.xtc"
+        path.write_bytes(Path(COORDINATES_XTC).read_bytes())
+        return _XTCReference(path, LayoutReader)
+
+
+@pytest.fixture(scope="module")
+def outputs(adk, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outputs")
+    kinds = {
+        "zarr": {"chunk_frames": 7},
+        "h5md": {"chunk_frames": 7},
+        "segments": {"segments": 5, "container": "dcd"},
+        "quantised.zarr": {"precision": "auto"},
+    }
+    paths = {}
+    for kind, options in kinds.items():
+        paths[kind] = folder / f"adk.{kind}"
+        groups = {} if kind == "segments" else {"groups": {"ca": "name CA"}}
+        mdio.convert(adk["xtc"], paths[kind], top=adk["psf"], **groups, **options)
+    return paths
+
+
+KINDS = ["zarr", "h5md", "segments", "quantised.zarr"]
+
+
+@pytest.fixture(params=KINDS)
+def pair(request, adk, outputs):
+    """The same trajectory through our reader and through MDAnalysis' XTC reader."""
+    ours = mda.Universe(str(adk["psf"]), str(outputs[request.param]))
+    return ours, mda.Universe(str(adk["psf"]), str(adk["xtc"]))
+
+
+def assert_same_frame(ours, theirs):
+    assert ours.frame == theirs.frame
+    assert ours.time == theirs.time
+    assert ours.data["step"] == theirs.data["step"]
+    assert_array_equal(ours.positions, theirs.positions)
+    assert_array_equal(ours.dimensions, theirs.dimensions)
+
+
+def test_every_frame_equals_the_source(pair):
+    for ours, theirs in zip(pair[0].trajectory, pair[1].trajectory, strict=True):
+        assert_same_frame(ours, theirs)
+
+
+@pytest.mark.parametrize("frames", [slice(None, None, -1), slice(3, 90, 7), [5, 97, 0, 0, 33, -1]])
+def test_any_order(pair, frames):
+    for ours, theirs in zip(pair[0].trajectory[frames], pair[1].trajectory[frames], strict=True):
+        assert_same_frame(ours, theirs)
+
+
+def test_timeseries_in_bulk(pair):
+    ours, theirs = pair
+    ca = "name CA and resid 10:50"
+    for kwargs in ({}, {"start": 3, "stop": 80, "step": 5}, {"stop": 2, "start": 60, "step": -3}):
+        for order in ("fac", "caf", "afc"):
+            mine = ours.trajectory.timeseries(
+                atomgroup=ours.select_atoms(ca), order=order, **kwargs
+            )
+            reference = theirs.trajectory.timeseries(
+                atomgroup=theirs.select_atoms(ca), order=order, **kwargs
+            )
+            assert_array_equal(mine, reference)
+
+
+def test_group(adk, outputs):
+    u = mda.Universe(str(adk["psf"]), str(adk["xtc"]))
+    ca = u.select_atoms("name CA")
+    for kind in ("zarr", "h5md", "quantised.zarr"):
+        top = outputs[kind].with_name(outputs[kind].stem + ".ca.top.pdb")
+        small = mda.Universe(str(top), str(outputs[kind]), group="ca")
+        assert len(small.atoms) == len(ca)
+        for ours, _ in zip(small.trajectory, u.trajectory, strict=True):
+            assert_array_equal(ours.positions, ca.positions)
+
+
+def test_copy_and_pickle_keep_place_and_independence(pair):
+    ours = pair[0]
+    ours.trajectory[41]
+    copied, pickled = ours.copy(), pickle.loads(pickle.dumps(ours))
+    ours.trajectory[3]
+    for other in (copied, pickled):
+        assert other.trajectory.frame == 41
+        assert_array_equal(other.trajectory[12].positions, pair[1].trajectory[12].positions)
+
+
+def _rmsd(universe):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return rms.RMSD(universe.select_atoms("name CA"))
+
+
+def test_under_mdanalysis_multiprocessing(pair):
+    serial = _rmsd(pair[1]).run()
+    parallel = _rmsd(pair[0]).run(backend="multiprocessing", n_workers=2)
+    assert_array_equal(parallel.results.rmsd, serial.results.rmsd)
+
+
+def test_in_a_forked_child_after_use_in_the_parent(pair):
+    ours, theirs = pair
+    ours.trajectory[50]
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        found = pool.apply(_positions_of, (ours, 77))
+    assert_array_equal(found, theirs.trajectory[77].positions)
+    assert_array_equal(ours.trajectory[51].positions, theirs.trajectory[51].positions)
+
+
+def _positions_of(universe, frame):
+    return universe.trajectory[frame].positions
+
+
+class _Counting:
+    """Stands in for a layout and counts the frames of each read."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.reads = []
+
+    def __getattr__(self, name):
+        return getattr(self._layout, name)
+
+    def read(self, start, stop, **kwargs):
+        self.reads.append((start, stop))
+        return self._layout.read(start, stop, **kwargs)
+
+
+def counted(universe):
+    trajectory = universe.trajectory
+    trajectory._cache._layout = counting = _Counting(trajectory._layout)
+    return counting
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_frame_after_frame_costs_one_read_per_run_of_chunks(adk, outputs, direction):
+    for kind in ("zarr", "h5md"):
+        u = mda.Universe(str(adk["psf"]), str(outputs[kind]))
+        counting = counted(u)
+        for _ in u.trajectory[::direction]:
+            pass
+        n_runs = -(-98 // 7)
+        assert len(counting.reads) <= n_runs + 2
+        inner = [pair for pair in counting.reads if pair[1] - pair[0] > 1]
+        assert all(start % 7 == 0 for start, _ in inner)
+
+
+def test_a_far_jump_reads_one_frame(adk, outputs):
+    u = mda.Universe(str(adk["psf"]), str(outputs["zarr"]))
+    counting = counted(u)
+    for frame in (90, 20, 60):
+        u.trajectory[frame]
+    assert counting.reads == [(90, 91), (20, 21), (60, 61)]
+
+
+def test_damage_does_not_end_an_iteration_quietly(adk, tmp_path):
+    path = tmp_path / "adk.zarr"
+    mdio.convert(adk["dcd"], path, chunk_frames=10)
+    shard = max((path / "particles/trajectory/position/value").rglob("*/0/0"), key=str)
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    u = mda.Universe(str(adk["psf"]), str(path))
+    with pytest.raises(FrameReadError, match="frame"):
+        for _ in u.trajectory:
+            pass
+
+
+def test_transformations_and_dimensions(adk, outputs):
+    from MDAnalysis.transformations import translate
+
+    for kind in KINDS:
+        u = mda.Universe(str(adk["psf"]), str(outputs[kind]), transformations=translate([1, 2, 3]))
+        v = mda.Universe(str(adk["psf"]), str(adk["xtc"]), transformations=translate([1, 2, 3]))
+        for frame in (0, 50, 51):
+            assert_same_frame(u.trajectory[frame], v.trajectory[frame])
+        assert_array_equal(u.trajectory.timeseries(stop=5), v.trajectory.timeseries(stop=5))
+
+
+def test_a_list_of_outputs_is_chained(adk, outputs):
+    u = mda.Universe(str(adk["psf"]), [str(outputs["zarr"]), str(outputs["h5md"])])
+    assert len(u.trajectory) == 196
+    v = mda.Universe(str(adk["psf"]), str(adk["xtc"]))
+    assert_array_equal(u.trajectory[98 + 5].positions, v.trajectory[5].positions)
+
+
+def test_mismatching_topology_is_mdanalysis_own_error(outputs):
+    with pytest.raises(ValueError, match="number of atoms"):
+        mda.Universe(COORDINATES_TOPOLOGY, str(outputs["zarr"]))
+    assert np.isfinite(
+        mda.Universe(str(outputs["zarr"].parent / "adk.ca.top.pdb")).atoms.positions
+    ).all()
