@@ -11,8 +11,9 @@ MDAnalysis' DCDReader gives:
 - ``step`` is ``frame + 1``: what MDAnalysis puts into ``ts.data["step"]`` of DCD files.
 - The unit cell holds cosines, degrees or the symmetric matrix of CHARMM, told apart by its values.
 
-Besides what MDAnalysis reads: a fourth dimension, which is skipped, in files of either byte order,
-and records with lengths of 8 bytes.
+Besides what MDAnalysis reads: a fourth dimension, which is skipped, and records with lengths of
+8 bytes; and CHARMM files of the other byte order have their own `delta`, which MDAnalysis 2.11 does
+not swap.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 ::
 
     class TestDCD(LayoutReadingTests):
-        @pytest.fixture(scope="class")
+        @pytest.fixture
         def case(self):
-            return ReadingCase(DCDLayout, path, oracle_from_mdanalysis(PSF, DCD))
+            return ReadingCase(DCDLayout, Path(DCD), oracle_from_mdanalysis(PSF, DCD))
 
-The oracle is made without mdio. Layouts that round positions on purpose override `check_positions`.
+The oracle is made without mdio; make what is expensive in a fixture of the module. Layouts that
+round positions on purpose override `check_positions`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
 from mdio.core.errors import FrameRangeError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
-from numpy.testing import assert_array_equal
 
 HYPOTHESIS = settings(
     max_examples=30,
