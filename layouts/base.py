@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from mdio.core.errors import FrameRangeError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.layouts.output import OutputMeta, Receipt, Stored
 from mdio.layouts.plan import LayoutPlan, WriteOptions
-from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Layout", "LayoutWriter", "OutputMeta", "Receipt", "Stored"]
 
@@ -221,55 +222,6 @@ def _reopen(
     cls: type[Layout], path: str, fields: tuple[str, ...], options: dict[str, Any]
 ) -> Layout:
     return cls(path, fields=fields, **options)
-
-
-@dataclass(frozen=True, slots=True)
-class OutputMeta:
-    """What an output says of itself besides its frames; becomes its manifest."""
-
-    uuid: str
-    created: str
-    """ISO 8601, UTC."""
-    source: Mapping[str, Any]
-    """Fingerprint of the source: path, nbytes, mtime_ns, crc32c of head and tail, layout."""
-    dt_ps: float
-    frames: Sequence[Sequence[int]]
-    """The source's frames that are kept, as runs of (start, stop, step)."""
-    atoms: AtomIndices | None = None
-    """The source's atoms that are kept (``--select``); None = all."""
-    groups: Mapping[str, AtomIndices] | None = None
-    """Atoms of each stored group, as indices into the atoms that are kept."""
-    source_precision: float | None = None
-    """Step (angstrom) of the integers an XTC source holds; None for other sources."""
-    striping: Mapping[str, Any] | None = None
-    """What was asked of the file system, and what was applied."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """One encoded piece of output and where it belongs."""
-
-    key: str
-    """Where; each writer makes and understands its own keys."""
-    data: bytes | bytearray | memoryview | NDArray[Any]
-    """The bytes as they lie on disk (any C-contiguous buffer)."""
-    crcs: Sequence[int]
-    """crc32c of the decoded little-endian bytes of each chunk in it, in order of chunk."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What the owner of an output needs to know of a piece that has been stored."""
-
-    start: int
-    stop: int
-    crcs: Mapping[str, Sequence[int]]
-    """`Stored.crcs` of each key."""
-    nbytes: int
-    """Bytes that were stored."""
-    box: NDArray[np.float32]
-    time: NDArray[np.float64]
-    step: NDArray[np.int64]
 
 
 class LayoutWriter(ABC):

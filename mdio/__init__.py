@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mdio.converters.split import split
     from mdio.converters.verify import verify
     from mdio.core.frames import FrameBlock, TrajectoryInfo
-    from mdio.layouts.chain import open_source as open  # noqa: A004
+    from mdio.layouts.chain import open_source as open
     from mdio.parallel.executors import Processes, Serial
 
 __all__ = [
