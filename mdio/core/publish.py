@@ -22,9 +22,10 @@ from types import FrameType
 
 from mdio.core.errors import MdioError, OutputError
 
-__all__ = ["flush_tree", "leftovers", "publish", "temporary_for"]
+__all__ = ["flush_tree", "leftovers", "output_errors", "publish", "temporary_for"]
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+\.tmp")
 OURS = ("manifest.json", "zarr.json", ".zgroup")
 """A folder that holds one of these is an output that ``force`` may replace."""
 NAME_NBYTES = 255
@@ -59,6 +60,22 @@ def leftovers(target: Path, ending: str = "tmp", *, any_host: bool = False) -> l
         if (here and not _lives(int(match["pid"]))) or (not here and any_host):
             found.append((path.lstat().st_mtime_ns, path))
     return [path for _, path in sorted(found)]
+
+
+@contextmanager
+def output_errors(path: Path) -> Iterator[None]:
+    """Turn what the system says while `path` is written into OutputError.
+
+    A temporary is called by the name of its target.
+    """
+    try:
+        yield
+    except MdioError:
+        raise
+    except OSError as error:
+        name = TEMPORARY.sub(r"\1", str(path))
+        reason = FULL.get(error.errno or 0, f"it cannot be written ({error.strerror or error})")
+        raise OutputError(f"{name}: {reason}; free some space or choose another place") from error
 
 
 def _lives(pid: int) -> bool:
@@ -260,13 +277,8 @@ def publish(
                         _remove(temporary_for(path))
                 raise
     except OSError as error:
-        if isinstance(error, MdioError) or os.getpid() != owner:
+        writing = error.errno in FULL or str(error.filename or "").startswith(str(temporary))
+        if isinstance(error, MdioError) or os.getpid() != owner or not writing:
             raise
-        if error.errno in FULL:
-            raise OutputError(
-                f"{goal}: {FULL[error.errno]}, so it could not be written; free some space or "
-                "choose another place"
-            ) from error
-        if error.errno == errno.EROFS or str(error.filename or "").startswith(str(temporary)):
-            raise OutputError(f"{goal}: it cannot be written ({error.strerror})") from error
-        raise
+        with output_errors(temporary):
+            raise

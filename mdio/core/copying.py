@@ -1,0 +1,93 @@
+"""Copying runs of bytes from file to file.
+
+Where a checksum is wanted, bytes go through a buffer that stays in the processor's cache, so the
+checksum costs no second pass over memory. Where none is, they stay in the kernel
+(copy_file_range), if it can.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from mdio.core.errors import SourceError
+from mdio.core.kernels import crc32c
+
+__all__ = ["Buffer", "copy_bytes", "copy_summed", "write_all"]
+
+BUFFER_NBYTES = 256 * 1024
+CANNOT = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+"""What copy_file_range says where it does not work: old kernels, two file systems, network file
+systems, filters of containers."""
+Buffer = bytes | bytearray | memoryview
+
+
+def write_all(fd: int, data: Buffer, offset: int) -> None:
+    """Write all of `data` at `offset`, however many calls it takes."""
+    view = memoryview(data)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done:], offset + done)
+
+
+def _ended(offset: int, missing: int) -> SourceError:
+    return SourceError(
+        f"the file ends at byte {offset}, {missing} bytes before what was to be copied; "
+        "it has been cut since it was opened: check it and begin again"
+    )
+
+
+def copy_summed(source: int, offset: int, nbytes: int, target: int, at: int, crc: int = 0) -> int:
+    """Copy a run of bytes and return its crc32c, continued from `crc`.
+
+    Parameters
+    ----------
+    source, target
+        Open files.
+    offset, nbytes
+        What to copy of `source`.
+    at
+        Where to put it in `target`.
+
+    Raises
+    ------
+    SourceError
+        `source` ends too early.
+    OSError
+        As the system says.
+    """
+    buffer = memoryview(bytearray(min(BUFFER_NBYTES, max(nbytes, 1))))
+    done = 0
+    while done < nbytes:
+        got = os.preadv(source, [buffer[: nbytes - done]], offset + done)
+        if got == 0:
+            raise _ended(offset + done, nbytes - done)
+        crc = crc32c(buffer[:got], crc)
+        write_all(target, buffer[:got], at + done)
+        done += got
+    return crc
+
+
+def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> None:
+    """Copy a run of bytes, in the kernel where it can; arguments and errors as `copy_summed`."""
+    done = 0
+    in_kernel = hasattr(os, "copy_file_range")
+    buffer: memoryview | None = None
+    while done < nbytes:
+        if in_kernel:
+            try:
+                got = os.copy_file_range(source, target, nbytes - done, offset + done, at + done)
+            except OSError as error:
+                if error.errno not in CANNOT:
+                    raise
+                in_kernel = False
+                continue
+            if got == 0:  # the end, or a file system that says nothing of what it cannot do
+                in_kernel = False
+        else:
+            buffer = buffer or memoryview(bytearray(BUFFER_NBYTES))
+            got = os.preadv(source, [buffer[: nbytes - done]], offset + done)
+            if got == 0:
+                raise _ended(offset + done, nbytes - done)
+            write_all(target, buffer[:got], at + done)
+        done += got
