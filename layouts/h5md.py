@@ -1,0 +1,159 @@
+"""H5MD files: our own, read by plain system calls, and those of others, read through h5py.
+
+Format: H5MD 1.1 (de Buyl, Colberg, Hoefling 2014, 10.1016/j.cpc.2014.01.018). h5py is imported
+when the first file is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from mdio.core.errors import MdioError, SourceError
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.base import AtomIndices, Layout
+
+if TYPE_CHECKING:
+    import h5py
+
+__all__ = ["H5MDLayout", "written_by_mdio"]
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+class _File(Protocol):
+    """What `OwnFile` and `ForeignFile` have in common."""
+
+    manifest: Mapping[str, Any] | None
+
+    def info(self, layout: str) -> TrajectoryInfo: ...
+    def read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None: ...
+    def close(self) -> None: ...
+
+
+def _is_hdf5(path: Path) -> bool:
+    """Return whether a file begins as HDF5 files do (without a user block)."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SIGNATURE)) == SIGNATURE
+    except OSError:
+        return False
+
+
+def _open_hdf5(path: Path) -> h5py.File:
+    import h5py
+
+    # Some shared file systems have no locks; nobody writes to a published output anyway.
+    return h5py.File(path, "r", locking="best-effort")
+
+
+def written_by_mdio(path: str | PathLike[str]) -> bool:
+    """Return whether a file is an H5MD file that mdio wrote; False for whatever else is there."""
+    where = Path(path)
+    if not _is_hdf5(where):
+        return False
+    try:
+        with _open_hdf5(where) as file:
+            return "mdio/manifest" in file
+    except (OSError, RuntimeError, KeyError, ValueError):
+        return False
+
+
+class H5MDLayout(Layout):
+    """An H5MD file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    group : str, optional
+        Particle group that is the trajectory; by default the full system, and the first group in
+        files of others.
+    convert_units : bool, optional
+        For files of others: whether their numbers are in units they name and are converted
+        (the default), or are taken as they are.
+    """
+
+    name: ClassVar[str] = "h5md"
+    suffixes: ClassVar[tuple[str, ...]] = (".h5md", ".h5")
+    _file: _File | None = None
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """Return whether it is an HDF5 file with a group ``h5md``.
+
+        An HDF5 file too damaged to tell is taken by its suffix, so that opening it says why.
+        """
+        if not path.is_file() or not _is_hdf5(path):
+            return False
+        try:
+            with _open_hdf5(path) as file:
+                return "h5md" in file
+        except (OSError, RuntimeError, KeyError, ValueError):
+            return path.suffix.lower() in cls.suffixes
+
+    def _open(self) -> TrajectoryInfo:
+        from mdio.layouts.h5md_foreign import ForeignFile
+        from mdio.layouts.h5md_io import FOREIGN_ERRORS, MANIFEST
+        from mdio.layouts.h5md_own import OwnFile
+
+        if not self.path.exists():
+            raise SourceError(f"{self.path}: no such file")
+        group = self.options.get("group")
+        try:
+            file = _open_hdf5(self.path)
+        except FOREIGN_ERRORS as error:
+            raise SourceError(
+                f"{self.path}: not an HDF5 file, or a truncated one "
+                f"({' '.join(str(error).split())}); H5MD expected: convert or copy it again"
+            ) from error
+        try:
+            own = MANIFEST in file or "mdio" in file
+            opened: _File
+            if own:
+                with file:
+                    opened = OwnFile(self.path, file, group)
+            else:
+                opened = ForeignFile(
+                    self.path, file, group, convert_units=self.options.get("convert_units", True)
+                )
+            self._file = opened
+            return opened.info(self.name)
+        except BaseException as error:
+            file.close()
+            self._close()
+            if isinstance(error, MdioError) or not isinstance(error, FOREIGN_ERRORS):
+                raise
+            raise SourceError(
+                f"{self.path}: cannot be read as H5MD ({' '.join(str(error).split())})"
+            ) from error
+
+    @property
+    def _opened(self) -> _File:
+        _ = self.info
+        assert self._file is not None
+        return self._file
+
+    @property
+    def manifest(self) -> Mapping[str, Any] | None:
+        """What mdio wrote of this output's making; None for files of others."""
+        return self._opened.manifest
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        self._opened.read_into(start, stop, atoms, block)
+
+    def check(self) -> Iterator[tuple[str, str | None]]:
+        """Read every chunk, also those of the groups, velocities and forces; see `Layout.check`."""
+        check = getattr(self._opened, "check", super().check)
+        yield from check()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

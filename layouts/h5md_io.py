@@ -1,0 +1,160 @@
+"""Where things lie in our H5MD files, and plain reads and writes of their bytes.
+
+HDF5 says where a contiguous dataset or a chunk begins; from there on the bytes are those of an
+array, and any number of processes may read them, or write each its own, without the library.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import CorruptLayoutError, OutputError
+
+__all__ = [
+    "ARRAYS",
+    "BOX",
+    "FOREIGN_ERRORS",
+    "FULL_SYSTEM",
+    "MANIFEST",
+    "SOURCE_STEP",
+    "Column",
+    "pread_exactly",
+    "pwrite_all",
+    "writing",
+]
+
+FULL_SYSTEM = "trajectory"
+"""The particle group of all atoms; MDAnalysis looks for the number of atoms under this name."""
+
+ARRAYS = "mdio/arrays"
+"""Below this, in ``GROUP/ELEMENT``, are checksums and places of the chunks of
+``/particles/GROUP/ELEMENT/value``: ``crc32c``, ``offset``, and ``nbytes`` if compressed."""
+
+BOX = "mdio/box"
+"""(F, 6) float32: the unit cells as they are in memory; the edges are made from them."""
+
+SOURCE_STEP = "mdio/step"
+"""(F,) int64: the source's steps, where they do not increase as H5MD wants it."""
+
+MANIFEST = "mdio/manifest"
+
+FOREIGN_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError)
+"""What h5py raises for files that are damaged or not what they should be."""
+
+_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EFBIG: "the file is larger than the limit that is set",
+}
+
+CACHED_NBYTES = 4 << 20
+"""Columns up to this size stay in memory once one of their rows is read."""
+
+
+def pread_exactly(fd: int, target: NDArray[Any], offset: int, what: str) -> None:
+    """Fill a C-contiguous array from the file.
+
+    Raises
+    ------
+    CorruptLayoutError
+        The file ends before, or cannot be read; begins with `what`.
+    """
+    if not target.size:
+        return
+    view = memoryview(target).cast("B")
+    done = 0
+    while done < len(view):
+        try:
+            n_read = os.preadv(fd, [view[done:]], offset + done)
+        except OSError as error:
+            raise CorruptLayoutError(
+                f"{what}: {len(view)} bytes at {offset} cannot be read ({error.strerror})"
+            ) from error
+        if n_read == 0:
+            raise CorruptLayoutError(
+                f"{what}: the file ends at byte {offset + done}, {offset + len(view)} expected; "
+                "it is truncated: convert the source anew"
+            )
+        done += n_read
+
+
+def pwrite_all(fd: int, data: Any, offset: int, path: Path) -> None:
+    """Write a C-contiguous buffer into the file.
+
+    Raises
+    ------
+    OutputError
+        The disk is full, or it cannot be written for another reason.
+    """
+    view = memoryview(data).cast("B")
+    done = 0
+    with writing(path):
+        while done < len(view):
+            done += os.pwrite(fd, view[done:], offset + done)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the operating system and HDF5 raise while writing into OutputError."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except FOREIGN_ERRORS as error:
+        number = getattr(error, "errno", None)
+        reason = _FULL.get(number) if number is not None else None
+        if reason is None:  # HDF5 before 2.0 has the number in its text only
+            reason = next((t for n, t in _FULL.items() if f"errno = {n}," in str(error)), None)
+        found = reason or " ".join(str(error).split())
+        raise OutputError(f"{path}: cannot be written: {found}; see to it and convert again") from (
+            error
+        )
+
+
+@dataclass(slots=True)
+class Column:
+    """A contiguous dataset with one row a frame, reached without HDF5."""
+
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    _rows: NDArray[Any] | None = None
+
+    @classmethod
+    def of(cls, dataset: h5py.Dataset) -> Column:
+        """Return where `dataset` lies; raises ValueError if it is not in one piece."""
+        offset = dataset.id.get_offset()
+        if offset is None:
+            raise ValueError(f"{dataset.name} is not stored in one piece")
+        return cls(offset, dataset.dtype, dataset.shape)
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+
+    def read(self, fd: int, start: int, stop: int, what: str) -> NDArray[Any]:
+        """Return rows ``start:stop``; raises CorruptLayoutError."""
+        if self._rows is None and self.row_nbytes * self.shape[0] <= CACHED_NBYTES:
+            self._rows = self._read(fd, 0, self.shape[0], what)
+        return self._read(fd, start, stop, what) if self._rows is None else self._rows[start:stop]
+
+    def _read(self, fd: int, start: int, stop: int, what: str) -> NDArray[Any]:
+        rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        pread_exactly(fd, rows, self.offset + start * self.row_nbytes, what)
+        return rows
+
+    def write(self, fd: int, start: int, rows: NDArray[Any], path: Path) -> None:
+        """Write rows from `start` on; raises OutputError."""
+        data = np.ascontiguousarray(rows, self.dtype)
+        pwrite_all(fd, data, self.offset + start * self.row_nbytes, path)

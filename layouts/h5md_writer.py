@@ -1,0 +1,280 @@
+"""Writes H5MD files: one file that many workers fill, or one that its owner fills for them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.boxes import vectors_from_boxes
+from mdio.core.errors import OutputError, PlanError
+from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
+from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.h5md_encoding import (
+    chunks_of,
+    encode_chunk,
+    gzip_level,
+    power_of_two_step,
+    round_to_step,
+)
+from mdio.layouts.h5md_file import (
+    LIBVER,
+    Places,
+    chunk_table,
+    create_column,
+    create_file,
+    is_aligned,
+    value_path,
+)
+from mdio.layouts.h5md_io import (
+    ARRAYS,
+    FULL_SYSTEM,
+    MANIFEST,
+    SOURCE_STEP,
+    pwrite_all,
+    writing,
+)
+from mdio.layouts.manifest import manifest_of
+from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
+
+__all__ = ["H5MDWriter"]
+
+SLAB_FRAMES = 1 << 16
+"""Boxes and steps are gone through this many frames at a time."""
+
+
+class H5MDWriter(LayoutWriter):
+    """Writes an H5MD 1.1 file.
+
+    Uncompressed chunks have their places in the file as soon as it is created, and every worker
+    writes its own with plain system calls; HDF5 has the file open before and after that only.
+    Compressed chunks get their places as they come, from the one owner of the open file.
+
+    With a `precision` positions are rounded to multiples of the largest power of two that is not
+    above it: the error is at most half of it, and the floats compress well.
+    """
+
+    places: Places
+    _handle_fd: int | None = None
+    _handle_file: h5py.File | None = None
+
+    def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
+        super().__init__(path, plan, meta)
+        self._level = gzip_level(plan.compression)
+        self._arrays = {(a.group, a.field): a for a in plan.arrays}
+        self._crcs = {key: np.zeros(self._grid(*key), "<u4") for key in self._arrays}
+        self._stored = {key: np.zeros(self._grid(*key), np.bool_) for key in self._arrays}
+
+    @classmethod
+    def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+        """Plan the file; raises PlanError for what H5MD files cannot have."""
+        for name in options.groups:
+            if name in ("", ".", "..", FULL_SYSTEM) or "/" in name or "\0" in name:
+                raise PlanError(
+                    f"--group {name}: not a name for a particle group; take one without a slash "
+                    f"that is not {FULL_SYSTEM!r} (the full system)"
+                )
+        level = gzip_level(options.compression)
+        precision: float | None = None
+        source: Literal["asked"] | None = None
+        if options.precision not in (None, "auto"):
+            precision, source = power_of_two_step(float(options.precision)), "asked"
+            level = gzip_level("gzip") if level is None else level
+        plan = plan_pieces(info, options, quantised=False).replace(
+            layout="h5md",
+            compression=None if level is None else f"gzip:{level}",
+            precision=precision,
+            precision_source=source,
+        )
+        if level is not None:  # nobody knows beforehand where compressed chunks end
+            plan = plan.replace(alignment_nbytes=1, padding=0.0)
+        nbytes = info.n_frames * (8 + 8 + 24 + 36)
+        for array in plan.arrays:
+            each = array.chunk_nbytes
+            if is_aligned(array, plan.alignment_nbytes):
+                each = math.ceil(each / plan.alignment_nbytes) * plan.alignment_nbytes
+            n_frame_chunks = math.ceil(info.n_frames / array.chunk_frames)
+            nbytes += n_frame_chunks * array.n_atom_chunks * (each + 12)
+        return plan.replace(nbytes=nbytes)
+
+    @property
+    def parallel_store(self) -> bool:
+        """Whether workers write for themselves: when nothing is compressed."""
+        return self._level is None
+
+    def _grid(self, group: str, field: str) -> tuple[int, int]:
+        array = self._arrays[group, field]
+        return math.ceil(self.plan.n_frames / array.chunk_frames), array.n_atom_chunks
+
+    def create(self) -> None:
+        """Make the file with all its groups, and room for everything whose size is known.
+
+        Raises
+        ------
+        OutputError
+            It exists and is not empty, or cannot be written.
+        """
+        ids = {} if self.meta.atoms is None else {FULL_SYSTEM: np.asarray(self.meta.atoms)}
+        for name, atoms in (self.meta.groups or {}).items():
+            ids[name] = ids[FULL_SYSTEM][atoms] if FULL_SYSTEM in ids else np.asarray(atoms)
+        with writing(self.path):
+            self.places = create_file(self.path, self.plan, self._level, ids)
+            if self._level is not None:
+                self._handle_file = h5py.File(self.path, "r+", libver=LIBVER)
+
+    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+        """Cut one piece into chunks, rounded and compressed as planned."""
+        groups = self.meta.groups or {}
+        items = []
+        for (group, field), array in self._arrays.items():
+            values = block.present()[field]
+            if group != FULL_SYSTEM:
+                values = np.take(values, groups[group], axis=1)
+            if field == "positions" and self.plan.precision is not None:
+                values = round_to_step(values, self.plan.precision)
+            for i, j, chunk in chunks_of(array, start, values):
+                data, crc = encode_chunk(chunk, self._level)
+                items.append(Stored(f"{group}/{field}/{i}/{j}", data, (crc,)))
+        return items
+
+    @staticmethod
+    def _split(key: str) -> tuple[tuple[str, str], tuple[int, int]]:
+        group, field, i, j = key.split("/")
+        return (group, field), (int(i), int(j))
+
+    @property
+    def _fd(self) -> int:
+        if self._handle_fd is None:
+            with writing(self.path):
+                self._handle_fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        return self._handle_fd
+
+    def store(self, item: Stored) -> None:
+        """Write one chunk where it belongs; raises OutputError."""
+        array, at = self._split(item.key)
+        if self._level is None:
+            offset = int(self.places.chunks[array][at])
+            pwrite_all(self._fd, item.data, offset, self.path)
+            return
+        plan = self._arrays[array]
+        if self._handle_file is None:
+            raise OutputError(f"{self.path}: compressed chunks are stored by the owner of the file")
+        with writing(self.path):
+            dataset = self._handle_file[value_path(*array)].id
+            first = (at[0] * plan.chunk_frames, at[1] * plan.chunk_atoms, 0)
+            dataset.write_direct_chunk(first, item.data)
+
+    def commit(self, receipt: Receipt) -> None:
+        """Note the checksums of a piece, and write its boxes, times and steps."""
+        for key, crcs in receipt.crcs.items():
+            array, at = self._split(key)
+            self._crcs[array][at] = crcs[0]
+            self._stored[array][at] = True
+        places = self.places
+        places.time.write(self._fd, receipt.start, receipt.time, self.path)
+        places.step.write(self._fd, receipt.start, receipt.step, self.path)
+        places.box.write(self._fd, receipt.start, receipt.box, self.path)
+        if self._handle_file is not None:
+            with writing(self.path):
+                self._handle_file.flush()
+
+    def finish(self) -> None:
+        """Add cells, checksums and, last, the manifest; flush and close.
+
+        Raises
+        ------
+        OutputError
+            A chunk was never stored, or the file cannot be written.
+        """
+        for (group, field), stored in self._stored.items():
+            if not stored.all():
+                i, j = (int(n) for n in np.argwhere(~stored)[0])
+                array = self._arrays[group, field]
+                first = i * array.chunk_frames
+                raise OutputError(
+                    f"{self.path}: {int((~stored).sum())} of {stored.size} chunks of {field} of "
+                    f"{group} were not stored, the first that of frames {first} to "
+                    f"{min(first + array.chunk_frames, self.plan.n_frames) - 1}, atoms from "
+                    f"{j * array.chunk_atoms} on; convert again"
+                )
+        with writing(self.path):
+            file = self._handle_file or h5py.File(self.path, "r+", libver=LIBVER)
+            self._handle_file = file
+            has_box = self._write_edges(file)
+            self._write_steps(file)
+            self._write_tables(file)
+            manifest = manifest_of(self.plan, self.meta, has_box=has_box)
+            text = json.dumps(manifest).encode()
+            file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
+            file.flush()
+            file.close()
+            self._handle_file = None
+            os.fsync(self._fd)
+        self.abort()
+
+    def _slabs(self) -> list[slice]:
+        n_frames = self.plan.n_frames
+        return [slice(s, min(s + SLAB_FRAMES, n_frames)) for s in range(0, n_frames, SLAB_FRAMES)]
+
+    def _write_edges(self, file: h5py.File) -> bool:
+        """Write the edges of the cells if there are any; H5MD says by their absence if not."""
+        column, what = self.places.box, str(self.path)
+        box = file[f"particles/{FULL_SYSTEM}/box"]
+        has_box = any(
+            column.read(self._fd, s.start, s.stop, what)[:, :3].any() for s in self._slabs()
+        )
+        box.attrs["boundary"] = 3 * ["periodic" if has_box else "none"]
+        if has_box:
+            position = file[f"particles/{FULL_SYSTEM}/position"]
+            edges = box.create_group("edges")
+            edges["step"], edges["time"] = position["step"], position["time"]
+            create_column(edges, "value", (self.plan.n_frames, 3, 3), "<f4")
+            edges["value"].attrs["unit"] = "Angstrom"
+            for slab in self._slabs():
+                boxes = column.read(self._fd, slab.start, slab.stop, what)
+                edges["value"][slab] = vectors_from_boxes(boxes)
+        return has_box
+
+    def _write_steps(self, file: h5py.File) -> None:
+        """Where the source's steps do not increase, put them aside and count frames instead."""
+        column, what = self.places.step, str(self.path)
+        last = np.array([-1], np.int64)
+        increasing = True
+        for slab in self._slabs():
+            steps = column.read(self._fd, slab.start, slab.stop, what)
+            increasing &= bool((np.diff(steps, prepend=last) > 0).all())
+            last = steps[-1:]
+        if increasing:
+            return
+        create_column(file, SOURCE_STEP, (self.plan.n_frames,), "<i8")
+        h5md_step: Any = file[f"particles/{FULL_SYSTEM}/position/step"]
+        for slab in self._slabs():
+            file[SOURCE_STEP][slab] = column.read(self._fd, slab.start, slab.stop, what)
+            h5md_step[slab] = np.arange(slab.start, slab.stop)
+
+    def _write_tables(self, file: h5py.File) -> None:
+        for (group, field), crcs in self._crcs.items():
+            offset, nbytes = chunk_table(file[value_path(group, field)])
+            parent = file.create_group(f"{ARRAYS}/{group}/{ELEMENTS[field]}")
+            tables: dict[str, NDArray[Any]] = {"crc32c": crcs, "offset": offset}
+            if self._level is not None:
+                tables["nbytes"] = nbytes
+            for name, table in tables.items():
+                create_column(parent, name, table.shape, table.dtype.str)
+                parent[name][...] = table
+
+    def abort(self) -> None:
+        """Close what is open."""
+        if self._handle_file is not None:
+            file, self._handle_file = self._handle_file, None
+            with writing(self.path):
+                file.close()
+        if self._handle_fd is not None:
+            os.close(self._handle_fd)
+            self._handle_fd = None
