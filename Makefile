@@ -4,7 +4,7 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
-.PHONY: install demo test check format bench clean
+.PHONY: install mpi demo test check format bench clean
 
 install: .venv/installed
 
@@ -13,6 +13,10 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e ".[dask,cloud,report,test]"
 	touch $@
+
+# A second environment with MPICH and parallel HDF5, which PyPI's wheels lack.
+mpi:
+	PYTHON=$(PYTHON) ./setup-mpi.sh
 
 demo: install
 	$(BIN)/python bench/demo.py
@@ -35,4 +39,4 @@ format:
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
+	rm -rf .venv .venv-mpi build .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
