@@ -1,0 +1,338 @@
+"""Conversions as a user makes them, held against MDAnalysis reading the source."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import mdio
+from mdio.core.errors import OutputError, PlanError, SourceError
+
+SOURCES = ["xtc", "dcd", "ncdf", "trr"]
+TARGETS = ["zarr", "h5md", "segments"]
+
+
+@pytest.fixture(scope="module")
+def frames(adk):
+    """All frames of each source, by MDAnalysis."""
+    found = {}
+    for suffix in SOURCES:
+        u = mda.Universe(str(adk["psf"]), str(adk[suffix]))
+        rows = [
+            (ts.positions.copy(), ts.dimensions, ts.time, ts.data.get("step", ts.frame))
+            for ts in u.trajectory
+        ]
+        found[suffix] = {
+            "positions": np.array([row[0] for row in rows]),
+            "box": np.array([np.zeros(6) if row[1] is None else row[1] for row in rows], "f4"),
+            "time": np.array([row[2] for row in rows]),
+        }
+    return found
+
+
+def read(path, **options):
+    layout = mdio.open(path, **options)
+    return layout.read(0, layout.info.n_frames)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_any_source_into_any_layout(adk, frames, tmp_path, source, target, workers):
+    out = tmp_path / f"a.{target}"
+    result = mdio.convert(adk[source], out, workers=workers)
+    assert (result.n_frames, result.n_atoms, result.layout) == (98, 3341, target)
+    block = read(out)
+    for name, expected in frames[source].items():
+        assert_array_equal(getattr(block, name), expected, err_msg=name)
+    checked = mdio.verify(out, adk[source])
+    assert (checked.ok, checked.frames_compared, checked.max_abs_diff_angstrom) == (True, 98, 0.0)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [out.name]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return {str(p.relative_to(path)): p.read_bytes() for p in files}
+
+
+@pytest.mark.parametrize("target", ["zarr", "segments"])
+def test_the_bytes_do_not_depend_on_the_workers(adk, tmp_path, target):
+    made = []
+    for workers in (1, 2, 4):
+        out = tmp_path / f"{workers}.{target}"
+        mdio.convert(adk["dcd"], out, workers=workers, container=None)
+        files = contents(out)
+        made.append({k: v for k, v in files.items() if not k.endswith(("json", "index"))})
+    assert made[0] == made[1] == made[2]
+    assert len(made[0]) >= 1
+
+
+@pytest.mark.parametrize("target", ["xtc", "trr", "dcd", "ncdf"])
+@pytest.mark.parametrize("middle", TARGETS)
+def test_and_back_into_one_native_file(adk, frames, tmp_path, middle, target):
+    mdio.convert(adk["xtc"], tmp_path / f"a.{middle}")
+    out = tmp_path / f"back.{target}"
+    mdio.convert(tmp_path / f"a.{middle}", out, workers=2)
+    u = mda.Universe(str(adk["psf"]), str(out))
+    positions = np.array([ts.positions.copy() for ts in u.trajectory])
+    # An XTC keeps what the first XTC held; TRR goes through nm and loses the last bit.
+    assert_allclose(positions, frames["xtc"]["positions"], atol=2e-5 if target == "trr" else 0)
+    assert_allclose(u.trajectory[97].dimensions, frames["xtc"]["box"][97], rtol=1e-5)
+    assert_allclose(u.trajectory[97].time, frames["xtc"]["time"][97], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"start": 3, "stop": 50}, range(3, 50)),
+        ({"step": 7}, range(0, 98, 7)),
+        ({"start": -10, "step": 3}, range(88, 98, 3)),
+        ({"begin_ps": 15.0, "end_ps": 45.0}, range(5, 21)),
+        ({"dt_ps": 10.0}, range(0, 98, 5)),
+        ({"begin_ps": 25.0, "dt_ps": 4.0, "stop": 30}, range(10, 30, 2)),
+    ],
+)
+@pytest.mark.parametrize("target", TARGETS)
+def test_frames_by_number_and_time(adk, frames, tmp_path, target, options, expected):
+    out = tmp_path / f"a.{target}"
+    mdio.convert(adk["xtc"], out, workers=2, **options)
+    block = read(out)
+    for name, array in frames["xtc"].items():
+        assert_array_equal(getattr(block, name), array[list(expected)], err_msg=name)
+    assert mdio.verify(out, adk["xtc"]).ok
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_selection_with_a_topology_that_fits(adk, frames, tmp_path, target):
+    out = tmp_path / f"a.{target}"
+    mdio.convert(adk["xtc"], out, top=adk["psf"], select="protein and not name H*", workers=2)
+    kept = mda.Universe(str(adk["psf"])).select_atoms("protein and not name H*")
+    u = mda.Universe(str(tmp_path / "a.top.pdb"), str(out))
+    assert list(u.atoms.names) == list(kept.names)
+    assert_array_equal(u.trajectory[33].positions, frames["xtc"]["positions"][33][kept.indices])
+    assert mdio.verify(out, adk["xtc"]).ok
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md"])
+def test_groups_are_stored_beside_the_whole(adk, frames, tmp_path, target):
+    out = tmp_path / f"a.{target}"
+    groups = {"ca": "name CA", "a_first": "resid 1", "backbone": np.arange(7, 400, 3)}
+    mdio.convert(adk["xtc"], out, top=adk["psf"], groups=groups, workers=2, chunk_frames=5)
+    top = mda.Universe(str(adk["psf"]))
+    assert dict(mdio.open(out).info.groups) == {
+        "ca": 214,
+        "a_first": len(top.select_atoms("resid 1")),
+        "backbone": 131,
+    }
+    for name, selection in groups.items():
+        indices = top.select_atoms(selection).indices if isinstance(selection, str) else selection
+        assert_array_equal(read(out, group=name).positions, frames["xtc"]["positions"][:, indices])
+    assert_array_equal(read(out).positions, frames["xtc"]["positions"])
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_precision_keeps_its_bound(adk, frames, tmp_path, source):
+    for target, step in (("zarr", 0.01), ("h5md", 0.01), ("zarr", 0.5)):
+        out = tmp_path / f"{step}.{target}"
+        mdio.convert(adk[source], out, precision=step)
+        exact = frames[source]["positions"].astype("f8")
+        worst = np.abs(read(out).positions - exact).max()
+        rounding = np.spacing(np.abs(exact).max().astype("f4"))
+        assert 0 < worst <= step / 2 + rounding
+        checked = mdio.verify(out, adk[source])
+        assert checked.ok and checked.max_abs_diff_angstrom == pytest.approx(worst)
+
+
+def test_precision_auto_loses_nothing_of_an_xtc(adk, frames, tmp_path):
+    out = tmp_path / "a.zarr"
+    mdio.convert(adk["xtc"], out, precision="auto", workers=2)
+    assert_array_equal(read(out).positions, frames["xtc"]["positions"])
+    assert mdio.open(out).info.precision == pytest.approx(0.01)
+    size = sum(p.stat().st_size for p in out.rglob("*") if p.is_file())
+    assert size < adk["xtc"].stat().st_size
+
+
+def test_precision_auto_is_lossless_elsewhere(adk, frames, tmp_path):
+    mdio.convert(adk["dcd"], tmp_path / "a.zarr", precision="auto")
+    assert_array_equal(read(tmp_path / "a.zarr").positions, frames["dcd"]["positions"])
+
+
+@pytest.mark.parametrize(
+    ("target", "compression"),
+    [("zarr", "zstd:3"), ("zarr", "lz4"), ("zarr", "gzip:1"), ("h5md", "gzip:2")],
+)
+def test_compression_is_lossless(adk, frames, tmp_path, target, compression):
+    out = tmp_path / f"a.{target}"
+    mdio.convert(adk["dcd"], out, compression=compression, workers=2)
+    assert_array_equal(read(out).positions, frames["dcd"]["positions"])
+    assert mdio.open(out).info.compression.startswith(compression.split(":")[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_several_files_joined(adk, frames, tmp_path, target):
+    out = tmp_path / f"a.{target}"
+    mdio.convert([adk["xtc"], adk["xtc"]], out, workers=2)
+    both = np.concatenate([frames["xtc"]["positions"]] * 2)
+    block = read(out)
+    assert_array_equal(block.positions, both)
+    # Steps and times start again in the middle, and are kept so.
+    assert_array_equal(block.time, np.concatenate([frames["xtc"]["time"]] * 2))
+    assert_array_equal(block.step[:98], block.step[98:])
+    assert mdio.verify(out, [adk["xtc"], adk["xtc"]]).ok
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_velocities_and_forces_come_along(tmp_path, target):
+    from MDAnalysisTests.datafiles import COORDINATES_TOPOLOGY, COORDINATES_TRR
+
+    out = tmp_path / f"a.{target}"
+    mdio.convert(COORDINATES_TRR, out)
+    u = mda.Universe(COORDINATES_TOPOLOGY, COORDINATES_TRR)
+    block = read(out)
+    for row, ts in enumerate(u.trajectory):
+        assert_array_equal(block.velocities[row], ts.velocities)
+        assert_array_equal(block.forces[row], ts.forces)
+
+
+def test_pbc_and_center_are_mdanalysis_transformations(tmp_path):
+    from MDAnalysis import transformations
+    from MDAnalysisTests.datafiles import TPR, XTC
+
+    out = tmp_path / "a.zarr"
+    mdio.convert(XTC, out, top=TPR, pbc="wrap", center="protein", stop=4, select="protein")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        u = mda.Universe(TPR, XTC)
+    protein = u.select_atoms("protein")
+    steps = (transformations.center_in_box(protein), transformations.wrap(u.atoms))
+    u.trajectory.add_transformations(*steps)
+    positions = read(out).positions
+    for ts in u.trajectory[:4]:
+        assert_array_equal(positions[ts.frame], protein.positions)
+    assert mdio.verify(out, XTC, top=TPR).ok
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"select": "name CA"}, PlanError, "topology"),
+        ({"top": "psf", "select": "name NOTHING"}, PlanError, "no atom"),
+        ({"top": "psf", "select": "nonsense ("}, PlanError, "select"),
+        ({"start": 98}, PlanError, "no frame is left"),
+        ({"begin_ps": 1e6}, PlanError, "no frame is left"),
+        ({"step": 0}, PlanError, "step"),
+        ({"compression": "nonsense"}, PlanError, "nonsense"),
+        ({"pbc": "nonsense", "top": "psf"}, PlanError, "nonsense"),
+        ({"top": "psf", "groups": {"trajectory": "all"}}, PlanError, "trajectory"),
+        ({"top": "psf", "groups": {"a/b": "all"}}, PlanError, "a/b"),
+        ({"to": "nonsense"}, ValueError, "nonsense"),
+        ({"chunk_frames": 0}, PlanError, "chunk-frames"),
+    ],
+)
+def test_wrong_options_teach(adk, tmp_path, options, error, words):
+    options = {k: adk["psf"] if v == "psf" else v for k, v in options.items()}
+    with pytest.raises(error, match=words):
+        mdio.convert(adk["xtc"], tmp_path / "a.zarr", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_topology_of_another_system(adk, tmp_path):
+    from MDAnalysisTests.datafiles import GRO
+
+    with pytest.raises(SourceError, match=r"3341 atoms.*47681"):
+        mdio.convert(adk["xtc"], tmp_path / "a.zarr", top=GRO)
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "xtc"])
+def test_an_existing_output_is_kept_unless_forced(adk, tmp_path, target):
+    out = tmp_path / f"a.{target}"
+    mdio.convert(adk["xtc"], out, stop=10)
+    before = contents(out)
+    with pytest.raises(OutputError, match="exists"):
+        mdio.convert(adk["xtc"], out)
+    assert contents(out) == before
+    mdio.convert(adk["xtc"], out, stop=20, force=True)
+    assert mdio.open(out).info.n_frames == 20
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_damaged_source_leaves_the_former_output(adk, tmp_path, target, workers):
+    out = tmp_path / f"a.{target}"
+    options = {"container": "dcd"} if target == "segments" else {}
+    mdio.convert(adk["xtc"], out, stop=10, **options)
+    before = contents(out)
+    bad = tmp_path / "bad.xtc"
+    data = bytearray(adk["xtc"].read_bytes())
+    start = len(data) * 2 // 3
+    data[start : start + 64] = b"\xff" * 64
+    bad.write_bytes(data)
+    with pytest.raises(OSError, match=r"bad\.xtc.*frame"):
+        mdio.convert(bad, out, force=True, workers=workers, **options)
+    assert contents(out) == before
+    names = {p.name for p in tmp_path.iterdir() if "index" not in p.name}
+    assert names == {out.name, "bad.xtc"}
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "dcd"])
+def test_a_file_that_cannot_grow_is_an_error_and_leaves_nothing(adk, tmp_path, target):
+    code = (
+        "import resource, sys, mdio\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        f"mdio.convert({str(adk['dcd'])!r}, {str(tmp_path / 'a')!r} + '.{target}', workers=2)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert f"a.{target}" in done.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md"])
+@pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_killed_conversion_leaves_no_output(adk, tmp_path, target, blow):
+    out = tmp_path / f"a.{target}"
+    code = f"import mdio; mdio.convert({[str(adk['dcd'])] * 200!r}, {str(out)!r}, workers=2)"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    limit = time.monotonic() + 30
+    while not list(tmp_path.iterdir()) and time.monotonic() < limit:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(blow)
+    process.communicate(timeout=30)
+    assert not out.exists()
+    if blow != signal.SIGKILL:
+        assert list(tmp_path.iterdir()) == []
+    mdio.convert(adk["dcd"], out)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_memory_does_not_grow_with_the_trajectory(adk, tmp_path):
+    code = (
+        "import resource, sys, mdio\n"
+        "n, out = int(sys.argv[1]), sys.argv[2]\n"
+        f"mdio.convert([{str(adk['dcd'])!r}] * n, out)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+    peaks = []
+    for n in (3, 24):
+        argv = [sys.executable, "-c", code, str(n), str(tmp_path / f"{n}.zarr")]
+        peaks.append(int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout))
+    # 24 copies are 94 MB of positions: nothing like that may be held.
+    assert peaks[1] < peaks[0] + 30
+
+
+def test_plan_only(adk, tmp_path):
+    from mdio.converters.convert import ConversionOptions, prepare
+
+    conversion = prepare(adk["xtc"], tmp_path / "a.zarr", ConversionOptions())
+    assert json.loads(json.dumps(conversion.plan.to_json()))["n_frames"] == 98
+    assert os.listdir(tmp_path) == []
