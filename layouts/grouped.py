@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 __all__ = ["StoredGroups"]
 
 AtomIndices = NDArray[np.int64]
+Covered = tuple[str, AtomIndices | None]
 
 
 class StoredGroups:
@@ -26,9 +27,9 @@ class StoredGroups:
         for name in sorted(groups, key=lambda name: groups[name].size):
             order = np.argsort(groups[name], kind="stable")
             self._groups.append((name, groups[name][order], order))
-        self._last: tuple[AtomIndices, tuple[str, AtomIndices] | None] | None = None
+        self._last: tuple[AtomIndices, Covered | None] | None = None
 
-    def cover(self, atoms: AtomIndices) -> tuple[str, AtomIndices] | None:
+    def cover(self, atoms: AtomIndices) -> Covered | None:
         """Find the smallest group that holds all of `atoms`.
 
         Parameters
@@ -39,7 +40,8 @@ class StoredGroups:
         Returns
         -------
         (name, indices) or None
-            The group, and where in it each of `atoms` is stored; None where no group has them all.
+            The group, and where in it each of `atoms` is stored; None instead of the indices if they
+            are all atoms of the group in its order. None where no group has them all.
             The answer for the last selection is kept, since an analysis asks for one selection
             block after block.
         """
@@ -49,11 +51,13 @@ class StoredGroups:
         self._last = (atoms.copy(), found)
         return found
 
-    def _search(self, atoms: AtomIndices) -> tuple[str, AtomIndices] | None:
+    def _search(self, atoms: AtomIndices) -> Covered | None:
         for name, members, order in self._groups:
             if not members.size:
                 continue
             at = np.minimum(np.searchsorted(members, atoms), members.size - 1)
             if np.array_equal(members[at], atoms):
-                return name, order[at]
+                indices = order[at]
+                whole = np.array_equal(indices, np.arange(members.size))
+                return name, None if whole else indices
         return None

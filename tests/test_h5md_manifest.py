@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mdio.core.errors import CorruptLayoutError
 from mdio.layouts.base import OutputMeta
 from mdio.layouts.grouped import StoredGroups
@@ -104,7 +105,16 @@ def test_smallest_group_that_covers(atoms):
         assert (found is None) == (not sizes)
         if found is not None:
             assert found[0] == min(sizes)[1]
-            np.testing.assert_array_equal(groups[found[0]][found[1]], picked)
+            within = slice(None) if found[1] is None else found[1]
+            np.testing.assert_array_equal(groups[found[0]][within], picked)
+
+
+def test_whole_group_in_its_order_needs_no_indices():
+    stored = StoredGroups({"few": np.array([3, 1, 5])})
+    assert stored.cover(np.array([3, 1, 5])) == ("few", None)
+    name, indices = stored.cover(np.array([1, 3, 5]))
+    assert name == "few"
+    assert indices.tolist() == [1, 0, 2]
 
 
 def test_remembered_selection_is_a_copy():
