@@ -1,7 +1,6 @@
 """Conversions as a user makes them, held against MDAnalysis reading the source."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -335,4 +334,4 @@ def test_plan_only(adk, tmp_path):
 
     conversion = prepare(adk["xtc"], tmp_path / "a.zarr", ConversionOptions())
     assert json.loads(json.dumps(conversion.plan.to_json()))["n_frames"] == 98
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
