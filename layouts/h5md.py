@@ -26,8 +26,8 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 class _File(Protocol):
     """What `OwnFile` and `ForeignFile` have in common."""
 
-    manifest: Mapping[str, Any] | None
-
+    @property
+    def manifest(self) -> Mapping[str, Any] | None: ...
     def info(self, layout: str) -> TrajectoryInfo: ...
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
-from mdio.layouts.h5md_io import pread_exactly
+from mdio.layouts.h5md_io import bytes_of, pread_exactly
 
 __all__ = ["ChunkedArray"]
 
@@ -210,7 +210,7 @@ class ChunkedArray:
     def _chunk(self, fd: int, i: int, j: int) -> NDArray[np.float32]:
         """Return a whole chunk, verified; the last one stays in memory."""
         nbytes = 12 * self.chunk_frames * self.chunk_atoms
-        if self._deflated and nbytes > DEFLATE_MAX_RATIO * max(int(self._nbytes[i, j]), 64):
+        if self._deflated and nbytes > DEFLATE_MAX_RATIO * int(self._nbytes[i, j]):
             raise CorruptLayoutError(
                 f"{self.name_of(i, j)}: {self._nbytes[i, j]} bytes cannot hold {nbytes}; "
                 "convert the source anew"
@@ -233,7 +233,7 @@ class ChunkedArray:
         pread_exactly(fd, stored, int(self._offset[i, j]), self.name_of(i, j))
         inflater = zlib.decompressobj()
         try:
-            data = inflater.decompress(stored, out.nbytes)
+            data = inflater.decompress(bytes_of(stored), out.nbytes)
         except zlib.error as error:
             raise CorruptLayoutError(
                 f"{self.name_of(i, j)}: cannot be decompressed ({error}); the file is damaged: "
@@ -245,7 +245,7 @@ class ChunkedArray:
                 f"{out.nbytes}; the file is damaged: convert the source anew"
             )
         if self._shuffled:
-            unshuffle(data, out.itemsize, memoryview(out).cast("B"))
+            unshuffle(data, out.itemsize, bytes_of(out))
         else:
             out[...] = np.frombuffer(data, np.float32).reshape(out.shape)
 

@@ -47,7 +47,7 @@ class _Axis:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         if self._dataset is not None:
-            values = self._dataset[start:stop]
+            values: NDArray[Any] = self._dataset[start:stop]
         else:
             values = self._start + np.arange(start, stop) * self._increment
         return values if self._factor == 1 else values * self._factor

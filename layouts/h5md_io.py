@@ -28,6 +28,7 @@ __all__ = [
     "MANIFEST",
     "SOURCE_STEP",
     "Column",
+    "bytes_of",
     "pread_exactly",
     "pwrite_all",
     "writing",
@@ -61,6 +62,11 @@ CACHED_NBYTES = 4 << 20
 """Columns up to this size stay in memory once one of their rows is read."""
 
 
+def bytes_of(array: Any) -> memoryview:
+    """Return the bytes of a C-contiguous buffer, which is not empty."""
+    return memoryview(array).cast("B")
+
+
 def pread_exactly(fd: int, target: NDArray[Any], offset: int, what: str) -> None:
     """Fill a C-contiguous array from the file.
 
@@ -71,7 +77,7 @@ def pread_exactly(fd: int, target: NDArray[Any], offset: int, what: str) -> None
     """
     if not target.size:
         return
-    view = memoryview(target).cast("B")
+    view = bytes_of(target)
     done = 0
     while done < len(view):
         try:
@@ -96,7 +102,7 @@ def pwrite_all(fd: int, data: Any, offset: int, path: Path) -> None:
     OutputError
         The disk is full, or it cannot be written for another reason.
     """
-    view = memoryview(data).cast("B")
+    view = bytes_of(data)
     done = 0
     with writing(path):
         while done < len(view):
@@ -157,4 +163,5 @@ class Column:
     def write(self, fd: int, start: int, rows: NDArray[Any], path: Path) -> None:
         """Write rows from `start` on; raises OutputError."""
         data = np.ascontiguousarray(rows, self.dtype)
+        self._rows = None
         pwrite_all(fd, data, self.offset + start * self.row_nbytes, path)

@@ -72,6 +72,6 @@ def factor_of(field: str, unit: str | None) -> float:
         The unit is not known; its argument lists those that are.
     """
     known = UNITS[field]
-    if unit not in known:
+    if unit is None or unit not in known:
         raise KeyError(", ".join(known))
     return 1.0 / known[unit]
