@@ -1,0 +1,204 @@
+"""Opens Zarr trees that mdio wrote, without zarr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import CorruptLayoutError, FrameRangeError, PlanError
+from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
+from mdio.layouts.grouped import StoredGroups
+from mdio.layouts.manifest import check_manifest, indices_from_runs
+from mdio.layouts.zarr_chunks import ChunkedArray
+from mdio.layouts.zarr_metadata import ArrayMetadata, read_metadata
+from mdio.layouts.zarr_series import SeriesArray
+from mdio.layouts.zarr_tree import SERIES, SeriesName
+
+__all__ = ["FULL_SYSTEM", "OwnTree"]
+
+AtomIndices = NDArray[np.int64]
+FULL_SYSTEM = "trajectory"
+"""The particle group of all atoms."""
+
+
+class OwnTree:
+    """A Zarr tree of mdio.
+
+    Parameters
+    ----------
+    path
+        Root of the tree.
+    root
+        Its ``zarr.json``, with a manifest.
+    group
+        Particle group whose atoms are those of the trajectory; the full system by default.
+
+    Raises
+    ------
+    CorruptLayoutError
+        It is not what its manifest says.
+    PlanError
+        There is no such group.
+    """
+
+    def __init__(self, path: Path, root: Mapping[str, Any], group: str | None) -> None:
+        self.path = path
+        self.manifest = check_manifest(root["attributes"]["mdio"], path)
+        sizes = {FULL_SYSTEM: self.manifest["n_atoms"], **self.manifest["groups"]}
+        self.group = group or FULL_SYSTEM
+        if self.group not in sizes:
+            raise PlanError(
+                f"{path}: there is no group {group!r} in it; there are {', '.join(sizes)}"
+            )
+        self.n_frames: int = self.manifest["n_frames"]
+        fields = self.manifest.get("fields")
+        if not isinstance(fields, list) or "positions" not in fields or set(fields) - set(FIELDS):
+            raise CorruptLayoutError(
+                f"{path}: its manifest has {fields!r} for 'fields'; convert the source anew"
+            )
+        self.arrays = {
+            (name, field): self._array(name, field, n_atoms)
+            for name, n_atoms in sizes.items()
+            for field in fields
+        }
+        self._time = self._series(f"particles/{self.group}/position/time", "time")
+        self._step = self._series("mdio/step", "source_step")
+        self._box = self._series("mdio/box", "box")
+        members = {}
+        if self.group == FULL_SYSTEM:
+            runs = self.manifest["group_atoms"]
+            members = {name: indices_from_runs(runs[name]) for name in self.manifest["groups"]}
+        self._groups = StoredGroups(members)
+
+    def _metadata(self, path: str, shape: tuple[int, ...], dtype: str) -> ArrayMetadata:
+        node = read_metadata(self.path / path)
+        try:
+            metadata = ArrayMetadata.from_json(node)
+        except ValueError as error:
+            raise CorruptLayoutError(
+                f"{self.path / path}: mdio did not write this array: {error}"
+            ) from error
+        if (metadata.shape, metadata.dtype) != (shape, dtype):
+            raise CorruptLayoutError(
+                f"{self.path / path}: {metadata.dtype} of shape {metadata.shape}, but the manifest "
+                f"tells of {dtype} {shape}; convert the source anew"
+            )
+        return metadata
+
+    def _array(self, group: str, field: str, n_atoms: int) -> ChunkedArray:
+        path = f"particles/{group}/{ELEMENTS[field]}/value"
+        metadata = self._metadata(path, (self.n_frames, n_atoms, 3), "float32")
+        if not metadata.sharded or metadata.chunk_shape[2] != 3:
+            raise CorruptLayoutError(f"{self.path / path}: mdio did not write this array")
+        return ChunkedArray(self.path / path, metadata)
+
+    def _series(self, path: str, name: SeriesName) -> SeriesArray:
+        series = SERIES[name]
+        metadata = self._metadata(path, (self.n_frames, *series.tail), series.dtype)
+        return SeriesArray(self.path / path, metadata)
+
+    def _crcs(self, group: str, field: str) -> NDArray[np.uint32]:
+        array = self.arrays[group, field]
+        shape = (-(-self.n_frames // array.chunk_frames), array.n_atom_chunks)
+        path = f"mdio/crc32c/{group}/{field}"
+        crcs: NDArray[np.uint32] = SeriesArray(
+            self.path / path, self._metadata(path, shape, "uint32")
+        ).file(0)
+        return crcs
+
+    def info(self, layout: str) -> TrajectoryInfo:
+        """Return what is in the tree, as the trajectory of its group."""
+        manifest = self.manifest
+        time = np.empty(2)
+        box = np.empty((1, 6), np.float32)
+        self._time.read(0, 1, time[:1])
+        self._time.read(self.n_frames - 1, self.n_frames, time[1:])
+        self._box.read(0, 1, box)
+        positions = self.arrays[self.group, "positions"]
+        compression = manifest["compression"]
+        if compression is None and positions.metadata.quantised is not None:
+            form = positions.metadata.quantised
+            compression = f"{form.compressor}:{form.level}"
+        return TrajectoryInfo(
+            layout=layout,
+            path=str(self.path),
+            n_frames=self.n_frames,
+            n_atoms=positions.n_atoms,
+            dt_ps=float(manifest["dt_ps"]),
+            time_first_ps=float(time[0]),
+            time_last_ps=float(time[1]),
+            has_velocities=(self.group, "velocities") in self.arrays,
+            has_forces=(self.group, "forces") in self.arrays,
+            has_box=bool(box.any()),
+            groups=dict(manifest["groups"]),
+            chunk_frames=positions.chunk_frames,
+            chunk_atoms=min(positions.chunk_atoms, positions.n_atoms),
+            compression=compression,
+            precision=manifest["precision"],
+            nbytes=int(manifest.get("nbytes", 0)),
+            source=manifest["source"],
+        )
+
+    def read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        """Fill `block`; raises CorruptLayoutError."""
+        self._time.read(start, stop, block.time)
+        self._step.read(start, stop, block.step)
+        self._box.read(start, stop, block.box)
+        if atoms is not None and not atoms.size:
+            return
+        group = self.group
+        covered = None if atoms is None else self._groups.cover(atoms)
+        if covered is not None:
+            group, atoms = covered
+        if atoms is not None and _is_everything(atoms, self.arrays[group, "positions"].n_atoms):
+            atoms = None
+        for field, out in block.present().items():
+            if (group, field) not in self.arrays:
+                raise FrameRangeError(f"{self.path}: there are no {field} in it; leave them out")
+            self.arrays[group, field].read(start, stop, atoms, out)
+
+    def check(self) -> Iterator[tuple[str, str | None]]:
+        """Read every chunk and file, and compare all checksums; see `Layout.check`."""
+        for (group, field), array in self.arrays.items():
+            name = f"{field} of {group}"
+            try:
+                crcs = self._crcs(group, field)
+            except CorruptLayoutError as error:
+                yield f"checksums of the {name}", str(error)
+                continue
+            for number, column in np.ndindex(*crcs.shape):
+                begin = number * array.chunk_frames
+                end = min(begin + array.chunk_frames, self.n_frames)
+                what = f"{name}, frames {begin} to {end - 1}"
+                if array.n_atom_chunks > 1:
+                    what += f", atoms from {column * array.chunk_atoms}"
+                try:
+                    same = array.check(number, column) == int(crcs[number, column])
+                except CorruptLayoutError as error:
+                    yield what, str(error)
+                else:
+                    yield what, None if same else f"{array.folder}: not what was written ({what})"
+        for series in (self._time, self._step, self._box):
+            for number in range(series.n_files):
+                what = f"{series.folder.relative_to(self.path)}, file {number}"
+                try:
+                    series.file(number)
+                except CorruptLayoutError as error:
+                    yield what, str(error)
+                else:
+                    yield what, None
+
+    def close(self) -> None:
+        """Close all files."""
+        for array in self.arrays.values():
+            array.close()
+
+
+def _is_everything(atoms: AtomIndices, n_atoms: int) -> bool:
+    return atoms.size == n_atoms and bool(np.array_equal(atoms, np.arange(n_atoms)))

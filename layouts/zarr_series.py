@@ -1,0 +1,176 @@
+"""Per-frame numbers of a Zarr tree: times, steps, cells. Files of many frames, each with a crc32c."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core import kernels
+from mdio.core.boxes import vectors_from_boxes
+from mdio.core.errors import CorruptLayoutError, OutputError
+from mdio.layouts.base import Receipt
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.zarr_metadata import DTYPES, ArrayMetadata
+from mdio.layouts.zarr_shard import CRC_NBYTES
+from mdio.layouts.zarr_tree import SERIES, SeriesName, series_arrays, series_metadata
+
+__all__ = ["SeriesArray", "SeriesWriter", "write_file", "write_numbers"]
+
+Numbers = NDArray[Any]
+
+
+def write_file(path: Path, *parts: bytes | memoryview | NDArray[np.uint8]) -> None:
+    """Write a file of ours; raises OutputError."""
+    try:
+        with path.open("wb") as file:
+            for part in parts:
+                file.write(part)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> None:
+    """Write one file of an array without shards: its numbers, filled up, and their crc32c."""
+    chunk = np.zeros(metadata.file_shape, DTYPES[metadata.dtype])
+    chunk[: len(rows)] = rows
+    crc = kernels.crc32c(chunk)
+    write_file(path, chunk.reshape(-1).view(np.uint8), crc.to_bytes(CRC_NBYTES, "little"))
+
+
+class SeriesArray:
+    """An array of numbers without shards, of which the file read last is kept in memory."""
+
+    def __init__(self, folder: Path, metadata: ArrayMetadata) -> None:
+        self.folder = folder
+        self.metadata = metadata
+        self.rows_per_file = metadata.file_shape[0]
+        self._last: tuple[int, Numbers] | None = None
+
+    def file(self, number: int) -> Numbers:
+        """Return the rows of one file.
+
+        Raises
+        ------
+        CorruptLayoutError
+            It is missing, truncated, or its checksum is wrong.
+        """
+        if self._last is not None and self._last[0] == number:
+            return self._last[1]
+        path = self.folder / self.metadata.file_name(number)
+        begin = number * self.rows_per_file
+        end = min(begin + self.rows_per_file, self.metadata.shape[0])
+        frames = f"(frames {begin} to {end - 1})"
+        expected = self.metadata.chunk_nbytes + CRC_NBYTES
+        try:
+            with path.open("rb") as file:
+                data = np.fromfile(file, np.uint8, expected + 1)
+        except OSError as error:
+            raise CorruptLayoutError(
+                f"{path}: cannot be read ({error.strerror}); convert the source anew {frames}"
+            ) from error
+        if data.nbytes != expected:
+            raise CorruptLayoutError(
+                f"{path}: {data.nbytes} bytes, expected {expected}; it is truncated or damaged, "
+                f"convert the source anew {frames}"
+            )
+        stored = int.from_bytes(data[-CRC_NBYTES:].tobytes(), "little")
+        if kernels.crc32c(data[:-CRC_NBYTES]) != stored:
+            raise CorruptLayoutError(
+                f"{path}: its checksum is wrong; it is damaged, convert the source anew {frames}"
+            )
+        numbers = data[:-CRC_NBYTES].view(DTYPES[self.metadata.dtype])
+        rows: Numbers = numbers.reshape(self.metadata.file_shape)[: end - begin]
+        self._last = number, rows
+        return rows
+
+    @property
+    def n_files(self) -> int:
+        """How many files there are."""
+        return -(-self.metadata.shape[0] // self.rows_per_file)
+
+    def read(self, start: int, stop: int, out: Numbers) -> None:
+        """Fill `out` with rows ``start:stop``, start < stop; raises CorruptLayoutError."""
+        size = self.rows_per_file
+        for number in range(start // size, (stop - 1) // size + 1):
+            begin = number * size
+            first, last = max(start, begin), min(stop, begin + size)
+            out[first - start : last - start] = self.file(number)[first - begin : last - begin]
+
+
+class _Gathered:
+    """The rows of one file, of which pieces come in any order."""
+
+    def __init__(self, n_rows: int) -> None:
+        self.rows = {
+            name: np.zeros((n_rows, *SERIES[name].tail), DTYPES[SERIES[name].dtype])
+            for name in ("time", "source_step", "box")
+        }
+        self.n_missing = n_rows
+
+
+class SeriesWriter:
+    """Gathers the per-frame numbers of the pieces and writes each file when it is full.
+
+    Parameters
+    ----------
+    root
+        Of the tree.
+    plan
+        What is written.
+    """
+
+    def __init__(self, root: Path, plan: LayoutPlan) -> None:
+        self.root = root
+        self.plan = plan
+        self.any_box = False
+        self._folders: dict[SeriesName, list[Path]] = {name: [] for name in SERIES}
+        for path, name in series_arrays(plan).items():
+            self._folders[name].append(root / path)
+        self._rows_per_file = series_metadata(plan, "time").file_shape[0]
+        self._gathered: dict[int, _Gathered] = {}
+
+    def add(self, receipt: Receipt) -> None:
+        """Take the numbers of a piece, each piece once."""
+        size = self._rows_per_file
+        self.any_box |= bool(receipt.box.any())
+        for number in range(receipt.start // size, (receipt.stop - 1) // size + 1):
+            begin = number * size
+            n_rows = min(size, self.plan.n_frames - begin)
+            first, last = max(receipt.start, begin), min(receipt.stop, begin + n_rows)
+            gathered = self._gathered.setdefault(number, _Gathered(n_rows))
+            source = slice(first - receipt.start, last - receipt.start)
+            target = slice(first - begin, last - begin)
+            gathered.rows["time"][target] = receipt.time[source]
+            gathered.rows["source_step"][target] = receipt.step[source]
+            gathered.rows["box"][target] = receipt.box[source]
+            gathered.n_missing -= last - first
+            if gathered.n_missing == 0:
+                rows = self._gathered.pop(number).rows
+                self._write("time", number, rows["time"])
+                self._write("source_step", number, rows["source_step"])
+                self._write("box", number, rows["box"])
+                self._write("edges", number, vectors_from_boxes(rows["box"]))
+
+    def _write(self, name: SeriesName, number: int, rows: Numbers) -> None:
+        metadata = series_metadata(self.plan, name)
+        for folder in self._folders[name]:
+            write_numbers(folder / metadata.file_name(number), metadata, rows)
+
+    def finish(self) -> None:
+        """Write the steps of H5MD: the source's if they increase, or else the frame numbers."""
+        metadata = series_metadata(self.plan, "source_step")
+        source = SeriesArray(self._folders["source_step"][0], metadata)
+        increasing, last = True, None
+        for number in range(source.n_files):
+            rows = source.file(number)
+            increasing &= bool(np.all(np.diff(rows) > 0)) and (last is None or rows[0] > last)
+            last = rows[-1]
+        for number in range(source.n_files):
+            begin = number * self._rows_per_file
+            rows = source.file(number)
+            if not increasing:
+                rows = np.arange(begin, begin + len(rows))
+            self._write("step", number, rows)

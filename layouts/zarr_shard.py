@@ -1,0 +1,176 @@
+"""Shard files: chunks one after the other, each with its crc32c, and an index at the end.
+
+The index has offset and size (uint64) of every chunk, with a crc32c of its own; a chunk that is not
+there has all bits set in both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core import kernels
+from mdio.core.errors import CorruptLayoutError
+from mdio.layouts.zarr_metadata import ArrayMetadata
+
+__all__ = ["CRC_NBYTES", "Shard", "ShardFiles", "pack_shard", "packed_nbytes"]
+
+Bytes = NDArray[np.uint8]
+
+CRC_NBYTES = 4
+MISSING = 2**64 - 1
+MAX_OPEN = 4
+"""Shard files of one array that are kept open."""
+
+
+def packed_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
+    """Return the bytes of a shard with chunks of these sizes, and room for `n_chunks`."""
+    return sum(sizes) + CRC_NBYTES * len(sizes) + 16 * n_chunks + CRC_NBYTES
+
+
+def pack_shard(chunks: Sequence[Bytes | bytes], n_chunks: int) -> tuple[Bytes, list[int]]:
+    """Return the bytes of a shard, and the crc32c of each of its chunks.
+
+    Parameters
+    ----------
+    chunks
+        The first chunks of the shard, encoded, in C order.
+    n_chunks
+        How many the shard has room for; those that are not given are missing.
+    """
+    sizes = [memoryview(chunk).nbytes for chunk in chunks]
+    shard = np.empty(packed_nbytes(sizes, n_chunks), np.uint8)
+    index = np.full((n_chunks, 2), MISSING, "<u8")
+    crcs = []
+    at = 0
+    for number, (chunk, nbytes) in enumerate(zip(chunks, sizes, strict=True)):
+        stop = at + nbytes
+        shard[at:stop] = np.frombuffer(chunk, np.uint8)
+        crcs.append(kernels.crc32c(shard[at:stop]))
+        shard[stop : stop + CRC_NBYTES] = _crc_bytes(crcs[-1])
+        index[number] = at, nbytes + CRC_NBYTES
+        at = stop + CRC_NBYTES
+    shard[at:-CRC_NBYTES] = index.reshape(-1).view(np.uint8)
+    shard[-CRC_NBYTES:] = _crc_bytes(kernels.crc32c(shard[at:-CRC_NBYTES]))
+    return shard, crcs
+
+
+def _crc_bytes(crc: int) -> Bytes:
+    return np.frombuffer(crc.to_bytes(CRC_NBYTES, "little"), np.uint8)
+
+
+class Shard:
+    """An opened shard file with its index, which has been checked."""
+
+    def __init__(self, path: Path, n_chunks: int) -> None:
+        self.path = path
+        try:
+            self.fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise CorruptLayoutError(
+                f"{path}: no such shard; it is missing from the tree, convert the source anew"
+            ) from error
+        except OSError as error:
+            raise CorruptLayoutError(f"{path}: cannot be opened ({error.strerror})") from error
+        try:
+            self.index = self._read_index(n_chunks)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def _read_index(self, n_chunks: int) -> list[tuple[int, int]]:
+        nbytes = os.fstat(self.fd).st_size
+        index_nbytes = 16 * n_chunks
+        begin = nbytes - index_nbytes - CRC_NBYTES
+        if begin < 0:
+            raise CorruptLayoutError(
+                f"{self.path}: {nbytes} bytes, too few for an index of {n_chunks} chunks; it is "
+                "truncated, convert the source anew"
+            )
+        tail = os.pread(self.fd, index_nbytes + CRC_NBYTES, begin)
+        if kernels.crc32c(tail[:-CRC_NBYTES]) != int.from_bytes(tail[-CRC_NBYTES:], "little"):
+            raise CorruptLayoutError(
+                f"{self.path}: the checksum of its index is wrong; it is truncated or damaged, "
+                "convert the source anew"
+            )
+        index = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
+        there = index[index[:, 0] != MISSING]
+        if there.size and (
+            int(there[:, 1].max()) > begin
+            or int(there[:, 1].min()) < CRC_NBYTES
+            or int(there[:, 0].max()) > begin
+            or int(there.sum(axis=1).max()) > begin
+        ):
+            raise CorruptLayoutError(f"{self.path}: its index points outside of the file")
+        return [(int(offset), int(size)) for offset, size in index]
+
+    def span(self, chunk: int) -> tuple[int, int]:
+        """Return offset and size of a chunk, its crc32c not counted."""
+        offset, size = self.index[chunk]
+        if offset == MISSING:
+            raise CorruptLayoutError(
+                f"{self.path}: chunk {chunk} is missing from it; convert the source anew"
+            )
+        return offset, size - CRC_NBYTES
+
+    def read_into(self, buffers: Sequence[Bytes], offset: int) -> None:
+        """Fill `buffers` one after the other with the bytes from `offset` on."""
+        wanted = sum(buffer.nbytes for buffer in buffers)
+        found = os.preadv(self.fd, buffers, offset)
+        while found < wanted:  # the system reads at most 2 GiB at a time
+            left = _behind(buffers, found)
+            more = os.preadv(self.fd, left, offset + found)
+            if more == 0:
+                raise CorruptLayoutError(f"{self.path}: it ends within a chunk; it is truncated")
+            found += more
+
+    def read(self, nbytes: int, offset: int) -> Bytes:
+        """Return bytes from `offset` on."""
+        out = np.empty(nbytes, np.uint8)
+        self.read_into([out], offset)
+        return out
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.fd)
+
+
+def _behind(buffers: Sequence[Bytes], done: int) -> list[Bytes]:
+    left = []
+    for buffer in buffers:
+        if done < buffer.nbytes:
+            left.append(buffer[done:])
+        done = max(0, done - buffer.nbytes)
+    return left
+
+
+class ShardFiles:
+    """The shard files of one array, a few of them open at a time."""
+
+    def __init__(self, folder: Path, metadata: ArrayMetadata) -> None:
+        self.folder = folder
+        self.metadata = metadata
+        self.n_chunks = int(np.prod(metadata.chunks_per_file))
+        self._open: OrderedDict[int, Shard] = OrderedDict()
+
+    def __getitem__(self, number: int) -> Shard:
+        """Return shard `number` along the frames; raises CorruptLayoutError."""
+        shard = self._open.get(number)
+        if shard is None:
+            shard = Shard(self.folder / self.metadata.file_name(number), self.n_chunks)
+            self._open[number] = shard
+            if len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(number)
+        return shard
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            self._open.popitem()[1].close()

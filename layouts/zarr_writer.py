@@ -1,0 +1,213 @@
+"""Writing Zarr trees: a shard a piece, written whole by whoever encoded it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core import kernels
+from mdio.core.errors import OutputError, PlanError
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.publish import flush_tree
+from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.manifest import manifest_of
+from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
+from mdio.layouts.quantised import decode_chunk, encode_chunk
+from mdio.layouts.zarr_metadata import METADATA, ArrayMetadata, group_metadata
+from mdio.layouts.zarr_own import FULL_SYSTEM
+from mdio.layouts.zarr_series import SeriesWriter, write_file, write_numbers
+from mdio.layouts.zarr_shard import pack_shard
+from mdio.layouts.zarr_tree import (
+    array_nodes,
+    atom_arrays,
+    count_files,
+    crc_arrays,
+    group_nodes,
+    series_arrays,
+    series_metadata,
+)
+
+__all__ = ["ZarrWriter"]
+
+FloatArray = NDArray[np.float32]
+
+
+class ZarrWriter(LayoutWriter):
+    """Writes ``NAME.zarr``; see `mdio.layouts.zarr_tree` for what is in it."""
+
+    def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
+        super().__init__(path, plan, meta)
+        self._series = SeriesWriter(path, plan)
+        self._crcs = {
+            path: np.zeros(metadata.shape, "<u4") for path, metadata in crc_arrays(plan).items()
+        }
+        self._stored: set[int] = set()
+
+    @classmethod
+    def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+        """Plan an output of the frames and atoms of `info`. Pure.
+
+        Raises
+        ------
+        PlanError
+            A compressor or level that zarr does not have, a precision that is not positive, chunks
+            too large to compress, options of other layouts.
+        """
+        if options.container is not None or options.segments is not None:
+            raise PlanError("--container and --segments belong to the layout segments, not to zarr")
+        precision, source = options.precision, None
+        if precision == "auto":
+            from_xtc = info.compression == "xtc" and info.precision is not None
+            precision, source = (info.precision, "xtc") if from_xtc else (None, None)
+        elif precision is not None:
+            source = "asked"
+        for name in options.groups:
+            if name in ("", ".", "..", FULL_SYSTEM) or "/" in name or "\0" in name:
+                raise PlanError(
+                    f"--group {name}: not a name for a particle group; take one without a slash "
+                    f"that is not {FULL_SYSTEM!r} (the full system)"
+                )
+        plan = plan_pieces(info, options, quantised=precision is not None)
+        plan = plan.replace(
+            layout="zarr",
+            precision=precision,
+            precision_source=source,
+            compression=None if options.compression == "none" else options.compression,
+        )
+        atom_arrays(plan)  # raises for compressors that are not there
+        return plan.replace(n_files=count_files(plan), nbytes=plan.nbytes + _small_nbytes(plan))
+
+    @property
+    def parallel_store(self) -> bool:
+        """Every shard is a file of its own."""
+        return True
+
+    def create(self) -> None:
+        """Make the folders and all metadata but that of the root."""
+        try:
+            self.path.mkdir(exist_ok=True)
+            nodes = group_nodes(self.plan, periodic=False) | array_nodes(self.plan)
+            for path, node in nodes.items():
+                folder = self.path / path
+                folder.mkdir(parents=True, exist_ok=True)
+                write_file(folder / METADATA, json.dumps(node).encode())
+        except OSError as error:
+            if isinstance(error, OutputError):
+                raise
+            raise OutputError(f"{self.path}: cannot be made ({error.strerror})") from error
+
+    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+        """Turn one whole piece into a shard of each array. Pure; any process."""
+        items = []
+        number = start // self.plan.piece_frames
+        groups = self.meta.groups or {}
+        for path, (array, metadata) in atom_arrays(self.plan).items():
+            values = block.present()[array.field]
+            if array.group != FULL_SYSTEM:
+                picked = np.empty((block.n_frames, array.n_atoms, 3), np.float32)
+                kernels.gather_atoms(values, np.asarray(groups[array.group], np.int64), picked)
+                values = picked
+            shard, crcs = _encode_shard(values, array, metadata)
+            items.append(Stored(f"{path}/{metadata.file_name(number)}", shard, crcs))
+        return items
+
+    def store(self, item: Stored) -> None:
+        """Write a shard."""
+        write_file(self.path / item.key, memoryview(item.data).cast("B"))
+
+    def commit(self, receipt: Receipt) -> None:
+        """Keep the checksums, boxes, times and steps of a piece."""
+        if receipt.start in self._stored:
+            return
+        number = receipt.start // self.plan.piece_frames
+        for path, (array, metadata) in atom_arrays(self.plan).items():
+            crcs = np.array(receipt.crcs[f"{path}/{metadata.file_name(number)}"], "<u4")
+            first = receipt.start // array.chunk_frames
+            rows = crcs.reshape(-1, array.n_atom_chunks)
+            self._crcs[f"mdio/crc32c/{array.group}/{array.field}"][first : first + len(rows)] = rows
+        self._series.add(receipt)
+        self._stored.add(receipt.start)
+
+    def finish(self) -> None:
+        """Check that every piece came, write what is left, and the manifest last."""
+        missing = [piece for piece in self.plan.pieces() if piece[0] not in self._stored]
+        if missing:
+            start, stop = missing[0]
+            raise OutputError(
+                f"{self.path}: {len(missing)} of {len(self.plan.pieces())} pieces were never "
+                f"written, the first with frames {start} to {stop - 1}"
+            )
+        self._series.finish()
+        for path, metadata in crc_arrays(self.plan).items():
+            write_numbers(self.path / path / metadata.file_name(0), metadata, self._crcs[path])
+        for path, node in group_nodes(self.plan, periodic=self._series.any_box).items():
+            write_file(self.path / path / METADATA, json.dumps(node).encode())
+        flush_tree(self.path)
+        manifest = manifest_of(
+            self.plan,
+            self.meta,
+            has_box=self._series.any_box,
+            fields=list(dict.fromkeys(array.field for array in self.plan.arrays)),
+            nbytes=sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file()),
+        )
+        root = group_metadata({"mdio": manifest})
+        write_file(self.path / METADATA, json.dumps(root).encode())
+        flush_tree(self.path / METADATA)
+
+
+def _small_nbytes(plan: LayoutPlan) -> int:
+    """Return the bytes of per-frame numbers and of what shards hold besides their chunks."""
+    total = 0
+    for name in series_arrays(plan).values():
+        metadata = series_metadata(plan, name)
+        n_files = math.ceil(plan.n_frames / metadata.file_shape[0])
+        total += n_files * (metadata.chunk_nbytes + 4)
+    for array, metadata in atom_arrays(plan).values():
+        n_chunks = math.ceil(plan.n_frames / array.chunk_frames) * array.n_atom_chunks
+        total += 8 * n_chunks + 4
+        total += len(plan.pieces()) * (16 * int(np.prod(metadata.chunks_per_file)) + 4)
+    return total
+
+
+def _encode_shard(
+    values: FloatArray, array: ArrayPlan, metadata: ArrayMetadata
+) -> tuple[NDArray[np.uint8], list[int]]:
+    """Return a shard of an array, and the crc32c of the decoded bytes of each of its chunks."""
+    encoded: list[NDArray[np.uint8] | bytes] = []
+    decoded_crcs = []
+    for first in range(0, len(values), array.chunk_frames):
+        rows = values[first : first + array.chunk_frames]
+        for begin in range(0, array.n_atoms, array.chunk_atoms):
+            part = rows[:, begin : begin + array.chunk_atoms]
+            chunk = _whole_chunk(part, metadata)
+            flat = chunk.reshape(-1).view(np.uint8)
+            if metadata.quantised is not None:
+                encoded.append(encode_chunk(chunk, metadata.quantised))
+                decoded = np.empty_like(chunk)
+                decode_chunk(memoryview(encoded[-1]), chunk.shape[:2], decoded)
+                decoded_crcs.append(kernels.crc32c(decoded))
+            elif metadata.compressor is not None:
+                encoded.append(metadata.compressor.encode(flat))
+                decoded_crcs.append(kernels.crc32c(flat))
+            else:
+                encoded.append(flat)
+    shard, crcs = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)))
+    return shard, decoded_crcs or crcs
+
+
+def _whole_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:
+    """Return `part`, filled up to a whole chunk where it is at an edge.
+
+    Frames beyond the last are zeros, but in quantised chunks they repeat it, which costs nothing.
+    """
+    if part.shape == metadata.chunk_shape:
+        return np.ascontiguousarray(part)
+    chunk = np.zeros(metadata.chunk_shape, np.float32)
+    chunk[: part.shape[0], : part.shape[1]] = part
+    if metadata.quantised is not None:
+        chunk[part.shape[0] :] = chunk[part.shape[0] - 1]
+    return chunk
