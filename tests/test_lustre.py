@@ -1,0 +1,471 @@
+"""Lustre's striping, against a recording ``lfs`` that answers as several versions of Lustre do."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdio.core.errors import PlanError
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts import lustre
+from mdio.layouts.lustre import (
+    Striping,
+    file_system_type,
+    get_stripe,
+    mpi_io_hints,
+    parse_getstripe,
+    set_stripe,
+)
+from mdio.layouts.plan import WriteOptions, plan_pieces
+
+FOLDER_2_1 = "/scratch/run\nstripe_count:   1 stripe_size:    1048576 stripe_offset:  -1 \n"
+FOLDER_2_12 = (
+    "/scratch/run\nstripe_count:  -1 stripe_size:   4194304 pattern:       raid0 "
+    "stripe_offset: -1 pool:          flash\n\n"
+)
+FOLDER_DEFAULT_2_5 = (
+    "/scratch/run\n(Default) stripe_count:   4 stripe_size:    2097152 stripe_offset:  -1\n"
+)
+FILE_1_8 = """OBDS:
+0: lustre-OST0000_UUID ACTIVE
+1: lustre-OST0001_UUID ACTIVE
+/scratch/run/out.h5md
+lmm_magic:          0x0BD10BD0
+lmm_object_gr:      0
+lmm_object_id:      0x3e0004
+lmm_stripe_count:   2
+lmm_stripe_size:    1048576
+lmm_stripe_pattern: 1
+\tobdidx\t\t objid\t\tobjid\t\t group
+\t     1\t          1027\t        0x403\t             0
+\t     0\t          1028\t        0x404\t             0
+
+"""
+FILE_2_5 = """out.h5md
+lmm_stripe_count:   4
+lmm_stripe_size:    2097152
+lmm_pattern:        1
+lmm_layout_gen:     0
+lmm_stripe_offset:  0
+\tobdidx\t\t objid\t\t objid\t\t group
+\t     0\t      41127104\t    0x2738cc0\t             0
+\t     1\t      41127105\t    0x2738cc1\t             0
+"""
+FILE_2_15 = """out.h5md
+lmm_stripe_count:  8
+lmm_stripe_size:   1048576
+lmm_pattern:       raid0,overstriped
+lmm_layout_gen:    0
+lmm_stripe_offset: 10
+lmm_pool:          original
+\tobdidx\t\t objid\t\t objid\t\t group
+\t    10\t      25322723\t    0x18264e3\t   0xf0000040b
+"""
+FILE_YAML = """lmm_stripe_count:  2
+lmm_stripe_size:   4194304
+lmm_pattern:       raid0
+lmm_layout_gen:    0
+lmm_stripe_offset: 3
+lmm_objects:
+      - l_ost_idx: 3
+        l_fid:     0x100030000:0x2:0x0
+      - l_ost_idx: 0
+        l_fid:     0x100000000:0x2:0x0
+"""
+PROGRESSIVE = """out.h5md
+  lcm_layout_gen:    3
+  lcm_mirror_count:  1
+  lcm_entry_count:   2
+    lcme_id:             1
+    lcme_mirror_id:      0
+    lcme_flags:          init
+    lcme_extent.e_start: 0
+    lcme_extent.e_end:   268435456
+      lmm_stripe_count:  1
+      lmm_stripe_size:   4194304
+      lmm_pattern:       raid0
+      lmm_layout_gen:    0
+      lmm_stripe_offset: 1
+      lmm_objects:
+      - 0: { l_ost_idx: 1, l_fid: [0x100010000:0x56:0x0] }
+
+    lcme_id:             2
+    lcme_mirror_id:      0
+    lcme_flags:          0
+    lcme_extent.e_start: 268435456
+    lcme_extent.e_end:   EOF
+      lmm_stripe_count:  8
+      lmm_stripe_size:   4194304
+      lmm_pattern:       raid0
+      lmm_layout_gen:    0
+      lmm_stripe_offset: -1
+      lmm_pool:          disk
+
+"""
+PROGRESSIVE_YAML = """  lcm_layout_gen:    2
+  lcm_mirror_count:  1
+  lcm_entry_count:   2
+  component0:
+    lcme_id:             1
+    lcme_mirror_id:      0
+    lcme_flags:          init
+    lcme_extent.e_start: 0
+    lcme_extent.e_end:   1048576
+    sub_layout:
+      lmm_stripe_count:  0
+      lmm_stripe_size:   1048576
+      lmm_pattern:       mdt
+      lmm_layout_gen:    0
+      lmm_stripe_offset: 0
+
+  component1:
+    lcme_id:             2
+    lcme_mirror_id:      0
+    lcme_flags:          0
+    lcme_extent.e_start: 1048576
+    lcme_extent.e_end:   EOF
+    sub_layout:
+      lmm_stripe_count:  -1
+      lmm_stripe_size:   4194304
+      lmm_pattern:       raid0
+      lmm_layout_gen:    0
+      lmm_stripe_offset: -1
+
+"""
+PROGRESSIVE_FOLDER = """/scratch/run
+  lcm_layout_gen:    0
+  lcm_mirror_count:  1
+  lcm_entry_count:   2
+    lcme_id:             N/A
+    lcme_mirror_id:      N/A
+    lcme_flags:          0
+    lcme_extent.e_start: 0
+    lcme_extent.e_end:   67108864
+      stripe_count:  1       stripe_size:   1048576   pattern:   raid0   stripe_offset: -1
+
+    lcme_id:             N/A
+    lcme_mirror_id:      N/A
+    lcme_flags:          0
+    lcme_extent.e_start: 67108864
+    lcme_extent.e_end:   EOF
+      stripe_count:  4       stripe_size:   2097152   pattern:   raid0   stripe_offset: -1
+
+"""
+MIRRORED = """out.h5md
+  lcm_layout_gen:    2
+  lcm_mirror_count:  2
+  lcm_entry_count:   2
+    lcme_id:             65537
+    lcme_mirror_id:      1
+    lcme_flags:          init
+    lcme_extent.e_start: 0
+    lcme_extent.e_end:   EOF
+      lmm_stripe_count:  2
+      lmm_stripe_size:   4194304
+      lmm_pattern:       raid0
+      lmm_pool:          flash
+
+    lcme_id:             131074
+    lcme_mirror_id:      2
+    lcme_flags:          init
+    lcme_extent.e_start: 0
+    lcme_extent.e_end:   EOF
+      lmm_stripe_count:  6
+      lmm_stripe_size:   8388608
+      lmm_pattern:       raid0
+      lmm_pool:          archive
+
+"""
+
+MIB = 1 << 20
+SAMPLES = {
+    "folder 2.1": (FOLDER_2_1, Striping(MIB, 1, "-S 1048576 -c 1")),
+    "folder 2.12": (FOLDER_2_12, Striping(4 * MIB, -1, "-S 4194304 -c -1 -p flash", "flash")),
+    "folder 2.5": (FOLDER_DEFAULT_2_5, Striping(2 * MIB, 4, "-S 2097152 -c 4")),
+    "folder with files": (FOLDER_2_1 + FILE_2_5, Striping(MIB, 1, "-S 1048576 -c 1")),
+    "file 1.8": (FILE_1_8, Striping(MIB, 2, "-S 1048576 -c 2")),
+    "file 2.5": (FILE_2_5, Striping(2 * MIB, 4, "-S 2097152 -c 4")),
+    "file 2.15": (FILE_2_15, Striping(MIB, 8, "-S 1048576 -C 8 -p original", "original")),
+    "file yaml": (FILE_YAML, Striping(4 * MIB, 2, "-S 4194304 -c 2")),
+    "progressive": (
+        PROGRESSIVE,
+        Striping(4 * MIB, 8, "-E 268435456 -S 4194304 -c 1 -E -1 -S 4194304 -c 8 -p disk", "disk"),
+    ),
+    "data on MDT": (
+        PROGRESSIVE_YAML,
+        Striping(4 * MIB, -1, "-E 1048576 -L mdt -E -1 -S 4194304 -c -1"),
+    ),
+    "progressive folder": (
+        PROGRESSIVE_FOLDER,
+        Striping(2 * MIB, 4, "-E 67108864 -S 1048576 -c 1 -E -1 -S 2097152 -c 4"),
+    ),
+    "mirrored": (MIRRORED, Striping(4 * MIB, 2, "-E -1 -S 4194304 -c 2 -p flash", "flash")),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_getstripe_of_every_version(name):
+    printed, expected = SAMPLES[name]
+    assert parse_getstripe(printed) == expected
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "",
+        "/scratch/run has no stripe info\n",
+        "stripe_count: many stripe_size: 1048576\n",
+        "lmm_stripe_count: 4\n",
+        "stripe_count: 0 stripe_size: 0 pattern: 0 stripe_offset: -1\n",
+        "stripe_count: -7 stripe_size: 1048576\n",
+        "lmm_stripe_count: 1\nlmm_stripe_size: -1\n",
+        "lcme_extent.e_start: 0\nlcme_extent.e_end: EOF\n",
+        "%PDF-1.4 \x00\x01",
+    ],
+)
+def test_text_that_gives_no_striping(printed):
+    assert parse_getstripe(printed) is None
+
+
+@given(st.text() | st.sampled_from(list(SAMPLES)).map(lambda name: SAMPLES[name][0][7:-30]))
+def test_no_text_raises(printed):
+    parse_getstripe(printed)
+
+
+class FakeLfs:
+    """An ``lfs`` that writes down its arguments and answers with what the test lays ready."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        script = folder / "lfs"
+        script.write_text(
+            f"#!{sys.executable} -SE\n"
+            "import json, os, sys, time\n"
+            f"with open({str(folder / 'calls')!r}, 'a') as log:\n"
+            "    log.write(json.dumps(sys.argv[1:]) + '\\n')\n"
+            f"answer = json.load(open({str(folder / 'answers')!r})).get(sys.argv[1], {{}})\n"
+            "if 'sleep' in answer:\n"
+            "    os.system(f'sleep {answer[\"sleep\"]}')\n"
+            "if answer.get('makes') and not os.path.exists(sys.argv[-1]):\n"
+            "    open(sys.argv[-1], 'w').close()\n"
+            "sys.stdout.buffer.write(answer.get('out', '').encode('latin-1'))\n"
+            "sys.stderr.write(answer.get('err', ''))\n"
+            "sys.exit(answer.get('code', 0))\n"
+        )
+        script.chmod(0o755)
+        self.answer()
+
+    def answer(self, **by_command) -> None:
+        (self.folder / "answers").write_text(json.dumps(by_command))
+
+    @property
+    def calls(self) -> list[list[str]]:
+        log = self.folder / "calls"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.fixture
+def lfs(tmp_path, monkeypatch):
+    fake = FakeLfs(tmp_path / "fake-bin")
+    monkeypatch.setenv("PATH", f"{fake.folder}{os.pathsep}{os.environ['PATH']}")
+    return fake
+
+
+def test_a_file_is_made_with_its_stripes(lfs, tmp_path):
+    out = tmp_path / "out.h5md"
+    lfs.answer(setstripe={"makes": True}, getstripe={"out": FILE_2_5})
+    record = set_stripe(out, 2 * MIB, 4)
+    assert lfs.calls == [
+        ["setstripe", "-S", "2097152", "-c", "4", str(out)],
+        ["getstripe", str(out)],
+    ]
+    assert record["asked"] == {"stripe_nbytes": 2 * MIB, "stripe_count": 4}
+    assert record["applied"] == {
+        "stripe_nbytes": 2 * MIB,
+        "stripe_count": 4,
+        "layout": "-S 2097152 -c 4",
+        "pool": None,
+    }
+    assert record["reason"] is None
+    assert out.stat().st_size == 0
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_a_folder_is_asked_about_alone(lfs, tmp_path):
+    lfs.answer(getstripe={"out": FOLDER_2_12})
+    record = set_stripe(tmp_path, 4 * MIB, -1)
+    assert lfs.calls[1] == ["getstripe", "-d", str(tmp_path)]
+    assert record["applied"]["stripe_count"] == -1
+    assert record["reason"] is None
+
+
+def test_without_a_count_the_file_system_chooses(lfs, tmp_path):
+    lfs.answer(getstripe={"out": FILE_2_5})
+    record = set_stripe(tmp_path / "out", 2 * MIB)
+    assert lfs.calls[0] == ["setstripe", "-S", "2097152", str(tmp_path / "out")]
+    assert record["reason"] is None
+    assert record["applied"]["stripe_count"] == 4
+
+
+def test_a_progressive_layout(lfs, tmp_path):
+    lfs.answer(getstripe={"out": PROGRESSIVE})
+    record = set_stripe(tmp_path / "out", 4 * MIB, 8, progressive=[(256 * MIB, 1)])
+    words = " ".join(lfs.calls[0])
+    assert words == f"setstripe -E 268435456 -S 4194304 -c 1 -E -1 -S 4194304 -c 8 {tmp_path}/out"
+    assert record["asked"]["progressive"] == [[256 * MIB, 1]]
+    assert record["reason"] is None
+
+
+def test_fewer_targets_than_asked(lfs, tmp_path):
+    lfs.answer(getstripe={"out": FILE_2_5})
+    record = set_stripe(tmp_path / "out", 2 * MIB, 96)
+    assert record["applied"]["stripe_count"] == 4
+    assert record["reason"] == "the stripe count is 4, not 96"
+
+
+def test_another_size_than_asked(lfs, tmp_path):
+    lfs.answer(getstripe={"out": FILE_2_5})
+    assert set_stripe(tmp_path / "out", MIB, 4)["reason"] == (
+        "the stripe size is 2097152, not 1048576"
+    )
+
+
+def test_a_refusal_is_a_record(lfs, tmp_path):
+    complaint = "error: setstripe: create stripe file 'out' failed:\n  Invalid argument\n"
+    lfs.answer(setstripe={"code": 22, "err": complaint, "makes": True})
+    record = set_stripe(tmp_path / "out", 1000, 4)
+    assert record["applied"] is None
+    assert record["reason"] == (
+        "lfs setstripe failed with exit code 22: "
+        "error: setstripe: create stripe file 'out' failed: Invalid argument"
+    )
+    assert not (tmp_path / "out").exists(), "a file with the wrong layout was left"
+
+
+def test_a_refusal_spares_the_file_that_was_there(lfs, tmp_path):
+    (tmp_path / "out").touch()
+    lfs.answer(setstripe={"code": 17, "err": "stripe already set"})
+    assert "stripe already set" in set_stripe(tmp_path / "out", MIB, 4)["reason"]
+    assert (tmp_path / "out").exists()
+
+
+def test_a_hanging_lfs_is_given_up(lfs, tmp_path, monkeypatch):
+    monkeypatch.setattr(lustre, "LFS_TIMEOUT_S", 0.4)
+    lfs.answer(setstripe={"sleep": 30}, getstripe={"sleep": 30})
+    start = time.monotonic()
+    record = set_stripe(tmp_path / "out", MIB, 4)
+    assert get_stripe(tmp_path) is None
+    assert time.monotonic() - start < 5
+    assert record["applied"] is None
+    assert record["reason"] == "lfs setstripe did not answer within 0.4 s"
+
+
+@pytest.mark.parametrize("out", ["", "no stripe info", "\xff\xfe\x00 lmm_stripe_count: x"])
+def test_odd_output_is_a_record(lfs, tmp_path, out):
+    lfs.answer(getstripe={"out": out})
+    record = set_stripe(tmp_path / "out", MIB, 4)
+    assert record["applied"] is None
+    assert "getstripe cannot tell" in record["reason"]
+
+
+def test_no_lfs_at_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    record = set_stripe(tmp_path / "out", MIB, 4)
+    assert record["applied"] is None
+    assert record["reason"] == "there is no lfs command here"
+    assert get_stripe(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_lfs_that_cannot_be_run(tmp_path, monkeypatch):
+    (tmp_path / "lfs").write_bytes(b"\x7fELF not really")
+    (tmp_path / "lfs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "lfs cannot be run" in set_stripe(tmp_path / "out", MIB)["reason"]
+
+
+def test_get_stripe_of_a_file(lfs, tmp_path):
+    source = tmp_path / "adk.xtc"
+    source.touch()
+    lfs.answer(getstripe={"out": PROGRESSIVE})
+    assert get_stripe(source) == SAMPLES["progressive"][1]
+    assert lfs.calls == [["getstripe", str(source)]]
+
+
+def test_file_system_types_are_those_of_findmnt(tmp_path):
+    for path in (tmp_path, Path("/proc/self/status"), Path("/dev/null")):
+        expected = subprocess.run(
+            ["findmnt", "-no", "FSTYPE", "-T", path], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        assert file_system_type(path) == expected.splitlines()[-1]
+
+
+def test_file_system_of_mounts_that_are_not_here(tmp_path):
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+        "30 21 0:40 / /scratch rw shared:9 master:2 - lustre 10.0.0.1@o2ib:/work rw,flock\n"
+        "31 21 0:41 / /home rw - nfs4 server:/home rw\n"
+        "32 31 0:42 / /home/my\\040data rw - gpfs gpfs0 rw\n"
+        "33 21 0:43 / /mnt rw - beegfs beegfs_nodev rw\n"
+        "34 21 0:44 / /mnt rw - xfs /dev/sdb rw\n"
+        "a line that is none\n"
+    )
+    for path, expected in {
+        "/scratch/run/not/yet/there": "lustre",
+        "/scratchy": "ext4",
+        "/home/me": "nfs4",
+        "/home/my data/x": "gpfs",
+        "/mnt/x": "xfs",
+    }.items():
+        assert file_system_type(path, mountinfo=str(table)) == expected
+    assert file_system_type("/", mountinfo=str(tmp_path / "none")) == "unknown"
+
+
+def info(n_frames=4000, n_atoms=3341):
+    return TrajectoryInfo("xtc", "a.xtc", n_frames, n_atoms, 1.0, 0.0, 1.0 * n_frames)
+
+
+def test_hints_follow_the_plan():
+    plan = plan_pieces(info(), WriteOptions(stripe_nbytes=4 * MIB, stripe_count=8), quantised=False)
+    assert plan.alignment_nbytes == 4 * MIB
+    assert mpi_io_hints(plan) == {
+        "striping_unit": "4194304",
+        "striping_factor": "8",
+        "cb_nodes": "8",
+        "romio_cb_write": "disable",
+        "romio_cb_read": "automatic",
+        "romio_ds_write": "disable",
+        "romio_ds_read": "automatic",
+    }
+
+
+@pytest.mark.parametrize("count", [None, -1])
+def test_hints_without_a_number_of_targets(count):
+    plan = plan_pieces(info(), WriteOptions(stripe_count=count), quantised=False)
+    assert {"striping_factor", "cb_nodes"}.isdisjoint(mpi_io_hints(plan))
+
+
+def test_compressed_chunks_lie_anywhere_so_they_are_gathered():
+    plan = plan_pieces(info(), WriteOptions(compression="gzip:1"), quantised=False)
+    assert mpi_io_hints(plan)["romio_cb_write"] == "enable"
+
+
+def test_hints_from_the_command_line_win():
+    plan = plan_pieces(info(), WriteOptions(stripe_count=8), quantised=False)
+    hints = mpi_io_hints(plan, ["cb_nodes=2", "cb_config_list=*:4", "note=a=b"])
+    assert (hints["cb_nodes"], hints["cb_config_list"], hints["note"]) == ("2", "*:4", "a=b")
+
+
+@pytest.mark.parametrize("text", ["cb_nodes", "=8", "cb_nodes=", ""])
+def test_hints_of_the_wrong_shape(text):
+    plan = plan_pieces(info(), WriteOptions(), quantised=False)
+    with pytest.raises(PlanError, match="KEY=VALUE"):
+        mpi_io_hints(plan, [text])
