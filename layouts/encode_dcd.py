@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.frames import FrameBlock
+from mdio.core.units import AKMA_TO_PS
 from mdio.layouts.encode import Bytes, Encoder
 
-__all__ = ["AKMA_PS", "DCDEncoder"]
+__all__ = ["DCDEncoder"]
 
-AKMA_PS = 4.888821e-2
-"""One AKMA unit of time in ps, as MDAnalysis has it."""
+
 CELL_ORDER = [0, 5, 1, 4, 3, 2]
 TITLE = b"written by mdio"
 TITLE_NBYTES = 80
@@ -55,7 +55,7 @@ class DCDEncoder(Encoder):
         istart, nsavc, dt_ps = _clock(time, step)
         first = HEADER.pack(
             84, b"CORD", len(time), istart, nsavc, *[0] * 6,
-            dt_ps / AKMA_PS / nsavc, 1, *[0] * 8, 24, 84, 4 + TITLE_NBYTES,
+            dt_ps / AKMA_TO_PS / nsavc, 1, *[0] * 8, 24, 84, 4 + TITLE_NBYTES,
         )  # fmt: skip
         title = struct.pack(f"<i{TITLE_NBYTES}si", 1, TITLE, 4 + TITLE_NBYTES)
         return first + title + struct.pack("<3i", 4, self.n_atoms, 4)

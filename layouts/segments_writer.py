@@ -1,0 +1,237 @@
+"""Writing a trajectory into segments, from decoded frames (bytes are copied by `mdio split`)."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mdio.core.copying import copy_bytes, write_all
+from mdio.core.crc_combine import combine_all
+from mdio.core.errors import OutputError, PlanError
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.kernels import crc32c
+from mdio.core.publish import output_errors
+from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.encode import CONTAINERS, encoder_of, native_plan
+from mdio.layouts.manifest import manifest_of
+from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.registry import layout_class
+from mdio.layouts.segment_files import MANIFEST, Segment, even_split, segment_name
+
+__all__ = ["SegmentsWriter", "describe_segment", "plan_segments", "write_manifest"]
+
+SEGMENT_NBYTES = 64 << 20
+"""Decoded bytes of a segment where no number is asked for."""
+
+
+def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+    """Plan a folder of segments.
+
+    The container is what was asked for, else the source's own format, else ncdf; the number of
+    segments is what was asked for, else so many that each has about 64 MiB decoded.
+
+    Raises
+    ------
+    PlanError
+        More segments than frames, none, an unknown container, and what
+        `mdio.layouts.encode.native_plan` raises.
+    """
+    container = options.container
+    if container is None:
+        own = "xtc" if info.compression == "xtc" else info.layout
+        container = own if own in CONTAINERS else "ncdf"
+    if container not in CONTAINERS:
+        raise PlanError(f"--container is {container!r}; it may be {', '.join(CONTAINERS)}")
+    plan = native_plan(container, info, options)
+    n_segments = options.segments
+    if n_segments is None:
+        wanted = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
+        n_segments = min(max(wanted, 1), info.n_frames)
+    if not 1 <= n_segments <= info.n_frames:
+        raise PlanError(
+            f"{info.path}: {n_segments} segments asked for, but it has {info.n_frames} frames, so "
+            f"there can be 1 to {info.n_frames}"
+        )
+    sizes = even_split(info.n_frames, n_segments)
+    header_nbytes = encoder_of(container, plan).header_nbytes
+    return plan.replace(
+        layout="segments",
+        segment_frames=sizes,
+        piece_frames=min(plan.piece_frames, sizes[0]),
+        n_files=n_segments,
+        nbytes=plan.nbytes + (n_segments - 1) * header_nbytes,
+    )
+
+
+def describe_segment(
+    folder: Path, number: int, container: str, first_frame: int, crc: int
+) -> tuple[Segment, TrajectoryInfo]:
+    """Open a finished segment, as a reader will, and return what the manifest says of it.
+
+    This also puts its index beside it, and proves that it can be read.
+    """
+    file = segment_name(number, container)
+    with layout_class(container)(folder / file) as layout:
+        info = layout.info
+    segment = Segment(file, first_frame, info.n_frames, info.nbytes, crc, info.time_first_ps)
+    return segment, info
+
+
+def write_manifest(
+    folder: Path,
+    plan: LayoutPlan,
+    meta: OutputMeta,
+    segments: Sequence[Segment],
+    *,
+    time_last_ps: float,
+    has_box: bool,
+) -> None:
+    """Write the manifest, which makes the folder a trajectory."""
+    manifest = manifest_of(
+        plan,
+        meta,
+        has_box=has_box,
+        container=plan.container,
+        time_last_ps=time_last_ps,
+        segments=[
+            {name: getattr(segment, name) for name in Segment.__slots__} for segment in segments
+        ],
+    )
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+class SegmentsWriter(LayoutWriter):
+    """Writes ``NAME.segments/``.
+
+    Every worker stores its own pieces: in place, where frames have one size; XTC pieces that are
+    not a whole segment lie beside it as parts, which the owner joins when all have come.
+    """
+
+    def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
+        super().__init__(path, plan, meta)
+        assert plan.container is not None
+        self.container = plan.container
+        self.notes: list[str] = list(plan.notes)
+        self._encoder = encoder_of(plan.container, plan)
+        self._firsts = np.cumsum((0, *plan.segment_frames)).tolist()
+        self._receipts: dict[int, dict[int, Receipt]] = {}
+        self._done: dict[int, Segment] = {}
+        self._time_last_ps = 0.0
+        self._has_box = False
+
+    @classmethod
+    def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+        """Plan the segments; see `plan_segments`."""
+        return plan_segments(info, options)
+
+    @property
+    def parallel_store(self) -> bool:
+        """Every worker stores its own pieces."""
+        return True
+
+    def create(self) -> None:
+        """Make the folders and empty files."""
+        with output_errors(self.path):
+            self.path.mkdir()
+            for number in range(len(self.plan.segment_frames)):
+                file = self._file(number)
+                file.parent.mkdir(exist_ok=True)
+                file.touch()
+
+    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+        """Return the bytes of the piece; its key is its first frame."""
+        data = self._encoder.frames(block)
+        return [Stored(str(start), data, [crc32c(data)])]
+
+    def store(self, item: Stored) -> None:
+        """Write a piece into its segment, or beside it."""
+        start = int(item.key)
+        number = self._number(start)
+        frame = start - self._firsts[number]
+        path, offset = self._file(number), 0
+        if self._encoder.frame_nbytes is not None:
+            offset = self._encoder.header_nbytes + frame * self._encoder.frame_nbytes
+        elif frame:
+            path = self._part(number, start)
+            path.touch()
+        with output_errors(path), path.open("r+b", buffering=0) as file:
+            write_all(file.fileno(), np.frombuffer(item.data, np.uint8).data, offset)
+
+    def commit(self, receipt: Receipt) -> None:
+        """Take note of a piece; the last of a segment completes it."""
+        number = self._number(receipt.start)
+        received = self._receipts.setdefault(number, {})
+        received[receipt.start] = receipt
+        if sum(r.stop - r.start for r in received.values()) == self.plan.segment_frames[number]:
+            with output_errors(self._file(number)):
+                self._complete(number, [received[start] for start in sorted(received)])
+            del self._receipts[number]
+
+    def _complete(self, number: int, receipts: Sequence[Receipt]) -> None:
+        time = np.concatenate([receipt.time for receipt in receipts])
+        step = np.concatenate([receipt.step for receipt in receipts])
+        parts = [(receipt.crcs[str(receipt.start)][0], receipt.nbytes) for receipt in receipts]
+        with self._file(number).open("r+b", buffering=0) as file:
+            header = self._encoder.header(time, step)
+            write_all(file.fileno(), header, 0)
+            if self._encoder.frame_nbytes is None:
+                self._join(number, file.fileno(), receipts)
+        crc = combine_all([(crc32c(header), len(header)), *parts])
+        lost = self._encoder.lost(time, step)
+        if lost is not None and lost not in self.notes:
+            self.notes.append(lost)
+        self._has_box = self._has_box or any(bool(receipt.box.any()) for receipt in receipts)
+        segment, info = describe_segment(
+            self.path, number, self.container, self._firsts[number], crc
+        )
+        self._done[number] = segment
+        if segment.stop == self.plan.n_frames:
+            self._time_last_ps = info.time_last_ps
+
+    def _join(self, number: int, fd: int, receipts: Sequence[Receipt]) -> None:
+        """Append the parts of an XTC segment to its first piece."""
+        at = receipts[0].nbytes
+        for receipt in receipts[1:]:
+            part = self._part(number, receipt.start)
+            with part.open("rb", buffering=0) as file:
+                copy_bytes(file.fileno(), 0, receipt.nbytes, fd, at)
+            part.unlink()
+            at += receipt.nbytes
+
+    def finish(self) -> None:
+        """Check that every segment is complete, and write the manifest."""
+        missing = [n for n in range(len(self.plan.segment_frames)) if n not in self._done]
+        if missing:
+            raise OutputError(
+                f"{self.path}: {len(missing)} segments are incomplete, the first being "
+                f"{segment_name(missing[0], self.container)}; convert anew"
+            )
+        with output_errors(self.path):
+            write_manifest(
+                self.path,
+                self.plan,
+                self.meta,
+                [self._done[number] for number in sorted(self._done)],
+                time_last_ps=self._time_last_ps,
+                has_box=self._has_box,
+            )
+
+    def _number(self, frame: int) -> int:
+        return bisect_right(self._firsts, frame) - 1
+
+    def _file(self, number: int) -> Path:
+        return self.path / segment_name(number, self.container)
+
+    def _part(self, number: int, start: int) -> Path:
+        file = self._file(number)
+        return file.with_name(f"{file.name}.part-{start}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what only the owner needs."""
+        return {**super().__getstate__(), "_receipts": {}, "_done": {}}
