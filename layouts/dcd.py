@@ -184,7 +184,8 @@ class DCDLayout(Layout):
             wanted = None if atoms is None else atoms - low
             self._read_range(start, stop, int(low), int(high), wanted, block.positions)
             return
-        for first, last in batches(start, stop, header.frame_nbytes(header.n_atoms)):
+        frame_nbytes = header.frame_nbytes(header.n_atoms)
+        for first, last in batches(start, stop, frame_nbytes, frame_nbytes):
             rows = self._frame_rows(first, last)
             out = slice(first - start, last - start)
             self._boxes_into(rows, block.box[out], first)
@@ -204,7 +205,7 @@ class DCDLayout(Layout):
         """Read atoms ``low:high`` alone, and of these `atoms`."""
         header = self._header
         nbytes, stride = 4 * (high - low), header.frame_nbytes(header.n_atoms)
-        for first, last in batches(start, stop, 3 * nbytes):
+        for first, last in batches(start, stop, stride, nbytes):
             planes = np.empty((last - first, 3, high - low), f"{header.order}f4")
             for axis in range(3):
                 offset = header.frame_offset(first) + header.cell_nbytes + 4 * low
@@ -226,7 +227,8 @@ class DCDLayout(Layout):
         if start == 0:
             self._read_boxes(0, 1, block.box[:1])
         begin = max(start, 1)
-        for first, last in batches(begin, stop, header.frame_nbytes(header.n_free)):
+        frame_nbytes = header.frame_nbytes(header.n_free)
+        for first, last in batches(begin, stop, frame_nbytes, frame_nbytes):
             rows = self._frame_rows(first, last)
             out = slice(first - start, last - start)
             self._boxes_into(rows, block.box[out], first)
@@ -271,7 +273,7 @@ class DCDLayout(Layout):
             self._boxes_into(rows, boxes[:1], 0)
             start, boxes = 1, boxes[1:]
         stride = header.frame_nbytes(header.n_free)
-        for first, last in batches(start, stop, stride):
+        for first, last in batches(start, stop, stride, header.cell_nbytes):
             offset = header.frame_offset(first)
             rows = self._file.rows(offset, stride, last - first, header.cell_nbytes)
             self._boxes_into(rows, boxes[first - start : last - start], first)

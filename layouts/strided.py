@@ -28,8 +28,12 @@ def spare_gaps(unwanted_nbytes: int, n_gaps: int) -> bool:
     return unwanted_nbytes >= n_gaps * GAP_NBYTES
 
 
-def batches(start: int, stop: int, row_nbytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of consecutive pieces of ``start:stop`` that are read at one go."""
+def batches(start: int, stop: int, stride: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of consecutive pieces of ``start:stop`` that are read at one go.
+
+    `stride` and `nbytes` are what `PositionalFile.rows` will be given.
+    """
+    row_nbytes = nbytes if spare_gaps(stride - nbytes, 1) else stride
     step = max(1, BATCH_NBYTES // max(1, row_nbytes))
     for first in range(start, stop, step):
         yield first, min(first + step, stop)
@@ -73,6 +77,10 @@ class Rows:
             offset=offset,
             strides=(self.stride, *strides),
         )
+
+    def part(self, first: int, last: int) -> Rows:
+        """Return records ``first:last`` of these, without a copy."""
+        return Rows(self.buffer[first * self.stride :], last - first, self.stride)
 
 
 class PositionalFile:

@@ -83,7 +83,9 @@ class _Identity:
         return cls(status.st_size, status.st_mtime_ns, zlib.crc32(tail, zlib.crc32(head)))
 
 
-def load_index(path: Path, scan: Callable[[Path], FrameIndex]) -> FrameIndex:
+def load_index(
+    path: Path, scan: Callable[[Path], FrameIndex], n_atoms: int | None = None
+) -> FrameIndex:
     """Return the frame index of `path`: a stored one that is still valid, or a new one.
 
     An index is valid while the file has the size, the modification time and the first and last
@@ -97,6 +99,8 @@ def load_index(path: Path, scan: Callable[[Path], FrameIndex]) -> FrameIndex:
         The trajectory file.
     scan
         Reads through the file and returns its index; called only if none is stored.
+    n_atoms
+        Where the caller knows it: an index with another number of atoms is not used.
 
     Returns
     -------
@@ -110,10 +114,10 @@ def load_index(path: Path, scan: Callable[[Path], FrameIndex]) -> FrameIndex:
     identity = _Identity.of(path)
     for where in index_paths(path):
         stored = _load(where, identity)
-        if stored is not None:
+        if stored is not None and n_atoms in (None, stored.n_atoms):
             return stored
     index = _from_mdanalysis(path)
-    if index is None:
+    if index is None or n_atoms not in (None, index.n_atoms):
         index = scan(path)
         # The file may grow while it is scanned: the index is then that of a file which is no more.
         if index.nbytes != identity.nbytes:

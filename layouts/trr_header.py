@@ -1,0 +1,118 @@
+"""The header of a TRR frame.
+
+XDR, so all big-endian: the magic number 1993, the string ``GMX_trn_file``, the sizes in bytes of
+ten parts, the number of atoms, step, an unused number, and time and lambda in the precision of the
+frame. Of the parts, box, virial, pressure, positions, velocities and forces follow in this order;
+facts as in GROMACS' xdrfile library (``xdrfile_trr.c``).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdio.core.errors import SourceError
+from mdio.core.frames import FIELDS
+
+__all__ = ["FIXED_NBYTES", "MAX_HEADER_NBYTES", "FrameHeader", "looks_like_trr", "parse_header"]
+
+START = struct.pack(">iii", 1993, 13, 12) + b"GMX_trn_file"
+SIZES = struct.Struct(">11i")
+"""ir, e, box, vir, pres, top, sym, x, v, f, and the number of atoms."""
+FIXED_NBYTES = len(START) + SIZES.size
+"""What is the same in all frames that hold the same parts: all before the step."""
+MAX_HEADER_NBYTES = FIXED_NBYTES + 8 + 16
+"""With time and lambda in double precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """What a TRR frame holds."""
+
+    n_atoms: int
+    itemsize: int
+    """Bytes of a number: 4 or 8."""
+    box_nbytes: int
+    """0 if there is no box."""
+    skipped_nbytes: int
+    """Virial and pressure, between the box and the positions."""
+    present: tuple[str, ...]
+    """Fields of a block that are there, in their order in the file."""
+
+    @property
+    def head_nbytes(self) -> int:
+        """Bytes before the box."""
+        return FIXED_NBYTES + 8 + 2 * self.itemsize
+
+    @property
+    def field_nbytes(self) -> int:
+        """Bytes of positions, of velocities or of forces."""
+        return 3 * self.n_atoms * self.itemsize
+
+    @property
+    def frame_nbytes(self) -> int:
+        """Bytes of the whole frame."""
+        head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
+        return head + len(self.present) * self.field_nbytes
+
+    def field_offset(self, name: str) -> int:
+        """Where a field begins in the frame."""
+        head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
+        return head + self.present.index(name) * self.field_nbytes
+
+
+def looks_like_trr(head: bytes) -> bool:
+    """Return whether `head` (24 bytes) begins a TRR file."""
+    return head == START
+
+
+def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
+    """Read a frame's header.
+
+    Parameters
+    ----------
+    raw
+        The first `FIXED_NBYTES` of the frame.
+    path, frame
+        For messages.
+
+    Raises
+    ------
+    SourceError
+        These are not the first bytes of a TRR frame.
+    """
+    if len(raw) < FIXED_NBYTES:
+        raise SourceError(
+            f"{path}: frame {frame} is truncated: found {len(raw)} bytes of its header, expected "
+            f"{FIXED_NBYTES}. Copy the file again, or cut off the last frame"
+        )
+    if not raw.startswith(START):
+        raise SourceError(
+            f"{path}: frame {frame} is damaged: begins with {raw[:8]!r}, expected {START[:8]!r}"
+        )
+    ir, e, box, vir, pres, top, sym, *fields, n_atoms = SIZES.unpack_from(raw, len(START))
+    itemsize = _itemsize(box, fields, n_atoms)
+    whole = {0, 3 * n_atoms * itemsize}
+    matrix = {0, 9 * itemsize}
+    if (
+        itemsize not in (4, 8)
+        or n_atoms < 1
+        or any((ir, e, top, sym))
+        or not {box, vir, pres} <= matrix
+        or not set(fields) <= whole
+    ):
+        raise SourceError(
+            f"{path}: frame {frame} is damaged: its header says {n_atoms} atoms and sizes of "
+            f"{fields} bytes for positions, velocities and forces, {box} for the box, "
+            f"{(vir, pres)} for virial and pressure, {(ir, e, top, sym)} for what is never there"
+        )
+    present = tuple(name for name, nbytes in zip(FIELDS, fields, strict=True) if nbytes)
+    return FrameHeader(n_atoms, itemsize, box, vir + pres, present)
+
+
+def _itemsize(box_nbytes: int, fields: list[int], n_atoms: int) -> int:
+    """Tell the precision as GROMACS does: by the box, else by the first array there is."""
+    if box_nbytes:
+        return box_nbytes // 9
+    return next((nbytes // max(1, 3 * n_atoms) for nbytes in fields if nbytes), 0)
