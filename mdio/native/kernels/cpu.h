@@ -1,0 +1,37 @@
+// Which instructions this processor has. The build names no processor, so that one binary runs on
+// all of them: functions for newer ones carry MDIO_TARGET and are called only where these say so.
+#pragma once
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define MDIO_X86 1
+#define MDIO_TARGET(features) __attribute__((target(features)))
+#include <immintrin.h>
+#else
+#define MDIO_X86 0
+#define MDIO_TARGET(features)
+#endif
+
+// For loops that are written once and compiled for both the plain and the newer instructions.
+#define MDIO_INLINE inline __attribute__((always_inline))
+
+namespace mdio {
+
+inline bool has_avx2() {
+#if MDIO_X86
+    static const bool found = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return found;
+#else
+    return false;
+#endif
+}
+
+inline bool has_crc32() {
+#if MDIO_X86
+    static const bool found = __builtin_cpu_supports("sse4.2");
+    return found;
+#else
+    return false;
+#endif
+}
+
+}  // namespace mdio

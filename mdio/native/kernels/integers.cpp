@@ -1,0 +1,167 @@
+// Coordinates as integers, differenced along the frames, and back.
+//
+// The arrays are worked through in runs of atoms, all frames of one run before the next: the sums
+// of a run stay in the first-level cache, and each frame's part is long enough to stream.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu.h"
+#include "kernels.h"
+
+namespace mdio {
+namespace {
+
+constexpr int64_t RUN = 4095;            // numbers, a whole number of atoms
+constexpr double LIMIT = 1073741824.0;  // 2**30: differences of smaller integers fit in int32
+
+struct Step {
+    double step;
+    MDIO_INLINE float decode(int32_t q) const { return float(double(q) * step); }
+    MDIO_INLINE double guess(float x) const { return double(x) / step; }
+};
+
+// XTC keeps rint(nm * precision); xdrfile multiplies by a float32 reciprocal, MDAnalysis by 10.
+struct Xtc {
+    float precision;
+    float inverse;
+    MDIO_INLINE float decode(int32_t q) const { return float(q) * inverse * 10.0f; }
+    MDIO_INLINE double guess(float x) const { return double(x) / 10 * double(precision); }
+};
+
+Xtc xtc(float precision) { return {precision, 1.0f / precision}; }
+
+// Integers of one run of numbers, and whether all are in range.
+template <class Code>
+MDIO_INLINE bool integers_of(const Code& code, const char* from, int64_t n, int32_t* q) {
+    int32_t bad = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        float x;
+        std::memcpy(&x, from + 4 * i, 4);
+        const double exact = std::rint(code.guess(x));
+        const bool fits = std::fabs(exact) < LIMIT;  // false for NaN
+        bad |= !fits;
+        q[i] = int32_t(fits ? exact : 0.0);
+    }
+    return !bad;
+}
+
+MDIO_INLINE bool same_bits(float one, const char* other) {
+    return std::memcmp(&one, other, 4) == 0;
+}
+
+// Whether every integer decodes to its number; where two roundings in float32 have moved a number
+// past the half, the integer beside the nearest one does.
+MDIO_INLINE bool settle(const Xtc& code, const char* from, int64_t n, int32_t* q) {
+    uint32_t missed = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        const float decoded = code.decode(q[i]);
+        uint32_t one, other;
+        std::memcpy(&one, &decoded, 4);
+        std::memcpy(&other, from + 4 * i, 4);
+        missed |= one ^ other;
+    }
+    if (!missed) return true;
+    for (int64_t i = 0; i < n; ++i) {
+        if (same_bits(code.decode(q[i]), from + 4 * i)) continue;
+        if (same_bits(code.decode(q[i] - 1), from + 4 * i))
+            q[i] -= 1;
+        else if (same_bits(code.decode(q[i] + 1), from + 4 * i))
+            q[i] += 1;
+        else
+            return false;
+        if (std::abs(q[i]) >= int32_t(LIMIT)) return false;
+    }
+    return true;
+}
+
+MDIO_INLINE bool settle(const Step&, const char*, int64_t, int32_t*) { return true; }
+
+template <class Code>
+MDIO_INLINE bool quantise(const Frames& positions, const Code& code, int32_t* deltas) {
+    const int64_t width = 3 * positions.n_atoms;
+    int32_t before[RUN], now[RUN];
+    for (int64_t start = 0; start < width; start += RUN) {
+        const int64_t n = std::min(RUN, width - start);
+        std::fill(before, before + n, 0);
+        for (int64_t f = 0; f < positions.n_frames; ++f) {
+            const char* from = positions.data + f * positions.stride + 4 * start;
+            if (!integers_of(code, from, n, now) || !settle(code, from, n, now)) return false;
+            int32_t* to = deltas + f * width + start;
+            for (int64_t i = 0; i < n; ++i) {
+                to[i] = now[i] - before[i];
+                before[i] = now[i];
+            }
+        }
+    }
+    return true;
+}
+
+MDIO_INLINE uint32_t integer(const char* from, int64_t i) {
+    uint32_t q;
+    std::memcpy(&q, from + 4 * i, 4);
+    return q;
+}
+
+template <class Code>
+MDIO_INLINE void dequantise(const char* deltas, int64_t n_atoms, const Code& code,
+                            const Output& out, const int64_t* atoms, int64_t first, int64_t last) {
+    const int64_t width = 3 * n_atoms;
+    uint32_t sums[RUN];  // unsigned: they may wrap around
+    for (int64_t start = 0; start < 3 * out.n_atoms; start += RUN) {
+        const int64_t n = std::min(RUN, 3 * out.n_atoms - start);
+        std::fill(sums, sums + n, 0);
+        for (int64_t f = 0; f < last; ++f) {
+            const char* from = deltas + 4 * f * width;
+            if (atoms)
+                for (int64_t i = 0; i < n; i += 3)
+                    for (int64_t axis = 0; axis < 3; ++axis)
+                        sums[i + axis] += integer(from, 3 * atoms[(start + i) / 3] + axis);
+            else
+                for (int64_t i = 0; i < n; ++i) sums[i] += integer(from, start + i);
+            if (f < first) continue;
+            char* to = out.data + (f - first) * out.stride + 4 * start;
+            for (int64_t i = 0; i < n; ++i) {
+                const float x = code.decode(int32_t(sums[i]));
+                std::memcpy(to + 4 * i, &x, 4);
+            }
+        }
+    }
+}
+
+template <class Code>
+MDIO_TARGET("avx2,fma")
+bool quantise_avx2(const Frames& positions, const Code& code, int32_t* deltas) {
+    return quantise(positions, code, deltas);
+}
+
+template <class Code>
+MDIO_TARGET("avx2,fma")
+void dequantise_avx2(const char* deltas, int64_t n_atoms, const Code& code, const Output& out,
+                     const int64_t* atoms, int64_t first, int64_t last) {
+    dequantise(deltas, n_atoms, code, out, atoms, first, last);
+}
+
+}  // namespace
+
+bool quantise_deltas(const Frames& positions, double step, int32_t* deltas) {
+    return (has_avx2() ? quantise_avx2<Step> : quantise<Step>)(positions, {step}, deltas);
+}
+
+bool quantise_xtc(const Frames& positions, float precision, int32_t* deltas) {
+    return (has_avx2() ? quantise_avx2<Xtc> : quantise<Xtc>)(positions, xtc(precision), deltas);
+}
+
+void dequantise_deltas(const char* deltas, int64_t n_atoms, double step, const Output& out,
+                       const int64_t* atoms, int64_t first, int64_t last) {
+    (has_avx2() ? dequantise_avx2<Step> : dequantise<Step>)(deltas, n_atoms, {step}, out, atoms,
+                                                            first, last);
+}
+
+void dequantise_xtc(const char* deltas, int64_t n_atoms, float precision, const Output& out,
+                    const int64_t* atoms, int64_t first, int64_t last) {
+    (has_avx2() ? dequantise_avx2<Xtc> : dequantise<Xtc>)(deltas, n_atoms, xtc(precision), out,
+                                                          atoms, first, last);
+}
+
+}  // namespace mdio

@@ -1,0 +1,50 @@
+// The kernels: pointers in, numbers out. Shapes, dtypes and indices have been checked in Python
+// (mdio/core/kernel_checks.py); mdio/core/kernels.py says what each does.
+//
+// Frames are `stride` bytes apart and need no alignment; within one, an atom is three float32.
+// `atoms` is null for all atoms, else `n_out` indices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace mdio {
+
+struct Frames {
+    const char* data;
+    int64_t n_frames;
+    int64_t n_atoms;
+    int64_t stride;
+};
+
+struct Output {
+    char* data;
+    int64_t n_atoms;
+    int64_t stride;
+};
+
+uint32_t crc32c(const void* data, size_t nbytes, uint32_t value);
+
+// Axes are `axis_stride` bytes apart, frames `stride`; contiguous along the atoms.
+void planar_to_xyz(const Frames& planar, int64_t axis_stride, const Output& out,
+                   const int64_t* atoms, bool swap);
+void copy_atoms(const Frames& src, const Output& out, const int64_t* atoms, bool swap,
+                float scale);
+
+// `deltas` is contiguous (frames, atoms, 3) int32; it need not be aligned where it is only read.
+// The quantising ones return whether it could be done.
+bool quantise_deltas(const Frames& positions, double step, int32_t* deltas);
+bool quantise_xtc(const Frames& positions, float precision, int32_t* deltas);
+void dequantise_deltas(const char* deltas, int64_t n_atoms, double step, const Output& out,
+                       const int64_t* atoms, int64_t first, int64_t last);
+void dequantise_xtc(const char* deltas, int64_t n_atoms, float precision, const Output& out,
+                    const int64_t* atoms, int64_t first, int64_t last);
+
+void shuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out);
+void unshuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out);
+
+// `reference` is contiguous (atoms, 3); `weights` may be null.
+void rmsd(const Frames& positions, const double* reference, const double* weights, bool superpose,
+          double* out);
+
+}  // namespace mdio

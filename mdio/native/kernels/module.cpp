@@ -1,0 +1,143 @@
+// Python's view of the kernels: takes arrays apart, lets go of the GIL, calls.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+
+#include "kernels.h"
+
+namespace py = pybind11;
+using Array = py::array;
+using Atoms = std::optional<py::array>;
+
+namespace {
+
+mdio::Frames frames(const Array& array) {
+    return {static_cast<const char*>(array.data()), array.shape(0), array.shape(1),
+            array.strides(0)};
+}
+
+mdio::Output output(Array& array) {
+    return {static_cast<char*>(array.mutable_data()), array.shape(1), array.strides(0)};
+}
+
+const int64_t* indices(const Atoms& atoms) {
+    return atoms ? static_cast<const int64_t*>(atoms->data()) : nullptr;
+}
+
+struct Bytes {
+    py::buffer_info info;
+    explicit Bytes(const py::buffer& buffer) : info(buffer.request()) {}
+    uint8_t* data() const { return static_cast<uint8_t*>(info.ptr); }
+    size_t size() const { return size_t(info.size); }
+};
+
+uint32_t crc32c(const py::buffer& buffer, uint32_t value) {
+    const Bytes bytes(buffer);
+    py::gil_scoped_release unlocked;
+    return mdio::crc32c(bytes.data(), bytes.size(), value);
+}
+
+std::vector<uint32_t> crc32c_many_of(const Bytes& bytes, size_t nbytes_each) {
+    py::gil_scoped_release unlocked;
+    std::vector<uint32_t> sums;
+    for (size_t start = 0; start < bytes.size(); start += nbytes_each)
+        sums.push_back(mdio::crc32c(bytes.data() + start,
+                                    std::min(nbytes_each, bytes.size() - start), 0));
+    return sums;
+}
+
+py::list crc32c_many(const py::buffer& buffer, size_t nbytes_each) {
+    py::list sums;
+    for (uint32_t sum : crc32c_many_of(Bytes(buffer), nbytes_each)) sums.append(sum);
+    return sums;
+}
+
+void planar_to_xyz(const Array& planar, Array out, const Atoms& atoms, bool swap) {
+    const mdio::Frames from = {static_cast<const char*>(planar.data()), planar.shape(0),
+                               planar.shape(2), planar.strides(0)};
+    const int64_t axis_stride = planar.strides(1);
+    const mdio::Output to = output(out);
+    const int64_t* picked = indices(atoms);
+    py::gil_scoped_release unlocked;
+    mdio::planar_to_xyz(from, axis_stride, to, picked, swap);
+}
+
+void copy_atoms(const Array& src, Array out, const Atoms& atoms, bool swap, double scale) {
+    const mdio::Frames from = frames(src);
+    const mdio::Output to = output(out);
+    const int64_t* picked = indices(atoms);
+    py::gil_scoped_release unlocked;
+    mdio::copy_atoms(from, to, picked, swap, float(scale));
+}
+
+template <class Number, bool (*quantise)(const mdio::Frames&, Number, int32_t*)>
+py::object quantised(const Array& positions, double number) {
+    py::array_t<int32_t> deltas({positions.shape(0), positions.shape(1), py::ssize_t(3)});
+    const mdio::Frames from = frames(positions);
+    int32_t* to = deltas.mutable_data();
+    bool done;
+    {
+        py::gil_scoped_release unlocked;
+        done = quantise(from, Number(number), to);
+    }
+    return done ? py::object(deltas) : py::none();
+}
+
+template <class Number,
+          void (*dequantise)(const char*, int64_t, Number, const mdio::Output&, const int64_t*,
+                             int64_t, int64_t)>
+void dequantised(const Array& deltas, double number, Array out, const Atoms& atoms, int64_t first,
+                 int64_t last) {
+    const auto* from = static_cast<const char*>(deltas.data());
+    const int64_t n_atoms = deltas.shape(1);
+    const mdio::Output to = output(out);
+    const int64_t* picked = indices(atoms);
+    py::gil_scoped_release unlocked;
+    dequantise(from, n_atoms, Number(number), to, picked, first, last);
+}
+
+py::bytes shuffle(const py::buffer& buffer, size_t itemsize) {
+    const Bytes bytes(buffer);
+    py::bytes shuffled(nullptr, bytes.size());
+    auto* to = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(shuffled.ptr()));
+    {
+        py::gil_scoped_release unlocked;
+        mdio::shuffle(bytes.data(), bytes.size(), itemsize, to);
+    }
+    return shuffled;
+}
+
+void unshuffle(const py::buffer& buffer, size_t itemsize, const py::buffer& out) {
+    const Bytes from(buffer), to(out);
+    py::gil_scoped_release unlocked;
+    mdio::unshuffle(from.data(), from.size(), itemsize, to.data());
+}
+
+void rmsd(const Array& positions, const Array& reference, const Atoms& weights, bool superpose,
+          Array out) {
+    const mdio::Frames from = frames(positions);
+    const auto* fixed = static_cast<const double*>(reference.data());
+    const auto* weight = weights ? static_cast<const double*>(weights->data()) : nullptr;
+    auto* to = static_cast<double*>(out.mutable_data());
+    py::gil_scoped_release unlocked;
+    mdio::rmsd(from, fixed, weight, superpose, to);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_kernels, module) {
+    module.doc() = "Native twins of mdio.core.kernels_numpy; call them through mdio.core.kernels.";
+    module.def("crc32c", crc32c);
+    module.def("crc32c_many", crc32c_many);
+    module.def("planar_to_xyz", planar_to_xyz);
+    module.def("copy_atoms", copy_atoms);
+    module.def("quantise_deltas", quantised<double, mdio::quantise_deltas>);
+    module.def("quantise_xtc", quantised<float, mdio::quantise_xtc>);
+    module.def("dequantise_deltas", dequantised<double, mdio::dequantise_deltas>);
+    module.def("dequantise_xtc", dequantised<float, mdio::dequantise_xtc>);
+    module.def("shuffle", shuffle);
+    module.def("unshuffle", unshuffle);
+    module.def("rmsd", rmsd);
+}
