@@ -1,0 +1,140 @@
+"""Dihedral angles of a protein as features: cosine and sine of phi, psi, chi1 in every frame."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.analysis.kernel import Kernel, Prepared
+from mdio.analysis.system import System
+from mdio.core.errors import PlanError
+from mdio.core.frames import FrameBlock
+
+__all__ = ["Dihedrals"]
+
+BACKBONE = ("phi", "psi")
+ANGLES = (*BACKBONE, "chi1")
+
+
+@dataclass(frozen=True)
+class Dihedrals(Kernel):
+    """Cosine and sine of dihedral angles: (F, 2 x angles) float64.
+
+    Columns go by residue, then in the order phi, psi, chi1, then cosine before sine. Residues that
+    lack one of the backbone angles asked for (the ends of chains) are left out; chi1 is there
+    where the residue has it.
+
+    Parameters
+    ----------
+    select
+        Whose residues, in MDAnalysis' selection language.
+    angles
+        Of ``phi``, ``psi``, ``chi1``.
+    """
+
+    select: str = "protein"
+    angles: Sequence[str] = BACKBONE
+
+    def prepare(self, system: System) -> Prepared:
+        """Find the four atoms of each angle."""
+        unknown = [name for name in self.angles if name not in ANGLES]
+        if unknown or not self.angles:
+            raise PlanError(f"the angles are {list(self.angles)}; choose from {', '.join(ANGLES)}")
+        residues = _residues(system, self.select)
+        found: dict[str, list[Any]] = {
+            name: getattr(residues, f"{name}_selections")()
+            for name in ANGLES
+            if name in self.angles
+        }
+        quads, labels = [], []
+        for at, residue in enumerate(residues):
+            groups = {name: groups[at] for name, groups in found.items()}
+            if any(groups.get(name, residue) is None for name in BACKBONE):
+                continue
+            for name, group in groups.items():
+                if group is not None:
+                    quads.append(group.indices)
+                    where = f"{name}:{residue.segid}:{residue.resname}{residue.resid}"
+                    labels += [f"cos({where})", f"sin({where})"]
+        if not quads:
+            raise PlanError(f"no residue of {self.select!r} has the angles {list(self.angles)}")
+        indices = system.to_layout(np.array(quads, dtype=np.int64).ravel(), self.select)
+        atoms, local = np.unique(indices, return_inverse=True)
+        function = partial(dihedrals_of_block, quads=local.reshape(-1, 4))
+        return Prepared(function, atoms, labels=labels)
+
+
+def _residues(system: System, select: str) -> Any:
+    from MDAnalysis.exceptions import NoDataError, SelectionError
+
+    try:
+        residues = system.universe.select_atoms(select).residues
+    except (SelectionError, NoDataError, AttributeError, ValueError) as error:
+        raise PlanError(f"cannot select {select!r} ({error})") from error
+    if not len(residues):
+        raise PlanError(f"no atom is selected by {select!r}")
+    return residues
+
+
+def dihedrals_of_block(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return cosines and sines of the angles that `quads` (n, 4) name, in every frame of a block.
+
+    Periodic boxes count as they do in MDAnalysis: each bond is taken to the nearest image.
+    """
+    theta = np.empty((block.n_frames, len(quads)))
+    corners = [block.positions[:, quads[:, corner]] for corner in range(4)]
+    for first, beyond, box in _runs_of_boxes(corners, block.box):
+        _angles([corner[first:beyond] for corner in corners], box, theta[first:beyond])
+    values = np.empty((block.n_frames, 2 * len(quads)))
+    np.cos(theta, out=values[:, 0::2])
+    np.sin(theta, out=values[:, 1::2])
+    return values
+
+
+def _angles(
+    corners: Sequence[NDArray[np.float32]],
+    box: NDArray[np.float32] | None,
+    out: NDArray[np.float64],
+) -> None:
+    from MDAnalysis.lib.distances import calc_dihedrals
+
+    flat = [np.ascontiguousarray(corner).reshape(-1, 3) for corner in corners]
+    calc_dihedrals(*flat, box=box, result=out.reshape(-1))
+
+
+def _runs_of_boxes(
+    corners: Sequence[NDArray[np.float32]], box: NDArray[np.float32]
+) -> list[tuple[int, int, NDArray[np.float32] | None]]:
+    """Return runs of frames (first, beyond, box) that can be computed in one call.
+
+    A box only matters where a bond reaches through it. Mostly none does, and then all frames go
+    into one call although each has a box of its own.
+    """
+    n_frames = len(box)
+    longest = max(float(np.abs(b - a).max(initial=0.0)) for a, b in itertools.pairwise(corners))
+    if not box.any() or _holds_bonds(box, longest):
+        return [(0, n_frames, None)]
+    changes = np.flatnonzero((box[1:] != box[:-1]).any(axis=1)) + 1
+    edges = [0, *changes.tolist(), n_frames]
+    return [(a, b, box[a] if box[a].any() else None) for a, b in itertools.pairwise(edges)]
+
+
+def _holds_bonds(box: NDArray[np.float32], longest: float) -> bool:
+    """Return whether no vector with components up to `longest` has a nearer image.
+
+    A vector shorter than half the shortest height of the cell is the shortest of its images.
+    """
+    lengths = box[:, :3].astype(np.float64)
+    cosines = np.cos(np.radians(box[:, 3:].astype(np.float64)))
+    volume = 1 - np.square(cosines).sum(axis=1) + 2 * cosines.prod(axis=1)
+    sines = np.sin(np.radians(box[:, 3:].astype(np.float64)))
+    if not (lengths.min() > 0 and volume.min() > 0 and sines.min() > 0):
+        return False
+    heights = lengths * np.sqrt(volume)[:, None] / sines
+    return bool(np.sqrt(3.0) * longest < 0.49 * heights.min())

@@ -1,0 +1,151 @@
+"""The contract of a kernel: what is computed for each frame, and what it needs for that."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.analysis.reducers import Reducer, Stack
+from mdio.analysis.system import AtomIndices, System
+from mdio.core.blocks import block_name
+from mdio.core.errors import BlockError, PlanError
+from mdio.core.frames import FrameBlock
+
+__all__ = ["BlockFunction", "Kernel", "Prepared", "UserKernel", "as_kernel", "check_rows"]
+
+BlockFunction = Callable[[FrameBlock], NDArray[Any]]
+"""From the frames of a block to an array with one row a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A kernel that knows its system: what travels to the workers."""
+
+    function: BlockFunction
+    """Called with blocks of just `atoms`; pickles."""
+    atoms: AtomIndices | None = None
+    """Indices into the layout's atoms, the only ones that are read; None = all."""
+    reducer: Reducer = field(default_factory=Stack)
+    fields: tuple[str, ...] = ("positions",)
+    """Which per-atom arrays it looks at."""
+    labels: Sequence[str] = ()
+    """Names of the columns of its rows, where they have any."""
+
+
+class Kernel(ABC):
+    """What to compute: a small value, without any data of the trajectory."""
+
+    fields: tuple[str, ...] = ("positions",)
+    """Which per-atom arrays it looks at."""
+
+    @abstractmethod
+    def prepare(self, system: System) -> Prepared:
+        """Find the atoms, the reference and whatever else can be known beforehand.
+
+        Raises
+        ------
+        PlanError, SourceError
+            A selection or topology that does not fit.
+        """
+
+
+@dataclass(frozen=True)
+class UserKernel(Kernel):
+    """A user's own function over blocks of frames.
+
+    Parameters
+    ----------
+    function
+        Takes a `FrameBlock`, returns an array with one row a frame. The block's arrays are used
+        again for the next block: what is returned is copied if it is a view of them, what the
+        function keeps beyond the call it must copy itself.
+    select
+        The atoms that the block has, in MDAnalysis' selection language; all by default.
+    fields
+        Which per-atom arrays the block has, where the trajectory has them.
+    """
+
+    function: BlockFunction
+    select: str | None = None
+    fields: tuple[str, ...] = ("positions",)
+
+    def prepare(self, system: System) -> Prepared:
+        """Find the atoms."""
+        return Prepared(self.function, system.select(self.select), fields=self.fields)
+
+    @classmethod
+    def from_address(cls, address: str, select: str | None = None) -> UserKernel:
+        """Import the function that ``module:function`` names, also from the working folder.
+
+        Raises
+        ------
+        PlanError
+            There is no such module or function.
+        """
+        module_name, _, name = address.partition(":")
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        try:
+            function = getattr(import_module(module_name), name)
+        except ImportError as error:
+            raise PlanError(
+                f"{address}: cannot import {module_name!r} ({error}); put the file "
+                f"{module_name}.py in this folder or on PYTHONPATH"
+            ) from error
+        except AttributeError as error:
+            raise PlanError(
+                f"{address}: the module {module_name!r} has no function {name!r}"
+            ) from error
+        if not callable(function):
+            raise PlanError(f"{address}: {name!r} is no function")
+        return cls(function, select)
+
+
+def as_kernel(kernel: Kernel | BlockFunction, select: str | None = None) -> Kernel:
+    """Return `kernel`, or make one of a function and the atoms that it shall get.
+
+    Raises
+    ------
+    PlanError
+        `kernel` is neither, or `select` is given besides a kernel, which has its own.
+    """
+    if isinstance(kernel, Kernel):
+        if select is not None:
+            raise PlanError(f"give the selection to the kernel: {type(kernel).__name__}(select=)")
+        return kernel
+    if not callable(kernel) or isinstance(kernel, type):
+        raise PlanError(
+            f"the kernel is {kernel!r}; give one of mdio's, or a function that takes a FrameBlock "
+            "and returns an array with one row a frame"
+        )
+    return UserKernel(kernel, select)
+
+
+def check_rows(rows: Any, run: range, function: BlockFunction) -> NDArray[Any]:
+    """Return `rows` as an array if there is one for each frame of `run`.
+
+    Raises
+    ------
+    BlockError
+        Saying what came and what should have come.
+    """
+    found = np.asarray(rows)
+    if found.ndim < 1 or len(found) != len(run) or found.dtype == object:
+        name = getattr(function, "__name__", type(function).__name__)
+        what = f"an array of shape {found.shape}"
+        if found.dtype == object:
+            what = "None" if rows is None else f"{type(rows).__name__}, which is no array"
+        raise BlockError(
+            f"{block_name(run)}: {name} returned {what} for a block of {len(run)} frames; "
+            "return an array with one row a frame, such as block.positions[:, 0]"
+        )
+    return found

@@ -1,0 +1,168 @@
+"""How the results of blocks become one result: associative, whatever the partition.
+
+A reducer turns the rows of some frames into a state (`lift`), joins the state of earlier frames
+with that of later ones (`merge`), and turns the state of all frames into the result (`finish`).
+States are what workers send, so that an average needs no row to travel. Reducers keep nothing
+themselves and pickle.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mdio.core.errors import PlanError
+
+__all__ = ["Histogram", "Mean", "Reducer", "Stack", "StandardDeviation", "Sum", "Variance"]
+
+Rows = NDArray[Any]
+State = tuple[Any, ...]
+
+
+class Reducer(ABC):
+    """What to do with rows, of which there is one a frame."""
+
+    @abstractmethod
+    def lift(self, rows: Rows) -> State:
+        """Return the state of some frames (at least one).
+
+        Parameters
+        ----------
+        rows : (F, ...) array
+            May be overwritten after the call.
+        """
+
+    @abstractmethod
+    def merge(self, earlier: State, later: State) -> State:
+        """Return the state of both; may use up the arguments."""
+
+    @abstractmethod
+    def finish(self, state: State) -> Rows:
+        """Return the result."""
+
+
+class Stack(Reducer):
+    """All rows in order: (F, ...)."""
+
+    def lift(self, rows: Rows) -> State:
+        """Keep a copy of the rows."""
+        return ([np.array(rows)],)
+
+    def merge(self, earlier: State, later: State) -> State:
+        """Put the later rows behind the earlier ones."""
+        earlier[0].extend(later[0])
+        return earlier
+
+    def finish(self, state: State) -> Rows:
+        """Return all rows in one array."""
+        parts = state[0]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+class Sum(Reducer):
+    """The sum over all frames; float64 for floats, int64 for whole numbers."""
+
+    def lift(self, rows: Rows) -> State:
+        """Sum over the frames."""
+        return (_wide(rows).sum(axis=0),)
+
+    def merge(self, earlier: State, later: State) -> State:
+        """Add."""
+        return (earlier[0] + later[0],)
+
+    def finish(self, state: State) -> Rows:
+        """Return the sum."""
+        return np.asarray(state[0])
+
+
+class _Moments(Reducer):
+    """Number of frames, mean, and sum of squared deviations from it, in float64.
+
+    Merged as in Chan, Golub & LeVeque 1983 (10.1080/00031305.1983.10483115), which loses no digits
+    where the mean is far larger than the deviations.
+    """
+
+    def lift(self, rows: Rows) -> State:
+        """Return the moments of some frames."""
+        wide = np.asarray(rows, dtype=np.float64)
+        mean = wide.mean(axis=0)
+        return len(wide), mean, np.square(wide - mean).sum(axis=0)
+
+    def merge(self, earlier: State, later: State) -> State:
+        """Return the moments of both."""
+        (n_a, mean_a, squares_a), (n_b, mean_b, squares_b) = earlier, later
+        n = n_a + n_b
+        delta = mean_b - mean_a
+        mean = mean_a + delta * (n_b / n)
+        return n, mean, squares_a + squares_b + np.square(delta) * (n_a * n_b / n)
+
+
+class Mean(_Moments):
+    """The mean over all frames."""
+
+    def finish(self, state: State) -> Rows:
+        """Return the mean."""
+        return np.asarray(state[1])
+
+
+class Variance(_Moments):
+    """The variance over all frames (divided by the number of frames)."""
+
+    def finish(self, state: State) -> Rows:
+        """Return the variance."""
+        return np.asarray(state[2] / state[0])
+
+
+class StandardDeviation(_Moments):
+    """The standard deviation over all frames.
+
+    Parameters
+    ----------
+    norm
+        Whether to sum the variance over the last axis first: the fluctuation of a vector.
+    """
+
+    def __init__(self, *, norm: bool = False) -> None:
+        self.norm = norm
+
+    def finish(self, state: State) -> Rows:
+        """Return the standard deviation."""
+        variance = state[2] / state[0]
+        return np.asarray(np.sqrt(variance.sum(axis=-1) if self.norm else variance))
+
+
+class Histogram(Reducer):
+    """How many numbers of all rows lie between edges: (len(edges) - 1,) int64.
+
+    Parameters
+    ----------
+    edges
+        Ascending; as `numpy.histogram`, the last edge belongs to its bin.
+    """
+
+    def __init__(self, edges: ArrayLike) -> None:
+        self.edges = np.asarray(edges, dtype=np.float64)
+        if self.edges.ndim != 1 or self.edges.size < 2 or not np.all(np.diff(self.edges) > 0):
+            raise PlanError("a histogram needs a list of at least two ascending edges")
+
+    def lift(self, rows: Rows) -> State:
+        """Count."""
+        return (np.histogram(rows, self.edges)[0].astype(np.int64),)
+
+    def merge(self, earlier: State, later: State) -> State:
+        """Add."""
+        return (earlier[0] + later[0],)
+
+    def finish(self, state: State) -> Rows:
+        """Return the counts."""
+        return np.asarray(state[0])
+
+
+def _wide(rows: Rows) -> Rows:
+    kind = np.asarray(rows).dtype.kind
+    if kind in "biu":
+        return np.asarray(rows, dtype=np.int64)
+    return np.asarray(rows, dtype=np.complex128 if kind == "c" else np.float64)

@@ -1,0 +1,193 @@
+"""What a kernel can ask of the system that it will analyse."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.converters.selection import load_topology
+from mdio.core.errors import PlanError, SourceError
+from mdio.core.frames import FrameBlock
+from mdio.layouts.base import Layout
+from mdio.layouts.manifest import indices_from_runs
+
+if TYPE_CHECKING:
+    from MDAnalysis import Universe
+
+__all__ = ["System"]
+
+AtomIndices = NDArray[np.int64]
+
+
+class System:
+    """A trajectory and, if one was given, its topology, which is only read when it is asked for.
+
+    Parameters
+    ----------
+    layout
+        The trajectory.
+    top
+        Topology file, or an MDAnalysis Universe.
+    group
+        The stored atom group that `layout` reads; the topology may then be that of the group or
+        that of the full system.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        top: str | PathLike[str] | Universe | None = None,
+        group: str | None = None,
+    ) -> None:
+        self.layout = layout
+        self._top = top
+        self._group = group
+        self._universe: Any = None
+        self._stored: AtomIndices | None = None
+
+    @property
+    def has_topology(self) -> bool:
+        """Whether a topology was given."""
+        return self._top is not None
+
+    @property
+    def universe(self) -> Universe:
+        """The topology, as MDAnalysis has it.
+
+        Raises
+        ------
+        PlanError
+            None was given.
+        SourceError
+            It cannot be read, or does not fit the trajectory.
+        """
+        if self._universe is None:
+            if self._top is None:
+                raise PlanError(
+                    f"{self.layout.path}: this analysis needs a topology; name one with -s/--top"
+                )
+            self._universe = self._load(self._top)
+            self._stored = self._atoms_of_group(len(self._universe.atoms))
+        return self._universe
+
+    def select(self, selection: str | None) -> AtomIndices | None:
+        """Return the atoms that a selection means, as indices into the layout's atoms.
+
+        Parameters
+        ----------
+        selection
+            In MDAnalysis' selection language; None or ``all`` needs no topology.
+
+        Returns
+        -------
+        (n,) int64, or None for all
+
+        Raises
+        ------
+        PlanError
+            The selection is wrong or empty, reaches outside of the stored group, or there is no
+            topology.
+        """
+        if selection is None or selection.strip() == "all":
+            return None
+        from MDAnalysis.exceptions import SelectionError
+
+        try:
+            found = self.universe.select_atoms(selection).indices.astype(np.int64)
+        except (SelectionError, AttributeError, ValueError) as error:
+            raise PlanError(f"cannot select {selection!r} ({error})") from error
+        if not found.size:
+            raise PlanError(f"no atom of {self._top} is selected by {selection!r}")
+        return self.to_layout(found, selection)
+
+    def to_layout(self, atoms: AtomIndices, what: str) -> AtomIndices:
+        """Turn indices into the topology's atoms into indices into the layout's atoms.
+
+        Raises
+        ------
+        PlanError
+            The stored group that the layout reads lacks some of them; `what` names them.
+        """
+        if self._stored is None:
+            return atoms
+        order = np.argsort(self._stored, kind="stable")
+        members = self._stored[order]
+        at = np.minimum(np.searchsorted(members, atoms), members.size - 1)
+        n_missing = int(np.count_nonzero(members[at] != atoms))
+        if n_missing:
+            raise PlanError(
+                f"{self.layout.path}: {n_missing} of {len(atoms)} atoms of {what!r} are not in the "
+                f"stored group {self._group!r}; leave the group out, or select less"
+            )
+        return order[at].astype(np.int64)
+
+    def masses(self, atoms: AtomIndices | None) -> NDArray[np.float64]:
+        """Return the masses (u) of atoms of the layout.
+
+        Raises
+        ------
+        PlanError
+            There is no topology, or it has no masses and no elements to tell them from.
+        """
+        universe = self.universe
+        if not hasattr(universe.atoms, "masses"):
+            try:
+                universe.guess_TopologyAttrs(to_guess=["types", "masses"])
+            except (ValueError, AttributeError) as error:
+                raise PlanError(
+                    f"{self._top}: it has no masses ({error}); use a topology that has them"
+                ) from error
+        masses = np.asarray(universe.atoms.masses, dtype=np.float64)
+        if self._stored is not None:
+            masses = masses[self._stored]
+        return masses if atoms is None else masses[atoms]
+
+    def frame(self, number: int, atoms: AtomIndices | None) -> FrameBlock:
+        """Return one frame; a negative number counts from the end."""
+        n_frames = self.layout.info.n_frames
+        at = number + n_frames if number < 0 else number
+        if not 0 <= at < n_frames:
+            raise PlanError(
+                f"{self.layout.path}: reference frame {number} asked for, but it has {n_frames} "
+                f"frames; give -{n_frames} to {n_frames - 1}"
+            )
+        return self.layout.read(at, at + 1, atoms=atoms)
+
+    def _load(self, top: Any) -> Any:
+        """Return the Universe, checked against the layout or against the system behind its group.
+
+        A group's topology has as many atoms as the group, a full one as many as the full system.
+        """
+        if not isinstance(top, str | PathLike):
+            return top
+        manifest = self.layout.manifest
+        full = self.layout
+        if self._group is not None and manifest is not None:
+            from mdio.layouts.registry import open_layout
+
+            full = open_layout(self.layout.path)
+        try:
+            return load_topology(top, full)
+        except SourceError:
+            if full is self.layout:
+                raise
+            return load_topology(top, self.layout)
+        finally:
+            if full is not self.layout:
+                full.close()
+
+    def _atoms_of_group(self, n_atoms: int) -> AtomIndices | None:
+        """Return the layout's atoms as indices into the topology; None if they are the same."""
+        n_here = self.layout.info.n_atoms
+        manifest = self.layout.manifest
+        if self._group is not None and manifest is not None and n_atoms == manifest["n_atoms"]:
+            return indices_from_runs(manifest["group_atoms"][self._group])
+        if n_atoms != n_here:
+            raise SourceError(
+                f"{self.layout.path} has {n_here} atoms, but the topology {self._top} has "
+                f"{n_atoms}; give the topology that belongs to the trajectory"
+            )
+        return None

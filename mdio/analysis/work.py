@@ -1,0 +1,135 @@
+"""What one worker does with one block: read a little, compute it, read on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.analysis.kernel import Prepared, check_rows
+from mdio.analysis.reducers import State
+from mdio.core.blocks import sub_blocks
+from mdio.core.frames import FrameBlock
+from mdio.core.timing import BlockTiming, Stopwatch
+from mdio.layouts.base import Layout
+
+__all__ = ["BlockResult", "BlockWork", "NumberedBlock"]
+
+READ_NBYTES = 4 << 20
+"""Decoded bytes of whole frames that one read may span: few enough to stay in the cores' caches
+until they are computed, many enough that the cost of a call does not count."""
+
+DENSE_STEP = 2
+"""Up to this step (or the frames of a chunk, if more), frames in between are read and dropped."""
+
+NumberedBlock = tuple[int, range]
+
+
+@dataclass(slots=True)
+class BlockResult:
+    """What a worker sends back."""
+
+    state: State
+    time: NDArray[np.float64]
+    timing: BlockTiming
+
+
+class BlockWork:
+    """Reads and computes one block; opens the trajectory once in each process.
+
+    Memory stays bounded whatever the size of a block: a read fills one buffer, which is used again.
+
+    Parameters
+    ----------
+    layout
+        The trajectory.
+    prepared
+        What to compute.
+    opened_s
+        How long opening took, if `layout` is open already: the first block here accounts for it.
+    """
+
+    def __init__(self, layout: Layout, prepared: Prepared, opened_s: float = 0.0) -> None:
+        self.layout = layout
+        self.prepared = prepared
+        self._opened_s = opened_s
+        self._edges: NDArray[np.int64] | None = None
+        self._buffer: FrameBlock | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what belongs to this process."""
+        return {"layout": self.layout, "prepared": self.prepared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __call__(self, item: NumberedBlock) -> BlockResult:
+        """Compute one block.
+
+        Raises
+        ------
+        BlockError
+            The kernel's result has not one row a frame.
+        """
+        number, block = item
+        timing = BlockTiming(number, block.start, block.stop, block.step, len(block))
+        whole, watch = Stopwatch(), Stopwatch()
+        info = self.layout.info
+        if self._edges is None:
+            self._edges = self.layout.boundaries()
+            timing.t_open_s = watch.lap() + self._opened_s
+        span = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
+        loop = Stopwatch()
+        state: State | None = None
+        times = np.empty(len(block))
+        at = 0
+        reducer = self.prepared.reducer
+        for run in sub_blocks(self._edges, block, span):
+            watch.lap()
+            frames = self._read(run, info.chunk_frames)
+            timing.t_io_s += watch.lap()
+            rows = check_rows(self.prepared.function(frames), run, self.prepared.function)
+            lifted = reducer.lift(rows)
+            state = lifted if state is None else reducer.merge(state, lifted)
+            timing.t_comp_s += watch.lap()
+            times[at : at + len(run)] = frames.time
+            at += len(run)
+            timing.nbytes_read += frames.nbytes
+        timing.t_end_loop_s = watch.lap()
+        timing.t_all_frame_s = loop.lap()
+        assert state is not None
+        timing.t_rmsd_s = whole.lap()
+        if timing.t_open_s:  # what was opened before the call counts as part of it
+            timing.t_rmsd_s += self._opened_s
+        return BlockResult(state, times, timing)
+
+    def _read(self, run: range, chunk_frames: int | None) -> FrameBlock:
+        first, beyond = run[0], run[-1] + 1
+        if run.step <= max(DENSE_STEP, chunk_frames or 1):
+            dense = self.layout.read(
+                first, beyond, atoms=self.prepared.atoms, out=self._room(beyond - first)
+            )
+            return dense if run.step == 1 else dense.frames(slice(None, None, run.step))
+        out = self._room(len(run))
+        for row, frame in enumerate(run):
+            self.layout.read(
+                frame,
+                frame + 1,
+                atoms=self.prepared.atoms,
+                out=out.frames(slice(row, row + 1)),
+            )
+        return out
+
+    def _room(self, n_frames: int) -> FrameBlock:
+        """Return a block of `n_frames` to read into."""
+        if self._buffer is None or self._buffer.n_frames < n_frames:
+            info, prepared = self.layout.info, self.prepared
+            self._buffer = FrameBlock.empty(
+                n_frames,
+                info.n_atoms if prepared.atoms is None else len(prepared.atoms),
+                velocities=info.has_velocities and "velocities" in prepared.fields,
+                forces=info.has_forces and "forces" in prepared.fields,
+            )
+        return self._buffer.frames(slice(0, n_frames))
