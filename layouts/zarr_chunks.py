@@ -248,10 +248,10 @@ class ChunkedArray:
         chunk = np.empty(shape, np.float32)
         try:
             if self.metadata.quantised is not None:
-                decode_chunk(memoryview(data), (shape[0], shape[1]), chunk)
+                decode_chunk(data.data, (shape[0], shape[1]), chunk)
             elif self.metadata.compressor is not None:
                 flat = chunk.reshape(-1).view(np.uint8)
-                self.metadata.compressor.decode(memoryview(data), flat)
+                self.metadata.compressor.decode(data.data, flat)
         except ValueError as error:
             raise self._corrupt(
                 number, f"{shard.path}: a chunk cannot be decoded: {error}"
@@ -267,7 +267,7 @@ class ChunkedArray:
         if atoms is None and out.shape[1] < self.chunk_atoms:
             atoms = np.arange(out.shape[1])
         try:
-            decode_chunk(memoryview(data), shape, out, atoms, part.first, part.last)
+            decode_chunk(data.data, shape, out, atoms, part.first, part.last)
         except ValueError as error:
             raise self._corrupt(
                 part.number, f"{shard.path}: a chunk cannot be decoded: {error}"

@@ -66,7 +66,7 @@ class QuantisedCodec(ArrayBytesCodec):
         return {"name": QUANTISED_NAME, "configuration": options}
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
-        """The size depends on the numbers."""
+        """Refuse: the size depends on the numbers."""
         raise NotImplementedError
 
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:

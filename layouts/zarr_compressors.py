@@ -105,7 +105,7 @@ class _Gzip:
 
     def encode(self, data: Bytes) -> bytes:
         packer = zlib.compressobj(self.level, wbits=31)  # 31: with the header of gzip
-        return packer.compress(data) + packer.flush()
+        return packer.compress(data.data) + packer.flush()
 
     def decode(self, data: memoryview, out: Bytes) -> None:
         unpacker = zlib.decompressobj(wbits=31)
@@ -176,7 +176,7 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
 
 def quantised_metadata(form: QuantisedFormat) -> dict[str, Any]:
     """Return the codec of ours as it stands in ``zarr.json``."""
-    options = {"rule": form.rule, "step_angstrom": form.step}
+    options: dict[str, Any] = {"rule": form.rule, "step_angstrom": form.step}
     options |= {"compressor": form.compressor, "level": form.level}
     return {"name": QUANTISED_NAME, "configuration": options}
 

@@ -1,4 +1,4 @@
-"""Zarr trees: our own (Zarr v3), read without zarr, and H5MD trees of others (v3, and ZarrMD, v2)."""
+"""Zarr trees: our own (v3), read without zarr, and H5MD trees of others (v3; v2: ZarrMD)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ V2_METADATA = (".zgroup", ".zmetadata")
 class _Tree(Protocol):
     """What `OwnTree` and `ForeignTree` have in common."""
 
-    manifest: Mapping[str, Any] | None
+    @property
+    def manifest(self) -> Mapping[str, Any] | None: ...
 
     def info(self, layout: str) -> TrajectoryInfo: ...
     def read_into(
@@ -90,14 +91,16 @@ class ZarrLayout(Layout):
                 f"{self.path}: it has no {METADATA}, which is written last; the conversion that "
                 "made it did not end, convert the source anew"
             )
+        tree: _Tree
         if own:
-            self._tree = OwnTree(self.path, root, group)
+            tree = OwnTree(self.path, root, group)
         else:
             from mdio.layouts.zarr_foreign import ForeignTree  # needs zarr
 
             convert_units = bool(self.options.get("convert_units", True))
-            self._tree = ForeignTree(self.path, group, convert_units=convert_units)
-        return self._tree.info(self.name)
+            tree = ForeignTree(self.path, group, convert_units=convert_units)
+        self._tree = tree
+        return tree.info(self.name)
 
     @property
     def _opened(self) -> _Tree:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import CorruptLayoutError, FrameRangeError, PlanError
+from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.grouped import StoredGroups
 from mdio.layouts.manifest import check_manifest, indices_from_runs
@@ -160,7 +160,7 @@ class OwnTree:
             atoms = None
         for field, out in block.present().items():
             if (group, field) not in self.arrays:
-                raise FrameRangeError(f"{self.path}: there are no {field} in it; leave them out")
+                raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
             self.arrays[group, field].read(start, stop, atoms, out)
 
     def check(self) -> Iterator[tuple[str, str | None]]:

@@ -1,4 +1,4 @@
-"""Per-frame numbers of a Zarr tree: times, steps, cells. Files of many frames, each with a crc32c."""
+"""Per-frame numbers of a Zarr tree: times, steps, cells; many frames a file, with a crc32c."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["SeriesArray", "SeriesWriter", "write_file", "write_numbers"]
 Numbers = NDArray[Any]
 
 
-def write_file(path: Path, *parts: bytes | memoryview | NDArray[np.uint8]) -> None:
+def write_file(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file of ours; raises OutputError."""
     try:
         with path.open("wb") as file:
@@ -37,7 +37,7 @@ def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> None:
     chunk = np.zeros(metadata.file_shape, DTYPES[metadata.dtype])
     chunk[: len(rows)] = rows
     crc = kernels.crc32c(chunk)
-    write_file(path, chunk.reshape(-1).view(np.uint8), crc.to_bytes(CRC_NBYTES, "little"))
+    write_file(path, chunk.reshape(-1).view(np.uint8).data, crc.to_bytes(CRC_NBYTES, "little"))
 
 
 class SeriesArray:

@@ -33,24 +33,24 @@ def packed_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
     return sum(sizes) + CRC_NBYTES * len(sizes) + 16 * n_chunks + CRC_NBYTES
 
 
-def pack_shard(chunks: Sequence[Bytes | bytes], n_chunks: int) -> tuple[Bytes, list[int]]:
+def pack_shard(chunks: Sequence[Bytes], n_chunks: int) -> tuple[Bytes, list[int]]:
     """Return the bytes of a shard, and the crc32c of each of its chunks.
 
     Parameters
     ----------
     chunks
-        The first chunks of the shard, encoded, in C order.
+        The bytes of the first chunks of the shard, encoded, in C order.
     n_chunks
         How many the shard has room for; those that are not given are missing.
     """
-    sizes = [memoryview(chunk).nbytes for chunk in chunks]
+    sizes = [chunk.nbytes for chunk in chunks]
     shard = np.empty(packed_nbytes(sizes, n_chunks), np.uint8)
     index = np.full((n_chunks, 2), MISSING, "<u8")
     crcs = []
     at = 0
     for number, (chunk, nbytes) in enumerate(zip(chunks, sizes, strict=True)):
         stop = at + nbytes
-        shard[at:stop] = np.frombuffer(chunk, np.uint8)
+        shard[at:stop] = chunk
         crcs.append(kernels.crc32c(shard[at:stop]))
         shard[stop : stop + CRC_NBYTES] = _crc_bytes(crcs[-1])
         index[number] = at, nbytes + CRC_NBYTES
@@ -121,10 +121,10 @@ class Shard:
     def read_into(self, buffers: Sequence[Bytes], offset: int) -> None:
         """Fill `buffers` one after the other with the bytes from `offset` on."""
         wanted = sum(buffer.nbytes for buffer in buffers)
-        found = os.preadv(self.fd, buffers, offset)
+        found = os.preadv(self.fd, [buffer.data for buffer in buffers], offset)
         while found < wanted:  # the system reads at most 2 GiB at a time
             left = _behind(buffers, found)
-            more = os.preadv(self.fd, left, offset + found)
+            more = os.preadv(self.fd, [buffer.data for buffer in left], offset + found)
             if more == 0:
                 raise CorruptLayoutError(f"{self.path}: it ends within a chunk; it is truncated")
             found += more

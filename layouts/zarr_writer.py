@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core import kernels
+from mdio.core import kernel_checks, kernels
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.publish import flush_tree
@@ -117,7 +117,7 @@ class ZarrWriter(LayoutWriter):
 
     def store(self, item: Stored) -> None:
         """Write a shard."""
-        write_file(self.path / item.key, memoryview(item.data).cast("B"))
+        write_file(self.path / item.key, kernel_checks.buffer(item.data))
 
     def commit(self, receipt: Receipt) -> None:
         """Keep the checksums, boxes, times and steps of a piece."""
@@ -177,7 +177,7 @@ def _encode_shard(
     values: FloatArray, array: ArrayPlan, metadata: ArrayMetadata
 ) -> tuple[NDArray[np.uint8], list[int]]:
     """Return a shard of an array, and the crc32c of the decoded bytes of each of its chunks."""
-    encoded: list[NDArray[np.uint8] | bytes] = []
+    encoded: list[NDArray[np.uint8]] = []
     decoded_crcs = []
     for first in range(0, len(values), array.chunk_frames):
         rows = values[first : first + array.chunk_frames]
@@ -186,12 +186,12 @@ def _encode_shard(
             chunk = _whole_chunk(part, metadata)
             flat = chunk.reshape(-1).view(np.uint8)
             if metadata.quantised is not None:
-                encoded.append(encode_chunk(chunk, metadata.quantised))
+                encoded.append(np.frombuffer(encode_chunk(chunk, metadata.quantised), np.uint8))
                 decoded = np.empty_like(chunk)
-                decode_chunk(memoryview(encoded[-1]), chunk.shape[:2], decoded)
+                decode_chunk(encoded[-1].data, chunk.shape[:2], decoded)
                 decoded_crcs.append(kernels.crc32c(decoded))
             elif metadata.compressor is not None:
-                encoded.append(metadata.compressor.encode(flat))
+                encoded.append(np.frombuffer(metadata.compressor.encode(flat), np.uint8))
                 decoded_crcs.append(kernels.crc32c(flat))
             else:
                 encoded.append(flat)
