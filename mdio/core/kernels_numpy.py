@@ -79,20 +79,23 @@ def quantise_deltas(positions: Float32s, step: float) -> Int32s | None:
 
 
 def _decode_xtc(integers: Int32s, precision: float) -> Float32s:
-    inverse = np.float32(1) / np.float32(precision)
-    return (integers.astype(np.float32) * inverse) * np.float32(10)
+    return (integers.astype(np.float32) * _inverse(precision)) * np.float32(10)
+
+
+def _inverse(precision: float) -> np.float32:
+    return np.float32(1) / np.float32(precision)
 
 
 def quantise_xtc(positions: Float32s, precision: float) -> Int32s | None:
     """Differenced integers that decode to `positions` bit for bit, if there are such."""
     with np.errstate(over="ignore", invalid="ignore"):
-        guess = np.rint(positions.astype(np.float64) / 10 * float(np.float32(precision)))
+        guess = np.rint(positions.astype(np.float64) / (10 * float(_inverse(precision))))
     if not np.all(np.abs(guess) < LIMIT):
         return None
     wanted = np.ascontiguousarray(positions).view(np.int32)
     integers = guess.astype(np.int32)
     missed = _decode_xtc(integers, precision).view(np.int32) != wanted
-    for shift in (-1, 1):
+    for shift in (-1, 1, -2, 2):
         if not missed.any():
             break
         tried = guess[missed].astype(np.int32) + np.int32(shift)

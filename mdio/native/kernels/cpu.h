@@ -2,6 +2,8 @@
 // all of them: functions for newer ones carry MDIO_TARGET and are called only where these say so.
 #pragma once
 
+#include <atomic>
+
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define MDIO_X86 1
 #define MDIO_TARGET(features) __attribute__((target(features)))
@@ -16,10 +18,13 @@
 
 namespace mdio {
 
+// Set by tests, which have to see the plain code run on processors that can do better.
+inline std::atomic<bool> plain_only{false};
+
 inline bool has_avx2() {
 #if MDIO_X86
     static const bool found = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    return found;
+    return found && !plain_only;
 #else
     return false;
 #endif
@@ -28,7 +33,7 @@ inline bool has_avx2() {
 inline bool has_crc32() {
 #if MDIO_X86
     static const bool found = __builtin_cpu_supports("sse4.2");
-    return found;
+    return found && !plain_only;
 #else
     return false;
 #endif

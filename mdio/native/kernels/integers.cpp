@@ -15,6 +15,8 @@ namespace {
 constexpr int64_t RUN = 4095;            // numbers, a whole number of atoms
 constexpr double LIMIT = 1073741824.0;  // 2**30: differences of smaller integers fit in int32
 
+constexpr int32_t SHIFTS[] = {-1, 1, -2, 2};
+
 struct Step {
     double step;
     MDIO_INLINE float decode(int32_t q) const { return float(double(q) * step); }
@@ -23,13 +25,12 @@ struct Step {
 
 // XTC keeps rint(nm * precision); xdrfile multiplies by a float32 reciprocal, MDAnalysis by 10.
 struct Xtc {
-    float precision;
     float inverse;
     MDIO_INLINE float decode(int32_t q) const { return float(q) * inverse * 10.0f; }
-    MDIO_INLINE double guess(float x) const { return double(x) / 10 * double(precision); }
+    MDIO_INLINE double guess(float x) const { return double(x) / (10 * double(inverse)); }
 };
 
-Xtc xtc(float precision) { return {precision, 1.0f / precision}; }
+Xtc xtc(float precision) { return {1.0f / precision}; }
 
 // Integers of one run of numbers, and whether all are in range.
 template <class Code>
@@ -50,8 +51,8 @@ MDIO_INLINE bool same_bits(float one, const char* other) {
     return std::memcmp(&one, other, 4) == 0;
 }
 
-// Whether every integer decodes to its number; where two roundings in float32 have moved a number
-// past the half, the integer beside the nearest one does.
+// Whether every integer decodes to its number, after a look at those beside it: the two roundings
+// in float32 may have moved a large number to that of a neighbour.
 MDIO_INLINE bool settle(const Xtc& code, const char* from, int64_t n, int32_t* q) {
     uint32_t missed = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -64,12 +65,11 @@ MDIO_INLINE bool settle(const Xtc& code, const char* from, int64_t n, int32_t* q
     if (!missed) return true;
     for (int64_t i = 0; i < n; ++i) {
         if (same_bits(code.decode(q[i]), from + 4 * i)) continue;
-        if (same_bits(code.decode(q[i] - 1), from + 4 * i))
-            q[i] -= 1;
-        else if (same_bits(code.decode(q[i] + 1), from + 4 * i))
-            q[i] += 1;
-        else
-            return false;
+        const int32_t* shift = std::find_if(SHIFTS, SHIFTS + 4, [&](int32_t by) {
+            return same_bits(code.decode(q[i] + by), from + 4 * i);
+        });
+        if (shift == SHIFTS + 4) return false;
+        q[i] += *shift;
         if (std::abs(q[i]) >= int32_t(LIMIT)) return false;
     }
     return true;

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "cpu.h"
 #include "kernels.h"
 
 namespace py = pybind11;
@@ -140,4 +141,5 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("shuffle", shuffle);
     module.def("unshuffle", unshuffle);
     module.def("rmsd", rmsd);
+    module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
 }
