@@ -1,0 +1,85 @@
+"""Reducers: the same result for any partition and any order of merging."""
+
+from functools import reduce
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mdio.analysis.reducers import Histogram, Mean, Stack, StandardDeviation, Sum, Variance
+from mdio.core.errors import PlanError
+
+ROWS = hnp.arrays(
+    np.float64,
+    st.tuples(st.integers(1, 40), st.integers(1, 3), st.just(3)),
+    elements=st.floats(-1e6, 1e6),
+)
+CASES = [
+    (Stack(), lambda x: x),
+    (Sum(), lambda x: x.sum(axis=0)),
+    (Mean(), lambda x: x.mean(axis=0)),
+    (Variance(), lambda x: x.var(axis=0)),
+    (StandardDeviation(), lambda x: x.std(axis=0)),
+    (StandardDeviation(norm=True), lambda x: np.sqrt(x.var(axis=0).sum(axis=-1))),
+    (Histogram([-1e6, 0.0, 1.0, 1e6]), lambda x: np.histogram(x, [-1e6, 0.0, 1.0, 1e6])[0]),
+]
+IDS = [type(reducer).__name__ for reducer, _ in CASES]
+
+
+def parts_of(rows, cuts):
+    edges = sorted({0, len(rows), *(cut % len(rows) for cut in cuts)})
+    return [rows[a:b] for a, b in pairwise(edges)]
+
+
+@pytest.mark.parametrize(("reducer", "want"), CASES, ids=IDS)
+@settings(deadline=None)
+@given(rows=ROWS, cuts=st.lists(st.integers(0, 100), max_size=8), right=st.booleans())
+def test_any_partition(reducer, want, rows, cuts, right):
+    states = [reducer.lift(part) for part in parts_of(rows, cuts)]
+    if right:
+        joined = reduce(lambda later, earlier: reducer.merge(earlier, later), reversed(states))
+    else:
+        joined = reduce(reducer.merge, states)
+    got = reducer.finish(joined)
+    expected = want(rows)
+    assert got.shape == expected.shape
+    scale = np.abs(rows).max() ** (2 if isinstance(reducer, Variance) else 1)
+    np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-11 * (scale * len(rows) + 1))
+    if isinstance(reducer, Stack | Histogram):
+        assert np.array_equal(got, expected)
+
+
+def test_small_deviations_about_a_large_mean():
+    """Sums of squares would have no digit left."""
+    rows = 1e9 + np.random.default_rng(1).normal(size=(1000, 1))
+    reducer = Variance()
+    got = reducer.finish(reduce(reducer.merge, map(reducer.lift, np.array_split(rows, 7))))
+    np.testing.assert_allclose(got, (rows - 1e9).var(axis=0), rtol=1e-6)
+
+
+def test_float32_rows_are_summed_in_float64():
+    rows = np.full((100_000, 1), 0.1, np.float32)
+    assert Sum().finish(Sum().lift(rows))[0] == pytest.approx(
+        100_000 * float(np.float32(0.1)), rel=1e-12
+    )
+    assert Mean().finish(Mean().lift(rows)).dtype == np.float64
+    counts = Sum().finish(Sum().lift(np.full((300, 2), 100, np.int8)))
+    assert counts.tolist() == [30000, 30000]
+
+
+def test_lifted_rows_may_be_overwritten():
+    for reducer, want in CASES:
+        rows = np.arange(12.0).reshape(2, 2, 3)
+        expected = want(rows.copy())
+        state = reducer.lift(rows)
+        rows[:] = -1
+        np.testing.assert_allclose(reducer.finish(state), expected)
+
+
+@pytest.mark.parametrize("edges", [[], [1.0], [2.0, 1.0], [[1.0, 2.0]]])
+def test_edges(edges):
+    with pytest.raises(PlanError, match="edges"):
+        Histogram(edges)
