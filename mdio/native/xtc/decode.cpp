@@ -33,18 +33,29 @@ constexpr int TURN_SHIFT = 27;
 constexpr std::uint32_t BIT_MASK = (1u << ROW_SHIFT) - 1;
 constexpr std::uint32_t ROW_MASK = (1u << (TURN_SHIFT - ROW_SHIFT)) - 1;
 
-// Bits that fit one 64-bit load at any bit of a byte.
-constexpr int NARROW_BITS = 57;
+// A triple is narrow if one 64-bit load at any bit of a byte has it and if its number times its
+// largest size stays below 2^64, which makes both divisions plain multiplications. That holds up
+// to a box of about 650 A at 0.01 A.
+constexpr int NARROW_LOAD_BITS = 57;
+constexpr int NARROW_PRODUCT_BITS = 64;
+
+// x, y, z, and a lane that is not used.
+typedef std::int32_t Int4 __attribute__((vector_size(16)));
+typedef std::uint32_t Uint4 __attribute__((vector_size(16)));
+typedef float Float4 __attribute__((vector_size(16)));
 
 // How to read one kind of triple.
-struct Row {
+struct alignas(128) Row {
     std::uint64_t low_mask;   // of the whole bytes
     std::uint64_t high_mask;  // of the last, partial byte, moved down
-    Reciprocal by_z, by_y;
+    std::uint64_t factor_z, factor_y;  // 2^64 / size, rounded up
+    std::uint32_t size_z, size_y;
     std::uint32_t high_shift;
-    std::uint32_t offset[3];
-    std::uint32_t keep;  // all ones where the triple is a difference
     int n_bits;
+    Uint4 offset;
+    Uint4 keep;  // all ones where the triple is a difference
+    Reciprocal by_z, by_y;
+    bool narrow;
 
     void set(int bits, const std::uint32_t sizes[3], const std::uint32_t offsets[3], bool small) {
         n_bits = bits;
@@ -53,10 +64,17 @@ struct Row {
         low_mask = (std::uint64_t(1) << n_whole) - 1;
         high_shift = 8 - n_rest;
         high_mask = ((std::uint64_t(1) << n_rest) - 1) << n_whole;
+        size_z = sizes[2];
+        size_y = sizes[1];
+        factor_z = ~std::uint64_t(0) / size_z + 1;
+        factor_y = ~std::uint64_t(0) / size_y + 1;
         by_z = Reciprocal(sizes[2]);
         by_y = Reciprocal(sizes[1]);
-        for (int axis = 0; axis < 3; ++axis) offset[axis] = offsets[axis];
-        keep = small ? ~0u : 0u;
+        offset = Uint4{offsets[0], offsets[1], offsets[2], 0};
+        const std::uint32_t lane = small ? ~0u : 0u;
+        keep = Uint4{lane, lane, lane, lane};
+        narrow = bits <= NARROW_LOAD_BITS && size_z > 1 && size_y > 1 &&
+                 bits + bit_length(std::max(size_z, size_y)) <= NARROW_PRODUCT_BITS;
     }
 };
 
@@ -64,7 +82,7 @@ struct Workspace {
     Row rows[N_SMALL + 1];
     std::uint32_t run_places[N_SMALL + 1][MAX_RUN];  // of a run that begins at bit 0
     std::uint32_t places[CHUNK + 1 + MAX_RUN];
-    std::uint32_t integers[3 * (CHUNK + 1 + MAX_RUN)];
+    Uint4 integers[CHUNK + 1 + MAX_RUN];
     int widths[3];  // bits of each axis where a whole triple is stored axis by axis
     bool split;
 
@@ -135,40 +153,34 @@ inline std::uint32_t take_bits(const std::uint8_t* data, std::uint32_t bit, int 
 // The second pass: integers of `n` atoms from their places.
 template <bool WIDE>
 void take_integers(Workspace& work, const std::uint8_t* data, int n) {
-    std::uint32_t x = 0, y = 0, z = 0;
+    Uint4 here{};
     for (int i = 0; i < n; ++i) {
         const std::uint32_t place = work.places[i];
         const std::uint32_t bit = place & BIT_MASK;
         const std::uint32_t index = (place >> ROW_SHIFT) & ROW_MASK;
         const Row& row = work.rows[index];
-        std::uint32_t nx, ny, nz;
-        if (WIDE && work.split && index == WHOLE) {
-            nx = take_bits(data, bit, work.widths[0]);
-            ny = take_bits(data, bit + work.widths[0], work.widths[1]);
-            nz = take_bits(data, bit + work.widths[0] + work.widths[1], work.widths[2]);
-        } else {
-            std::uint64_t xy;
-            if constexpr (WIDE) {
-                const Wide value = take_wide(data, bit, row);
-                xy = divide_wide(value, row.by_z);
-                nz = static_cast<std::uint32_t>(value) -
-                     static_cast<std::uint32_t>(xy) * row.by_z.divisor;
+        std::uint32_t x, y, z;
+        if constexpr (WIDE) {
+            if (work.split && index == WHOLE) {
+                x = take_bits(data, bit, work.widths[0]);
+                y = take_bits(data, bit + work.widths[0], work.widths[1]);
+                z = take_bits(data, bit + work.widths[0] + work.widths[1], work.widths[2]);
             } else {
-                const std::uint64_t value = take_narrow(data, bit, row);
-                xy = row.by_z.divide(value);
-                nz = static_cast<std::uint32_t>(value) -
-                     static_cast<std::uint32_t>(xy) * row.by_z.divisor;
+                const Wide value = take_wide(data, bit, row);
+                const std::uint64_t xy = divide_wide(value, row.by_z);
+                x = static_cast<std::uint32_t>(row.by_y.divide(xy));
+                y = static_cast<std::uint32_t>(xy) - x * row.size_y;
+                z = static_cast<std::uint32_t>(value) - static_cast<std::uint32_t>(xy) * row.size_z;
             }
-            nx = static_cast<std::uint32_t>(row.by_y.divide(xy));
-            ny = static_cast<std::uint32_t>(xy) - nx * row.by_y.divisor;
+        } else {
+            const std::uint64_t value = take_narrow(data, bit, row);
+            const auto xy = static_cast<std::uint64_t>(Wide(value) * row.factor_z >> 64);
+            x = static_cast<std::uint32_t>(Wide(xy) * row.factor_y >> 64);
+            y = static_cast<std::uint32_t>(xy) - x * row.size_y;
+            z = static_cast<std::uint32_t>(value) - static_cast<std::uint32_t>(xy) * row.size_z;
         }
-        x = nx + row.offset[0] + (x & row.keep);
-        y = ny + row.offset[1] + (y & row.keep);
-        z = nz + row.offset[2] + (z & row.keep);
-        std::uint32_t* target = work.integers + 3 * (i + int(place >> TURN_SHIFT) - 1);
-        target[0] = x;
-        target[1] = y;
-        target[2] = z;
+        here = Uint4{x, y, z, 0} + row.offset + (here & row.keep);
+        work.integers[i + int(place >> TURN_SHIFT) - 1] = here;
     }
 }
 
@@ -216,7 +228,7 @@ int find_places(Workspace& work, Walk& walk, std::uint64_t base_bit) {
         bit = begin + static_cast<std::uint32_t>(run * small);
         small += step;
         if (small < FIRST_SMALL || small > N_SMALL) fail_stream("the small size leaves its range");
-        walk.wide |= small > NARROW_BITS;
+        walk.wide |= !work.rows[small].narrow;
     }
     if (n > walk.n_atoms - walk.done) fail_stream("a run goes beyond the last atom");
     walk.bit = base_bit + bit;
@@ -226,13 +238,18 @@ int find_places(Workspace& work, Walk& walk, std::uint64_t base_bit) {
     return n;
 }
 
-// The integers as coordinates in angstrom, in xdrfile's and MDAnalysis' order of operations.
-inline float to_angstrom(std::uint32_t value, float nm) {
-    return static_cast<float>(static_cast<std::int32_t>(value)) * nm * 10.0f;
+// Integers as coordinates in angstrom, in xdrfile's and MDAnalysis' order of operations.
+inline Float4 to_angstrom(Uint4 integers, float nm) {
+    return __builtin_convertvector(reinterpret_cast<Int4>(integers), Float4) * nm * 10.0f;
 }
 
-void unpack(const Header& header, const std::uint8_t* data, const Selection& wanted, float* out) {
-    static thread_local Workspace work;
+inline void store_atom(Uint4 integers, float nm, float* target) {
+    const Float4 x = to_angstrom(integers, nm);
+    std::memcpy(target, &x, 3 * sizeof(float));
+}
+
+void unpack(Workspace& work, const Header& header, const std::uint8_t* data,
+            const Selection& wanted, float* out) {
     work.begin(header);
     const float nm = 1.0f / header.precision;
     Walk walk;
@@ -240,7 +257,7 @@ void unpack(const Header& header, const std::uint8_t* data, const Selection& wan
     walk.n_bits = 8 * header.packed_nbytes;
     walk.n_atoms = header.n_atoms;
     walk.small = header.small;
-    walk.wide = work.rows[WHOLE].n_bits > NARROW_BITS || header.small > NARROW_BITS;
+    walk.wide = !work.rows[WHOLE].narrow || !work.rows[header.small].narrow;
     std::int64_t next = 0;  // of the selection
     while (walk.done < header.n_atoms && (wanted.atoms == nullptr || next < wanted.n)) {
         const std::uint64_t base_bit = walk.bit / 8 * 8;
@@ -253,13 +270,18 @@ void unpack(const Header& header, const std::uint8_t* data, const Selection& wan
                 take_integers<false>(work, data + base_bit / 8, n);
         }
         if (wanted.atoms == nullptr) {
+            // Four floats are stored for each atom, of which the next atom overwrites the last.
             float* target = out + 3 * walk.done;
-            for (int i = 0; i < 3 * n; ++i) target[i] = to_angstrom(work.integers[i], nm);
+            const int n_spilling = end < header.n_atoms ? n : n - 1;
+            for (int i = 0; i < n_spilling; ++i, target += 3) {
+                const Float4 x = to_angstrom(work.integers[i], nm);
+                std::memcpy(target, &x, sizeof x);
+            }
+            if (n_spilling < n) store_atom(work.integers[n - 1], nm, target);
         } else {
             for (; next < wanted.n && wanted.atoms[next] < end; ++next) {
-                const std::uint32_t* source = work.integers + 3 * (wanted.atoms[next] - walk.done);
                 float* target = out + 3 * (wanted.targets ? wanted.targets[next] : next);
-                for (int axis = 0; axis < 3; ++axis) target[axis] = to_angstrom(source[axis], nm);
+                store_atom(work.integers[wanted.atoms[next] - walk.done], nm, target);
             }
         }
         walk.done = end;
@@ -268,13 +290,22 @@ void unpack(const Header& header, const std::uint8_t* data, const Selection& wan
 
 }  // namespace
 
-Header decode_frame(const std::uint8_t* frame, std::size_t nbytes, std::int64_t n_atoms,
-                    const Selection& selection, float* out) {
+struct Decoder::State : Workspace {};
+
+Decoder::Decoder() {
+    static const State fresh;
+    state_ = std::make_unique<State>(fresh);
+}
+
+Decoder::~Decoder() = default;
+
+Header Decoder::decode(const std::uint8_t* frame, std::size_t nbytes, std::int64_t n_atoms,
+                       const Selection& selection, float* out) {
     const Header header = parse_header(frame, nbytes, n_atoms);
     if (header.nbytes != nbytes)
         throw std::invalid_argument(wrong_nbytes(header.nbytes, nbytes));
     if (header.n_atoms > UNCOMPRESSED_ATOMS) {
-        unpack(header, frame + header.begin, selection, out);
+        unpack(*state_, header, frame + header.begin, selection, out);
         return header;
     }
     const std::int64_t n = selection.atoms ? selection.n : header.n_atoms;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace mdio::xtc {
@@ -60,10 +61,21 @@ struct Selection {
     std::int64_t n = 0;
 };
 
-// Decodes the coordinates (angstrom) of a frame of exactly `nbytes`, which PADDING readable bytes
-// follow, into `out`, which holds three floats for each wanted atom.
-Header decode_frame(const std::uint8_t* frame, std::size_t nbytes, std::int64_t n_atoms,
-                    const Selection& selection, float* out);
+// Decodes frames, one after the other.
+class Decoder {
+  public:
+    Decoder();
+    ~Decoder();
+
+    // Decodes the coordinates (angstrom) of a frame of exactly `nbytes`, which PADDING readable
+    // bytes follow, into `out`, which holds three floats for each wanted atom.
+    Header decode(const std::uint8_t* frame, std::size_t nbytes, std::int64_t n_atoms,
+                  const Selection& selection, float* out);
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
 
 // Appends a frame to `out`; `positions` in nm.
 void encode_frame(const float* positions, std::int64_t n_atoms, const float* vectors_nm, float time,

@@ -12,12 +12,12 @@ namespace mdio::xtc {
 
 namespace {
 
-void decode_one(const Run& run, std::int64_t i) {
+void decode_one(Decoder& decoder, const Run& run, std::int64_t i) {
     const std::int64_t begin = run.offsets[i] - run.offsets[0];
     const std::int64_t nbytes = run.offsets[i + 1] - run.offsets[i];
     const Header header =
-        decode_frame(run.data + begin, static_cast<std::size_t>(nbytes), run.n_atoms,
-                     run.selection, run.positions + run.stride * i);
+        decoder.decode(run.data + begin, static_cast<std::size_t>(nbytes), run.n_atoms,
+                       run.selection, run.positions + run.stride * i);
     std::copy(header.vectors_nm, header.vectors_nm + 9, run.vectors_nm + 9 * i);
     run.time_ps[i] = header.time_ps;
     run.step[i] = header.step;
@@ -36,9 +36,10 @@ void decode_run(const Run& run, int n_threads) {
     std::int64_t failed = run.n_frames;
     std::string message;
     const auto work = [&] {
+        Decoder decoder;
         for (std::int64_t i = next++; i < run.n_frames; i = next++) {
             try {
-                decode_one(run, i);
+                decode_one(decoder, run, i);
             } catch (const std::invalid_argument& error) {
                 const std::lock_guard<std::mutex> lock(mutex);
                 if (i < failed) {
