@@ -94,6 +94,8 @@ def chunks_of(
         Number of the chunk along frames and along atoms, and its numbers: C-contiguous, little
         endian, of the full chunk shape (a view of `values` where it can be).
     """
+    if start % plan.chunk_frames:
+        raise ValueError(f"a piece begins at frame {start}, within a chunk of {plan.chunk_frames}")
     shape = (plan.chunk_frames, plan.chunk_atoms, 3)
     for first in range(0, len(values), plan.chunk_frames):
         for j in range(plan.n_atom_chunks):

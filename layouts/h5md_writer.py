@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,7 @@ from mdio.layouts.h5md_file import (
 )
 from mdio.layouts.h5md_io import (
     ARRAYS,
+    FOREIGN_ERRORS,
     FULL_SYSTEM,
     MANIFEST,
     SOURCE_STEP,
@@ -44,6 +46,9 @@ from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
 
 __all__ = ["H5MDWriter"]
+
+CHUNK_ENTRY_NBYTES = 12 + 64
+"""What a chunk takes in our tables and, about, in HDF5's index."""
 
 SLAB_FRAMES = 1 << 16
 """Boxes and steps are gone through this many frames at a time."""
@@ -100,7 +105,7 @@ class H5MDWriter(LayoutWriter):
             if is_aligned(array, plan.alignment_nbytes):
                 each = math.ceil(each / plan.alignment_nbytes) * plan.alignment_nbytes
             n_frame_chunks = math.ceil(info.n_frames / array.chunk_frames)
-            nbytes += n_frame_chunks * array.n_atom_chunks * (each + 12)
+            nbytes += n_frame_chunks * array.n_atom_chunks * (each + CHUNK_ENTRY_NBYTES)
         return plan.replace(nbytes=nbytes)
 
     @property
@@ -270,10 +275,10 @@ class H5MDWriter(LayoutWriter):
                 parent[name][...] = table
 
     def abort(self) -> None:
-        """Close what is open."""
+        """Close what is open; the file may be in any state."""
         if self._handle_file is not None:
             file, self._handle_file = self._handle_file, None
-            with writing(self.path):
+            with suppress(*FOREIGN_ERRORS):  # what cannot be written is about to be removed
                 file.close()
         if self._handle_fd is not None:
             os.close(self._handle_fd)
