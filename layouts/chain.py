@@ -69,7 +69,7 @@ class ChainLayout(Layout):
         self._edges = np.zeros(1, np.int64)
 
     @classmethod
-    def sniff(cls, path: Path) -> bool:
+    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
         """Return False: a chain is not something on disk."""
         return False
 

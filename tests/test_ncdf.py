@@ -1,0 +1,352 @@
+"""AMBER NetCDF against MDAnalysis, and NetCDF-4 against netCDF4."""
+
+from __future__ import annotations
+
+import os
+import struct
+import warnings
+from functools import cache
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import scipy.io
+from MDAnalysisTests import datafiles
+from suites.layout_reading import LayoutReadingTests, Oracle, ReadingCase, oracle_from_mdanalysis
+
+from mdio.core.errors import MdioError, SourceError
+from mdio.layouts.ncdf import NCDFLayout
+
+UNITS = {
+    "time": "picosecond",
+    "coordinates": "angstrom",
+    "velocities": "angstrom/picosecond",
+    "forces": "kilocalorie/mole/angstrom",
+    "cell_lengths": "angstrom",
+    "cell_angles": "degree",
+}
+DIMENSIONS = {
+    "time": ("frame",),
+    "coordinates": ("frame", "atom", "spatial"),
+    "velocities": ("frame", "atom", "spatial"),
+    "forces": ("frame", "atom", "spatial"),
+    "cell_lengths": ("frame", "cell_spatial"),
+    "cell_angles": ("frame", "cell_angular"),
+}
+TYPES = {"cell_lengths": "f8", "cell_angles": "f8"}
+
+
+def values_of(name: str, n_frames: int, n_atoms: int) -> np.ndarray:
+    random = np.random.default_rng(len(name))
+    if name == "time":
+        return 2.5 + 0.2 * np.arange(n_frames)
+    if name == "cell_lengths":
+        return 40 + random.normal(0, 1, (n_frames, 3))
+    if name == "cell_angles":
+        return 90 + random.normal(0, 5, (n_frames, 3))
+    return random.normal(0, 20, (n_frames, n_atoms, 3))
+
+
+def write_ncdf(
+    path: Path,
+    variables: tuple[str, ...],
+    *,
+    n_frames: int = 5,
+    n_atoms: int = 7,
+    version: str = "NETCDF3_64BIT_OFFSET",
+    scales: dict[str, object] | None = None,
+    types: dict[str, str] | None = None,
+    unlimited: bool = True,
+    conventions: str | None = "AMBER",
+    units: dict[str, str] | None = None,
+    **creation: object,
+) -> Path:
+    """Write a trajectory with netCDF4, numbers as given and factors only noted."""
+    with netCDF4.Dataset(str(path), "w", format=version) as data:
+        data.set_auto_scale(False)
+        if conventions is not None:
+            data.Conventions = conventions
+        data.ConventionVersion = "1.0"
+        data.program, data.programVersion = "test", "1"
+        data.createDimension("frame", None if unlimited else n_frames)
+        for name, size in (("atom", n_atoms), ("spatial", 3), ("label", 5)):
+            data.createDimension(name, size)
+        data.createDimension("cell_spatial", 3)
+        data.createDimension("cell_angular", 3)
+        data.createVariable("spatial", "S1", ("spatial",))[:] = np.array(list("xyz"), "S1")
+        for name in variables:
+            dtype = (types or {}).get(name, TYPES.get(name, "f4"))
+            chunked = creation if DIMENSIONS[name][1:2] == ("atom",) else {}
+            variable = data.createVariable(name, dtype, DIMENSIONS[name], **chunked)
+            variable.set_auto_scale(False)
+            variable.units = (units or UNITS)[name]
+            if name in (scales or {}):
+                variable.scale_factor = scales[name]
+            variable[:] = values_of(name, n_frames, n_atoms)
+    return path
+
+
+@cache
+def mdanalysis_oracle(path: Path) -> Oracle:
+    return oracle_from_mdanalysis(None, path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ncdf")
+
+
+@pytest.mark.parametrize("name", ["NCDF", "PFncdf_Trj", "CPPTRAJ_TRAJ", "NCDFtruncoct"])
+class TestFilesOfMDAnalysis(LayoutReadingTests):
+    @pytest.fixture
+    def case(self, name):
+        path = Path(getattr(datafiles, name))
+        return ReadingCase(NCDFLayout, path, mdanalysis_oracle(path))
+
+
+ALL = tuple(UNITS)
+KINDS = {
+    "all": (ALL, {}),
+    "coordinates-only": (("coordinates",), {}),
+    "one-record-variable": (("coordinates",), {"n_atoms": 1}),
+    "velocities": (("time", "coordinates", "velocities"), {}),
+    "amber-velocities": (ALL, {"scales": {"velocities": np.float32(20.455)}}),
+    "scaled": (ALL, {"scales": {name: 1.1 + len(name) / 7 for name in ALL if name != "time"}}),
+    "scaled-f4": (ALL, {"scales": {n: np.float32(1.1) for n in ALL if n != "time"}}),
+    "scaled-by-one": (ALL, {"scales": dict.fromkeys(ALL, 1 + 1e-12)}),
+    "double": (ALL, {"types": dict.fromkeys(ALL, "f8")}),
+    "double-scaled": (
+        ALL,
+        {"types": dict.fromkeys(ALL, "f8"), "scales": {"forces": np.float32(1.7)}},
+    ),
+    "fixed-frames": (ALL, {"unlimited": False}),
+    "single-cells": (ALL, {"types": dict.fromkeys(ALL, "f4")}),
+    "one-frame": (ALL, {"n_frames": 1}),
+    "other-conventions-too": (ALL, {"conventions": "CF,AMBER"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestKinds(LayoutReadingTests):
+    @pytest.fixture
+    def case(self, kind, folder):
+        path = folder / f"{kind}.ncdf"
+        variables, options = KINDS[kind]
+        if not path.exists():
+            write_ncdf(path, variables, **options)
+        return ReadingCase(NCDFLayout, path, mdanalysis_oracle(path))
+
+
+class TestLargeFrames(LayoutReadingTests):
+    """Frames large enough that narrow selections are read alone."""
+
+    @pytest.fixture
+    def case(self, folder):
+        path = folder / "large.ncdf"
+        if not path.exists():
+            write_ncdf(path, ALL, n_atoms=12_000)
+        return ReadingCase(NCDFLayout, path, mdanalysis_oracle(path))
+
+
+def oracle_of(variables: tuple[str, ...], n_frames: int = 5, n_atoms: int = 7) -> Oracle:
+    values = {name: values_of(name, n_frames, n_atoms) for name in variables}
+    box = np.concatenate([values["cell_lengths"], values["cell_angles"]], axis=1, dtype=np.float32)
+    time = values["time"].astype(np.float32)
+    return Oracle(
+        positions=values["coordinates"].astype(np.float32),
+        velocities=values["velocities"].astype(np.float32),
+        forces=values["forces"].astype(np.float32) * np.float32(4.184),
+        box=box,
+        time=time.astype(np.float64),
+        step=np.arange(n_frames),
+        dt_ps=float(time[1] - time[0]),
+    )
+
+
+VERSIONS = {
+    "classic": {"version": "NETCDF3_CLASSIC"},
+    "64bit-data": {"version": "NETCDF3_64BIT_DATA"},
+    "hdf5": {"version": "NETCDF4"},
+    "hdf5-compressed": {"version": "NETCDF4", "zlib": True, "chunksizes": (2, 3, 3)},
+    "hdf5-classic-model": {"version": "NETCDF4_CLASSIC"},
+    "hdf5-big-endian": {
+        "version": "NETCDF4",
+        "endian": "big",
+        "types": dict.fromkeys(("coordinates", "velocities", "forces"), ">f4"),
+    },
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+class TestVersionsBeyondMDAnalysis(LayoutReadingTests):
+    @pytest.fixture
+    def case(self, version, folder):
+        path = folder / f"{version}.nc"
+        if not path.exists():
+            write_ncdf(path, ALL, **VERSIONS[version])
+        return ReadingCase(NCDFLayout, path, oracle_of(ALL))
+
+
+def test_chunks_and_compression_of_hdf5_are_known(folder):
+    path = write_ncdf(folder / "chunks.nc", ALL, **VERSIONS["hdf5-compressed"])
+    with NCDFLayout(path) as layout:
+        info = layout.info
+        edges = layout.boundaries()
+    assert (info.chunk_frames, info.chunk_atoms, info.compression) == (2, 3, "zlib:4")
+    assert edges.tolist() == [0, 2, 4, 5]
+
+
+def test_a_scaled_time(tmp_path):
+    path = write_ncdf(tmp_path / "a.ncdf", ALL, scales={"time": 0.5})
+    theirs = oracle_from_mdanalysis(None, path)
+    with NCDFLayout(path) as layout:
+        np.testing.assert_array_equal(layout.read(0, 5).time, theirs.time)
+        assert layout.info.dt_ps == pytest.approx(theirs.time[1] - theirs.time[0], rel=1e-6)
+
+
+def test_files_of_scipy(tmp_path):
+    """Another writer than the NetCDF library, and a count of records that was never set."""
+    path = tmp_path / "scipy.ncdf"
+    with scipy.io.netcdf_file(str(path), "w", version=2) as data:
+        data.Conventions, data.ConventionVersion = "AMBER", "1.0"
+        data.createDimension("frame", None)
+        data.createDimension("atom", 4)
+        data.createDimension("spatial", 3)
+        variable = data.createVariable("coordinates", "f4", DIMENSIONS["coordinates"])
+        variable.units = "angstrom"
+        variable[:] = values_of("coordinates", 3, 4)
+    wanted = values_of("coordinates", 3, 4).astype(np.float32)
+    np.testing.assert_array_equal(NCDFLayout(path).read(0, 3).positions, wanted)
+    raw = bytearray(path.read_bytes())
+    raw[4:8] = b"\xff" * 4
+    path.write_bytes(raw)
+    np.testing.assert_array_equal(NCDFLayout(path).read(0, 3).positions, wanted)
+
+
+def test_a_narrow_selection_reads_few_bytes(folder, monkeypatch):
+    path = write_ncdf(folder / "narrow.ncdf", ALL, n_atoms=12_000)
+    n_read = []
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *args: n_read.append(real(*args)) or n_read[-1])
+    with NCDFLayout(path, fields=("positions",)) as layout:
+        _ = layout.info
+        n_read.clear()
+        layout.read(0, 5, atoms=np.arange(500, 600))
+    assert sum(n_read) == 5 * (1200 + 4 + 24 + 24)
+
+
+WRONG = {
+    "no conventions": ({"conventions": None}, "conventions are ''"),
+    "a restart": ({"conventions": "AMBERRESTART"}, "conventions are 'AMBERRESTART'"),
+    "other units": ({"units": {**UNITS, "coordinates": "nm"}}, "coordinates is in units of 'nm'"),
+    "integers": ({"types": {"coordinates": "i4"}}, "coordinates holds >?i"),
+    "an integer scale": ({"scales": {"forces": np.int32(3)}}, "scale_factor of"),
+    "no frames": ({"n_frames": 0}, "0 frames"),
+}
+
+
+@pytest.mark.parametrize("version", ["NETCDF3_64BIT_OFFSET", "NETCDF4"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_not_the_convention_is_an_error(tmp_path, wrong, version):
+    options, message = WRONG[wrong]
+    path = write_ncdf(tmp_path / "wrong.nc", ALL, version=version, **options)
+    with pytest.raises(SourceError, match=message):
+        NCDFLayout(path).info  # noqa: B018
+
+
+def test_no_coordinates(tmp_path):
+    path = write_ncdf(tmp_path / "none.nc", ("time",))
+    with pytest.raises(SourceError, match="no coordinates"):
+        NCDFLayout(path).info  # noqa: B018
+
+
+def test_truncation_anywhere_is_an_error(tmp_path):
+    whole = write_ncdf(tmp_path / "whole.ncdf", ALL).read_bytes()
+    with NCDFLayout(tmp_path / "whole.ncdf") as layout:
+        record_nbytes = layout.data.record_nbytes
+    path = tmp_path / "cut.ncdf"
+    for nbytes in range(0, len(whole), 7):
+        path.write_bytes(whole[:nbytes])
+        with pytest.raises(SourceError, match=r"cut\.ncdf"):
+            NCDFLayout(path).info  # noqa: B018
+    path.write_bytes(whole[: -record_nbytes - 5])
+    with pytest.raises(
+        SourceError, match=f"frame 3 is truncated: the header says 5 frames of {record_nbytes}"
+    ):
+        NCDFLayout(path).info  # noqa: B018
+
+
+def test_truncated_hdf5_is_an_error(tmp_path):
+    whole = write_ncdf(tmp_path / "whole.nc", ALL, version="NETCDF4").read_bytes()
+    path = tmp_path / "cut.nc"
+    for nbytes in range(0, len(whole), len(whole) // 40):
+        path.write_bytes(whole[:nbytes])
+        with pytest.raises(SourceError, match=r"cut\.nc"), NCDFLayout(path) as layout:
+            layout.read(0, 5)
+
+
+def test_damage_is_never_more_than_an_error(tmp_path):
+    path = write_ncdf(tmp_path / "damaged.nc", ALL)
+    raw = path.read_bytes()
+    random = np.random.default_rng(4)
+    n_errors = 0
+    for attempt in range(300):
+        damaged = bytearray(raw)
+        for position in random.integers(0, 900 if attempt % 2 else len(raw), 3):
+            damaged[position] = random.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            with NCDFLayout(path) as layout, np.errstate(all="ignore"):
+                layout.read(0, layout.info.n_frames)
+        except MdioError as error:
+            assert "damaged.nc" in str(error)
+            n_errors += 1
+    assert n_errors > 50
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"CDF",
+        b"CDF\x02",
+        b"CDF\x07" + bytes(100),
+        b"CDF\x02" + b"\xff" * 400,
+        b"CDF\x02" + struct.pack(">iii", 3, 10, 2**31 - 1) + bytes(4000),
+        b"CDF\x02" + struct.pack(">iiii", 3, 10, 1, 2**31 - 1) + bytes(4000),
+        b"\x89HDF\r\n\x1a\n" + bytes(500),
+        bytes(300),
+    ],
+)
+def test_other_bytes(tmp_path, raw):
+    path = tmp_path / "other.nc"
+    path.write_bytes(raw)
+    with pytest.raises(SourceError, match=r"other\.nc"):
+        NCDFLayout(path).info  # noqa: B018
+
+
+def test_a_count_of_records_that_lies(tmp_path):
+    path = write_ncdf(tmp_path / "lie.ncdf", ALL)
+    raw = bytearray(path.read_bytes())
+    raw[4:8] = struct.pack(">i", 2**31 - 1)
+    path.write_bytes(raw)
+    with pytest.raises(SourceError, match="frame 5 is truncated"):
+        NCDFLayout(path).info  # noqa: B018
+
+
+def test_sniff(tmp_path):
+    hdf5 = write_ncdf(tmp_path / "a.dat", ALL, version="NETCDF4")
+    assert NCDFLayout.sniff(hdf5)
+    assert not NCDFLayout.sniff(
+        write_ncdf(tmp_path / "b.dat", ALL, version="NETCDF4", conventions="CF")
+    )
+    assert NCDFLayout.sniff(write_ncdf(tmp_path / "c.dat", ALL))
+    assert not NCDFLayout.sniff(tmp_path)
+    assert not NCDFLayout.sniff(Path(datafiles.DCD))
+
+
+def test_no_warnings_are_made_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NCDFLayout(datafiles.NCDF).read(0, 1)
