@@ -1,0 +1,235 @@
+"""Chunks of quantised positions: bounds kept, XTC's floats given back, damage noticed."""
+
+import struct
+import warnings
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from MDAnalysis.coordinates.XTC import XTCReader
+from MDAnalysis.lib.formats.libmdaxdr import XTCFile
+from MDAnalysisTests.datafiles import DCD, PSF
+
+from mdio.layouts.quantised import HEADER, QuantisedFormat, decode_chunk, encode_chunk
+
+QUICK = settings(max_examples=80, deadline=None, derandomize=True)
+COMPRESSORS = ("zstd", "lz4")
+
+
+@pytest.fixture(scope="module")
+def adk() -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return mda.Universe(PSF, DCD).trajectory.timeseries(order="fac")
+
+
+def roundtrip(positions: np.ndarray, form: QuantisedFormat, **part) -> np.ndarray:
+    data = encode_chunk(positions, form)
+    n_frames, n_atoms = positions.shape[:2]
+    first, last = part.get("first", 0), part.get("last", n_frames)
+    atoms = part.get("atoms")
+    out = np.full((last - first, n_atoms if atoms is None else len(atoms), 3), -7, np.float32)
+    decode_chunk(memoryview(data), (n_frames, n_atoms), out, **part)
+    return out
+
+
+def mode_of(data: bytes) -> int:
+    return data[4]
+
+
+def bound(positions: np.ndarray, step: float) -> np.ndarray:
+    """Half a step, and the rounding of the result to float32."""
+    exact = positions.astype(np.float64)
+    return step / 2 * (1 + 1e-9) + (np.abs(exact) + step) * 2.0**-24
+
+
+chunks = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 9), st.integers(1, 12), st.just(3)),
+    elements=st.floats(-1e4, 1e4, width=32),
+)
+
+
+@QUICK
+@given(chunks, st.sampled_from([1.0, 0.1, 0.01, 0.001, 1 / 3]), st.sampled_from(COMPRESSORS))
+def test_the_error_is_at_most_half_a_step(positions, step, compressor):
+    form = QuantisedFormat(step, compressor=compressor)
+    back = roundtrip(positions, form).astype(np.float64)
+    assert np.all(np.abs(back - positions.astype(np.float64)) <= bound(positions, step))
+
+
+@QUICK
+@given(
+    hnp.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 5), st.integers(1, 5), st.just(3)),
+        elements=st.floats(width=32),
+    ),
+    st.sampled_from(["step", "xtc"]),
+)
+def test_any_floats_are_kept_within_the_bound_or_as_they_are(positions, rule):
+    form = QuantisedFormat(0.01, rule)
+    data = encode_chunk(positions, form)
+    back = roundtrip(positions, form)
+    if mode_of(data) != 1:
+        assert back.tobytes() == positions.tobytes()
+    else:
+        error = np.abs(back.astype(np.float64) - positions.astype(np.float64))
+        assert np.all(error <= bound(positions, 0.01))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38, 2.0**30])
+def test_a_chunk_with_a_number_that_fits_no_integer_is_kept_as_it_is(adk, bad):
+    positions = adk[:5, :100].copy()
+    positions[3, 50, 1] = bad
+    for rule in ("step", "xtc"):
+        form = QuantisedFormat(0.01, rule)
+        assert mode_of(encode_chunk(positions, form)) == 0
+        assert roundtrip(positions, form).tobytes() == positions.tobytes()
+
+
+def test_large_jumps_take_wider_integers(adk):
+    positions = adk[:6, :200].copy()
+    narrow = encode_chunk(positions, QuantisedFormat(0.01))
+    positions[3] += 5000
+    wide = encode_chunk(positions, QuantisedFormat(0.01))
+    assert (narrow[5], wide[5]) == (2, 4)
+    error = np.abs(roundtrip(positions, QuantisedFormat(0.01)).astype(np.float64) - positions)
+    assert np.all(error <= bound(positions, 0.01))
+
+
+def test_a_step_at_the_edge_of_two_bytes():
+    positions = np.zeros((4, 1, 3), np.float32)
+    for jump, itemsize in ((32767, 2), (-32768, 2), (32768, 4), (-32769, 4)):
+        positions[1:, 0, 0] = jump
+        form = QuantisedFormat(1.0)
+        assert encode_chunk(positions, form)[5] == itemsize
+        assert np.array_equal(roundtrip(positions, form), positions)
+
+
+@pytest.mark.parametrize("precision", [100, 1000, 10000, 333])
+def test_the_floats_of_an_xtc_come_back_bit_for_bit(adk, tmp_path, precision):
+    path = tmp_path / "adk.xtc"
+    nm = (adk / 10).astype(np.float32)
+    with XTCFile(str(path), "w") as file:
+        for frame in range(20):
+            file.write(nm[frame], np.eye(3, dtype="f4") * 9, frame, frame, precision)
+    reader = XTCReader(str(path), refresh_offsets=True)
+    positions = np.array([ts.positions.copy() for ts in reader])
+    reader.close()
+    form = QuantisedFormat(10 / precision, "xtc")
+    data = encode_chunk(positions, form)
+    assert mode_of(data) == 2
+    assert roundtrip(positions, form).tobytes() == positions.tobytes()
+
+
+@QUICK
+@given(
+    hnp.arrays(
+        np.int32,
+        st.tuples(st.integers(1, 6), st.integers(1, 9), st.just(3)),
+        elements=st.integers(-(2**22), 2**22),
+    ),
+    st.sampled_from([100.0, 1000.0, 10000.0]),
+)
+def test_any_integers_of_an_xtc_come_back(integers, precision):
+    # The arithmetic of xdrfile (a float32 reciprocal) and of MDAnalysis (times 10).
+    inverse = np.float32(1) / np.float32(precision)
+    positions = (integers.astype(np.float32) * inverse) * np.float32(10)
+    form = QuantisedFormat(10 / precision, "xtc")
+    assert mode_of(encode_chunk(positions, form)) == 2
+    assert roundtrip(positions, form).tobytes() == positions.tobytes()
+
+
+def test_floats_that_no_xtc_holds_stay_floats(adk):
+    form = QuantisedFormat(0.01, "xtc")
+    assert mode_of(encode_chunk(adk[:4], form)) == 0
+    assert roundtrip(adk[:4], form).tobytes() == adk[:4].tobytes()
+
+
+@QUICK
+@given(st.data())
+def test_any_frames_of_any_atoms(adk, data):
+    positions = adk[:12, :40]
+    atoms = data.draw(st.none() | st.lists(st.integers(0, 39), min_size=1, max_size=8))
+    first = data.draw(st.integers(0, 11))
+    last = data.draw(st.integers(first + 1, 12))
+    rule = data.draw(st.sampled_from(["step", "xtc"]))  # xtc: these are stored as floats
+    form = QuantisedFormat(0.01, rule)
+    whole = roundtrip(positions, form)
+    picked = None if atoms is None else np.array(atoms, np.int64)
+    part = roundtrip(positions, form, first=first, last=last, atoms=picked)
+    assert np.array_equal(part, whole[first:last] if picked is None else whole[first:last, picked])
+
+
+def test_it_is_smaller_than_the_same_xtc(adk, tmp_path):
+    path = tmp_path / "adk.xtc"
+    with XTCFile(str(path), "w") as file:
+        for frame in range(64):
+            file.write((adk[frame] / 10).astype("f4"), np.eye(3, dtype="f4"), frame, frame, 1000)
+    xtc = path.stat().st_size
+    sizes = {
+        name: len(encode_chunk(adk[:64], QuantisedFormat(0.01, compressor=name)))
+        for name in COMPRESSORS
+    }
+    assert sizes["zstd"] < 0.75 * xtc
+    assert sizes["lz4"] < 0.85 * xtc
+
+
+def test_every_byte_matters_or_is_noticed_or_is_harmless(adk):
+    """Damage gives ValueError or other numbers, never a crash, and never another size."""
+    positions = adk[:4, :10]
+    data = encode_chunk(positions, QuantisedFormat(0.01))
+    out = np.empty_like(positions)
+    for at in range(len(data)):
+        for bit in (0, 4, 7):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            try:
+                decode_chunk(memoryview(damaged), (4, 10), out)
+            except ValueError:
+                continue
+            assert out.shape == positions.shape
+
+
+@pytest.mark.parametrize("length", [0, 1, 31, 32, 40, -1])
+def test_truncated_chunks_are_refused(adk, length):
+    data = encode_chunk(adk[:4, :10], QuantisedFormat(0.01))
+    with pytest.raises(ValueError):
+        decode_chunk(memoryview(data[:length]), (4, 10), np.empty((4, 10, 3), np.float32))
+
+
+@pytest.mark.parametrize("shape", [(2**31, 10), (4, 2**31)])
+def test_lying_numbers_allocate_nothing(adk, shape):
+    data = bytearray(encode_chunk(adk[:4, :10], QuantisedFormat(0.01)))
+    struct.pack_into("<II", data, 8, *(n & 0xFFFFFFFF for n in shape))
+    with pytest.raises(ValueError, match="frames of"):
+        decode_chunk(memoryview(data), (4, 10), np.empty((4, 10, 3), np.float32))
+
+
+def test_the_header_is_as_documented(adk):
+    data = encode_chunk(adk[:4, :10], QuantisedFormat(0.01))
+    fields = struct.unpack_from("<4sBBHIIdII", data)
+    assert fields[:7] == (b"mdq1", 1, 2, 0, 4, 10, 0.01)
+    assert HEADER.size == 32
+    assert 32 + fields[7] + fields[8] == len(data)
+
+
+def test_the_native_kernels_and_numpy_make_the_same_bytes(adk, monkeypatch):
+    from mdio.core import kernels, kernels_numpy
+
+    positions = adk[:9, :301]
+    made = {}
+    for name, backend in (("native", kernels._kernels), ("numpy", kernels_numpy)):
+        monkeypatch.setattr(kernels, "_kernels", backend)
+        made[name] = [encode_chunk(positions, QuantisedFormat(s)) for s in (0.01, 1e-5)]
+        made[name] += [roundtrip(positions, QuantisedFormat(0.01)).tobytes()]
+    assert made["native"] == made["numpy"]
+
+
+def test_one_frame(adk):
+    back = roundtrip(adk[:1], QuantisedFormat(0.01))
+    assert np.abs(back.astype(np.float64) - adk[:1]).max() <= 0.0051
