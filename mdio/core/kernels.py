@@ -287,7 +287,7 @@ def rmsd(
     -------
     (F,) float64
         ``sqrt(sum(w (x - r)**2) / sum(w))``, as MDAnalysis' ``rms.rmsd(x, r, w, center=superpose,
-        superposition=superpose)``; NaN for frames with a number that is not finite.
+        superposition=superpose)``; not finite for frames with a number that is not.
 
     Raises
     ------

@@ -169,20 +169,27 @@ def rmsd(
     """Fill `out` (F,) with the RMSD of every frame."""
     n_frames, n_atoms = positions.shape[:2]
     weight = np.ones(n_atoms) if weights is None else weights / weights.mean()
-    fixed = reference - np.average(reference, axis=0, weights=weight) if superpose else reference
     batch = max(1, 2**20 // n_atoms)  # keeps the float64 copies small
-    for start in range(0, n_frames, batch):
-        mobile = positions[start : start + batch].astype(np.float64)
-        if superpose:
-            mobile -= mobile[:, :1]  # far from the origin, sums of squares would lose digits
-            mobile -= np.einsum("fac,a->fc", mobile, weight)[:, None] / n_atoms
-            inner = np.einsum("fai,aj,a->fij", mobile, fixed, weight, optimize=True)
-            squares = np.einsum("fac,fac,a->f", mobile, mobile, weight, optimize=True)
-            squares += np.einsum("ac,ac,a->", fixed, fixed, weight)
-            squares -= 2 * _largest_eigenvalues(_key_matrices(inner))
-        else:
-            squares = np.einsum("fac,a->f", np.square(mobile - fixed), weight)
-        out[start : start + batch] = np.sqrt(np.maximum(squares, 0) / n_atoms)
+    with np.errstate(invalid="ignore", over="ignore"):  # frames with NaN or infinity
+        for start in range(0, n_frames, batch):
+            mobile = positions[start : start + batch].astype(np.float64)
+            squares = (
+                _least_squares(mobile, reference, weight)
+                if superpose
+                else np.einsum("fac,a->f", np.square(mobile - reference), weight)
+            )
+            out[start : start + batch] = np.sqrt(np.maximum(squares, 0) / n_atoms)
+
+
+def _least_squares(mobile: Float64s, reference: Float64s, weight: Float64s) -> Float64s:
+    """Return the (F,) weighted sums of squared distances after superposition."""
+    fixed = reference - np.average(reference, axis=0, weights=weight)
+    mobile -= mobile[:, :1]  # far from the origin, sums of squares would lose digits
+    mobile -= np.einsum("fac,a->fc", mobile, weight)[:, None] / len(weight)
+    inner = np.einsum("fai,aj,a->fij", mobile, fixed, weight, optimize=True)
+    squares: Float64s = np.einsum("fac,fac,a->f", mobile, mobile, weight, optimize=True)
+    squares += np.einsum("ac,ac,a->", fixed, fixed, weight)
+    return squares - 2 * _largest_eigenvalues(_key_matrices(inner))
 
 
 def _largest_eigenvalues(matrices: Float64s) -> Float64s:

@@ -1,0 +1,47 @@
+"""What the tests of the kernels share: the implementations, and coordinates to try them on."""
+
+import importlib
+from contextlib import contextmanager
+
+import numpy as np
+
+from mdio.core import kernels, kernels_numpy
+
+SIDES = ["numpy", *(["native", "plain"] if kernels.NATIVE else [])]
+"""plain: native code without the instructions of newer processors."""
+
+N_ATOMS = [0, 1, 2, 3, 4, 5, 7, 8, 31, 214, 1365, 1366, 3000]
+"""Around the widths of vectors and the runs in which native code works."""
+
+
+@contextmanager
+def kernels_of(side, monkeypatch):
+    """Let `mdio.core.kernels` call one of `SIDES`."""
+    if side == "numpy":
+        monkeypatch.setattr(kernels, "_kernels", kernels_numpy)
+        yield side
+        return
+    native = importlib.import_module("mdio._kernels")
+    monkeypatch.setattr(kernels, "_kernels", native)
+    native._plain_only(side == "plain")
+    yield side
+    native._plain_only(False)
+
+
+def random_positions(n_frames, n_atoms, seed=0):
+    return np.random.default_rng(seed).normal(0, 30, (n_frames, n_atoms, 3)).astype(np.float32)
+
+
+def in_raw_buffer(array, gap=0, offset=0):
+    """Return a view with the same numbers, its frames `gap` bytes apart, unaligned by `offset`."""
+    n_frames = len(array)
+    frame_nbytes = array[0].nbytes if n_frames else 0
+    raw = np.full(offset + n_frames * (frame_nbytes + gap), 0xAB, np.uint8)
+    strides = (frame_nbytes + gap, *array.strides[1:])
+    view = np.ndarray(array.shape, array.dtype, raw, offset, strides)
+    view[...] = array
+    return view
+
+
+def same_bits(one, other):
+    np.testing.assert_array_equal(one.view(np.int32), other.view(np.int32))
