@@ -7,11 +7,12 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError
 from mdio.layouts.base import OutputMeta
 from mdio.layouts.plan import LayoutPlan
-from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "FORMAT",
