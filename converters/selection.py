@@ -155,4 +155,4 @@ def _indices(
             raise PlanError(f"{option}: atom indices go from 0 to {among.max()}")
     if len(found) == 0:
         raise PlanError(f"{option}: no atom is selected by {selection!r}")
-    return found.astype(np.int64)
+    return np.asarray(found, dtype=np.int64)

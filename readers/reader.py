@@ -21,7 +21,7 @@ from mdio.readers.cache import FrameCache
 __all__ = ["LayoutReader"]
 
 
-class LayoutReader(ReaderBase):
+class LayoutReader(ReaderBase):  # type: ignore[misc]
     """Reads any layout as an MDAnalysis trajectory: ``Universe(top, path, format="MDIO")``.
 
     Frame after frame costs one read per chunk; a jump to a far frame of uncompressed data reads
