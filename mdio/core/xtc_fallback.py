@@ -127,12 +127,10 @@ def encode(
 
 def _header_at(fd: int, frame: int, offset: int, n_atoms: int) -> XTCHeader:
     """Return the header at `offset`, which is to say `n_atoms` (0: any number)."""
-    try:
-        header = parse_header(os.pread(fd, HEADER_NBYTES, offset))
-        if header.magic != MAGICS[0]:
-            raise ValueError("frames with a 64-bit byte count need mdio's native module")
-        if n_atoms and header.n_atoms != n_atoms:
-            raise ValueError(f"it has {header.n_atoms} atoms, but the first one has {n_atoms}")
-    except ValueError as error:
-        raise ValueError(f"frame {frame} at byte {offset}: {error}") from None
+    header = parse_header(os.pread(fd, HEADER_NBYTES, offset), frame, offset, n_atoms)
+    if header.magic != MAGICS[0]:
+        raise ValueError(
+            f"frame {frame} at byte {offset}: its byte count has 64 bits, "
+            "which takes mdio's native module"
+        )
     return header

@@ -41,13 +41,17 @@ class XTCHeader:
     """Size of the whole frame with its header and padding."""
 
 
-def parse_header(raw: bytes) -> XTCHeader:
+def parse_header(raw: bytes, frame: int, offset: int, n_atoms: int = 0) -> XTCHeader:
     """Read a frame's header.
 
     Parameters
     ----------
     raw
         The first `HEADER_NBYTES` bytes of the frame, fewer only if the file ends.
+    frame, offset
+        Its number and its place in the file, for messages.
+    n_atoms
+        What it has to say; 0 for any number.
 
     Returns
     -------
@@ -58,6 +62,16 @@ def parse_header(raw: bytes) -> XTCHeader:
     ValueError
         This cannot be the header of a frame; the message says what was found.
     """
+    try:
+        header = _parse(raw)
+        if n_atoms and header.n_atoms != n_atoms:
+            raise ValueError(f"it has {header.n_atoms} atoms, but the first one has {n_atoms}")
+    except ValueError as error:
+        raise ValueError(f"frame {frame} at byte {offset}: {error}") from None
+    return header
+
+
+def _parse(raw: bytes) -> XTCHeader:
     if len(raw) < COMMON.size:
         raise ValueError(f"the file ends after {len(raw)} bytes of the frame's header")
     magic, n_atoms, step, time_ps, *vectors, n_again = COMMON.unpack_from(raw)
@@ -76,11 +90,13 @@ def parse_header(raw: bytes) -> XTCHeader:
     if len(raw) < begin + width:
         raise ValueError(f"the file ends after {len(raw)} bytes of the frame's header")
     precision, *edges, small = PACKED.unpack_from(raw, COMMON.size)
-    packed = int.from_bytes(raw[begin : begin + width], "big", signed=True)
+    packed = int.from_bytes(raw[begin : begin + width], "big")
     if not (math.isfinite(precision) and precision > 0):
         raise ValueError(f"its precision is {precision}")
     if any(high < low for low, high in zip(edges[:3], edges[3:], strict=True)):
         raise ValueError("its highest coordinate is below its lowest")
+    if any(high - low >= 2**32 - 1 for low, high in zip(edges[:3], edges[3:], strict=True)):
+        raise ValueError("its coordinates span more than 32 bits")
     if not 9 <= small <= 73:
         raise ValueError(f"its index of the small size is {small}, but it must be from 9 to 73")
     # An atom takes two bits at least, and 102 (3 x 32 + 6) at most.
