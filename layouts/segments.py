@@ -78,6 +78,8 @@ class SegmentsLayout(Layout):
             path=str(self.path),
             n_frames=manifest["n_frames"],
             dt_ps=float(manifest["dt_ps"]),
+            has_velocities="velocities" in manifest["fields"],
+            has_forces="forces" in manifest["fields"],
             time_last_ps=float(last) if isinstance(last, int | float) else first.time_last_ps,
             compression=manifest.get("compression"),
             precision=manifest.get("precision"),
@@ -99,11 +101,16 @@ class SegmentsLayout(Layout):
                 f"{where}: it cannot be read ({error}); split or convert the source anew"
             ) from error
         manifest = check_manifest(manifest, self.path)
-        if manifest["layout"] != self.name or manifest.get("container") not in CONTAINERS:
+        container, fields = manifest.get("container"), manifest.get("fields")
+        if (
+            manifest["layout"] != self.name
+            or container not in CONTAINERS
+            or not isinstance(fields, list)
+        ):
             raise CorruptLayoutError(
-                f"{where}: of layout {manifest['layout']!r} with files of format "
-                f"{manifest.get('container')!r}, expected {self.name!r} with one of "
-                f"{', '.join(CONTAINERS)}; open what it belongs to"
+                f"{where}: it describes the layout {manifest['layout']!r} with {fields!r} in files "
+                f"of format {container!r}, expected {self.name!r} with one of "
+                f"{', '.join(CONTAINERS)}; split or convert the source anew"
             )
         return manifest
 

@@ -98,6 +98,7 @@ def write_manifest(
         meta,
         has_box=has_box,
         container=plan.container,
+        fields=list(plan.fields),
         time_last_ps=time_last_ps,
         segments=[
             {name: getattr(segment, name) for name in Segment.__slots__} for segment in segments

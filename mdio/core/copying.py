@@ -30,11 +30,18 @@ def write_all(fd: int, data: Buffer, offset: int) -> None:
         done += os.pwrite(fd, view[done:], offset + done)
 
 
-def _ended(offset: int, missing: int) -> SourceError:
-    return SourceError(
-        f"the file ends at byte {offset}, {missing} bytes before what was to be copied; "
-        "it has been cut since it was opened: check it and begin again"
-    )
+def _read(source: int, buffer: memoryview, offset: int) -> int:
+    """Fill (the beginning of) `buffer`; an end or an error is the source's fault, and says so."""
+    try:
+        got = os.preadv(source, [buffer], offset)
+    except OSError as error:
+        raise SourceError(f"byte {offset} cannot be read ({error.strerror})") from error
+    if got == 0:
+        raise SourceError(
+            f"it ends at byte {offset}, {len(buffer)} bytes or more before what was to be copied; "
+            "it has been cut since it was opened: check it and begin again"
+        )
+    return got
 
 
 def copy_summed(source: int, offset: int, nbytes: int, target: int, at: int, crc: int = 0) -> int:
@@ -52,16 +59,14 @@ def copy_summed(source: int, offset: int, nbytes: int, target: int, at: int, crc
     Raises
     ------
     SourceError
-        `source` ends too early.
+        `source` ends too early or cannot be read; the message does not name it.
     OSError
-        As the system says.
+        `target` cannot be written.
     """
     buffer = memoryview(bytearray(min(BUFFER_NBYTES, max(nbytes, 1))))
     done = 0
     while done < nbytes:
-        got = os.preadv(source, [buffer[: nbytes - done]], offset + done)
-        if got == 0:
-            raise _ended(offset + done, nbytes - done)
+        got = _read(source, buffer[: nbytes - done], offset + done)
         crc = crc32c(buffer[:got], crc)
         write_all(target, buffer[:got], at + done)
         done += got
@@ -86,8 +91,6 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> N
                 in_kernel = False
         else:
             buffer = buffer or memoryview(bytearray(BUFFER_NBYTES))
-            got = os.preadv(source, [buffer[: nbytes - done]], offset + done)
-            if got == 0:
-                raise _ended(offset + done, nbytes - done)
+            got = _read(source, buffer[: nbytes - done], offset + done)
             write_all(target, buffer[:got], at + done)
         done += got

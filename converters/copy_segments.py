@@ -1,0 +1,111 @@
+"""Segments made by copying the bytes of frames, several at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from mdio.converters.byte_frames import ByteFrames, joined_index
+from mdio.core.copying import copy_summed, write_all
+from mdio.core.errors import SourceError
+from mdio.core.index import load_index
+from mdio.core.kernels import crc32c
+from mdio.core.publish import output_errors
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.segment_files import Segment, segment_name
+from mdio.layouts.segments_writer import describe_segment
+
+__all__ = ["SegmentCopier"]
+
+Progress = Callable[[int, int], None]
+Part = tuple[ByteFrames, int, int]
+"""Frames ``start:stop`` of a file."""
+STEP_NBYTES = 64 << 20
+"""Bytes copied between two looks at whether to stop."""
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[int]:
+    """Open a source for reading, and name it in errors."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            try:
+                yield file.fileno()
+            except SourceError as error:
+                raise SourceError(f"{path}: {error}") from error
+    except FileNotFoundError as error:
+        raise SourceError(f"{path}: it is there no more; check the path") from error
+
+
+class SegmentCopier:
+    """Copies the bytes of all segments of a plan."""
+
+    def __init__(self, folder: Path, plan: LayoutPlan, frames: list[ByteFrames]) -> None:
+        self.folder = folder
+        self.plan = plan
+        self.frames = frames
+        self.container = str(plan.container)
+        self.edges = list(accumulate(plan.segment_frames, initial=0))
+        self.stopped = threading.Event()
+
+    def run(self, workers: int, progress: Progress | None, frame_nbytes: int) -> list[Segment]:
+        """Copy all segments, and return what the manifest says of them."""
+        numbers = range(len(self.plan.segment_frames))
+        with output_errors(self.folder):
+            for folder in {(self.folder / segment_name(n, "")).parent for n in numbers}:
+                folder.mkdir(parents=True, exist_ok=True)
+        done: dict[int, Segment] = {}
+        with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
+            futures = {pool.submit(self.copy, number): number for number in numbers}
+            try:
+                for future in as_completed(futures):
+                    segment = done[futures[future]] = future.result()
+                    if progress is not None:
+                        progress(segment.n_frames, segment.n_frames * frame_nbytes)
+            except BaseException:
+                self.stopped.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+        return [done[number] for number in numbers]
+
+    def copy(self, number: int) -> Segment:
+        """Write one segment and its index, and open it once."""
+        first, stop = self.edges[number : number + 2]
+        parts = list(self._parts(first, stop))
+        path = self.folder / segment_name(number, self.container)
+        with output_errors(path), path.open("xb", buffering=0) as file:
+            crc = self._copy_parts(parts, file.fileno())
+            os.fsync(file.fileno())
+        if parts[0][0].header is None:
+            index = joined_index(parts, self.plan.n_atoms)
+            load_index(path, lambda _: index, self.plan.n_atoms)
+        return describe_segment(self.folder, number, self.container, first, crc)[0]
+
+    def _parts(self, first: int, stop: int) -> Iterator[Part]:
+        """Yield the frames of each file that frames ``first:stop`` of all are."""
+        starts = accumulate((one.n_frames for one in self.frames), initial=0)
+        for frames, (begin, end) in zip(self.frames, pairwise(starts), strict=True):
+            if begin < stop and first < end:
+                yield frames, max(first - begin, 0), min(stop, end) - begin
+
+    def _copy_parts(self, parts: Sequence[Part], target: int) -> int:
+        at = crc = 0
+        for frames, start, stop in parts:
+            if frames.header is not None:
+                header = frames.header(start, stop)
+                write_all(target, header, 0)
+                at, crc = len(header), crc32c(header)
+            begin, end = int(frames.edges[start]), int(frames.edges[stop])
+            with _reading(frames.path) as source:
+                for offset in range(begin, end, STEP_NBYTES):
+                    if self.stopped.is_set():
+                        raise InterruptedError("another segment failed")
+                    nbytes = min(STEP_NBYTES, end - offset)
+                    crc = copy_summed(source, offset, nbytes, target, at, crc)
+                    at += nbytes
+        return crc

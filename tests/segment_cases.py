@@ -1,0 +1,116 @@
+"""What the tests of segments share: frames, a way to write them, and a reader that is not mdio."""
+
+import json
+import pickle
+import random
+import warnings
+from pathlib import Path
+
+import MDAnalysis as mda
+import numpy as np
+from suites.layout_reading import Oracle, oracle_from_mdanalysis
+
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.base import OutputMeta, Receipt
+from mdio.layouts.plan import WriteOptions
+from mdio.layouts.segments_writer import SegmentsWriter
+
+CONTAINERS = ("xtc", "trr", "dcd", "ncdf")
+META = OutputMeta(
+    uuid="0", created="2024-01-01", source={"path": "source"}, dt_ps=0.5, frames=[[0, 13, 1]]
+)
+
+
+def make_block(n_frames: int = 13, n_atoms: int = 23, **fields: bool) -> FrameBlock:
+    rng = np.random.default_rng(n_frames)
+    block = FrameBlock.empty(n_frames, n_atoms, **fields)
+    for array in block.present().values():
+        array[:] = rng.normal(scale=20, size=array.shape)
+    block.box[:] = [40, 50, 60, 70, 80, 100]
+    block.time[:] = np.arange(n_frames) * 0.5 + 10
+    block.step[:] = np.arange(n_frames) * 250 + 5000
+    return block
+
+
+def info_of(block: FrameBlock, **changes: object) -> TrajectoryInfo:
+    return TrajectoryInfo(
+        layout="generic",
+        path="source",
+        n_frames=block.n_frames,
+        n_atoms=block.n_atoms,
+        dt_ps=0.5,
+        time_first_ps=float(block.time[0]),
+        time_last_ps=float(block.time[-1]),
+        has_velocities=block.velocities is not None,
+        has_forces=block.forces is not None,
+        has_box=bool(block.box[0].any()),
+    ).replace(**changes)
+
+
+def write_segments(
+    path: Path,
+    block: FrameBlock,
+    piece_frames: int = 2,
+    shuffle: bool = False,
+    skip: int | None = None,
+    **options: object,
+) -> SegmentsWriter:
+    """Write in pieces through pickled workers, as a conversion does."""
+    plan = SegmentsWriter.plan_for(info_of(block), WriteOptions(**options))
+    writer = SegmentsWriter(path, plan.replace(piece_frames=piece_frames), META)
+    writer.create()
+    worker = pickle.loads(pickle.dumps(writer))
+    pieces = writer.plan.pieces()
+    if shuffle:
+        random.Random(0).shuffle(pieces)
+    for start, stop in pieces:
+        if start == skip:
+            continue
+        rows = block.frames(slice(start, stop))
+        items = worker.encode(start, rows)
+        for item in items:
+            worker.store(item)
+        crcs = {item.key: item.crcs for item in items}
+        nbytes = sum(memoryview(item.data).nbytes for item in items)
+        writer.commit(Receipt(start, stop, crcs, nbytes, rows.box, rows.time, rows.step))
+    writer.finish()
+    return writer
+
+
+def manifest_of_folder(path: Path) -> dict[str, object]:
+    return json.loads((path / "manifest.json").read_text())
+
+
+def segment_paths(path: Path) -> list[Path]:
+    """All files that are neither hidden nor the manifest, by name."""
+    return sorted(
+        file
+        for file in path.rglob("*")
+        if file.is_file() and file.name[0] != "." and file.name != "manifest.json"
+    )
+
+
+def joined_oracle(path: Path) -> Oracle:
+    """Read each segment alone with MDAnalysis, and put them together.
+
+    Formats without steps count the frames of a file: here those of the whole.
+    """
+    parts = [oracle_from_mdanalysis(None, file) for file in segment_paths(path)]
+    at = 0
+    for part, file in zip(parts, segment_paths(path), strict=True):
+        if file.suffix in (".dcd", ".ncdf"):
+            part.step[:] += at
+        at += part.n_frames
+    names = ("positions", "box", "time", "step", "velocities", "forces")
+    columns = {name: [getattr(part, name) for part in parts] for name in names}
+    arrays = {
+        name: None if column[0] is None else np.concatenate(column)
+        for name, column in columns.items()
+    }
+    return Oracle(**arrays)
+
+
+def silent_universe(*args: str, **kwargs: object) -> mda.Universe:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return mda.Universe(*args, **kwargs)

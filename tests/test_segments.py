@@ -1,0 +1,344 @@
+"""Segments: what is written can be read, by us and segment by segment by others."""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from segment_cases import (
+    CONTAINERS,
+    info_of,
+    joined_oracle,
+    make_block,
+    manifest_of_folder,
+    segment_paths,
+    write_segments,
+)
+from suites.layout_reading import LayoutReadingTests, ReadingCase
+
+from mdio.core.crc_combine import combine, combine_all
+from mdio.core.errors import CorruptLayoutError, OutputError, PlanError
+from mdio.core.publish import publish
+from mdio.layouts.plan import WriteOptions
+from mdio.layouts.registry import open_layout
+from mdio.layouts.segment_files import even_split
+from mdio.layouts.segments import SegmentsLayout
+from mdio.layouts.segments_writer import SegmentsWriter, plan_segments
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:MDAnalysis")
+
+
+@pytest.fixture(scope="module", params=CONTAINERS)
+def written(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp(request.param) / "a.segments"
+    full = request.param in ("trr", "ncdf")
+    block = make_block(velocities=full, forces=full)
+    write_segments(path, block, segments=5, container=request.param)
+    return path, joined_oracle(path)
+
+
+class TestReading(LayoutReadingTests):
+    @pytest.fixture
+    def case(self, written):
+        return ReadingCase(SegmentsLayout, *written)
+
+    def test_boundaries_are_those_of_the_segments(self, case):
+        with case.open() as layout:
+            np.testing.assert_array_equal(layout.boundaries(), [0, 3, 6, 9, 11, 13])
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("piece_frames", [1, 2, 100])
+def test_frames_come_back(tmp_path, container, shuffle, piece_frames):
+    full = container in ("trr", "ncdf")
+    block = make_block(velocities=full, forces=full)
+    path = tmp_path / "a.segments"
+    write_segments(path, block, piece_frames, shuffle, segments=3, container=container)
+    assert [file.name for file in segment_paths(path)] == [
+        f"seg-00000{n}.{container}" for n in range(3)
+    ]
+    with open_layout(path) as layout:
+        assert isinstance(layout, SegmentsLayout)
+        assert layout.container == container
+        read = layout.read(0, 13)
+        assert layout.info.dt_ps == 0.5
+        assert (layout.info.has_velocities, layout.info.has_forces) == (full, full)
+        assert layout.info.source == {"path": "source"}
+        assert [problem for _, problem in layout.check()] == [None] * 3
+    exact = container in ("dcd", "ncdf")
+    tolerance = {"xtc": 0.00501, "trr": 2e-5}.get(container, 0.0)
+    np.testing.assert_allclose(read.positions, block.positions, rtol=0, atol=tolerance)
+    assert exact == np.array_equal(read.positions, block.positions)
+    np.testing.assert_allclose(read.box, block.box, rtol=1e-6)
+    np.testing.assert_allclose(read.time, block.time, rtol=2e-7)
+    if full:
+        np.testing.assert_allclose(read.velocities, block.velocities, rtol=1e-6)
+        np.testing.assert_allclose(read.forces, block.forces, rtol=1e-6)
+    if container in ("xtc", "trr"):
+        np.testing.assert_array_equal(read.step, block.step)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_pieces_make_no_difference_to_the_bytes(tmp_path, container):
+    block = make_block()
+    for name, pieces, shuffle in (("a", 1, True), ("b", 3, False), ("c", 100, False)):
+        write_segments(tmp_path / name, block, pieces, shuffle, segments=2, container=container)
+    files = [[file.read_bytes() for file in segment_paths(tmp_path / name)] for name in "abc"]
+    assert files[0] == files[1] == files[2]
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_manifest_tells_of_every_file(tmp_path, container):
+    path = tmp_path / "a.segments"
+    write_segments(path, make_block(), segments=4, container=container)
+    manifest = manifest_of_folder(path)
+    assert (manifest["layout"], manifest["container"]) == ("segments", container)
+    assert (manifest["n_frames"], manifest["n_atoms"]) == (13, 23)
+    assert manifest["has_box"] is True
+    first = 0
+    for row, file in zip(manifest["segments"], segment_paths(path), strict=True):
+        assert path / row["file"] == file
+        assert row["first_frame"] == first
+        assert row["nbytes"] == file.stat().st_size
+        assert row["crc32c"] == google_crc32c.value(file.read_bytes())
+        assert row["time_first_ps"] == pytest.approx(10 + 0.5 * first, rel=1e-6)
+        first += row["n_frames"]
+    assert first == 13
+
+
+def test_precision_and_compression_of_xtc(tmp_path):
+    write_segments(tmp_path / "a", make_block(), segments=2, container="xtc", precision=0.1)
+    with SegmentsLayout(tmp_path / "a") as layout:
+        assert (layout.info.compression, layout.info.precision) == ("xtc", 0.1)
+    write_segments(tmp_path / "b", make_block(), segments=2, container="dcd")
+    with SegmentsLayout(tmp_path / "b") as layout:
+        assert (layout.info.compression, layout.info.precision) == (None, None)
+
+
+@pytest.mark.parametrize("container", ["xtc", "trr"])
+def test_indexes_lie_beside_and_survive_publishing(tmp_path, container, monkeypatch):
+    target = tmp_path / "a.segments"
+    with publish(target) as temporary:
+        write_segments(temporary, make_block(), segments=3, container=container)
+    copy = tmp_path / "copy.segments"
+    shutil.copytree(target, copy)  # with new modification times
+    indexes = sorted(path.name for path in target.rglob(".*"))
+    assert indexes == [f".seg-00000{n}.{container}.mdio-index" for n in range(3)]
+    with SegmentsLayout(copy) as layout:
+        expected = layout.read(0, 13).positions
+
+    def scan(*args):
+        raise AssertionError("scanned again")
+
+    module = sys.modules[f"mdio.layouts.{container}"]
+    for name in ("scan", "load_index"):
+        assert hasattr(module, name)
+    original = module.load_index
+    monkeypatch.setattr(module, "load_index", lambda path, _, *rest: original(path, scan, *rest))
+    with SegmentsLayout(target) as layout:
+        np.testing.assert_array_equal(layout.read(0, 13).positions, expected)
+
+
+def test_at_most_256_files_in_a_folder(tmp_path):
+    write_segments(tmp_path / "a", make_block(300, 3), segments=300, container="trr")
+    folders = [path for path in (tmp_path / "a").iterdir() if path.is_dir()]
+    assert len(folders) == 3
+    assert max(len(list(folder.iterdir())) for folder in folders) == 256
+    with SegmentsLayout(tmp_path / "a") as layout:
+        assert layout.read(0, 300).n_frames == 300
+
+
+def test_one_segment_is_open_at_a_time(tmp_path):
+    write_segments(tmp_path / "a", make_block(40), segments=20, container="dcd")
+    layout = SegmentsLayout(tmp_path / "a")
+
+    def opened() -> list[str]:
+        links = []
+        for entry in Path("/proc/self/fd").iterdir():
+            try:
+                links.append(str(entry.readlink()))
+            except FileNotFoundError:
+                continue
+        return [link for link in links if str(tmp_path) in link]
+
+    assert layout.info.n_frames == 40
+    assert len(opened()) == 1
+    layout.read(0, 40)
+    assert len(opened()) == 1 and opened()[0].endswith("seg-000019.dcd")
+    layout.close()
+    assert opened() == []
+
+
+def test_reading_opens_no_other_segment(tmp_path):
+    write_segments(tmp_path / "a", make_block(40), segments=20, container="dcd")
+    for file in segment_paths(tmp_path / "a")[2:]:
+        file.unlink()
+    with SegmentsLayout(tmp_path / "a") as layout:
+        layout.read(0, 4)
+        with pytest.raises(CorruptLayoutError, match=r"seg-000002\.dcd.*frames 4 to 5.*missing"):
+            layout.read(0, 5)
+        layout.read(3, 4)
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_truncated_segment(tmp_path, container):
+    path = tmp_path / "a.segments"
+    write_segments(path, make_block(), segments=3, container=container)
+    victim = segment_paths(path)[1]
+    os.truncate(victim, victim.stat().st_size - 5)
+    with SegmentsLayout(path) as layout:
+        layout.read(0, 5)
+        with pytest.raises(CorruptLayoutError, match=rf"seg-000001\.{container}.* bytes, expected"):
+            layout.read(4, 6)
+        problems = dict(layout.check())
+    assert [name for name, problem in problems.items() if problem] == [f"000/{victim.name}"]
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("where", [0, 0.3, 0.7, 1])
+def test_flipped_bits_are_found(tmp_path, container, where):
+    path = tmp_path / "a.segments"
+    write_segments(path, make_block(), segments=3, container=container)
+    victim = segment_paths(path)[2]
+    data = bytearray(victim.read_bytes())
+    data[round(where * (len(data) - 1))] ^= 0x10
+    victim.write_bytes(data)
+    with SegmentsLayout(path) as layout:
+        problems = [(name, problem) for name, problem in layout.check() if problem is not None]
+    assert [name for name, _ in problems] == [f"000/{victim.name}"]
+    assert "crc32c" in problems[0][1] and "frames 9 to 12" in problems[0][1]
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_segment_of_something_else(tmp_path, container):
+    path = tmp_path / "a.segments"
+    write_segments(path, make_block(), segments=3, container=container)
+    victim = segment_paths(path)[1]
+    victim.write_bytes(b"\x07" * victim.stat().st_size)
+    with SegmentsLayout(path) as layout, pytest.raises(CorruptLayoutError, match="seg-000001"):
+        layout.read(0, 13)
+
+
+def test_unfinished_folder(tmp_path):
+    path = tmp_path / "a.segments"
+    with pytest.raises(OutputError, match=r"incomplete.*seg-000001\.dcd"):
+        write_segments(path, make_block(), segments=3, container="dcd", skip=5)
+    assert SegmentsLayout.sniff(path)
+    with pytest.raises(CorruptLayoutError, match="manifest"):
+        open_layout(path).read(0, 1)
+
+
+CHANGES = {
+    "another layout": lambda m: m.update(layout="zarr"),
+    "another container": lambda m: m.update(container="pdb"),
+    "no container": lambda m: m.pop("container"),
+    "no fields": lambda m: m.pop("fields"),
+    "no segments": lambda m: m.pop("segments"),
+    "segments of another kind": lambda m: m.update(segments={"a": 1}),
+    "a segment too few": lambda m: m["segments"].pop(),
+    "a gap": lambda m: m["segments"].pop(1),
+    "frames too many": lambda m: m.update(n_frames=14),
+    "a file outside": lambda m: m["segments"][0].update(file="../x.dcd"),
+    "an absolute file": lambda m: m["segments"][0].update(file="/etc/passwd"),
+    "a key too many": lambda m: m["segments"][0].update(extra=1),
+    "a key too few": lambda m: m["segments"][0].pop("crc32c"),
+    "a number that is none": lambda m: m["segments"][0].update(n_frames="5"),
+    "a negative number": lambda m: m["segments"][0].update(n_frames=-5),
+    "absurdly many frames": lambda m: m["segments"][0].update(n_frames=10**18),
+    "other atoms": lambda m: m.update(n_atoms=24),
+    "a newer version": lambda m: m.update(format_version=99),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_manifests_that_lie(tmp_path, change):
+    path = tmp_path / "a.segments"
+    write_segments(path, make_block(), segments=3, container="dcd")
+    manifest = manifest_of_folder(path)
+    CHANGES[change](manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CorruptLayoutError):
+        SegmentsLayout(path).read(0, 1)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"format": "mdio"}'])
+def test_manifests_that_are_none(tmp_path, text):
+    path = tmp_path / "a.segments"
+    write_segments(path, make_block(), segments=3, container="dcd")
+    (path / "manifest.json").write_bytes(text)
+    with pytest.raises(CorruptLayoutError, match="manifest"):
+        _ = SegmentsLayout(path).info
+
+
+def test_plans():
+    info = info_of(make_block(), n_frames=10_000, n_atoms=10_000)
+    plan = plan_segments(info, WriteOptions())
+    assert (plan.layout, plan.container) == ("segments", "ncdf")
+    assert len(plan.segment_frames) == plan.n_files == 18  # 1.2 GB in 64 MiB each
+    assert sum(plan.segment_frames) == 10_000
+    plan = plan_segments(info.replace(layout="trr"), WriteOptions(segments=2))
+    assert (plan.container, plan.segment_frames) == ("trr", (5000, 5000))
+    assert max(stop - start for start, stop in plan.pieces()) * 12 * 10_000 <= 8 << 20
+    assert 5000 in {start for start, _ in plan.pieces()}
+    plan = plan_segments(info.replace(layout="chain", compression="xtc"), WriteOptions())
+    assert plan.container == "xtc"
+    assert plan_segments(info.replace(n_frames=1), WriteOptions()).segment_frames == (1,)
+    pickle.loads(pickle.dumps(plan))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"segments": 14}, "14 segments.*13 frames"),
+        ({"segments": 0}, "0 segments"),
+        ({"container": "pdb"}, "--container is 'pdb'"),
+        ({"container": "dcd", "precision": 0.1}, "--precision"),
+        ({"groups": {"ca": 3}}, "--group"),
+        ({"compression": "zstd"}, "--compression"),
+    ],
+)
+def test_plans_that_do_not_fit(options, message):
+    with pytest.raises(PlanError, match=message):
+        SegmentsWriter.plan_for(info_of(make_block()), WriteOptions(**options))
+
+
+@given(st.integers(1, 10**6), st.data())
+def test_even_split(n_frames, data):
+    n_segments = data.draw(st.integers(1, min(n_frames, 2000)))
+    sizes = even_split(n_frames, n_segments)
+    assert len(sizes) == n_segments and sum(sizes) == n_frames
+    assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
+    assert list(sizes) == [len(part) for part in np.array_split(np.arange(n_frames), n_segments)]
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6))
+def test_checksums_of_parts_combine(parts):
+    sums = [(google_crc32c.value(part), len(part)) for part in parts]
+    assert combine_all(sums) == google_crc32c.value(b"".join(parts))
+
+
+def test_checksums_of_long_parts_combine():
+    a, b = os.urandom(100_000), os.urandom(3_000_001)
+    crcs = google_crc32c.value(a), google_crc32c.value(b)
+    assert combine(*crcs, len(b)) == google_crc32c.value(a + b)
+
+
+def test_reading_dcd_segments_imports_no_mdanalysis(tmp_path):
+    write_segments(tmp_path / "a.segments", make_block(), segments=3, container="dcd")
+    code = """
+import sys
+from mdio.layouts.segments import SegmentsLayout
+assert SegmentsLayout(sys.argv[1]).read(0, 13).n_frames == 13
+assert not {"MDAnalysis", "h5py", "zarr", "netCDF4"} & set(sys.modules)
+"""
+    path = str(Path(tmp_path / "a.segments"))
+    subprocess.run([sys.executable, "-c", code, path], check=True, timeout=60)
