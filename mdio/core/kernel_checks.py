@@ -19,11 +19,11 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
 
 def buffer(data: Buffer) -> memoryview:
     """Return the bytes of `data`."""
-    if isinstance(data, np.ndarray) and data.flags.c_contiguous:
-        return memoryview(data.reshape(-1).view(np.uint8))  # casts refuse foreign byte orders
-    view = memoryview(data)
+    view = data.data if isinstance(data, np.ndarray) else memoryview(data)
     if not view.c_contiguous:
         raise ValueError("the data must be C-contiguous; pass a copy")
+    if isinstance(data, np.ndarray):
+        return data.reshape(-1).view(np.uint8).data  # casts refuse foreign byte orders
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
