@@ -20,7 +20,7 @@ from mdio.core.errors import OutputError, SourceError
 from mdio.core.index import FrameIndex
 from mdio.core.xtc_frames import XTCFrames
 from mdio.core.xtc_header import HEADER_NBYTES, XTCHeader, parse_header
-from mdio.core.xtc_native import NATIVE, open_file, source_errors
+from mdio.core.xtc_native import NATIVE, opened
 
 __all__ = ["NATIVE", "XTCFrames", "encode", "read_header", "scan"]
 
@@ -34,11 +34,11 @@ def scan(path: Path) -> FrameIndex:
         It cannot be read, is empty, ends within a frame, holds something else than frames, or its
         frames differ in their numbers of atoms; the message names frame and byte.
     """
-    with source_errors(path), open_file(path) as file:
-        nbytes = os.fstat(file.fileno()).st_size
+    with opened(path) as fd:
+        nbytes = os.fstat(fd).st_size
         if nbytes == 0:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
-        offsets, n_atoms = xtc_native.kernels.scan(file.fileno(), nbytes)
+        offsets, n_atoms = xtc_native.kernels.scan(fd, nbytes)
     return FrameIndex(offsets=offsets, nbytes=nbytes, n_atoms=n_atoms)
 
 
@@ -50,8 +50,8 @@ def read_header(path: Path) -> XTCHeader:
     SourceError
         The file cannot be read, is empty or does not begin with a frame.
     """
-    with source_errors(path), open_file(path) as file:
-        raw = file.read(HEADER_NBYTES)
+    with opened(path) as fd:
+        raw = os.pread(fd, HEADER_NBYTES, 0)
         if not raw:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         return parse_header(raw, 0, 0)

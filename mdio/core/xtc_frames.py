@@ -44,14 +44,15 @@ class XTCFrames:
         self.n_atoms = index.n_atoms
         self._edges = np.append(index.offsets, np.int64(index.nbytes))
         self._buffer = np.empty(0, np.uint8)
-        self._file = open_file(path)
+        self._fd = -1  # for `close` where the file cannot be opened
+        self._fd = open_file(path)
 
     def header(self, frame: int) -> XTCHeader:
         """Return the header of one frame; raises FrameRangeError or SourceError."""
         self._check_range(frame, frame + 1)
         offset = int(self._edges[frame])
         with source_errors(self.path):
-            return parse_header(os.pread(self._file.fileno(), HEADER_NBYTES, offset), frame, offset)
+            return parse_header(os.pread(self._fd, HEADER_NBYTES, offset), frame, offset)
 
     def read(
         self,
@@ -112,14 +113,18 @@ class XTCFrames:
                 self._decode(start, edges, positions, vectors, time, step, atoms, n_threads)
                 return
             xtc_native.kernels.read_headers(
-                self._file.fileno(), start, edges, self.n_atoms, vectors, time, step
+                self._fd, start, edges, self.n_atoms, vectors, time, step
             )
             if n_wanted:
                 xtc_fallback.read_positions(self.path, start, edges, self.n_atoms, positions, atoms)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; harmless if it is closed."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
 
     def __enter__(self) -> Self:
         return self
@@ -186,7 +191,7 @@ class XTCFrames:
         view = memoryview(self._buffer)[:nbytes]
         done = 0
         while done < nbytes:
-            got = os.preadv(self._file.fileno(), [view[done:]], offset + done)
+            got = os.preadv(self._fd, [view[done:]], offset + done)
             if got == 0:
                 raise ValueError(
                     f"it ends at byte {offset + done}, but had {self._edges[-1]} bytes when it "

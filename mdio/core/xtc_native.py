@@ -9,14 +9,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from mdio.core import xtc_fallback
 from mdio.core.errors import SourceError
 
-__all__ = ["NATIVE", "kernels", "open_file", "source_errors"]
+__all__ = ["NATIVE", "kernels", "open_file", "opened", "source_errors"]
 
 
 def _choose() -> tuple[Any, bool]:
@@ -31,12 +30,23 @@ def _choose() -> tuple[Any, bool]:
 kernels, NATIVE = _choose()
 
 
-def open_file(path: Path) -> FileIO:
-    """Open a file for reading, unbuffered; raises SourceError."""
+def open_file(path: Path) -> int:
+    """Return a descriptor to read from; raises SourceError."""
     try:
-        return FileIO(path)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise SourceError(f"{path}: cannot be opened ({error.strerror})") from error
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Open a file for reading; errors within become SourceError."""
+    fd = open_file(path)
+    try:
+        with source_errors(path):
+            yield fd
+    finally:
+        os.close(fd)
 
 
 @contextmanager
