@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, OutputError
+from mdio.core.kernels import crc32c
 
 __all__ = [
     "ARRAYS",
@@ -49,7 +50,15 @@ SOURCE_STEP = "mdio/step"
 
 MANIFEST = "mdio/manifest"
 
-FOREIGN_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError)
+FOREIGN_ERRORS = (
+    OSError,
+    LookupError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+)
 """What h5py raises for files that are damaged or not what they should be."""
 
 _FULL = {
@@ -57,6 +66,9 @@ _FULL = {
     errno.EDQUOT: "the quota is used up",
     errno.EFBIG: "the file is larger than the limit that is set",
 }
+
+SLAB_ROWS = 1 << 16
+"""Columns are gone through this many frames at a time."""
 
 CACHED_NBYTES = 4 << 20
 """Columns up to this size stay in memory once one of their rows is read."""
@@ -134,15 +146,17 @@ class Column:
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    crc: int | None = None
+    """crc32c of all its bytes, where it is known."""
     _rows: NDArray[Any] | None = None
 
     @classmethod
-    def of(cls, dataset: h5py.Dataset) -> Column:
+    def of(cls, dataset: h5py.Dataset, crc: int | None = None) -> Column:
         """Return where `dataset` lies; raises ValueError if it is not in one piece."""
         offset = dataset.id.get_offset()
         if offset is None:
             raise ValueError(f"{dataset.name} is not stored in one piece")
-        return cls(offset, dataset.dtype, dataset.shape)
+        return cls(offset, dataset.dtype, dataset.shape, crc)
 
     @property
     def row_nbytes(self) -> int:
@@ -150,15 +164,43 @@ class Column:
         return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
     def read(self, fd: int, start: int, stop: int, what: str) -> NDArray[Any]:
-        """Return rows ``start:stop``; raises CorruptLayoutError."""
+        """Return rows ``start:stop``; raises CorruptLayoutError.
+
+        Columns that stay in memory are verified when they are first read.
+        """
         if self._rows is None and self.row_nbytes * self.shape[0] <= CACHED_NBYTES:
-            self._rows = self._read(fd, 0, self.shape[0], what)
+            rows = self._read(fd, 0, self.shape[0], what)
+            self._compare(crc32c(rows), what)
+            self._rows = rows
         return self._read(fd, start, stop, what) if self._rows is None else self._rows[start:stop]
 
     def _read(self, fd: int, start: int, stop: int, what: str) -> NDArray[Any]:
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
         pread_exactly(fd, rows, self.offset + start * self.row_nbytes, what)
         return rows
+
+    def slabs(self) -> Iterator[tuple[int, int]]:
+        """Yield (start, stop) of runs of rows that are read or written at a time."""
+        for start in range(0, self.shape[0], SLAB_ROWS):
+            yield start, min(start + SLAB_ROWS, self.shape[0])
+
+    def checksum(self, fd: int, what: str) -> int:
+        """Return the crc32c of all rows as they are on disk."""
+        crc = 0
+        for start, stop in self.slabs():
+            crc = crc32c(self._read(fd, start, stop, what), crc)
+        return crc
+
+    def verify(self, fd: int, what: str) -> None:
+        """Read all rows and check them; raises CorruptLayoutError."""
+        self._compare(self.checksum(fd, what), what)
+
+    def _compare(self, crc: int, what: str) -> None:
+        if self.crc is not None and crc != self.crc:
+            raise CorruptLayoutError(
+                f"{what}: crc32c {crc:08x} found, {self.crc:08x} expected; the file is damaged: "
+                "convert the source anew"
+            )
 
     def write(self, fd: int, start: int, rows: NDArray[Any], path: Path) -> None:
         """Write rows from `start` on; raises OutputError."""

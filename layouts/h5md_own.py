@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -71,10 +73,13 @@ class OwnFile:
         try:
             self.arrays = self._arrays(file, sizes, n_frames)
             position = file[f"particles/{FULL_SYSTEM}/position"]
-            self._time = self._column(position["time"], (n_frames,), "<f8")
+            crcs = {name: int(crc) for name, crc in self.manifest["column_crc32c"].items()}
             step = file[SOURCE_STEP] if SOURCE_STEP in file else position["step"]
-            self._step = self._column(step, (n_frames,), "<i8")
-            self._box = self._column(file[BOX], (n_frames, 6), "<f4")
+            self._columns = {
+                "times": self._column(position["time"], (n_frames,), "<f8", crcs["time"]),
+                "steps": self._column(step, (n_frames,), "<i8", crcs["step"]),
+                "boxes": self._column(file[BOX], (n_frames, 6), "<f4", crcs["box"]),
+            }
         except FOREIGN_ERRORS as error:
             if isinstance(error, CorruptLayoutError):
                 raise
@@ -147,10 +152,10 @@ class OwnFile:
         return self.path.stat().st_size
 
     @staticmethod
-    def _column(dataset: h5py.Dataset, shape: tuple[int, ...], dtype: str) -> Column:
+    def _column(dataset: h5py.Dataset, shape: tuple[int, ...], dtype: str, crc: int) -> Column:
         if dataset.shape != shape or dataset.dtype != np.dtype(dtype):
             raise ValueError(f"{dataset.name} is {dataset.dtype} {dataset.shape}, expected {shape}")
-        return Column.of(dataset)
+        return Column.of(dataset, crc)
 
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in the file, as the trajectory of its group."""
@@ -178,18 +183,19 @@ class OwnFile:
         )
 
     def _row(self, frame: int) -> tuple[float, bool]:
-        what = str(self.path)
-        time = self._time.read(self._fd, frame, frame + 1, what)
-        return float(time[0]), bool(self._box.read(self._fd, frame, frame + 1, what).any())
+        time, box = (self._rows(name, frame, frame + 1) for name in ("times", "boxes"))
+        return float(time[0]), bool(box.any())
+
+    def _rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        return self._columns[name].read(self._fd, start, stop, f"{self.path}: {name}")
 
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         """Fill `block`; raises CorruptLayoutError."""
-        what = str(self.path)
-        block.time[:] = self._time.read(self._fd, start, stop, what)
-        block.step[:] = self._step.read(self._fd, start, stop, what)
-        block.box[:] = self._box.read(self._fd, start, stop, what)
+        block.time[:] = self._rows("times", start, stop)
+        block.step[:] = self._rows("steps", start, stop)
+        block.box[:] = self._rows("boxes", start, stop)
         if atoms is not None and not atoms.size:
             return
         group = self.group
@@ -203,14 +209,20 @@ class OwnFile:
 
     def check(self) -> Iterator[tuple[str, str | None]]:
         """Read every chunk of every array, and yield its name and what is wrong with it."""
+        parts: list[tuple[str, Callable[[], None]]] = []
+        for name, column in self._columns.items():
+            what = f"{self.path}: {name}"
+            parts.append((what, partial(column.verify, self._fd, what)))
         for array in self.arrays.values():
             for i, j in np.ndindex(*array.grid):
-                try:
-                    array.verify(self._fd, i, j)
-                except CorruptLayoutError as error:
-                    yield array.name_of(i, j), str(error)
-                else:
-                    yield array.name_of(i, j), None
+                parts.append((array.name_of(i, j), partial(array.verify, self._fd, i, j)))
+        for name, verify in parts:
+            try:
+                verify()
+            except CorruptLayoutError as error:
+                yield name, str(error)
+            else:
+                yield name, None
 
     def close(self) -> None:
         """Close the file."""

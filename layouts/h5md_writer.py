@@ -50,9 +50,6 @@ __all__ = ["H5MDWriter"]
 CHUNK_ENTRY_NBYTES = 12 + 64
 """What a chunk takes in our tables and, about, in HDF5's index."""
 
-SLAB_FRAMES = 1 << 16
-"""Boxes and steps are gone through this many frames at a time."""
-
 
 class H5MDWriter(LayoutWriter):
     """Writes an H5MD 1.1 file.
@@ -211,10 +208,13 @@ class H5MDWriter(LayoutWriter):
         with writing(self.path):
             file = self._handle_file or h5py.File(self.path, "r+", libver=LIBVER)
             self._handle_file = file
+            places, what = self.places, str(self.path)
+            columns = {"time": places.time, "step": places.step, "box": places.box}
+            crcs = {name: column.checksum(self._fd, what) for name, column in columns.items()}
             has_box = self._write_edges(file)
             self._write_steps(file)
             self._write_tables(file)
-            manifest = manifest_of(self.plan, self.meta, has_box=has_box)
+            manifest = manifest_of(self.plan, self.meta, has_box=has_box, column_crc32c=crcs)
             text = json.dumps(manifest).encode()
             file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
             file.flush()
@@ -223,17 +223,11 @@ class H5MDWriter(LayoutWriter):
             os.fsync(self._fd)
         self.abort()
 
-    def _slabs(self) -> list[slice]:
-        n_frames = self.plan.n_frames
-        return [slice(s, min(s + SLAB_FRAMES, n_frames)) for s in range(0, n_frames, SLAB_FRAMES)]
-
     def _write_edges(self, file: h5py.File) -> bool:
         """Write the edges of the cells if there are any; H5MD says by their absence if not."""
         column, what = self.places.box, str(self.path)
         box = file[f"particles/{FULL_SYSTEM}/box"]
-        has_box = any(
-            column.read(self._fd, s.start, s.stop, what)[:, :3].any() for s in self._slabs()
-        )
+        has_box = any(column.read(self._fd, *slab, what)[:, :3].any() for slab in column.slabs())
         box.attrs["boundary"] = 3 * ["periodic" if has_box else "none"]
         if has_box:
             position = file[f"particles/{FULL_SYSTEM}/position"]
@@ -241,9 +235,9 @@ class H5MDWriter(LayoutWriter):
             edges["step"], edges["time"] = position["step"], position["time"]
             create_column(edges, "value", (self.plan.n_frames, 3, 3), "<f4")
             edges["value"].attrs["unit"] = "Angstrom"
-            for slab in self._slabs():
-                boxes = column.read(self._fd, slab.start, slab.stop, what)
-                edges["value"][slab] = vectors_from_boxes(boxes)
+            for start, stop in column.slabs():
+                boxes = column.read(self._fd, start, stop, what)
+                edges["value"][start:stop] = vectors_from_boxes(boxes)
         return has_box
 
     def _write_steps(self, file: h5py.File) -> None:
@@ -251,17 +245,17 @@ class H5MDWriter(LayoutWriter):
         column, what = self.places.step, str(self.path)
         last = np.array([-1], np.int64)
         increasing = True
-        for slab in self._slabs():
-            steps = column.read(self._fd, slab.start, slab.stop, what)
+        for slab in column.slabs():
+            steps = column.read(self._fd, *slab, what)
             increasing &= bool((np.diff(steps, prepend=last) > 0).all())
             last = steps[-1:]
         if increasing:
             return
         create_column(file, SOURCE_STEP, (self.plan.n_frames,), "<i8")
         h5md_step: Any = file[f"particles/{FULL_SYSTEM}/position/step"]
-        for slab in self._slabs():
-            file[SOURCE_STEP][slab] = column.read(self._fd, slab.start, slab.stop, what)
-            h5md_step[slab] = np.arange(slab.start, slab.stop)
+        for start, stop in column.slabs():
+            file[SOURCE_STEP][start:stop] = column.read(self._fd, start, stop, what)
+            h5md_step[start:stop] = np.arange(start, stop)
 
     def _write_tables(self, file: h5py.File) -> None:
         for (group, field), crcs in self._crcs.items():
