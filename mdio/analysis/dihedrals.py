@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from mdio.analysis.kernel import Kernel, Prepared
 from mdio.analysis.system import System
+from mdio.core import kernels
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 
@@ -88,7 +90,9 @@ def dihedrals_of_block(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray[n
     Periodic boxes count as they do in MDAnalysis: each bond is taken to the nearest image.
     """
     theta = np.empty((block.n_frames, len(quads)))
-    corners = [block.positions[:, quads[:, corner]] for corner in range(4)]
+    corners = [np.empty((block.n_frames, len(quads), 3), np.float32) for _ in range(4)]
+    for corner, atoms in zip(corners, quads.T, strict=True):
+        kernels.gather_atoms(block.positions, np.ascontiguousarray(atoms), corner)
     for first, beyond, box in _runs_of_boxes(corners, block.box):
         _angles([corner[first:beyond] for corner in corners], box, theta[first:beyond])
     values = np.empty((block.n_frames, 2 * len(quads)))
@@ -104,7 +108,7 @@ def _angles(
 ) -> None:
     from MDAnalysis.lib.distances import calc_dihedrals
 
-    flat = [np.ascontiguousarray(corner).reshape(-1, 3) for corner in corners]
+    flat = [corner.reshape(-1, 3) for corner in corners]
     calc_dihedrals(*flat, box=box, result=out.reshape(-1))
 
 
@@ -117,24 +121,23 @@ def _runs_of_boxes(
     into one call although each has a box of its own.
     """
     n_frames = len(box)
-    longest = max(float(np.abs(b - a).max(initial=0.0)) for a, b in itertools.pairwise(corners))
-    if not box.any() or _holds_bonds(box, longest):
+    if not box.any() or _holds_bonds(box, corners):
         return [(0, n_frames, None)]
     changes = np.flatnonzero((box[1:] != box[:-1]).any(axis=1)) + 1
     edges = [0, *changes.tolist(), n_frames]
     return [(a, b, box[a] if box[a].any() else None) for a, b in itertools.pairwise(edges)]
 
 
-def _holds_bonds(box: NDArray[np.float32], longest: float) -> bool:
-    """Return whether no vector with components up to `longest` has a nearer image.
+def _holds_bonds(box: NDArray[np.float32], corners: Sequence[NDArray[np.float32]]) -> bool:
+    """Return whether no vector from one corner to the next has a nearer image.
 
     A vector shorter than half the shortest height of the cell is the shortest of its images.
     """
-    lengths = box[:, :3].astype(np.float64)
-    cosines = np.cos(np.radians(box[:, 3:].astype(np.float64)))
+    lengths, angles = box[:, :3].astype(np.float64), np.radians(box[:, 3:].astype(np.float64))
+    cosines, sines = np.cos(angles), np.sin(angles)
     volume = 1 - np.square(cosines).sum(axis=1) + 2 * cosines.prod(axis=1)
-    sines = np.sin(np.radians(box[:, 3:].astype(np.float64)))
     if not (lengths.min() > 0 and volume.min() > 0 and sines.min() > 0):
         return False
-    heights = lengths * np.sqrt(volume)[:, None] / sines
-    return bool(np.sqrt(3.0) * longest < 0.49 * heights.min())
+    shortest = float((lengths * np.sqrt(volume)[:, None] / sines).min())
+    component = max(float(np.abs(b - a).max()) for a, b in itertools.pairwise(corners))
+    return math.sqrt(3.0) * component < 0.49 * shortest

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mdio.analysis.kernel import BlockFunction, Kernel, as_kernel
-from mdio.analysis.reducers import Reducer
+from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.system import System
+from mdio.analysis.system import System, members
 from mdio.analysis.work import BlockResult, BlockWork, NumberedBlock
 from mdio.core.blocks import aligned_blocks, block_name
 from mdio.core.errors import PlanError
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import Layout
+from mdio.layouts.chain import open_source
 from mdio.parallel.executors import Executor, Serial
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["analyze"]
 
-WITH_GROUPS = ("h5md", "zarr", "segments", "chain")
+WITH_GROUPS = ("h5md", "zarr")
 """Layouts that may hold atom groups besides the full system."""
 
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
@@ -91,8 +92,8 @@ def analyze(
     if blocks_per_worker < 1:
         raise PlanError(f"{blocks_per_worker} blocks per worker asked for; give 1 or more")
     run_in = executor if executor is not None else Serial()
+    layout = _open(trajectory, group, chosen.fields)  # imports what reads it; opens no frame yet
     watch = Stopwatch()
-    layout = _open(trajectory, group, chosen.fields)
     is_ours = layout is not trajectory
     try:
         frames = _frames(layout, start, stop, step)
@@ -117,6 +118,7 @@ def analyze(
             workers=run_in.n_workers,
             prepare_s=prepare_s,
             labels=prepared.labels,
+            per_frame=isinstance(prepared.reducer, Stack),
         )
     finally:
         if is_ours:
@@ -128,15 +130,16 @@ def _open(trajectory: Trajectory, group: str | None, fields: tuple[str, ...]) ->
         if group is not None and trajectory.options.get("group") != group:
             raise PlanError(f"{trajectory.path}: open the layout with group={group!r} instead")
         return trajectory
-    from mdio.layouts.chain import open_source
-
+    if not isinstance(trajectory, str | PathLike) and not len(trajectory):
+        raise PlanError("no trajectory is given; name one at least")
     options = {} if group is None else {"group": group}
     layout = open_source(trajectory, fields=fields, **options)
-    if group is not None and layout.name not in WITH_GROUPS:
-        raise PlanError(
-            f"{layout.path}: a trajectory of layout {layout.name} has no stored groups; "
-            f"leave out group {group!r} and select atoms instead"
-        )
+    for member in members(layout):
+        if group is not None and member.name not in WITH_GROUPS:
+            raise PlanError(
+                f"{member.path}: a trajectory of layout {member.name} has no stored groups; "
+                f"leave out group {group!r} and select atoms instead"
+            )
     return layout
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import MappingProxyType
+
 from mdio.analysis.dihedrals import Dihedrals
 from mdio.analysis.kernel import Kernel, Prepared, UserKernel, as_kernel
 from mdio.analysis.rmsd import RMSD
 from mdio.analysis.structure import RMSF, Distances, RadiusOfGyration
 
 __all__ = [
+    "KERNELS",
     "RMSD",
     "RMSF",
     "Dihedrals",
@@ -18,3 +22,14 @@ __all__ = [
     "UserKernel",
     "as_kernel",
 ]
+
+KERNELS: MappingProxyType[str, Callable[..., Kernel]] = MappingProxyType(
+    {
+        "rmsd": RMSD,
+        "dihedrals": Dihedrals,
+        "distances": Distances,
+        "rgyr": RadiusOfGyration,
+        "rmsf": RMSF,
+    }
+)
+"""What the command line calls each."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.core.errors import PlanError
+from mdio.core.errors import BlockError, PlanError
 
 __all__ = ["Histogram", "Mean", "Reducer", "Stack", "StandardDeviation", "Sum", "Variance"]
 
@@ -57,9 +57,22 @@ class Stack(Reducer):
         return earlier
 
     def finish(self, state: State) -> Rows:
-        """Return all rows in one array."""
+        """Return all rows in one array; each part is dropped once it has been copied."""
         parts = state[0]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if len(parts) == 1:
+            return np.asarray(parts[0])
+        shape = (sum(map(len, parts)), *parts[0].shape[1:])
+        if any(part.shape[1:] != shape[1:] for part in parts):
+            shapes = sorted({part.shape[1:] for part in parts})
+            raise BlockError(f"rows of different shapes, {shapes}, cannot be stacked")
+        rows = np.empty(shape, np.result_type(*parts))
+        parts.reverse()
+        at = 0
+        while parts:
+            part = parts.pop()
+            rows[at : at + len(part)] = part
+            at += len(part)
+        return rows
 
 
 class Sum(Reducer):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,9 @@ from mdio.core.errors import OutputError, PlanError
 from mdio.core.publish import publish
 from mdio.core.timing import BlockTiming, summary
 
-__all__ = ["AnalysisResult", "check_output"]
+__all__ = ["RESULT_SUFFIXES", "AnalysisResult", "check_output"]
 
-SUFFIXES = (".npz", ".csv")
+RESULT_SUFFIXES = (".npz", ".csv")
 
 
 @dataclass(slots=True)
@@ -42,6 +43,8 @@ class AnalysisResult:
     """Topology, selection and reference; imports too, if they were the first."""
     labels: Sequence[str] = field(default_factory=tuple)
     """Names of the columns of `values`, where they have any."""
+    per_frame: bool = True
+    """Whether `values` has one row a frame."""
 
     @property
     def n_frames(self) -> int:
@@ -60,44 +63,48 @@ class AnalysisResult:
             "blocks": len(self.timings),
         }
 
-    def save(self, path: str | PathLike[str], *, force: bool = True) -> None:
+    def save(self, path: str | PathLike[str]) -> None:
         """Write ``frame``, ``time`` and ``values`` (and ``labels``) to an NPZ or CSV file.
 
-        The file appears when it is whole. A CSV file has a line of names and one line a frame;
-        numbers in it read back exactly.
+        The file appears when it is whole, and replaces one of that name. A CSV file has a line of
+        names and one line a frame (or, with values that are not by frame, one a row); numbers in
+        it read back exactly.
 
         Raises
         ------
         PlanError
-            The suffix is neither; values without one row a frame cannot go to a CSV file.
+            The suffix is neither.
         OutputError
             It cannot be written.
         """
-        target = check_output(path)
-        with publish(target, force=force) as temporary, temporary.open("wb") as file:
-            if target.suffix == ".npz":
+        target = check_output(path, RESULT_SUFFIXES)
+        with publish(target, force=True) as temporary, temporary.open("wb") as file:
+            if target.suffix.lower() == ".npz":
                 arrays = {"frame": self.frame, "time": self.time, "values": self.values}
                 if len(self.labels):
                     arrays["labels"] = np.array(self.labels)
                 np.savez(file, **arrays)  # type: ignore[arg-type]
             else:
-                self._save_csv(target, file)
+                self._save_csv(file)
 
-    def _save_csv(self, target: Path, file: Any) -> None:
-        if self.values.ndim < 1 or len(self.values) != self.n_frames:
-            raise PlanError(
-                f"{target}: values of shape {self.values.shape} are not one row a frame; "
-                "save them as .npz"
-            )
-        rows = self.values.reshape(self.n_frames, -1)
+    def _save_csv(self, file: BinaryIO) -> None:
+        rows = np.atleast_1d(self.values)
+        rows = rows.reshape(len(rows), -1)
         names = list(self.labels)
         if len(names) != rows.shape[1]:
-            plain = ["value"] if rows.shape[1] == 1 else None
-            names = plain or [f"value{column}" for column in range(rows.shape[1])]
-        file.write(",".join(["frame", "time_ps", *names]).encode() + b"\n")
-        for frame, time, row in zip(self.frame.tolist(), self.time.tolist(), rows, strict=True):
-            file.write(",".join([str(frame), repr(time), *map(repr, row.tolist())]).encode())
-            file.write(b"\n")
+            names = [f"value{column}" for column in range(rows.shape[1])]
+        if self.per_frame:
+            names = ["frame", "time_ps", *names]
+            heads = zip(self.frame.tolist(), self.time.tolist(), strict=True)
+            lines = (
+                (frame, time, *row.tolist()) for (frame, time), row in zip(heads, rows, strict=True)
+            )
+        else:
+            names = ["row", *names]
+            lines = ((number, *row.tolist()) for number, row in enumerate(rows))
+        file.write((",".join(names) + "\n").encode())
+        for line in lines:
+            file.write((",".join(map(repr, line)) + "\n").encode())
 
     def save_timings(self, path: str | PathLike[str]) -> None:
         """Write the summary and the times of every block as JSON.
@@ -108,24 +115,29 @@ class AnalysisResult:
             It cannot be written.
         """
         record = self.to_json() | {"timings": [timing.to_json() for timing in self.timings]}
-        try:
-            with publish(path, force=True) as temporary:
-                temporary.write_text(json.dumps(record, indent=1) + "\n")
-        except OSError as error:
-            if isinstance(error, OutputError):
-                raise
-            raise OutputError(f"{path}: it cannot be written ({error.strerror})") from error
+        with publish(check_output(path), force=True) as temporary:
+            temporary.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def check_output(path: str | PathLike[str]) -> Path:
-    """Return `path` if results can go there, before any work is done.
+def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Path:
+    """Return `path` if a file can be written there, before any work is done.
 
     Raises
     ------
     PlanError
-        Its suffix is neither .npz nor .csv.
+        Its suffix is none of `suffixes`, where any are given.
+    OutputError
+        Its folder is missing or read-only, or it is a folder itself.
     """
     target = Path(path)
-    if target.suffix.lower() not in SUFFIXES:
-        raise PlanError(f"{target}: results are saved as .npz or .csv; change the suffix")
+    if suffixes and target.suffix.lower() not in suffixes:
+        raise PlanError(
+            f"{target}: results are saved as {' or '.join(suffixes)}; change the suffix"
+        )
+    if not target.parent.is_dir():
+        raise OutputError(f"{target}: the folder {target.parent} does not exist; make it first")
+    if target.is_dir():
+        raise OutputError(f"{target}: it is a folder; give the name of a file")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise OutputError(f"{target}: the folder {target.parent} is not writable")
     return target

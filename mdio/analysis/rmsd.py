@@ -58,7 +58,7 @@ class RMSD(Kernel):
             superpose=self.superpose,
             repeat=self.repeat,
         )
-        return Prepared(function, atoms)
+        return Prepared(function, atoms, labels=("rmsd_angstrom",))
 
 
 def rmsd_of_block(

@@ -42,7 +42,8 @@ class Distances(Kernel):
         """Read the reference."""
         atoms = system.select(self.select)
         reference = reference_of(system, self.reference, atoms).astype(np.float32)
-        return Prepared(partial(distances_of_block, reference=reference), atoms)
+        function = partial(distances_of_block, reference=reference)
+        return Prepared(function, atoms, labels=("mean_distance_angstrom",))
 
 
 def distances_of_block(block: FrameBlock, reference: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -80,7 +81,8 @@ class RadiusOfGyration(Kernel):
         n_atoms = system.layout.info.n_atoms if atoms is None else len(atoms)
         weights = weights_of(system, self.weights, atoms, n_atoms)
         shares = np.full(n_atoms, 1 / n_atoms) if weights is None else weights / weights.sum()
-        return Prepared(partial(gyration_of_block, shares=shares), atoms)
+        function = partial(gyration_of_block, shares=shares)
+        return Prepared(function, atoms, labels=("rgyr_angstrom",))
 
 
 def gyration_of_block(block: FrameBlock, shares: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -113,7 +115,8 @@ class RMSF(Kernel):
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
         atoms = system.select(self.select)
-        return Prepared(positions_of_block, atoms, StandardDeviation(norm=True))
+        reducer = StandardDeviation(norm=True)
+        return Prepared(positions_of_block, atoms, reducer, labels=("rmsf_angstrom",))
 
 
 def positions_of_block(block: FrameBlock) -> NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,21 @@ from mdio.converters.selection import load_topology
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
+from mdio.layouts.chain import ChainLayout
 from mdio.layouts.manifest import indices_from_runs
+from mdio.layouts.registry import open_layout
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-__all__ = ["System"]
+__all__ = ["AtomIndices", "System", "members"]
 
 AtomIndices = NDArray[np.int64]
+
+
+def members(layout: Layout) -> tuple[Layout, ...]:
+    """Return the trajectories that a chain joins; of any other layout, itself."""
+    return layout.members if isinstance(layout, ChainLayout) else (layout,)
 
 
 class System:
@@ -156,6 +164,11 @@ class System:
             )
         return self.layout.read(at, at + 1, atoms=atoms)
 
+    @property
+    def _manifest(self) -> Mapping[str, Any] | None:
+        _ = self.layout.info  # opens it
+        return members(self.layout)[0].manifest
+
     def _load(self, top: Any) -> Any:
         """Return the Universe, checked against the layout or against the system behind its group.
 
@@ -163,12 +176,9 @@ class System:
         """
         if not isinstance(top, str | PathLike):
             return top
-        manifest = self.layout.manifest
         full = self.layout
-        if self._group is not None and manifest is not None:
-            from mdio.layouts.registry import open_layout
-
-            full = open_layout(self.layout.path)
+        if self._group is not None and self._manifest is not None:
+            full = open_layout(self.layout.path)  # of a chain, this is its first member
         try:
             return load_topology(top, full)
         except SourceError:
@@ -182,7 +192,7 @@ class System:
     def _atoms_of_group(self, n_atoms: int) -> AtomIndices | None:
         """Return the layout's atoms as indices into the topology; None if they are the same."""
         n_here = self.layout.info.n_atoms
-        manifest = self.layout.manifest
+        manifest = self._manifest
         if self._group is not None and manifest is not None and n_atoms == manifest["n_atoms"]:
             return indices_from_runs(manifest["group_atoms"][self._group])
         if n_atoms != n_here:

@@ -67,6 +67,23 @@ class DaskExecutor(Executor):
         self._owns_client = client is None
         self._n_wanted = n_workers or available_cores()
 
+    @classmethod
+    def at(cls, address: str) -> DaskExecutor:
+        """Connect to the cluster whose scheduler is at `address`; `close` ends the connection.
+
+        Raises
+        ------
+        PlanError
+            No scheduler answers there.
+        """
+        try:
+            client = _distributed().Client(address)
+        except (OSError, ValueError) as error:
+            raise PlanError(f"no dask scheduler answers at {address} ({error})") from error
+        executor = cls(client)
+        executor._owns_client = True
+        return executor
+
     @property
     def client(self) -> Any:
         """The client; starts the local cluster if there is none yet."""

@@ -1,0 +1,156 @@
+"""``mdio analyze``: a kernel over blocks of frames, in parallel."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mdio.analysis.driver import analyze
+from mdio.analysis.kernels import KERNELS, Kernel, UserKernel
+from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output
+from mdio.cli.common import positive, print_json, progress_bar
+from mdio.core.errors import PlanError
+from mdio.layouts.chain import open_source
+from mdio.parallel.executors import Executor, Processes, Serial
+
+__all__ = ["run", "setup"]
+
+EXECUTORS = ("serial", "processes", "dask")
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "kernel",
+        metavar="KERNEL",
+        help=f"{', '.join(KERNELS)}, or module:function of your own, which takes a block of frames "
+        "and returns an array with one row a frame",
+    )
+    parser.add_argument("trajectory", metavar="TRAJ", nargs="+", help="several are joined")
+    atoms = parser.add_argument_group("atoms")
+    atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections and masses")
+    atoms.add_argument("--select", metavar="SEL", help="which atoms (default: all, or protein)")
+    atoms.add_argument("--group", metavar="NAME", help="read this stored group of atoms")
+    frames = parser.add_argument_group("frames")
+    frames.add_argument("--start", type=int, metavar="N", help="first frame (0 is the first)")
+    frames.add_argument("--stop", type=int, metavar="N", help="frame to stop before")
+    frames.add_argument("--step", type=positive, metavar="N", help="every Nth frame")
+    what = parser.add_argument_group("what is computed")
+    what.add_argument(
+        "--ref-frame", type=int, default=0, metavar="N", help="reference frame (default: 0)"
+    )
+    what.add_argument("--weights", choices=("mass",), help="weigh atoms by mass (default: alike)")
+    what.add_argument(
+        "--angles",
+        metavar="A,B",
+        default="phi,psi",
+        help="of phi, psi, chi1 (default: phi,psi)",
+    )
+    what.add_argument(
+        "--repeat", type=positive, default=1, metavar="X", help="compute RMSD X times a frame"
+    )
+    workers = parser.add_argument_group("workers")
+    workers.add_argument(
+        "--executor", choices=EXECUTORS, help="default: processes with -w, else serial"
+    )
+    workers.add_argument("-w", "--workers", type=positive, metavar="N", help="default: all cores")
+    workers.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask cluster")
+    workers.add_argument(
+        "--blocks-per-worker",
+        type=positive,
+        default=1,
+        metavar="K",
+        help="more than one evens out workers of unequal speed (default: 1)",
+    )
+    parser.add_argument("-o", "--out", metavar="FILE", help="frame, time, values: .npz or .csv")
+    parser.add_argument("--timings", metavar="FILE", help="times of every block, as JSON")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+
+
+def _kernel(args: argparse.Namespace) -> Kernel:
+    if ":" in args.kernel:
+        return UserKernel.from_address(args.kernel, args.select)
+    if args.kernel not in KERNELS:
+        raise PlanError(
+            f"no kernel is called {args.kernel!r}; there are {', '.join(KERNELS)}, "
+            "and module:function for one of your own"
+        )
+    chosen: dict[str, object] = {} if args.select is None else {"select": args.select}
+    if args.kernel in ("rmsd", "distances"):
+        chosen["reference"] = args.ref_frame
+    if args.kernel == "rmsd":
+        chosen["repeat"] = args.repeat
+    if args.kernel in ("rmsd", "rgyr"):
+        chosen["weights"] = args.weights
+    if args.kernel == "dihedrals":
+        chosen["angles"] = tuple(args.angles.split(","))
+    return KERNELS[args.kernel](**chosen)
+
+
+def _executor(args: argparse.Namespace) -> Executor:
+    name = args.executor or ("dask" if args.scheduler else "processes" if args.workers else None)
+    if name == "dask":
+        from mdio.parallel.dask_executor import DaskExecutor
+
+        if args.scheduler:
+            return DaskExecutor.at(args.scheduler)
+        return DaskExecutor(n_workers=args.workers)
+    return Processes(args.workers) if name == "processes" else Serial()
+
+
+def _n_frames(args: argparse.Namespace) -> int:
+    """Return how many frames the progress bar will show; 0 where none is shown."""
+    if args.quiet or not sys.stderr.isatty():
+        return 0
+    with open_source(args.trajectory) as layout:
+        return len(range(*slice(args.start, args.stop, args.step).indices(layout.info.n_frames)))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Analyse, save, print a summary."""
+    if args.out is not None:
+        check_output(args.out, RESULT_SUFFIXES)
+    if args.timings is not None:
+        check_output(args.timings)
+    kernel = _kernel(args)
+    bar = progress_bar(_n_frames(args), "analyze", quiet=args.quiet)
+    with _executor(args) as executor, bar as progress:
+        result = analyze(
+            args.trajectory,
+            kernel=kernel,
+            top=args.top,
+            group=args.group,
+            executor=executor,
+            blocks_per_worker=args.blocks_per_worker,
+            start=args.start,
+            stop=args.stop,
+            step=args.step,
+            progress=progress,
+        )
+    if args.out is not None:
+        result.save(args.out)
+    if args.timings is not None:
+        result.save_timings(args.timings)
+    if args.json:
+        print_json(result.to_json() | {"out": args.out})
+    elif not args.quiet:
+        _print_summary(args, result)
+    return 0
+
+
+def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
+    times = result.to_json()
+    ratio = times["ratio_comp_io"]
+    rate = result.n_frames / max(result.seconds, 1e-9)
+    print(
+        f"{args.kernel}: {result.n_frames:,} frames in {result.seconds:.2f} s "
+        f"({rate:,.0f} frames/s, {result.workers} worker(s), {result.executor})"
+    )
+    print(
+        f"  sums over workers: open {times['t_open_s']:.3f} s, read {times['t_io_s']:.3f} s, "
+        f"compute {times['t_comp_s']:.3f} s, gather {times['t_comm_s']:.3f} s; "
+        f"t_comp/t_IO {'-' if ratio is None else f'{ratio:.2f}'}"
+    )
+    if args.out is not None:
+        print(f"  {args.out}: frame, time and values of shape {result.values.shape}")
