@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-
 from mdio.core.errors import SourceError
+from mdio.core.kernels import crc32c
 
 __all__ = ["fingerprint", "same_source"]
 
@@ -43,8 +41,9 @@ def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
         Nothing is there, it cannot be read, or the folder has no manifest.
     """
     where = Path(path).absolute()
+    identifying = _identifying_file(where)
     try:
-        with _identifying_file(where).open("rb", buffering=0) as file:
+        with identifying.open("rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             head = os.pread(file.fileno(), END_NBYTES, 0)
             tail = os.pread(file.fileno(), END_NBYTES, max(0, status.st_size - END_NBYTES))
@@ -54,8 +53,8 @@ def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
         "path": str(where),
         "nbytes": status.st_size,
         "mtime_ns": status.st_mtime_ns,
-        "crc32c_head": google_crc32c.value(head),
-        "crc32c_tail": google_crc32c.value(tail),
+        "crc32c_head": crc32c(head),
+        "crc32c_tail": crc32c(tail),
     }
 
 
@@ -76,6 +75,6 @@ def _identifying_file(where: Path) -> Path:
         if (where / name).is_file():
             return where / name
     raise SourceError(
-        f"{where}: a folder without a manifest ({json.dumps(MANIFESTS)[1:-1]}); "
+        f"{where}: a folder without a manifest (none of {', '.join(MANIFESTS)}); "
         "give a trajectory file or a finished output of mdio"
     )

@@ -28,8 +28,11 @@ __all__ = ["FrameIndex", "index_paths", "load_index"]
 
 MAGIC = b"MDIOIDX1"
 """First bytes of a stored index; the last character is the version of the format."""
-HEADER = struct.Struct("<8sQqIIQQ")
-"""Magic, file size, mtime in ns, crc of the file's ends, crc of the rest, atoms, frames."""
+HEADER = struct.Struct("<8sIIQqQQ")
+"""Magic, crc of all that follows it, crc of the file's ends, file size, mtime in ns, atoms, frames;
+then the offsets as int64."""
+CHECKED_FROM = 12
+"""Where the bytes that the first crc is of begin."""
 END_NBYTES = 4096
 """Bytes of the head and of the tail of the file that an index is checked against."""
 
@@ -152,12 +155,12 @@ def _load(where: Path, identity: _Identity) -> FrameIndex | None:
         return None
     if len(raw) < HEADER.size:
         return None
-    magic, nbytes, mtime_ns, ends_crc, crc, n_atoms, n_frames = HEADER.unpack_from(raw)
+    magic, crc, ends_crc, nbytes, mtime_ns, n_atoms, n_frames = HEADER.unpack_from(raw)
     if (
         magic != MAGIC
         or _Identity(nbytes, mtime_ns, ends_crc) != identity
         or len(raw) != HEADER.size + 8 * n_frames
-        or zlib.crc32(raw[HEADER.size :], n_atoms & 0xFFFFFFFF) != crc
+        or zlib.crc32(memoryview(raw)[CHECKED_FROM:]) != crc
     ):
         return None
     offsets = np.frombuffer(raw, "<i8", offset=HEADER.size).astype(np.int64)
@@ -165,21 +168,15 @@ def _load(where: Path, identity: _Identity) -> FrameIndex | None:
 
 
 def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:
-    payload = np.ascontiguousarray(index.offsets, "<i8").tobytes()
-    header = HEADER.pack(
-        MAGIC,
-        identity.nbytes,
-        identity.mtime_ns,
-        identity.crc,
-        zlib.crc32(payload, index.n_atoms & 0xFFFFFFFF),
-        index.n_atoms,
-        index.n_frames,
-    )
+    header = (identity.crc, identity.nbytes, identity.mtime_ns, index.n_atoms, index.n_frames)
+    offsets = np.ascontiguousarray(index.offsets, "<i8").tobytes()
+    checked = HEADER.pack(MAGIC, 0, *header)[CHECKED_FROM:] + offsets
+    data = MAGIC + struct.pack("<I", zlib.crc32(checked)) + checked
     for number, where in enumerate(index_paths(path)):
         try:
             if number:  # the cache folder is ours to make; that of the trajectory is there
                 where.parent.mkdir(parents=True, exist_ok=True)
-            _write_atomically(where, header + payload)
+            _write_atomically(where, data)
         except OSError:
             continue
         return
@@ -206,7 +203,8 @@ def _from_mdanalysis(path: Path) -> FrameIndex | None:
         return None
     try:
         status = path.stat()
-        with np.load(where, allow_pickle=False) as stored:
+        # Opened here, since NumPy does not close what it fails to read.
+        with where.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             if float(stored["ctime"]) != status.st_ctime or int(stored["size"]) != status.st_size:
                 return None
             offsets = np.asarray(stored["offsets"]).astype(np.int64, casting="safe")

@@ -1,0 +1,194 @@
+"""Any other trajectory, through the reader that MDAnalysis has for it.
+
+Frame by frame, as fast as that reader is. The only layout that needs MDAnalysis; it is imported
+when a file is opened. What comes back is what the reader has in its timestep: ``step`` is
+``ts.data["step"]`` where the reader gives one and the number of the frame otherwise; velocities and
+forces are there if the first frame has them, and NaN in frames that lack them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mdio.core.errors import MdioError, SourceError
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.base import AtomIndices, Layout
+
+__all__ = ["GenericLayout"]
+
+NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
+"""Formats that mdio reads itself: a file that is called so and gets here is none."""
+NAMES = (
+    "ARC CIF CONFIG COOR CRD CRDBOX DATA DMS ENT FHIAIMS GMS GRO GSD H5MD HISTORY IN "
+    "INPCRD LAMMPS LAMMPSDUMP MDCRD MMCIF MMTF MOL2 NAMDBIN PDB PDBQT PQR RESTRT TNG "
+    "TRC TRJ TRZ TXYZ XPDB XYZ"
+)
+FORMATS = frozenset(NAMES.split()).union(NATIVE)
+"""Suffixes of trajectories that MDAnalysis 2.x reads, in capitals."""
+PACKED = (".gz", ".bz2")
+
+
+class GenericLayout(Layout):
+    """A file that MDAnalysis reads.
+
+    Parameters
+    ----------
+    path
+        The file.
+    fields
+        Which per-atom arrays to read of those that are there; all by default.
+    format
+        Name of the format as MDAnalysis has it; by default that of the suffix.
+    n_atoms
+        Number of atoms, for formats that do not say it themselves (AMBER's ASCII trajectories,
+        TRZ, LAMMPS dumps); others ignore it or check it.
+    **options
+        For the reader.
+    """
+
+    name = "generic"
+
+    _reader: Any
+    _process: int
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """Return whether MDAnalysis knows the suffix; does not import it to find out."""
+        if not path.is_file():
+            return False
+        kind = _format_of(path)
+        if kind in FORMATS:
+            return True
+        # Formats of other packages are known to MDAnalysis only if these have been imported.
+        readers = getattr(sys.modules.get("MDAnalysis"), "_READERS", {})
+        return kind in readers and not _is_ours(readers[kind])
+
+    def _open(self) -> TrajectoryInfo:
+        with self._translated("opened"):
+            reader = self._reader = self._make_reader()
+            self._process = os.getpid()
+            first = self._timestep(0)
+            n_frames, time_first_ps = int(reader.n_frames), float(first.time)
+            info = TrajectoryInfo(
+                layout=self.name,
+                path=str(self.path),
+                n_frames=n_frames,
+                n_atoms=int(reader.n_atoms),
+                dt_ps=float(reader.dt),
+                time_first_ps=time_first_ps,
+                time_last_ps=time_first_ps,
+                has_velocities=bool(first.has_velocities),
+                has_forces=bool(first.has_forces),
+                has_box=first.dimensions is not None,
+                nbytes=self.path.stat().st_size,
+            )
+            return info.replace(time_last_ps=float(self._timestep(n_frames - 1).time))
+
+    def _make_reader(self) -> Any:
+        from MDAnalysis.coordinates.core import get_reader_for
+
+        kind = self.options.get("format")
+        if kind is None and _format_of(self.path) in NATIVE:
+            with self.path.open("rb") as file:
+                head = file.read(8)
+            raise SourceError(
+                f"{self.path}: called {self.path.suffix}, but begins with {head!r}, which is not "
+                f"how a {NATIVE[_format_of(self.path)]} file begins: it is damaged or misnamed"
+            )
+        reader_class = get_reader_for(str(self.path), format=kind)
+        if _is_ours(reader_class):
+            raise SourceError(f"{self.path}: no layout of mdio reads it, nor does MDAnalysis")
+        options = {name: value for name, value in self.options.items() if name != "format"}
+        reader = reader_class.__new__(reader_class)
+        try:
+            reader.__init__(str(self.path), **options)
+        except BaseException:
+            # Its __del__ would fail on what is not there yet, and print that on stderr.
+            with suppress(Exception):
+                reader.close()
+            reader._auxs, reader.close = {}, _nothing
+            raise
+        return reader
+
+    def _close(self) -> None:
+        self._reader.close()
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Turn whatever a reader raises into a SourceError, and keep its warnings to itself."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                yield
+            except MdioError:
+                raise
+            except Exception as error:  # readers raise anything on bad input
+                hint = ""
+                if "n_atoms" in str(error) and "n_atoms" not in self.options:
+                    hint = "; say how many atoms there are (n_atoms=), or give a topology"
+                raise SourceError(
+                    f"{self.path}: cannot be {what} by MDAnalysis "
+                    f"({type(error).__name__}: {_one_line(error)}){hint}"
+                ) from error
+
+    def _timestep(self, frame: int) -> Any:
+        # A forked process has its parent's position in the file: it opens the file for itself.
+        if self._process != os.getpid():
+            self._reader, self._process = self._make_reader(), os.getpid()
+        return self._reader[frame]
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        for row, frame in enumerate(range(start, stop)):
+            with self._translated(f"read at frame {frame}"):
+                ts = self._timestep(frame)
+                self._fill(block, row, ts, atoms, frame)
+
+    def _fill(
+        self, block: FrameBlock, row: int, ts: Any, atoms: AtomIndices | None, frame: int
+    ) -> None:
+        dimensions = ts.dimensions
+        block.box[row] = 0 if dimensions is None else dimensions
+        block.time[row] = ts.time
+        block.step[row] = ts.data.get("step", ts.frame)
+        if ts.n_atoms != self.info.n_atoms:
+            raise SourceError(
+                f"{self.path}: frame {frame} has {ts.n_atoms} atoms, the first has "
+                f"{self.info.n_atoms}; a trajectory has the same atoms throughout"
+            )
+        if block.n_atoms == 0:
+            return
+        for name, out in block.present().items():
+            if name != "positions" and not getattr(ts, f"has_{name}"):
+                out[row] = np.nan
+            else:
+                values = getattr(ts, name)
+                out[row] = values if atoms is None else values[atoms]
+
+
+def _format_of(path: Path) -> str:
+    name = path.name.lower()
+    for suffix in PACKED:
+        name = name.removesuffix(suffix)
+    return Path(name).suffix[1:].upper()
+
+
+def _is_ours(reader_class: type) -> bool:
+    return reader_class.__module__.startswith("mdio.")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _nothing() -> None:
+    """Do nothing."""

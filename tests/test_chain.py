@@ -1,0 +1,152 @@
+"""Several files as one trajectory."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from MDAnalysisTests import datafiles
+from suites.layout_reading import (
+    LayoutReadingTests,
+    Oracle,
+    ReadingCase,
+    oracle_from_mdanalysis,
+)
+from test_trr import write_trr
+
+from mdio.core.errors import SourceError, UnknownLayoutError
+from mdio.layouts.base import Layout
+from mdio.layouts.chain import MAX_OPEN, ChainLayout, open_source
+from mdio.layouts.dcd import DCDLayout
+from mdio.layouts.ncdf import NCDFLayout
+from mdio.layouts.trr import TRRLayout
+
+
+def joined(oracles: list[Oracle]) -> Oracle:
+    columns = {}
+    for name in ("positions", "box", "time", "step", "velocities", "forces"):
+        arrays = [getattr(oracle, name) for oracle in oracles]
+        if all(array is None for array in arrays):
+            continue
+        missing = [np.full(o.positions.shape, np.nan, np.float32) for o in oracles]
+        columns[name] = np.concatenate(
+            [m if a is None else a for a, m in zip(arrays, missing, strict=True)]
+        )
+    return Oracle(**columns, dt_ps=oracles[0].dt_ps)
+
+
+class ChainCase(ReadingCase):
+    """A case of several paths."""
+
+    def open(self, **options) -> Layout:
+        return ChainLayout(self.options["paths"], **options)
+
+
+def case_of(paths: list[Path]) -> ChainCase:
+    oracle = joined([oracle_from_mdanalysis(None, path) for path in paths])
+    return ChainCase(ChainLayout, paths[0], oracle, {"paths": paths})
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chain")
+    kinds = {"a": ["xv"] * 3, "b": ["xvf"] * 4, "c": ["x"], "d": ["xf"] * 5}
+    return [write_trr(folder / f"{name}.trr", parts) for name, parts in kinds.items()]
+
+
+class TestChainOfTRR(LayoutReadingTests):
+    @pytest.fixture
+    def case(self, files):
+        return case_of(files)
+
+    def test_the_bytes_are_recognised(self, case):
+        assert not ChainLayout.sniff(case.path)
+
+    def test_boundaries(self, case):
+        super().test_boundaries(case)
+        assert case.open().boundaries().tolist() == list(range(14))
+
+
+class TestChainOfManyFormats(LayoutReadingTests):
+    @pytest.fixture
+    def case(self, adk):
+        case = case_of([adk["dcd"], adk["ncdf"], adk["trr"]])
+        return replace(case, oracle=case.oracle)
+
+    def test_the_bytes_are_recognised(self, case):
+        assert [type(member) for member in case.open().members] == [
+            DCDLayout,
+            NCDFLayout,
+            TRRLayout,
+        ]
+
+    def test_every_frame_alone_backwards(self, case):
+        with case.open() as layout:
+            for frame in (293, 196, 195, 98, 97, 0):
+                self.check(layout.read(frame, frame + 1), case.oracle, frame, frame + 1)
+
+
+def test_other_numbers_of_atoms_are_named(files, tmp_path):
+    other = write_trr(tmp_path / "other.trr", ["x"], n_atoms=9)
+    with pytest.raises(SourceError, match=r"other\.trr: has 9 atoms, but .*a\.trr.* has 6"):
+        ChainLayout([files[0], files[1], other]).info  # noqa: B018
+
+
+def test_few_members_are_open_at_once(files):
+    many = [TRRLayout(files[number % 4]) for number in range(20)]
+    with ChainLayout(many) as chain:
+        chain.read(0, chain.info.n_frames)
+        assert sum(member._info is not None for member in many) <= MAX_OPEN
+    assert all(member._info is None for member in many)
+
+
+def test_the_interval_of_single_frames(files, tmp_path):
+    one = write_trr(tmp_path / "one.trr", ["x"])
+    assert ChainLayout([one, files[0]]).info.dt_ps == 0.0  # both begin at 0 ps
+    assert ChainLayout([one]).info.dt_ps == 1.0
+
+
+class _Described(TRRLayout):
+    """Says what it is told to say of itself."""
+
+    def _open(self):
+        return super()._open().replace(**self.options)
+
+
+def test_compression_and_precision_are_kept_if_all_share_them(files):
+    xtc = {"compression": "xtc", "precision": 0.01}
+    alike = ChainLayout([_Described(files[0], **xtc), _Described(files[1], **xtc)])
+    assert (alike.info.compression, alike.info.precision) == ("xtc", 0.01)
+    mixed = ChainLayout([_Described(files[0], **xtc), TRRLayout(files[1])])
+    assert (mixed.info.compression, mixed.info.precision) == (None, None)
+
+
+def test_open_source(files, tmp_path):
+    assert isinstance(open_source(files[0]), TRRLayout)
+    assert isinstance(open_source(str(files[0])), TRRLayout)
+    assert isinstance(open_source([files[0]]), TRRLayout)
+    chain = open_source(files[:2], fields=("positions",))
+    assert isinstance(chain, ChainLayout)
+    assert chain.read(0, 1).velocities is None
+    again = pickle.loads(pickle.dumps(chain))
+    assert repr(again) == repr(chain)
+    assert again.read(0, 1).velocities is None
+    with pytest.raises(ValueError, match="one trajectory at least"):
+        open_source([])
+    with pytest.raises(SourceError, match="no such file"):
+        open_source([files[0], tmp_path / "none.xtc"])
+    with pytest.raises(SourceError, match="empty"):
+        (tmp_path / "empty.dcd").write_bytes(b"")
+        open_source(tmp_path / "empty.dcd")
+    with pytest.raises(UnknownLayoutError):
+        open_source(datafiles.PSF)
+
+
+def test_a_truncated_member_is_named(files, tmp_path):
+    bad = tmp_path / "bad.trr"
+    bad.write_bytes(files[0].read_bytes()[:-4])
+    with pytest.raises(SourceError, match=r"bad\.trr: frame 2 is truncated"):
+        open_source([files[0], bad]).info  # noqa: B018
