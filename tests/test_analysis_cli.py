@@ -34,8 +34,9 @@ def want():
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("converted")
     for suffix in ("h5md", "zarr"):
+        (folder / suffix).mkdir()
         code = main(
-            ["convert", DCD, str(folder / f"adk.{suffix}"), "-s", PSF, "--group", f"ca={CA}",
+            ["convert", DCD, str(folder / suffix / f"adk.{suffix}"), "-s", PSF, "--group", f"ca={CA}",
              "--group", "arg=resname ARG and name CA CB", "--quiet"]
         )  # fmt: skip
         assert code == 0
@@ -140,12 +141,12 @@ def test_errors(capsys, words, code, says):
 @pytest.mark.parametrize("suffix", ["h5md", "zarr"])
 class TestGroups:
     def test_group_equals_selection(self, folder, suffix, want):
-        path = folder / f"adk.{suffix}"
+        path = folder / suffix / f"adk.{suffix}"
         for arguments in (
             {"group": "ca", "kernel": RMSD()},
             {"group": "ca", "kernel": RMSD("name CA"), "top": PSF},
             {"group": "ca", "kernel": RMSD("all"), "top": PSF},
-            {"group": "ca", "kernel": RMSD("name CA"), "top": folder / "adk.ca.top.pdb"},
+            {"group": "ca", "kernel": RMSD("name CA"), "top": folder / suffix / "adk.ca.top.pdb"},
             {"kernel": RMSD(CA), "top": PSF},
         ):
             for executor in (None, Processes(2)):
@@ -153,7 +154,7 @@ class TestGroups:
                 np.testing.assert_allclose(got, want[:, 2], atol=1e-5)
 
     def test_part_of_a_group(self, folder, suffix):
-        path = folder / f"adk.{suffix}"
+        path = folder / suffix / f"adk.{suffix}"
         whole = analyze(path, kernel=RMSD("resname ARG and name CB"), top=PSF).values
         stored = analyze(path, kernel=RMSD("resname ARG and name CB"), top=PSF, group="arg").values
         assert np.array_equal(whole, stored)
@@ -164,12 +165,12 @@ class TestGroups:
         masses = np.arange(1.0, 1 + u.atoms.n_atoms)
         u.atoms.masses = masses
         want = rms.RMSD(arg, weights="mass").run().results.rmsd[:, 2]
-        path = folder / f"adk.{suffix}"
+        path = folder / suffix / f"adk.{suffix}"
         got = analyze(path, kernel=RMSD(weights="mass"), top=u, group="arg").values
         np.testing.assert_allclose(got, want, atol=1e-5)
 
     def test_atoms_outside_of_the_group(self, folder, suffix):
-        path = folder / f"adk.{suffix}"
+        path = folder / suffix / f"adk.{suffix}"
         for kernel in (RMSD("name CB"), Dihedrals()):
             with pytest.raises(PlanError, match=r"not in the stored group 'arg'"):
                 analyze(path, kernel=kernel, top=PSF, group="arg")
@@ -177,7 +178,7 @@ class TestGroups:
             analyze(path, kernel=RMSD("name CA"), top=GRO, group="arg")
 
     def test_chain_of_groups(self, folder, suffix, want):
-        path = folder / f"adk.{suffix}"
+        path = folder / suffix / f"adk.{suffix}"
         got = analyze([path, path], kernel=RMSD("name CA"), top=PSF, group="ca", step=3)
         np.testing.assert_allclose(got.values, np.tile(want[:, 2], 2)[::3], atol=1e-5)
         with pytest.raises(PlanError, match="no stored groups"):
