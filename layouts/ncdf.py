@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from mdio.core.units import KCAL_TO_KJ
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.netcdf3 import ClassicFile
 from mdio.layouts.strided import PositionalFile, batches
+
+if TYPE_CHECKING:
+    from mdio.layouts.netcdf_hdf5 import HDF5File
 
 __all__ = ["NCDFLayout"]
 
@@ -45,7 +48,7 @@ class NCDFLayout(Layout):
     name = "ncdf"
     suffixes: ClassVar[tuple[str, ...]] = (".ncdf", ".nc")
 
-    _data: Any  # ClassicFile, or HDF5File, which is imported only if need be
+    _data: ClassicFile | HDF5File
     _names: set[str]
     _scales: dict[str, Any]
 
@@ -63,8 +66,8 @@ class NCDFLayout(Layout):
         return path.suffix.lower() in cls.suffixes or _hdf5_is_amber(path)
 
     @property
-    def data(self) -> Any:
-        """The opened file: `ClassicFile`, or `HDF5File` for NetCDF-4."""
+    def data(self) -> ClassicFile | HDF5File:
+        """The opened file, classic or NetCDF-4."""
         _ = self.info
         return self._data
 
@@ -117,8 +120,9 @@ class NCDFLayout(Layout):
             if "cell_lengths" in self._names:
                 raise self._fail("it has cell_lengths only", "cell_angles too")
             self._names -= set(CELL)
-        shapes = dict.fromkeys(VARIABLES.values(), (n_frames, n_atoms, 3))
-        shapes |= {"time": (n_frames,), **dict.fromkeys(CELL, (n_frames, 3))}
+        shapes: dict[str, tuple[int, ...]] = {"time": (n_frames,)}
+        shapes |= dict.fromkeys(CELL, (n_frames, 3))
+        shapes |= dict.fromkeys(VARIABLES.values(), (n_frames, n_atoms, 3))
         for name in sorted(self._names):
             self._check_variable(name, shapes[name])
         self._scales = {name: self._scale(name) for name in self._names}
@@ -138,7 +142,7 @@ class NCDFLayout(Layout):
             raise SourceError(
                 f"{self.path}: frame {n_whole} is truncated: the header says {shape[0]} frames "
                 f"of {self._data.record_nbytes} bytes, but the file ends after "
-                f"{self._data.file.nbytes} bytes, within {name}. Copy the file again"
+                f"{self.path.stat().st_size} bytes, within {name}. Copy the file again"
             )
 
     def _scale(self, name: str) -> Any:

@@ -58,8 +58,8 @@ def scan(path: Path) -> FrameIndex:
     """
     file = PositionalFile(path)
     try:
-        offsets, offset = [], 0
-        header = None
+        offsets: list[int] = []
+        offset, header = 0, None
         while offset < file.nbytes:
             raw = file.read(offset, FIXED_NBYTES)
             header = _header(raw, path, len(offsets), header.n_atoms if header else None)
