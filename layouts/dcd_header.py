@@ -135,7 +135,7 @@ def read_header(file: PositionalFile) -> DCDHeader:
     marker = looks_like_dcd(head)
     if marker is None:
         raise SourceError(
-            f"{file.path}: begins with {head!r}, expected a record of 84 bytes with CORD: no DCD file"
+            f"{file.path}: begins with {head!r}, expected a length of 84 and CORD: no DCD file"
         )
     records = _Records(file, marker)
     first = records.next("control numbers", FIRST_RECORD_NBYTES)
