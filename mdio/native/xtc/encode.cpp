@@ -18,6 +18,7 @@ using Wide = unsigned __int128;
 using Triple = std::array<std::int32_t, 3>;
 
 constexpr int MAX_RUN = 8;
+constexpr int LAST_SMALL = N_SMALL - 1;  // see format.h: what xdrfile does beyond is undefined
 constexpr float INTEGER_LIMIT = 2147483645.0f;
 
 // Bits from the most significant one of each byte on. The buffer has room for whatever comes.
@@ -109,7 +110,7 @@ Integers to_integers(const float* positions, std::int64_t n_atoms, float precisi
         if (float(out.highest[axis]) - float(out.lowest[axis]) >= INTEGER_LIMIT)
             throw std::invalid_argument("they span more than 31 bits");
     out.small = FIRST_SMALL;
-    while (out.small < N_SMALL && SMALL_SIZES[out.small] < closest) ++out.small;
+    while (out.small < LAST_SMALL && SMALL_SIZES[out.small] < closest) ++out.small;
     return out;
 }
 
@@ -128,7 +129,7 @@ BitStream pack(Integers& integers) {
         above ? 64 + bit_length(above) : bit_length(static_cast<std::uint64_t>(product));
 
     int small = integers.small;
-    const int largest = std::min(small + 8, N_SMALL);
+    const int largest = std::min(small + 8, LAST_SMALL);
     const int smallest = largest - 8;
     const std::int32_t reach = SMALL_SIZES[largest] / 2;
     int last_run = -1;

@@ -20,7 +20,9 @@ constexpr std::size_t HEADER_NBYTES = 96;
 constexpr std::int64_t UNCOMPRESSED_ATOMS = 9;
 
 // Sizes that a small difference may have along each axis; three of size SMALL_SIZES[i] take i bits.
-// The last entry is an index that writers reach and that no difference fits.
+// xdrfile goes to index N_SMALL, one beyond its table, where atoms are very far apart (more than
+// 2,600 nm at 1000 steps a nm): frames that say so are read unless they have a run of that size,
+// which would be of whatever followed the table in the writer's memory.
 constexpr int FIRST_SMALL = 9;
 constexpr int N_SMALL = 73;
 constexpr std::int32_t SMALL_SIZES[N_SMALL + 1] = {
