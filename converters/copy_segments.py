@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -13,12 +12,11 @@ from pathlib import Path
 from mdio.converters.byte_frames import ByteFrames, joined_index
 from mdio.core.copying import copy_summed, write_all
 from mdio.core.errors import SourceError
-from mdio.core.index import load_index
+from mdio.core.index import store_index
 from mdio.core.kernels import crc32c
-from mdio.core.publish import output_errors
+from mdio.core.publish import flush_tree, output_errors
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.segment_files import Segment, segment_name
-from mdio.layouts.segments_writer import describe_segment
 
 __all__ = ["SegmentCopier"]
 
@@ -27,6 +25,8 @@ Part = tuple[ByteFrames, int, int]
 """Frames ``start:stop`` of a file."""
 STEP_NBYTES = 64 << 20
 """Bytes copied between two looks at whether to stop."""
+FLUSHERS = 2
+"""Threads that flush segments while the next ones are copied."""
 
 
 @contextmanager
@@ -45,8 +45,15 @@ def _reading(path: Path) -> Iterator[int]:
 class SegmentCopier:
     """Copies the bytes of all segments of a plan."""
 
-    def __init__(self, folder: Path, plan: LayoutPlan, frames: list[ByteFrames]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        plan: LayoutPlan,
+        frames: Sequence[ByteFrames],
+        first_times_ps: Sequence[float],
+    ) -> None:
         self.folder = folder
+        self.first_times_ps = first_times_ps
         self.plan = plan
         self.frames = frames
         self.container = str(plan.container)
@@ -60,13 +67,18 @@ class SegmentCopier:
             for folder in {(self.folder / segment_name(n, "")).parent for n in numbers}:
                 folder.mkdir(parents=True, exist_ok=True)
         done: dict[int, Segment] = {}
-        with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
+        with ThreadPoolExecutor(max(1, workers)) as pool, ThreadPoolExecutor(FLUSHERS) as flushers:
+            flushed: list[Future[None]] = []
             futures = {pool.submit(self.copy, number): number for number in numbers}
             try:
                 for future in as_completed(futures):
                     segment = done[futures[future]] = future.result()
+                    flushed.append(flushers.submit(flush_tree, self.folder / segment.file))
                     if progress is not None:
                         progress(segment.n_frames, segment.n_frames * frame_nbytes)
+                with output_errors(self.folder):
+                    for flush in flushed:
+                        flush.result()
             except BaseException:
                 self.stopped.set()
                 pool.shutdown(cancel_futures=True)
@@ -74,17 +86,22 @@ class SegmentCopier:
         return [done[number] for number in numbers]
 
     def copy(self, number: int) -> Segment:
-        """Write one segment and its index, and open it once."""
+        """Write one segment and its index."""
         first, stop = self.edges[number : number + 2]
         parts = list(self._parts(first, stop))
         path = self.folder / segment_name(number, self.container)
         with output_errors(path), path.open("xb", buffering=0) as file:
-            crc = self._copy_parts(parts, file.fileno())
-            os.fsync(file.fileno())
+            nbytes, crc = self._copy_parts(parts, file.fileno())
         if parts[0][0].header is None:
-            index = joined_index(parts, self.plan.n_atoms)
-            load_index(path, lambda _: index, self.plan.n_atoms)
-        return describe_segment(self.folder, number, self.container, first, crc)[0]
+            store_index(path, joined_index(parts, self.plan.n_atoms))
+        return Segment(
+            file=segment_name(number, self.container),
+            first_frame=first,
+            n_frames=stop - first,
+            nbytes=nbytes,
+            crc32c=crc,
+            time_first_ps=self.first_times_ps[number],
+        )
 
     def _parts(self, first: int, stop: int) -> Iterator[Part]:
         """Yield the frames of each file that frames ``first:stop`` of all are."""
@@ -93,7 +110,8 @@ class SegmentCopier:
             if begin < stop and first < end:
                 yield frames, max(first - begin, 0), min(stop, end) - begin
 
-    def _copy_parts(self, parts: Sequence[Part], target: int) -> int:
+    def _copy_parts(self, parts: Sequence[Part], target: int) -> tuple[int, int]:
+        """Copy frames one after the other; return their bytes, with the header, and the crc32c."""
         at = crc = 0
         for frames, start, stop in parts:
             if frames.header is not None:
@@ -108,4 +126,4 @@ class SegmentCopier:
                     nbytes = min(STEP_NBYTES, end - offset)
                     crc = copy_summed(source, offset, nbytes, target, at, crc)
                     at += nbytes
-        return crc
+        return at, crc

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -104,18 +106,19 @@ def split(
     try:
         info = _joined_info(layouts)
         frames = _all_bytes(layouts)
+        if frames is None:
+            return _decode(given, out, n_segments, force=force, workers=workers, progress=progress)
+        plan = plan_segments(info, WriteOptions(container=layouts[0].name, segments=n_segments))
+        first_times_ps = _first_times_ps(layouts, plan)
     finally:
         for layout in layouts:
             layout.close()
-    if frames is None:
-        return _decode(given, out, n_segments, force=force, workers=workers, progress=progress)
-    plan = plan_segments(info, WriteOptions(container=layouts[0].name, segments=n_segments))
     plan = plan.replace(nbytes=sum(int(one.edges[-1]) for one in frames))
     target = Path(out)
     with publish(target, force=force, sources=given) as temporary:
         _check_room(target, plan.nbytes)
         begun = time.perf_counter()
-        copier = SegmentCopier(temporary, plan, frames)
+        copier = SegmentCopier(temporary, plan, frames, first_times_ps)
         segments = copier.run(workers, progress, info.frame_nbytes)
         write_manifest(
             temporary,
@@ -176,6 +179,18 @@ def _all_bytes(layouts: Sequence[Layout]) -> list[ByteFrames] | None:
     frames = [one for one in found if one is not None]
     headed = any(one.header is not None for one in frames)
     return None if len(frames) < len(found) or (headed and len(frames) > 1) else frames
+
+
+def _first_times_ps(layouts: Sequence[Layout], plan: LayoutPlan) -> list[float]:
+    """Return the time of the first frame of each segment."""
+    starts = list(accumulate(plan.segment_frames, initial=0))[:-1]
+    edges = list(accumulate((layout.info.n_frames for layout in layouts), initial=0))
+    times = []
+    for start in starts:
+        number = bisect_right(edges, start) - 1
+        frame = start - edges[number]
+        times.append(float(layouts[number].read(frame, frame + 1, atoms=[]).time[0]))
+    return times
 
 
 def _decode(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 
-__all__ = ["FrameIndex", "index_paths", "load_index"]
+__all__ = ["FrameIndex", "index_paths", "load_index", "store_index"]
 
 MAGIC = b"MDIOIDX1"
 """First bytes of a stored index; the last character is the version of the format."""
@@ -127,6 +127,17 @@ def load_index(
             return index
     _store(path, index, identity)
     return index
+
+
+def store_index(path: Path, index: FrameIndex) -> None:
+    """Store the index of a file whose frames are known without a scan.
+
+    Raises
+    ------
+    SourceError
+        The file cannot be read.
+    """
+    _store(path, index, _Identity.of(path))
 
 
 def index_paths(path: Path) -> Iterator[Path]:

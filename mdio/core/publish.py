@@ -16,6 +16,7 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -28,6 +29,9 @@ FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
 TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+\.tmp")
 OURS = ("manifest.json", "zarr.json", ".zgroup")
 """A folder that holds one of these is an output that ``force`` may replace."""
+INDEX_ENDING = ".mdio-index"
+FLUSHERS = 8
+"""Files that are flushed at the same time."""
 NAME_NBYTES = 255
 """What file systems allow."""
 TERMINATING = (signal.SIGTERM, signal.SIGHUP)
@@ -110,14 +114,20 @@ def _flush(path: Path) -> None:
 
 
 def flush_tree(path: Path) -> None:
-    """Flush a file, or all files and folders under a folder, to the disk."""
-    if path.is_dir():
-        for folder, _, files in os.walk(path):
-            for name in files:
-                _flush(Path(folder, name))
-            _flush(Path(folder))
-    else:
+    """Flush a file, or all files and folders under a folder, to the disk.
+
+    Several at a time, since file systems flush them together then. Frame indexes are left out: they
+    are checked when they are used, and can be made again.
+    """
+    if not path.is_dir():
         _flush(path)
+        return
+    tree = [(Path(folder), files) for folder, _, files in os.walk(path)]
+    paths = [folder / name for folder, files in tree for name in files]
+    paths = [file for file in paths if not file.name.endswith(INDEX_ENDING)]
+    paths += [folder for folder, _ in tree]
+    with ThreadPoolExecutor(max_workers=min(FLUSHERS, len(paths))) as pool:
+        list(pool.map(_flush, paths))
 
 
 def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
