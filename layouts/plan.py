@@ -16,22 +16,43 @@ from typing import Any, Literal
 
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.chunk_shapes import (
+    MAX_CHUNK_NBYTES,
+    MAX_PADDING,
+    MIB,
+    fit_parts,
+    plan_chunks,
+    plan_padding,
+    split_atoms,
+    tall_chunks,
+)
 
-__all__ = ["ArrayPlan", "LayoutPlan", "WriteOptions", "plan_chunks", "plan_pieces"]
+__all__ = [
+    "MAX_PADDING",
+    "ArrayPlan",
+    "LayoutPlan",
+    "WriteOptions",
+    "plan_chunks",
+    "plan_pieces",
+]
 
-MIB = 1 << 20
 DEFAULT_STRIPE_NBYTES = MIB
 MIN_PIECE_NBYTES, MAX_PIECE_NBYTES = 4 * MIB, 32 * MIB
 """Decoded bytes of a piece: large enough to be one good write, small enough that a few of them fit
 in a worker, and that there are pieces enough for every worker (24 where sizes allow)."""
-MAX_PADDING = 0.15
-"""Most of a chunk's stripes that may lie empty."""
-SEARCH_STRIPES = 16
-"""Chunks of more stripes than this are not tried only to save padding."""
+MAX_BLOCK_NBYTES = 64 * MIB
+"""Decoded bytes of a piece that no plan exceeds on its own, unless a single frame does (two, if
+they are differenced) or one stripe of each field."""
 QUANTISED_FRAMES = 64
 """Frames a chunk of differenced integers holds at most: beyond, size gains little."""
 QUANTISED_NBYTES = 32 * MIB
 """Decoded bytes of all chunks over one run of frames, which a reader of whole frames holds."""
+FEW_FRAMES = 4
+"""Frames of differenced chunks where frames are large, or read one at a time."""
+RANDOM_NBYTES = 1 << 16
+"""What a chunk has, about, if frames are read one at a time: more would be read in vain."""
+LARGEST_CHUNK_NBYTES = (1 << 32) - 1
+"""Chunks of HDF5 cannot be larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +72,10 @@ class WriteOptions:
     """Format of the segments: xtc, trr, dcd or ncdf; None = that of the source."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """Number of atoms of each group to store besides the full system."""
+    pattern: Literal["blocks", "selection", "frames"] = "blocks"
+    """How the output will be read: runs of whole frames, the same few neighbouring atoms of all
+    frames, or single frames in any order. Chunks hold whole frames and fill stripes; many frames
+    of a part of the atoms; or about 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +132,8 @@ class LayoutPlan:
     alignment_nbytes: int = 1
     """Uncompressed HDF5 chunks begin at multiples of this."""
     padding: float = 0.0
-    """Share of the stripes of a chunk of the full system that lies empty."""
+    """Share of the stripes under the full system that lies empty, behind chunks and in the last;
+    0 where chunks are not aligned."""
     n_files: int = 1
     nbytes: int = 0
     """Bytes of the output, exact but for headers if uncompressed; an upper estimate otherwise."""
@@ -148,67 +174,54 @@ class LayoutPlan:
         return replace(self, **changes)
 
 
-def plan_chunks(frame_nbytes: int, n_frames: int, stripe_nbytes: int) -> tuple[int, float]:
-    """Choose how many whole frames make a chunk that fits the stripes.
-
-    Parameters
-    ----------
-    frame_nbytes
-        Bytes of one frame in one array.
-    n_frames
-        Frames there are: a chunk never holds more.
-    stripe_nbytes
-        Stripe size.
-
-    Returns
-    -------
-    chunk_frames : int
-    padding : float
-        Share of the chunk's stripes that stays empty; at most 15% unless no chunk of up to 16
-        stripes can do that, or the whole trajectory is smaller than its stripes (then 0: no
-        alignment is worth while, and nothing is padded).
-    """
-    if frame_nbytes * n_frames <= stripe_nbytes:
-        return n_frames, 0.0
-    best = (math.inf, 1)
-    n_stripes = 0
-    smallest = max(1, math.ceil(MIB / stripe_nbytes))
-    for n_stripes in range(smallest, smallest + SEARCH_STRIPES):
-        chunk_frames = min(n_stripes * stripe_nbytes // frame_nbytes, n_frames)
-        if chunk_frames == 0:
-            continue
-        chunk_nbytes = chunk_frames * frame_nbytes
-        used = math.ceil(chunk_nbytes / stripe_nbytes) * stripe_nbytes
-        padding = 1 - chunk_nbytes / used
-        best = min(best, (padding, chunk_frames))
-        if padding <= MAX_PADDING:
-            return chunk_frames, padding
-    if best[0] == math.inf:  # one frame is larger than all these stripes
-        return 1, 1 - frame_nbytes / (math.ceil(frame_nbytes / stripe_nbytes) * stripe_nbytes)
-    return best[1], best[0]
-
-
 def _plan_shape(info: TrajectoryInfo, options: WriteOptions, quantised: bool) -> tuple[int, int]:
     """Choose (chunk_frames, chunk_atoms) of the full system."""
     n_frames, n_atoms = info.n_frames, info.n_atoms
     frame_nbytes = 12 * n_atoms
     stripe = options.stripe_nbytes
+    most = max(1, MAX_BLOCK_NBYTES // info.frame_nbytes)
     if quantised:
-        frames = min(max(QUANTISED_NBYTES // frame_nbytes, 4), QUANTISED_FRAMES, n_frames)
-        n_parts = math.ceil(frames * frame_nbytes / (4 * MIB))
-        atoms = math.ceil(n_atoms / n_parts)
-    elif frame_nbytes > SEARCH_STRIPES * max(stripe, MIB):
-        frames = 1
-        atoms = min(n_atoms, math.ceil(4 * MIB / stripe) * stripe // 12)
+        # Chunks of one frame could not be differenced; two already gain most of it.
+        few = max(2, min(FEW_FRAMES, most))
+        many = max(few, min(QUANTISED_NBYTES // frame_nbytes, most, QUANTISED_FRAMES))
+        wanted = few if options.pattern == "frames" else many
+        nbytes = MIB if options.pattern == "selection" else 4 * MIB
+        frames, atoms = tall_chunks(n_atoms, n_frames, wanted, nbytes)
+    elif frame_nbytes > max(MAX_CHUNK_NBYTES, stripe):
+        frames, atoms = 1, split_atoms(n_atoms, stripe)
+    elif options.pattern == "selection":
+        wanted = max(MAX_CHUNK_NBYTES // frame_nbytes, 1)
+        frames, atoms = tall_chunks(n_atoms, n_frames, wanted, max(stripe, MIB))
+    elif options.pattern == "frames":
+        frames, atoms = fit_parts(max(RANDOM_NBYTES // frame_nbytes, 1), n_frames), n_atoms
     else:
         frames, atoms = plan_chunks(frame_nbytes, n_frames, stripe)[0], n_atoms
     if options.chunk_atoms is not None:
         atoms = min(options.chunk_atoms, n_atoms)
         if options.chunk_frames is None and not quantised:
-            frames = plan_chunks(12 * atoms, n_frames, stripe)[0]
+            frames = min(plan_chunks(12 * atoms, n_frames, stripe)[0], most)
     if options.chunk_frames is not None:
         frames = min(options.chunk_frames, n_frames)
+    if 12 * frames * atoms > LARGEST_CHUNK_NBYTES:
+        raise PlanError(
+            f"a chunk of {frames} frames of {atoms} atoms would have {12 * frames * atoms} bytes, "
+            f"but HDF5 takes at most {LARGEST_CHUNK_NBYTES}; give a smaller --chunk-frames"
+        )
     return frames, atoms
+
+
+def _group_frames(n_atoms: int, n_frames: int, chunk_frames: int, n_chunks: int, limit: int) -> int:
+    """Return the frames of a group's chunks: 1, 2, 4, ... chunks of the full system.
+
+    At most a piece and at most `limit` bytes, and no longer than the frames there are fill well.
+    """
+    frames = chunk_frames
+    while frames < chunk_frames * n_chunks and 24 * n_atoms * frames <= limit:
+        stored = math.ceil(n_frames / (2 * frames)) * 2 * frames
+        if stored * (1 - MAX_PADDING) > n_frames:
+            break
+        frames *= 2
+    return frames
 
 
 def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool) -> LayoutPlan:
@@ -255,16 +268,16 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
     fields += ["velocities"] * info.has_velocities + ["forces"] * info.has_forces
     arrays = []
     for group, n_atoms in (("trajectory", info.n_atoms), *options.groups.items()):
-        frames, atoms = chunk_frames, min(chunk_atoms, n_atoms)
+        frames, atoms = chunk_frames, chunk_atoms
         if group != "trajectory":
-            target = max(options.stripe_nbytes, MIB)
-            room = max(1, min(n_chunks, target // (12 * n_atoms * chunk_frames)))
-            frames = chunk_frames << (room.bit_length() - 1)
+            limit = max(options.stripe_nbytes, MIB)
+            frames = _group_frames(n_atoms, info.n_frames, chunk_frames, n_chunks, limit)
+            atoms = fit_parts(chunk_atoms, n_atoms)
         arrays += [ArrayPlan(group, name, n_atoms, frames, atoms) for name in fields]
-    chunk_nbytes = 12 * chunk_frames * chunk_atoms
     stripe = options.stripe_nbytes
-    padding = 1 - chunk_nbytes / (math.ceil(chunk_nbytes / stripe) * stripe)
-    aligned = padding <= MAX_PADDING
+    shape, chunk = (info.n_frames, info.n_atoms), (chunk_frames, chunk_atoms)
+    padding = plan_padding(shape, chunk, stripe)
+    aligned = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
     return LayoutPlan(
         layout="",
         n_frames=info.n_frames,
@@ -277,7 +290,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         alignment_nbytes=stripe if aligned else 1,
         padding=padding if aligned else 0.0,
         nbytes=sum(
-            12 * a.n_atoms * a.chunk_frames * math.ceil(info.n_frames / a.chunk_frames)
+            a.chunk_nbytes * a.n_atom_chunks * math.ceil(info.n_frames / a.chunk_frames)
             for a in arrays
         ),
     )

@@ -1,0 +1,114 @@
+"""A plan as text, for people: what ``--dry-run`` prints."""
+
+from __future__ import annotations
+
+import math
+
+from mdio.layouts.plan import LayoutPlan
+
+__all__ = ["plan_table"]
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def _size(nbytes: float) -> str:
+    """Return `nbytes` with three digits and a binary unit."""
+    power = 0
+    while nbytes >= 1000 and power < len(UNITS) - 1:
+        nbytes, power = nbytes / 1024, power + 1
+    digits = 0 if power == 0 else max(0, 2 - int(math.log10(max(nbytes, 1))))
+    return f"{nbytes:.{digits}f} {UNITS[power]}"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
+    rows = [
+        ("layout", plan.layout),
+        ("content", f"{_count(plan.n_frames, 'frame')} of {_count(plan.n_atoms, 'atom')}"),
+    ]
+    if plan.container is not None:
+        rows.append(("container", plan.container))
+        rows.append(("arrays", ", ".join(plan.fields) + (", box" if plan.has_box else "")))
+    if plan.segment_frames:
+        low, high = min(plan.segment_frames), max(plan.segment_frames)
+        frames = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        rows.append(("segments", f"{len(plan.segment_frames):,} with {frames} frames"))
+    rows.append(("compression", plan.compression or "none"))
+    if plan.precision is not None:
+        exact = ", all that the XTC holds" if plan.precision_source == "xtc" else ""
+        rows.append(("precision", f"{plan.precision:g} angstrom{exact}"))
+    elif plan.arrays:
+        rows.append(("precision", "float32 in full"))
+    pieces = len(plan.pieces())
+    frames = _count(min(plan.piece_frames, plan.n_frames), "frame")
+    rows.append(("work", f"{_count(pieces, 'piece')} of {frames}"))
+    rows.append(("writes", f"{plan.n_writes:,} in {_count(plan.n_files, 'file')}"))
+    if plan.arrays:
+        targets = {None: "the default number of", -1: "all"}.get(
+            plan.stripe_count, str(plan.stripe_count)
+        )
+        rows.append(("stripes", f"{_size(plan.stripe_nbytes)} over {targets} targets"))
+        if plan.layout == "zarr":
+            shard = plan.arrays[0].n_atom_chunks * plan.arrays[0].chunk_atoms * plan.piece_frames
+            rows.append(("shards", f"a piece each, {_size(12 * shard)} of the full system"))
+        elif plan.alignment_nbytes > 1:
+            rows.append(
+                ("alignment", f"chunks begin on stripes, {100 * plan.padding:.1f}% padding")
+            )
+        else:
+            rows.append(("alignment", "none: chunks lie close to each other"))
+    size = _size(plan.nbytes)
+    estimate = plan.compression is not None or plan.precision is not None
+    rows.append(("size", f"at most {size}" if estimate else size))
+    return rows
+
+
+def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("group", "array", "atoms", "chunk", "bytes", "chunks")]
+    for array in plan.arrays:
+        n_chunks = math.ceil(plan.n_frames / array.chunk_frames) * array.n_atom_chunks
+        rows.append(
+            (
+                array.group,
+                array.field,
+                f"{array.n_atoms:,}",
+                f"{array.chunk_frames:,} x {array.chunk_atoms:,}",
+                _size(array.chunk_nbytes),
+                f"{n_chunks:,}",
+            )
+        )
+    return rows
+
+
+def plan_table(plan: LayoutPlan) -> str:
+    """Return `plan` as lines of text, without a newline at the end.
+
+    Parameters
+    ----------
+    plan
+        Of any layout.
+
+    Returns
+    -------
+    str
+        What will be written, in two columns; then, for layouts with chunks, a table with the
+        chunks (frames x atoms) of every array; then what the user should know.
+    """
+    overview = _overview(plan)
+    width = max(len(name) for name, _ in overview)
+    lines = [f"{name:<{width}}  {value}" for name, value in overview]
+    if plan.arrays:
+        rows = _arrays(plan)
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines.append("")
+        for row in rows:
+            cells = [
+                cell.ljust(widths[i]) if i < 2 else cell.rjust(widths[i])
+                for i, cell in enumerate(row)
+            ]
+            lines.append("  ".join(cells).rstrip())
+    lines += [f"note: {note}" for note in plan.notes]
+    return "\n".join(lines)
