@@ -38,7 +38,8 @@ const Table& bytes_table() {
 uint32_t extend_plain(uint32_t crc, const uint8_t* data, size_t nbytes) {
     const Table& table = bytes_table();
     for (; nbytes >= 8; nbytes -= 8, data += 8) {
-        uint32_t next = table[3][data[4]] ^ table[2][data[5]] ^ table[1][data[6]] ^ table[0][data[7]];
+        uint32_t next = table[3][data[4]] ^ table[2][data[5]];
+        next ^= table[1][data[6]] ^ table[0][data[7]];
         for (int k = 0; k < 4; ++k) next ^= table[7 - k][((crc >> (8 * k)) & 255) ^ data[k]];
         crc = next;
     }

@@ -9,8 +9,8 @@ namespace mdio {
 namespace {
 
 constexpr int MAX_STEPS = 30;
-// Slope of the scaled quartic below which its largest root is (nearly) double: lines, mirror images.
-// Rounding errors grow by one over the slope; molecules have slopes of 1 to 10.
+// Slope of the scaled quartic below which its largest root counts as double: lines, mirror images.
+// Rounding errors grow by one over the slope; compact shapes have slopes well above this.
 constexpr double MIN_SLOPE = 0.5;
 
 // Jacobi's rotations on the key matrix itself (Horn 1987, 10.1364/JOSAA.4.000629): exact to
