@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,9 @@ def new_writer(
     sizes = {name: len(atoms) for name, atoms in groups.items()}
     plan = ZarrWriter.plan_for(info, WriteOptions(groups=sizes, **options))
     if piece_chunks is not None:
-        plan = plan.replace(piece_frames=piece_chunks * plan.arrays[0].chunk_frames)
+        frames = piece_chunks * plan.arrays[0].chunk_frames
+        arrays = tuple(replace(a, chunk_frames=min(a.chunk_frames, frames)) for a in plan.arrays)
+        plan = plan.replace(piece_frames=frames, arrays=arrays)
         plan = plan.replace(n_files=count_files(plan))
     meta = OutputMeta(
         uuid="00000000-0000-0000-0000-000000000000",
