@@ -36,8 +36,8 @@ def folder(tmp_path_factory):
     for suffix in ("h5md", "zarr"):
         (folder / suffix).mkdir()
         code = main(
-            ["convert", DCD, str(folder / suffix / f"adk.{suffix}"), "-s", PSF, "--group", f"ca={CA}",
-             "--group", "arg=resname ARG and name CA CB", "--quiet"]
+            ["convert", DCD, str(folder / suffix / f"adk.{suffix}"), "-s", PSF,
+             "--group", f"ca={CA}", "--group", "arg=resname ARG and name CA CB", "--quiet"]
         )  # fmt: skip
         assert code == 0
     return folder

@@ -208,7 +208,7 @@ def test_killed_worker(path):
     start = time.monotonic()
     with pytest.raises(BlockError, match=r"block \d \(frames \d+:103\) failed: .*SIGKILL"):
         analyze(MemoryLayout(path), kernel=killed_late, executor=Processes(3))
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def test_arguments(path):
@@ -232,12 +232,13 @@ def test_arguments(path):
             analyze(layout, **wrong)
 
 
-def test_progress(path):
+@pytest.mark.parametrize("executor", [Serial(), Processes(2)], ids=["serial", "processes"])
+def test_progress(path, executor):
     seen = []
     analyze(
         MemoryLayout(path),
         kernel=first_x,
-        executor=Processes(2),
+        executor=executor,
         progress=lambda n_frames, nbytes: seen.append((n_frames, nbytes)),
     )
     assert sum(n for n, _ in seen) == N_FRAMES
@@ -260,15 +261,15 @@ def test_timings(path, executor):
     assert record["n_frames"] == N_FRAMES
     assert record["workers"] == executor.n_workers
     assert record["executor"] == executor.name
-    assert 0.206 <= record["t_comp_s"] < 1
+    assert 0.206 <= record["t_comp_s"] < 10
     assert record["t_comp_s"] / executor.n_workers <= record["t_comp_max_s"] <= record["seconds"]
     assert record["ratio_comp_io"] == record["t_comp_s"] / record["t_io_s"] > 5
-    assert 0 < record["t_open_s"] < 0.5
+    assert 0 < record["t_open_s"] < 5
     assert sum(t.t_open_s > 0 for t in got.timings) == executor.n_workers
     for timing in got.timings:
         assert timing.t_overhead1_s >= -1e-9
         assert timing.t_overhead2_s >= -1e-9
-        assert timing.t_overhead1_s + timing.t_overhead2_s < 0.02
+        assert timing.t_overhead1_s + timing.t_overhead2_s < 0.5
         assert timing.t_total_s == timing.t_rmsd_s + timing.t_comm_s
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from mdio.core.errors import BlockError, MissingExtraError, PlanError, SourceError
@@ -156,3 +157,20 @@ def test_arguments(client, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingExtraError, match="pip install"):
         DaskExecutor()
+
+
+@pytest.mark.filterwarnings("ignore:DCDReader currently makes:DeprecationWarning")
+def test_analysis_on_dask_equals_serial(client):
+    from MDAnalysisTests.datafiles import DCD, PSF
+
+    from mdio.analysis.driver import analyze
+    from mdio.analysis.kernels import RMSD
+
+    serial = analyze(DCD, top=PSF, kernel=RMSD("name CA"))
+    got = analyze(
+        DCD, top=PSF, kernel=RMSD("name CA"), executor=DaskExecutor(client), blocks_per_worker=2
+    )
+    assert np.array_equal(got.values, serial.values)
+    assert np.array_equal(got.time, serial.time)
+    assert got.to_json()["executor"] == "dask"
+    assert len(got.timings) == 8

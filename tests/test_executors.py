@@ -209,7 +209,7 @@ def test_killed_worker_is_reported_at_once(n):
     start = time.monotonic()
     with pytest.raises(BlockError, match=r"frames 3: .*|frames 3 failed: .*SIGKILL.*memory"):
         Processes(n).map(kill_self, range(10_000), describe=lambda x: f"frames {x}")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def test_worker_killed_in_the_middle_of_a_result():
@@ -219,7 +219,7 @@ def test_worker_killed_in_the_middle_of_a_result():
     time.sleep(0.6)
     with pytest.raises(BlockError, match="SIGKILL"):
         list(iterator)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_failure_ends_long_work_at_once():
     start = time.monotonic()
     with pytest.raises(BlockError):
         Processes(2).map(sleep_or_fail, [60, -1])
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def sleep_or_fail(seconds):
@@ -292,6 +292,6 @@ def test_interrupt_and_orphans(sent, tmp_path):
     rest = run.stdout.read()  # ends when the last worker has let go of stdout
     run.wait()
     run.stdout.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
     if sent == signal.SIGINT:
         assert "interrupted 0" in rest

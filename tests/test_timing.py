@@ -3,8 +3,6 @@
 import json
 import time
 
-import pytest
-
 from mdio.core.timing import BlockTiming, Stopwatch, summary
 
 
@@ -15,8 +13,9 @@ def record(block, worker, **times):
 def test_stopwatch():
     watch = Stopwatch()
     time.sleep(0.01)
-    assert 0.01 <= watch.lap() < 0.5
-    assert watch.lap() < 0.01
+    assert 0.01 <= watch.lap() < 5
+    time.sleep(0.001)
+    assert 0.001 <= watch.lap() < 5
 
 
 def test_derived_times():
@@ -76,7 +75,7 @@ def test_gathered():
     timing.t_rmsd_s = 0.001
     time.sleep(0.02)
     timing.gathered()
-    assert 0.01 < timing.t_comm_s < 0.5
+    assert 0.01 < timing.t_comm_s < 5
     ahead = BlockTiming(0, 0, 1, 1, 1, began_unix_s=time.time() + 100)
     ahead.gathered()
     assert ahead.t_comm_s == 0
@@ -84,11 +83,12 @@ def test_gathered():
 
 def test_cost():
     """A record for each block and two laps for each read: microseconds."""
-    start = time.perf_counter()
-    for _ in range(1000):
-        BlockTiming(0, 0, 1, 1, 1)
-    watch = Stopwatch()
-    for _ in range(2000):
-        watch.lap()
-    assert (time.perf_counter() - start) / 1000 < 100e-6
-    assert pytest.approx(0, abs=0.1) == watch.lap()
+    watch, best = Stopwatch(), 1.0
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(200):
+            BlockTiming(0, 0, 1, 1, 1)
+            watch.lap()
+            watch.lap()
+        best = min(best, (time.perf_counter() - start) / 200)
+    assert best < 50e-6

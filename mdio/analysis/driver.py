@@ -72,7 +72,7 @@ def analyze(
     reducer
         How rows become the result, instead of the kernel's own way.
     progress
-        Called with (frames, decoded bytes) as blocks are done.
+        Called with (frames, decoded bytes) as blocks are done (serially, as reads are).
 
     Returns
     -------
@@ -104,8 +104,9 @@ def analyze(
             prepared = replace(prepared, reducer=reducer)
         prepare_s = watch.lap()
         blocks = aligned_blocks(edges, frames, run_in.n_workers * blocks_per_worker)
-        work = BlockWork(layout, prepared, opened_s)
-        results = _gather(run_in, work, blocks, progress)
+        here = isinstance(run_in, Serial)  # then progress need not wait for whole blocks
+        work = BlockWork(layout, prepared, opened_s, progress if here else None)
+        results = _gather(run_in, work, blocks, None if here else progress)
         state = reduce(prepared.reducer.merge, (result.state for result in results))
         values = prepared.reducer.finish(state)
         return AnalysisResult(

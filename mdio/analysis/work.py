@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,12 +50,21 @@ class BlockWork:
         What to compute.
     opened_s
         How long opening took, if `layout` is open already: the first block here accounts for it.
+    on_read
+        Called with (frames, decoded bytes) after each read has been computed, in this process.
     """
 
-    def __init__(self, layout: Layout, prepared: Prepared, opened_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        prepared: Prepared,
+        opened_s: float = 0.0,
+        on_read: Callable[[int, int], None] | None = None,
+    ) -> None:
         self.layout = layout
         self.prepared = prepared
         self._opened_s = opened_s
+        self._on_read = on_read
         self._edges: NDArray[np.int64] | None = None
         self._buffer: FrameBlock | None = None
 
@@ -97,6 +107,8 @@ class BlockWork:
             times[at : at + len(run)] = frames.time
             at += len(run)
             timing.nbytes_read += frames.nbytes
+            if self._on_read is not None:
+                self._on_read(len(run), frames.nbytes)
         timing.t_end_loop_s = watch.lap()
         timing.t_all_frame_s = loop.lap()
         assert state is not None

@@ -79,6 +79,9 @@ def _work(pipe: Connection[Any, Any], pickled_func: bytes, inherited: Sequence[A
     """Serve items from `pipe` until the parent closes it or dies."""
     # Ctrl-C goes to the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Handlers of the parent that tidy up its outputs are not for its workers.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     # A forked worker also holds the parent's ends of the older pipes; open, they would keep the
     # older workers from noticing that the parent is gone.
     for other in inherited:

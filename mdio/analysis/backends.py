@@ -1,0 +1,114 @@
+"""MDAnalysis' own analyses on the executors of mdio.
+
+``rms.RMSD(ca).run(backend=DaskBackend(client), unsupported_backend=True)``: every analysis that
+MDAnalysis can split runs on a dask.distributed cluster, where its own Dask backend only knows the
+processes of one machine.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from MDAnalysis.analysis.backends import BackendBase
+from numpy.typing import NDArray
+
+from mdio.core.errors import PlanError
+from mdio.parallel.dask_executor import DaskExecutor
+from mdio.parallel.executors import Executor
+
+__all__ = ["DaskBackend", "ExecutorBackend"]
+
+
+@dataclass(slots=True)
+class _Part:
+    """All that MDAnalysis takes from an analysis that has run over some frames.
+
+    The analysis itself would carry its whole Universe back, megabytes for a few numbers.
+    """
+
+    frames: NDArray[np.int64]
+    times: NDArray[np.float64]
+    results: Any
+
+
+class _Compute:
+    """Runs an analysis over one group of frames.
+
+    The function belongs to one analysis object, which it changes and returns. Some analyses add
+    each group to what they hold of the one before, so every group gets a copy of its own.
+    """
+
+    def __init__(self, func: Callable[[Any], Any]) -> None:
+        try:
+            self.pickled_func = _dumps(func)
+        except Exception as error:  # pickling raises nearly anything
+            raise PlanError(f"the analysis cannot be sent to workers ({error})") from error
+
+    def __call__(self, group: NDArray[np.int64]) -> _Part:
+        done = pickle.loads(self.pickled_func)(group)
+        return _Part(done.frames, done.times, done.results)
+
+
+def _dumps(func: Callable[[Any], Any]) -> bytes:
+    """Pickle; with cloudpickle, where there is one, the functions of a notebook travel too."""
+    try:
+        dumps = import_module("cloudpickle").dumps
+    except ImportError:
+        dumps = pickle.dumps
+    return bytes(dumps(func))
+
+
+def _describe(group: NDArray[np.int64]) -> str:
+    frames = group[:, 1]
+    return f"frames {frames[0]} to {frames[-1]}" if len(frames) else "no frames"
+
+
+class ExecutorBackend(BackendBase):  # type: ignore[misc]
+    """Runs the parts of an MDAnalysis analysis on an executor.
+
+    Parameters
+    ----------
+    executor
+        `Serial`, `Processes`, `DaskExecutor`, ...
+
+    Notes
+    -----
+    Pass it to ``run`` together with ``unsupported_backend=True``; give ``n_parts`` for more parts
+    than workers.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        super().__init__(n_workers=executor.n_workers)
+
+    def apply(
+        self, func: Callable[[Any], Any], computations: Sequence[NDArray[np.int64]]
+    ) -> list[Any]:
+        """Return what each group of frames gives, in order; called by MDAnalysis.
+
+        Raises
+        ------
+        BlockError
+            The analysis failed in some part, or a worker was killed.
+        PlanError
+            The analysis cannot be sent to workers.
+        """
+        return list(self.executor.map(_Compute(func), computations, describe=_describe))
+
+
+class DaskBackend(ExecutorBackend):
+    """Runs the parts of an MDAnalysis analysis on a dask.distributed cluster.
+
+    Parameters
+    ----------
+    client
+        A `distributed.Client`; it stays open.
+    """
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(DaskExecutor(client))

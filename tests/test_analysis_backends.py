@@ -1,0 +1,103 @@
+"""MDAnalysis' analyses on our executors, against its multiprocessing backend on the same parts."""
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from MDAnalysis.analysis import align, contacts, gnm, rdf, rms
+from MDAnalysis.analysis.base import AnalysisFromFunction
+from MDAnalysis.analysis.dihedrals import Ramachandran
+from MDAnalysisTests.datafiles import DCD, PSF
+
+from mdio.analysis.backends import DaskBackend, ExecutorBackend
+from mdio.core.errors import BlockError
+from mdio.parallel.executors import Processes, Serial
+
+pytestmark = pytest.mark.filterwarnings("default")  # MDAnalysis' and dask's own
+
+
+@pytest.fixture(scope="module")
+def universe():
+    return mda.Universe(PSF, DCD)
+
+
+def centre(atoms):
+    return atoms.center_of_geometry()
+
+
+def fails_late(atoms):
+    if atoms.universe.trajectory.frame == 90:
+        raise ArithmeticError("frame 90 is odd")
+    return 0.0
+
+
+def analysis(name, u):
+    if name == "rmsd":
+        return rms.RMSD(u.select_atoms("protein and name CA"))
+    if name == "ramachandran":
+        return Ramachandran(u.select_atoms("resid 10:60"))
+    if name == "function":
+        return AnalysisFromFunction(centre, u.trajectory, u.select_atoms("name CA"))
+    if name == "contacts":
+        select = ("resname ASP and name OD1", "name NZ")
+        reference = tuple(map(u.select_atoms, select))
+        return contacts.Contacts(u, select=select, refgroup=reference, radius=6.0)
+    if name == "gnm":  # adds to what it has of the part before
+        return gnm.GNMAnalysis(u, select="name CA and resid 1:40")
+    assert name == "rdf"  # a sum over frames
+    pair = u.select_atoms("name OD1"), u.select_atoms("name NZ")
+    return rdf.InterRDF(*pair, nbins=10, norm="none")
+
+
+NAMES = ["rmsd", "ramachandran", "function", "contacts", "gnm", "rdf"]
+FRAMES = {"stop": 40, "step": 3, "n_parts": 5}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def expected(request, universe):
+    run = analysis(request.param, universe).run(backend="multiprocessing", n_workers=2, **FRAMES)
+    return request.param, run
+
+
+def same(a, b):
+    assert set(a) == set(b)
+    for key in a:
+        if isinstance(a[key], dict):
+            same(a[key], b[key])
+        else:
+            np.testing.assert_array_equal(np.asarray(a[key]), np.asarray(b[key]))
+
+
+@pytest.mark.parametrize("executor", [Serial(), Processes(2)], ids=["serial", "processes"])
+def test_equals_multiprocessing(universe, expected, executor):
+    name, want = expected
+    backend = ExecutorBackend(executor)
+    got = analysis(name, universe).run(backend=backend, unsupported_backend=True, **FRAMES)
+    assert np.array_equal(got.frames, want.frames)
+    assert np.array_equal(got.times, want.times)
+    same(got.results, want.results)
+
+
+def test_dask(universe):
+    distributed = pytest.importorskip("distributed")
+    with distributed.Client(
+        n_workers=2, threads_per_worker=2, dashboard_address=":0", silence_logs=50, memory_limit=0
+    ) as client:
+        for name in ("rmsd", "gnm"):
+            want = analysis(name, universe).run(backend="multiprocessing", n_workers=2, **FRAMES)
+            got = analysis(name, universe).run(
+                backend=DaskBackend(client), unsupported_backend=True, **FRAMES
+            )
+            same(got.results, want.results)
+
+
+def test_failures_name_the_frames(universe):
+    failing = AnalysisFromFunction(fails_late, universe.trajectory, universe.atoms)
+    with pytest.raises(BlockError, match=r"frames 84 to 97 failed: ArithmeticError: frame 90 is"):
+        failing.run(backend=ExecutorBackend(Processes(2)), n_parts=7, unsupported_backend=True)
+
+
+def test_serial_only_analyses_stay_serial(universe):
+    with pytest.raises(ValueError, match="paralleliz"):
+        align.AverageStructure(universe).run(
+            backend=ExecutorBackend(Serial()), unsupported_backend=True
+        )
