@@ -14,10 +14,10 @@ from memory_layout import MemoryLayout, save_memory
 
 from mdio.analysis import work
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels import RMSD, RMSF, UserKernel
+from mdio.analysis.kernels import RMSD, UserKernel
 from mdio.analysis.reducers import Mean
 from mdio.analysis.system import System
-from mdio.core.errors import BlockError, OutputError, PlanError, SourceError
+from mdio.core.errors import BlockError, PlanError, SourceError
 from mdio.parallel.executors import Processes, Serial
 
 N_FRAMES, N_ATOMS = 103, 17
@@ -271,46 +271,6 @@ def test_timings(path, executor):
         assert timing.t_overhead2_s >= -1e-9
         assert timing.t_overhead1_s + timing.t_overhead2_s < 0.5
         assert timing.t_total_s == timing.t_rmsd_s + timing.t_comm_s
-
-
-def test_save(path, tmp_path, positions):
-    got = analyze(MemoryLayout(path), kernel=first_x)
-    got.save(tmp_path / "out.npz")
-    with np.load(tmp_path / "out.npz") as saved:
-        assert sorted(saved) == ["frame", "time", "values"]
-        assert np.array_equal(saved["values"], positions[:, 0, 0])
-        assert np.array_equal(saved["time"], got.time)
-    got.save(tmp_path / "out.csv")
-    lines = (tmp_path / "out.csv").read_text().splitlines()
-    assert lines[0] == "frame,time_ps,value0"
-    table = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
-    assert np.array_equal(table, np.column_stack([got.frame, got.time, got.values]))
-    got.save_timings(tmp_path / "t.json")
-    record = json.loads((tmp_path / "t.json").read_text())
-    assert record["timings"][0]["n_frames"] == N_FRAMES
-    with pytest.raises(PlanError, match=r"\.npz or \.csv"):
-        got.save(tmp_path / "out.txt")
-    matrix = analyze(MemoryLayout(path), kernel=whole)
-    matrix.save(tmp_path / "m.csv")
-    assert np.loadtxt(tmp_path / "m.csv", delimiter=",", skiprows=1).shape == (103, 2 + 51)
-    rmsf = analyze(MemoryLayout(path), kernel=RMSF())
-    rmsf.save(tmp_path / "r.csv")
-    lines = (tmp_path / "r.csv").read_text().splitlines()
-    assert lines[0] == "row,rmsf_angstrom"
-    assert [float(line.split(",")[1]) for line in lines[1:]] == rmsf.values.tolist()
-    with pytest.raises(OutputError, match="does not exist"):
-        got.save(tmp_path / "nowhere" / "out.npz")
-    with pytest.raises(OutputError, match="folder"):
-        got.save_timings(tmp_path)
-
-
-def ragged(block):
-    return np.zeros((block.n_frames, 1 + int(block.time[0] > 100)))
-
-
-def test_rows_of_different_shapes(path):
-    with pytest.raises(BlockError, match="different shapes"):
-        analyze(MemoryLayout(path), kernel=ragged, executor=Processes(2))
 
 
 def test_work_travels_light(path):
