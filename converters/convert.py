@@ -14,11 +14,11 @@ from uuid import uuid4
 
 from mdio.converters.pieces import PieceWorker, describe_piece
 from mdio.converters.selection import AtomChoice, Selection, choose_atoms
-from mdio.converters.topology import topology_paths, write_topology
+from mdio.converters.topology import topologies
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.fingerprint import fingerprint
-from mdio.core.publish import publish
+from mdio.core.publish import publish, temporary_for
 from mdio.layouts.base import Layout, LayoutWriter, OutputMeta
 from mdio.layouts.chain import open_source
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan, WriteOptions
@@ -170,22 +170,15 @@ class Conversion:
         SourceError
             The source turns out damaged on the way.
         """
-        groups = tuple(self.choice.groups)
-        topologies: list[Path] = []
-        companions: list[Path] = []
-        if self.choice.universe is not None:
-            if self.choice.kept is not None:
-                companions += topology_paths(self.out)
-            for group in groups:
-                companions += topology_paths(self.out, group)
+        beside = topologies(self.choice, self.out)
+        # The same topology may serve several outputs: one that is there already stays.
+        new = {path: data for path, data in beside.items() if not _holds(path, data)}
         with publish(
-            self.out, force=force, sources=self.source_paths, companions=companions
+            self.out, force=force, sources=self.source_paths, companions=list(new)
         ) as temporary:
             self._check_room()
-            if self.choice.universe is not None:
-                if self.choice.kept is not None:
-                    topologies.append(write_topology(self.choice, self.out))
-                topologies += [write_topology(self.choice, self.out, group) for group in groups]
+            for path, data in new.items():
+                temporary_for(path).write_bytes(data)
             begun = time.perf_counter()
             writer = self.writer(temporary, self.plan, self._meta())
             try:
@@ -203,7 +196,7 @@ class Conversion:
             seconds=time.perf_counter() - begun,
             workers=executor.n_workers,
             plan=self.plan,
-            topologies=tuple(str(path) for path in topologies),
+            topologies=tuple(str(path) for path in beside),
         )
 
     def _write(self, writer: LayoutWriter, executor: Executor, progress: Progress | None) -> int:
@@ -252,6 +245,10 @@ class Conversion:
             groups=self.choice.groups,
             source_precision=info.precision if info.compression == "xtc" else None,
         )
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == data
 
 
 def convert(

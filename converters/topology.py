@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from pathlib import Path
 
 from mdio.converters.selection import AtomChoice
-from mdio.core.publish import temporary_for
 
-__all__ = ["topology_paths", "write_topology"]
-
-
-def topology_paths(out: Path, group: str | None = None) -> tuple[Path, Path]:
-    """Return where the topology of the kept atoms, or of a group, may go: PDB, or else GRO."""
-    stem = f"{out.stem}.{group}.top" if group else f"{out.stem}.top"
-    return out.with_name(f"{stem}.pdb"), out.with_name(f"{stem}.gro")
+__all__ = ["topologies"]
 
 
-def write_topology(choice: AtomChoice, out: Path, group: str | None = None) -> Path:
-    """Write the kept atoms (or a group) with their coordinates in the first frame.
+def topologies(choice: AtomChoice, out: Path) -> dict[Path, bytes]:
+    """Return the topology files that belong beside `out`, and what is to be in each.
 
-    It is written under its temporary name, for `publish` to put in place.
+    One for the kept atoms where only some are kept, and one for each group, with the coordinates
+    of the first frame; none where no topology was given.
 
     Returns
     -------
-    Path
-        Where it will be: a PDB file, or a GRO file if the coordinates do not fit a PDB's columns.
+    dict of path to bytes
+        ``NAME.top.pdb`` and ``NAME.GROUP.top.pdb``; ``.gro`` where the coordinates do not fit the
+        columns of a PDB file.
     """
+    if choice.universe is None:
+        return {}
+    wanted: list[str | None] = [] if choice.kept is None else [None]
+    wanted += choice.groups
+    return dict(_topology(choice, out, group) for group in wanted)
+
+
+def _topology(choice: AtomChoice, out: Path, group: str | None) -> tuple[Path, bytes]:
     atoms = choice.atom_group(group)
-    pdb, gro = topology_paths(out, group)
-    with warnings.catch_warnings():
+    stem = f"{out.stem}.{group}.top" if group else f"{out.stem}.top"
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PDB fields that the topology lacks are filled in
-        try:
-            atoms.write(str(temporary_for(pdb)), file_format="PDB", bonds=None)
-        except ValueError:
-            temporary_for(pdb).unlink(missing_ok=True)
-            atoms.write(str(temporary_for(gro)), file_format="GRO")
-            return gro
-    return pdb
+        for suffix in (".pdb", ".gro"):
+            written = Path(folder, f"topology{suffix}")
+            try:
+                atoms.write(str(written))
+            except ValueError:
+                if suffix == ".gro":
+                    raise
+            else:
+                break
+        return out.with_name(stem + suffix), written.read_bytes()

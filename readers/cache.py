@@ -71,7 +71,15 @@ class FrameCache:
             stop = start + self._jump_unit
         start, stop = max(start, 0), min(stop, self._n_frames)
         self._start = self._stop = 0  # nothing is cached if the read fails
-        self._block = self._layout.read(start, stop, out=self._room(stop - start))
+        try:
+            self._block = self._layout.read(start, stop, out=self._room(stop - start))
+        except OSError:
+            # Damage further on must not keep this frame from being read.
+            unit = frame - frame % self._unit
+            if stop - start <= self._unit:
+                raise
+            start, stop = unit, min(unit + self._unit, self._n_frames)
+            self._block = self._layout.read(start, stop, out=self._room(stop - start))
         self._start, self._stop = start, stop
 
     def _room(self, n_frames: int) -> FrameBlock | None:

@@ -152,7 +152,9 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             return np.asarray(super().timeseries(asel, atomgroup, start, stop, step, order))
         if asel is not None:
             warnings.warn(
-                "asel is deprecated, use atomgroup", category=DeprecationWarning, stacklevel=2
+                "asel argument to timeseries will be renamed to 'atomgroup'",
+                category=DeprecationWarning,
+                stacklevel=2,
             )
             if atomgroup is not None:
                 raise ValueError("Cannot provide both asel and atomgroup kwargs")

@@ -27,12 +27,16 @@ def frames(adk):
     for suffix in SOURCES:
         u = mda.Universe(str(adk["psf"]), str(adk[suffix]))
         rows = [
-            (ts.positions.copy(), ts.dimensions, ts.time, ts.data.get("step", ts.frame))
+            (
+                ts.positions.copy(),
+                np.zeros(6) if ts.dimensions is None else ts.dimensions.copy(),
+                ts.time,
+            )
             for ts in u.trajectory
         ]
         found[suffix] = {
             "positions": np.array([row[0] for row in rows]),
-            "box": np.array([np.zeros(6) if row[1] is None else row[1] for row in rows], "f4"),
+            "box": np.array([row[1] for row in rows], "f4"),
             "time": np.array([row[2] for row in rows]),
         }
     return found

@@ -66,7 +66,8 @@ def test_imports_point_one_way(path):
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_files_are_small(path):
-    assert len(path.read_text().splitlines()) <= 320
+    limit = 480 if "tests" in path.parts else 320  # tests are lists; code is to be understood
+    assert len(path.read_text().splitlines()) <= limit
 
 
 def run_python(code: str) -> str:
@@ -113,7 +114,7 @@ def test_exported_names_exist():
 
     for name in mdio.__all__:
         assert getattr(mdio, name) is not None
-    assert sorted(mdio.__all__) == mdio.__all__
+    assert set(mdio._HOMES) | {"__version__"} == set(mdio.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         mdio.nothing  # noqa: B018
 
