@@ -51,6 +51,17 @@ def _open_hdf5(path: Path) -> h5py.File:
     return h5py.File(path, "r", locking="best-effort")
 
 
+def _names_mdio(file: h5py.File) -> bool:
+    """Return whether the file says that mdio made it (in a string of fixed length)."""
+    from mdio.layouts.h5md_io import CREATOR
+
+    creator = file.get("h5md/creator")
+    if creator is None or "name" not in creator.attrs:
+        return False
+    variable = creator.attrs.get_id("name").get_type().is_variable_str()
+    return not variable and creator.attrs["name"] == CREATOR.encode()
+
+
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether a file is an H5MD file that mdio wrote; False for whatever else is there."""
     where = Path(path)
@@ -112,9 +123,8 @@ class H5MDLayout(Layout):
                 f"({' '.join(str(error).split())}); H5MD expected: convert or copy it again"
             ) from error
         try:
-            own = MANIFEST in file or "mdio" in file
             opened: _File
-            if own:
+            if MANIFEST in file or _names_mdio(file):  # or its manifest is lost
                 with file:
                     opened = OwnFile(self.path, file, group)
             else:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mdio._version import __version__
 from mdio.core.frames import ELEMENTS
-from mdio.layouts.h5md_io import BOX, FULL_SYSTEM, Column
+from mdio.layouts.h5md_io import BOX, CREATOR, FULL_SYSTEM, Column
 from mdio.layouts.plan import MAX_PADDING, ArrayPlan, LayoutPlan
 
 __all__ = [
@@ -117,13 +117,15 @@ def create_file(
 def _create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
     h5md = file.create_group("h5md")
     h5md.attrs.create("version", (1, 1), dtype="<i4")
-    h5md.create_group("author").attrs["name"] = "N/A"
+    # Strings of fixed length, as the H5MD text has them: HDF5 does not survive damage to the heap
+    # of variable ones. MDAnalysis knows units as variable ones only, and those we never read.
+    h5md.create_group("author").attrs["name"] = np.bytes_("N/A")
     creator = h5md.create_group("creator")
-    creator.attrs["name"] = "mdio"
-    creator.attrs["version"] = __version__
+    creator.attrs["name"] = np.bytes_(CREATOR)
+    creator.attrs["version"] = np.bytes_(__version__)
     units = h5md.create_group("modules/units")
     units.attrs.create("version", (1, 0), dtype="<i4")
-    units.attrs["system"] = "SI"
+    units.attrs["system"] = np.bytes_("SI")
     # MDAnalysis takes the first particle group that h5py lists. With the order of creation kept
     # that is the full system, whatever the others are called.
     particles = file.create_group("particles", track_order=True)

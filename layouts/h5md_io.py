@@ -24,6 +24,7 @@ from mdio.core.kernels import crc32c
 __all__ = [
     "ARRAYS",
     "BOX",
+    "CREATOR",
     "FOREIGN_ERRORS",
     "FULL_SYSTEM",
     "MANIFEST",
@@ -49,6 +50,9 @@ SOURCE_STEP = "mdio/step"
 """(F,) int64: the source's steps, where they do not increase as H5MD wants it."""
 
 MANIFEST = "mdio/manifest"
+
+CREATOR = "mdio"
+"""What our files give as the name of the program that made them."""
 
 FOREIGN_ERRORS = (
     OSError,

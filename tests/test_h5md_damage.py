@@ -151,6 +151,7 @@ def test_a_manifest_that_lies(own, change, says):
     "damage",
     [
         lambda f: f["mdio"].pop("manifest"),
+        lambda f: f.pop("mdio"),
         lambda f: f.pop("mdio/arrays/trajectory"),
         lambda f: f.pop("mdio/box"),
         lambda f: f.pop("particles/ca"),

@@ -67,7 +67,7 @@ def test_it_is_h5md(tmp_path):
     with h5py.File(tmp_path / "x.h5md") as file:
         assert file["h5md"].attrs["version"].tolist() == [1, 1]
         assert file["h5md"].attrs["version"].dtype == np.int32
-        assert file["h5md/creator"].attrs["name"] == "mdio"
+        assert file["h5md/creator"].attrs["name"] == b"mdio"
         assert "name" in file["h5md/author"].attrs
         full = file["particles/trajectory"]
         for name, unit in (
