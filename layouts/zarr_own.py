@@ -184,15 +184,32 @@ class OwnTree:
                     yield what, str(error)
                 else:
                     yield what, None if same else f"{array.folder}: not what was written ({what})"
-        for series in (self._time, self._step, self._box):
+        for path, name in self._all_series():
+            try:
+                series = self._series(path, name)
+            except CorruptLayoutError as error:
+                yield path, str(error)
+                continue
             for number in range(series.n_files):
-                what = f"{series.folder.relative_to(self.path)}, file {number}"
+                what = f"{path}, file {number}"
                 try:
                     series.file(number)
                 except CorruptLayoutError as error:
                     yield what, str(error)
                 else:
                     yield what, None
+
+    def _all_series(self) -> Iterator[tuple[str, SeriesName]]:
+        """Return the folders of all per-frame numbers, copies too."""
+        yield "mdio/box", "box"
+        yield "mdio/step", "source_step"
+        elements = [f"particles/{group}/{ELEMENTS[field]}" for group, field in self.arrays]
+        cells = [f"particles/{group}/box/edges" for group in dict(self.arrays.keys())]
+        for element in elements + cells:
+            yield f"{element}/step", "step"
+            yield f"{element}/time", "time"
+        for cell in cells:
+            yield f"{cell}/value", "edges"
 
     def close(self) -> None:
         """Close all files."""
