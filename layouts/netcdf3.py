@@ -147,11 +147,10 @@ class ClassicFile:
         self.attributes = cursor.attributes()
         described = [self._describe(cursor, sizes) for _ in cursor.items("variables")]
         self.header_nbytes = cursor.at
-        # A row of each is padded to 4 bytes, unless there is only one such variable.
+        # A row of each is padded to 4 bytes. (Not so if there is only one, which matters for
+        # bytes and shorts alone, and no trajectory has only these.)
         record_rows = [v.row_nbytes for _, v in described if v.is_record]
         self.record_nbytes = sum(n + -n % 4 for n in record_rows)
-        if len(record_rows) == 1:
-            self.record_nbytes = record_rows[0]
         if n_records < 0:  # written to a stream: as many as there is room for
             begin = min((v.begin for _, v in described if v.is_record), default=file.nbytes)
             n_records = max(0, file.nbytes - begin) // max(1, self.record_nbytes)

@@ -205,6 +205,16 @@ def test_a_scaled_time(tmp_path):
         assert layout.info.dt_ps == pytest.approx(theirs.time[1] - theirs.time[0], rel=1e-6)
 
 
+def test_a_cell_without_lengths_is_none(tmp_path):
+    """MDAnalysis 2.11 cannot read such a frame."""
+    path = write_ncdf(tmp_path / "a.ncdf", ALL)
+    with netCDF4.Dataset(str(path), "a") as data:
+        data["cell_lengths"][1] = 0
+    block = NCDFLayout(path).read(0, 5)
+    assert not block.box[1].any()
+    assert block.box[[0, 2, 3, 4]].all()
+
+
 def test_files_of_scipy(tmp_path):
     """Another writer than the NetCDF library, and a count of records that was never set."""
     path = tmp_path / "scipy.ncdf"
