@@ -74,6 +74,13 @@ class ChainLayout(Layout):
         return False
 
     def _open(self) -> TrajectoryInfo:
+        try:
+            return self._join()
+        except BaseException:
+            self._close()
+            raise
+
+    def _join(self) -> TrajectoryInfo:
         self._infos = [self._use(number).info for number in range(len(self.members))]
         first = self._infos[0]
         for info in self._infos:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,8 +72,7 @@ class TestChainOfTRR(LayoutReadingTests):
 class TestChainOfManyFormats(LayoutReadingTests):
     @pytest.fixture
     def case(self, adk):
-        case = case_of([adk["dcd"], adk["ncdf"], adk["trr"]])
-        return replace(case, oracle=case.oracle)
+        return case_of([adk["dcd"], adk["ncdf"], adk["trr"]])
 
     def test_the_bytes_are_recognised(self, case):
         assert [type(member) for member in case.open().members] == [
@@ -91,8 +89,10 @@ class TestChainOfManyFormats(LayoutReadingTests):
 
 def test_other_numbers_of_atoms_are_named(files, tmp_path):
     other = write_trr(tmp_path / "other.trr", ["x"], n_atoms=9)
+    members = [TRRLayout(path) for path in (files[0], files[1], other)]
     with pytest.raises(SourceError, match=r"other\.trr: has 9 atoms, but .*a\.trr.* has 6"):
-        ChainLayout([files[0], files[1], other]).info  # noqa: B018
+        ChainLayout(members).info  # noqa: B018
+    assert all(member._info is None for member in members)
 
 
 def test_few_members_are_open_at_once(files):
