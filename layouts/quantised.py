@@ -41,6 +41,7 @@ from mdio.core import kernels
 __all__ = ["QuantisedFormat", "decode_chunk", "encode_chunk"]
 
 FloatArray = NDArray[np.float32]
+Folded = NDArray[np.uint16] | NDArray[np.uint32]
 
 MAGIC = b"mdq1"
 HEADER = struct.Struct("<4sBBHIIdII")
@@ -69,31 +70,12 @@ class QuantisedFormat:
         return float(np.float32(10 / self.step))
 
 
-def _fold(integers: NDArray[np.int32]) -> NDArray[np.uint32]:
-    return ((integers << 1) ^ (integers >> 31)).view(np.uint32)
-
-
-def _unfold(folded: NDArray[np.uint16] | NDArray[np.uint32], out: NDArray[np.int32]) -> None:
-    np.copyto(out.view(np.uint32), folded)
-    sign = -(out & 1)
-    unsigned = out.view(np.uint32)
-    np.right_shift(unsigned, 1, out=unsigned)
-    np.bitwise_xor(out, sign, out=out)
-
-
-def _padded(numbers: NDArray[np.uint16] | NDArray[np.uint32] | FloatArray) -> NDArray[np.uint8]:
-    flat = np.ascontiguousarray(numbers).reshape(-1)
-    padded = np.zeros(-(-flat.size // 8) * 8, flat.dtype)
-    padded[: flat.size] = flat
-    return padded.view(np.uint8)
-
-
-def _pack(
-    numbers: NDArray[np.uint16] | NDArray[np.uint32] | FloatArray, form: QuantisedFormat
-) -> bytes:
+def _pack(numbers: Folded | FloatArray, form: QuantisedFormat) -> bytes:
     from numcodecs import blosc  # 0.1 s to import
 
-    data = _padded(numbers)
+    data = np.ascontiguousarray(numbers).reshape(-1)
+    if data.size % 8:
+        data = np.append(data, np.zeros(-data.size % 8, data.dtype))
     shuffle = BYTES if numbers.dtype.kind == "f" else SHUFFLES[form.compressor]
     packed: bytes = blosc.compress(
         data,
@@ -147,10 +129,10 @@ def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
         parts = [_pack(positions, form), b""]
         mode, itemsize, scale = RAW, 4, 0.0
     else:
-        folded = _fold(deltas)
-        itemsize = 2 if n_frames > 1 and int(folded[1:].max()) < 2**16 else 4
-        rest = folded[1:].astype(np.uint16) if itemsize == 2 else folded[1:]
-        parts = [_pack(folded[0], form), _pack(rest, form) if n_frames > 1 else b""]
+        head = kernels.fold(deltas[0]).astype(np.uint32)
+        rest = kernels.fold(deltas[1:])
+        itemsize = rest.itemsize
+        parts = [_pack(head, form), _pack(rest, form) if n_frames > 1 else b""]
     sizes = [len(part) for part in parts]
     header = HEADER.pack(MAGIC, mode, itemsize, 0, n_frames, n_atoms, scale, *sizes)
     return header + b"".join(parts)
@@ -205,9 +187,9 @@ def decode_chunk(
         return
     deltas = np.empty((last, n_atoms, 3), np.int32)
     if last:
-        _unfold(_unpack(head, 4, 3 * n_atoms).view("<u4").reshape(n_atoms, 3), deltas[0])
+        kernels.unfold(_unpack(head, 4, 3 * n_atoms).view("<u4"), deltas[0])
     if last > 1:
         numbers = _unpack(rest, itemsize, 3 * n_atoms * (n_frames - 1)).view(f"<u{itemsize}")
-        _unfold(numbers.reshape(n_frames - 1, n_atoms, 3)[: last - 1], deltas[1:])
+        kernels.unfold(numbers[: 3 * n_atoms * (last - 1)], deltas[1:])
     undo = kernels.dequantise_xtc if mode == XTC else kernels.dequantise_deltas
     undo(deltas, scale, out, atoms, first, last)

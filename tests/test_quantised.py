@@ -230,6 +230,46 @@ def test_the_native_kernels_and_numpy_make_the_same_bytes(adk, monkeypatch):
     assert made["native"] == made["numpy"]
 
 
+@pytest.mark.parametrize("side", ["native", "plain", "numpy"])
+@QUICK
+@given(
+    hnp.arrays(
+        np.int32, st.integers(0, 70), elements=st.integers(-(2**31), 2**31 - 1) | st.integers(-9, 9)
+    )
+)
+def test_folding(side, integers):
+    """0, -1, 1, -2, ... become 0, 1, 2, 3, ... in two bytes where all fit, and back."""
+    from mdio.core import kernels, kernels_numpy
+
+    with pytest.MonkeyPatch.context() as patch:
+        if side == "numpy":
+            patch.setattr(kernels, "_kernels", kernels_numpy)
+        elif kernels.NATIVE:
+            kernels._kernels._plain_only(side == "plain")
+        try:
+            folded = kernels.fold(integers)
+            back = np.full_like(integers, 77)
+            kernels.unfold(folded, back)
+        finally:
+            if kernels.NATIVE and side != "numpy":
+                kernels._kernels._plain_only(False)
+    expected = [2 * n if n >= 0 else -2 * n - 1 for n in integers.tolist()]
+    assert folded.tolist() == expected
+    assert folded.dtype == (np.uint16 if max(expected, default=0) < 2**16 else np.uint32)
+    assert np.array_equal(back, integers)
+
+
+def test_folding_refuses_other_arrays():
+    from mdio.core import kernels
+
+    with pytest.raises(TypeError):
+        kernels.fold(np.zeros(3, np.int64))
+    with pytest.raises(TypeError):
+        kernels.unfold(np.zeros(3, np.int32), np.zeros(3, np.int32))
+    with pytest.raises(ValueError):
+        kernels.unfold(np.zeros(3, np.uint16), np.zeros(4, np.int32))
+
+
 def test_one_frame(adk):
     back = roundtrip(adk[:1], QuantisedFormat(0.01))
     assert np.abs(back.astype(np.float64) - adk[:1]).max() <= 0.0051

@@ -14,6 +14,7 @@ Float32s: TypeAlias = NDArray[np.float32]
 Float64s: TypeAlias = NDArray[np.float64]
 Int32s: TypeAlias = NDArray[np.int32]
 Int64s: TypeAlias = NDArray[np.int64]
+Folded: TypeAlias = NDArray[np.uint16] | NDArray[np.uint32]
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
 
 
@@ -99,6 +100,23 @@ def deltas_arguments(
         raise IndexError(f"frames {first}:{last} asked for, but the deltas have {n_frames} frames")
     atoms, n_out = indices(atoms, n_atoms)
     return output(out, last - first, n_out), atoms, last
+
+
+def int32s(array: Int32s, name: str) -> Int32s:
+    """Check that an array is one that native code can go through in one piece."""
+    if array.dtype != np.int32 or not array.flags.c_contiguous:
+        raise TypeError(f"{name} must be a C-contiguous array of native int32")
+    return array
+
+
+def unfold_arguments(folded: Folded, out: Int32s) -> None:
+    """Check what unfolding is given."""
+    if folded.dtype not in (np.uint16, np.uint32) or not folded.flags.c_contiguous:
+        raise TypeError("folded must be a C-contiguous array of native uint16 or uint32")
+    if int32s(out, "out").size != folded.size:
+        raise ValueError(f"out has {out.size} numbers; it must have {folded.size}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only")
 
 
 def rmsd_arguments(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mdio.core import kernel_checks as checks
 from mdio.core import kernels_numpy
-from mdio.core.kernel_checks import Buffer, Float32s, Float64s, Int32s, Int64s
+from mdio.core.kernel_checks import Buffer, Float32s, Float64s, Folded, Int32s, Int64s
 
 __all__ = [
     "NATIVE",
@@ -30,6 +30,7 @@ __all__ = [
     "crc32c_many",
     "dequantise_deltas",
     "dequantise_xtc",
+    "fold",
     "gather_atoms",
     "planar_to_xyz",
     "quantise_deltas",
@@ -37,6 +38,7 @@ __all__ = [
     "rmsd",
     "shuffle",
     "swap_to_native",
+    "unfold",
     "unshuffle",
 ]
 
@@ -232,6 +234,21 @@ def dequantise_xtc(
     if out.size:
         precision = checks.step_size(precision_per_nm, "precision_per_nm")
         _kernels.dequantise_xtc(deltas, precision, out, atoms, first, last)
+
+
+def fold(integers: Int32s) -> Folded:
+    """Return integers (n,) unsigned, small if small whatever their sign; uint16 if all fit.
+
+    0, -1, 1, -2, ... become 0, 1, 2, 3, ...; `integers` are C-contiguous, of any shape.
+    """
+    folded: Folded = _kernels.fold(checks.int32s(integers, "integers"))
+    return folded
+
+
+def unfold(folded: Folded, out: Int32s) -> None:
+    """Undo `fold`: fill `out`, C-contiguous int32 of as many numbers."""
+    checks.unfold_arguments(folded, out)
+    _kernels.unfold(folded, out)
 
 
 def shuffle(data: Buffer, itemsize: int) -> bytes:

@@ -18,11 +18,13 @@ __all__ = [
     "crc32c_many",
     "dequantise_deltas",
     "dequantise_xtc",
+    "fold",
     "planar_to_xyz",
     "quantise_deltas",
     "quantise_xtc",
     "rmsd",
     "shuffle",
+    "unfold",
     "unshuffle",
 ]
 
@@ -30,6 +32,7 @@ Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
+Folded = NDArray[np.uint16] | NDArray[np.uint32]
 
 LIMIT = 2**30
 """Integers of this size and more are not stored: differences of smaller ones fit in int32."""
@@ -130,6 +133,18 @@ def dequantise_xtc(
 
 def _bytes(data: memoryview) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
+
+
+def fold(integers: Int32s) -> Folded:
+    """Fold, into two bytes each if all fit."""
+    folded = ((integers << 1) ^ (integers >> 31)).view(np.uint32).reshape(-1)
+    return folded.astype(np.uint16) if not folded.size or folded.max() < 2**16 else folded
+
+
+def unfold(folded: Folded, out: Int32s) -> None:
+    """Undo `fold`."""
+    wide = folded.astype(np.uint32).reshape(out.shape)
+    out[...] = ((wide >> 1) ^ -(wide & 1)).view(np.int32)
 
 
 def shuffle(data: memoryview, itemsize: int) -> bytes:

@@ -40,6 +40,12 @@ void dequantise_deltas(const char* deltas, int64_t n_atoms, double step, const O
 void dequantise_xtc(const char* deltas, int64_t n_atoms, float precision, const Output& out,
                     const int64_t* atoms, int64_t first, int64_t last);
 
+// `from` of `unfold` holds uint32 (wide) or uint16, and need not be aligned.
+bool folds_to_16_bits(const int32_t* from, int64_t n);
+void fold(const int32_t* from, int64_t n, uint16_t* to);
+void fold(const int32_t* from, int64_t n, uint32_t* to);
+void unfold(const char* from, bool wide, int64_t n, int32_t* to);
+
 void shuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out);
 void unshuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out);
 

@@ -99,6 +99,35 @@ void dequantised(const Array& deltas, double number, Array out, const Atoms& ato
     dequantise(from, n_atoms, Number(number), to, picked, first, last);
 }
 
+template <class Narrow>
+Array folded_as(const int32_t* from, py::ssize_t n) {
+    py::array_t<Narrow> folded(n);
+    Narrow* to = folded.mutable_data();
+    py::gil_scoped_release unlocked;
+    mdio::fold(from, n, to);
+    return folded;
+}
+
+Array fold(const Array& integers) {
+    const auto* from = static_cast<const int32_t*>(integers.data());
+    const py::ssize_t n = integers.size();
+    bool narrow;
+    {
+        py::gil_scoped_release unlocked;
+        narrow = mdio::folds_to_16_bits(from, n);
+    }
+    return narrow ? folded_as<uint16_t>(from, n) : folded_as<uint32_t>(from, n);
+}
+
+void unfold(const Array& folded, Array out) {
+    const auto* from = static_cast<const char*>(folded.data());
+    const bool wide = folded.itemsize() == 4;
+    const py::ssize_t n = folded.size();
+    auto* to = static_cast<int32_t*>(out.mutable_data());
+    py::gil_scoped_release unlocked;
+    mdio::unfold(from, wide, n, to);
+}
+
 py::bytes shuffle(const py::buffer& buffer, size_t itemsize) {
     const Bytes bytes(buffer);
     py::bytes shuffled(nullptr, bytes.size());
@@ -138,6 +167,8 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("quantise_xtc", quantised<float, mdio::quantise_xtc>);
     module.def("dequantise_deltas", dequantised<double, mdio::dequantise_deltas>);
     module.def("dequantise_xtc", dequantised<float, mdio::dequantise_xtc>);
+    module.def("fold", fold);
+    module.def("unfold", unfold);
     module.def("shuffle", shuffle);
     module.def("unshuffle", unshuffle);
     module.def("rmsd", rmsd);
