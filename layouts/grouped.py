@@ -40,9 +40,9 @@ class StoredGroups:
         Returns
         -------
         (name, indices) or None
-            The group, and where in it each of `atoms` is stored; None instead of the indices if they
-            are all atoms of the group in its order. None where no group has them all.
-            The answer for the last selection is kept, since an analysis asks for one selection
+            The group, and where in it each of `atoms` is stored; None instead of the indices if
+            they are all atoms of the group in its order. None where no group has them all. The
+            answer for the last selection is kept, since an analysis asks for one selection
             block after block.
         """
         if self._last is not None and np.array_equal(self._last[0], atoms):
