@@ -14,7 +14,7 @@ from suites.layout_reading import (
     ReadingCase,
     oracle_from_mdanalysis,
 )
-from test_trr import write_trr
+from suites.native_files import write_trr
 
 from mdio.core.errors import SourceError, UnknownLayoutError
 from mdio.layouts.base import Layout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 from functools import cache
 from pathlib import Path
 
@@ -17,65 +16,11 @@ from suites.layout_reading import (
     ReadingCase,
     oracle_from_mdanalysis,
 )
+from suites.native_files import CELLS, made_up, write_dcd
 
-from mdio.core.errors import MdioError, SourceError
 from mdio.layouts.dcd import DCDLayout
 
 AKMA_PS = 0.04888821
-
-
-def record(payload: bytes, marker: str) -> bytes:
-    length = struct.pack(marker, len(payload))
-    return length + payload + length
-
-
-def write_dcd(
-    path: Path,
-    positions: np.ndarray,
-    cells: np.ndarray | None = None,
-    *,
-    order: str = "<",
-    wide: bool = False,
-    fixed: list[int] | None = None,
-    w: bool = False,
-    n_frames: int | None = None,
-    charmm: int = 24,
-    nsavc: int = 10,
-) -> None:
-    """Write a DCD file by the book, one record after the other."""
-    marker = order + ("q" if wide else "i")
-    fixed = fixed or []
-    n_atoms = positions.shape[1]
-    control = [len(positions) if n_frames is None else n_frames, 30, nsavc, 0, 0, 0, 0, 0]
-    head = b"CORD" + struct.pack(f"{order}8i", *control) + struct.pack(f"{order}i", len(fixed))
-    if charmm:
-        head += struct.pack(f"{order}fii", 0.02, cells is not None, w) + bytes(28)
-    else:
-        head += struct.pack(f"{order}d", 0.02) + bytes(32)
-    head += struct.pack(f"{order}i", charmm)
-    free = np.setdiff1d(np.arange(n_atoms), fixed)
-    with path.open("wb") as file:
-        file.write(record(head, marker))
-        file.write(record(struct.pack(f"{order}i", 2) + b"title".ljust(160), marker))
-        file.write(record(struct.pack(f"{order}i", n_atoms), marker))
-        if fixed:
-            file.write(record((free + 1).astype(f"{order}i4").tobytes(), marker))
-        for number, frame in enumerate(positions):
-            if cells is not None:
-                file.write(record(cells[number].astype(f"{order}f8").tobytes(), marker))
-            kept = frame[free] if number else frame
-            for axis in range(3):
-                file.write(record(kept[:, axis].astype(f"{order}f4").tobytes(), marker))
-            if w:
-                file.write(record(np.full(len(kept), 9, f"{order}f4").tobytes(), marker))
-
-
-def made_up(n_frames: int, n_atoms: int) -> np.ndarray:
-    return np.random.default_rng(5).normal(0, 30, (n_frames, n_atoms, 3)).astype(np.float32)
-
-
-CELLS = np.array([[30 + i, 0.0, 40.0, 0.0, 0.0, 50.0] for i in range(9)])
-"""Cosines of right angles."""
 
 
 def oracle_of(positions: np.ndarray, cells: np.ndarray | None, charmm: bool = True) -> Oracle:
@@ -215,101 +160,6 @@ def test_an_interval_of_zero_counts_as_one(tmp_path):
     block = DCDLayout(tmp_path / "zero.dcd").read(0, 3)
     delta = float(np.float32(0.02)) * AKMA_PS
     np.testing.assert_array_equal(block.time, [(frame + 30) * delta for frame in range(3)])
-
-
-@pytest.mark.parametrize("fixed", [None, [1]])
-def test_truncation_anywhere_is_an_error(tmp_path, fixed):
-    whole, cut = tmp_path / "whole.dcd", tmp_path / "cut.dcd"
-    write_dcd(whole, made_up(3, 4), CELLS[:3], fixed=fixed)
-    raw = whole.read_bytes()
-    with DCDLayout(whole) as layout:
-        header, ends = layout.header, [layout.header.frame_offset(n) for n in (1, 2)]
-    for nbytes in range(len(raw)):
-        cut.write_bytes(raw[:nbytes])
-        if nbytes in ends:
-            assert DCDLayout(cut).info.n_frames == ends.index(nbytes) + 1
-            continue
-        with pytest.raises(SourceError, match=r"cut\.dcd"):
-            DCDLayout(cut).info  # noqa: B018
-    cut.write_bytes(raw[:-5])
-    frame_nbytes = header.frame_nbytes(header.n_free)
-    with pytest.raises(
-        SourceError, match=rf"frame 2 .* found {frame_nbytes - 5} of its {frame_nbytes}"
-    ):
-        DCDLayout(cut).info  # noqa: B018
-
-
-def test_damage_is_never_more_than_an_error(tmp_path):
-    path = tmp_path / "whole.dcd"
-    write_dcd(path, made_up(3, 4), CELLS[:3], fixed=[1])
-    raw = path.read_bytes()
-    random = np.random.default_rng(3)
-    n_errors = 0
-    for _ in range(400):
-        damaged = bytearray(raw)
-        for position in random.integers(0, len(raw) if _ % 2 else 320, 3):
-            damaged[position] = random.integers(0, 256)
-        path.write_bytes(damaged)
-        try:
-            with DCDLayout(path) as layout:
-                layout.read(0, layout.info.n_frames)
-        except MdioError:
-            n_errors += 1
-    assert n_errors > 50
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b"CORD", bytes(400), struct.pack("<i", 84) + b"CORD", b"\xff" * 300]
-)
-def test_other_bytes(tmp_path, raw):
-    path = tmp_path / "other.dcd"
-    path.write_bytes(raw)
-    with pytest.raises(SourceError, match=r"other\.dcd"):
-        DCDLayout(path).info  # noqa: B018
-
-
-def test_no_frames_and_no_file(tmp_path):
-    write_dcd(tmp_path / "empty.dcd", made_up(0, 3))
-    with pytest.raises(SourceError, match="no frames"):
-        DCDLayout(tmp_path / "empty.dcd").info  # noqa: B018
-    with pytest.raises(SourceError, match="cannot be opened"):
-        DCDLayout(tmp_path / "none.dcd").info  # noqa: B018
-    assert not DCDLayout.sniff(tmp_path)
-    assert not DCDLayout.sniff(tmp_path / "none.dcd")
-
-
-def test_a_count_of_atoms_that_lies_allocates_nothing(tmp_path):
-    path = tmp_path / "lie.dcd"
-    write_dcd(path, made_up(1, 4))
-    raw = bytearray(path.read_bytes())
-    raw[268:272] = struct.pack("<i", 2**31 - 1)
-    path.write_bytes(raw)
-    with pytest.raises(SourceError, match="frame 0 is truncated"):
-        DCDLayout(path).info  # noqa: B018
-
-
-def test_damage_inside_a_frame_is_named(tmp_path):
-    path = tmp_path / "damaged.dcd"
-    write_dcd(path, made_up(5, 4), CELLS[:5])
-    with DCDLayout(path) as layout:
-        offset = layout.header.frame_offset(3) + 56 + 24
-    raw = bytearray(path.read_bytes())
-    raw[offset] += 1
-    path.write_bytes(raw)
-    with pytest.raises(SourceError, match="frame 3 is damaged: the record of its y has a length"):
-        DCDLayout(path).read(0, 5)
-    DCDLayout(path).read(0, 3)
-
-
-def test_a_file_that_is_cut_while_open(tmp_path):
-    path = tmp_path / "shrinking.dcd"
-    write_dcd(path, made_up(5, 4), CELLS[:5])
-    with DCDLayout(path) as layout:
-        _ = layout.info
-        with path.open("r+b") as file:
-            file.truncate(400)
-        with pytest.raises(SourceError, match="has been cut"):
-            layout.read(0, 5)
 
 
 def test_mdanalysis_is_not_imported(tmp_path):

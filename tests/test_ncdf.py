@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import warnings
 from functools import cache
 from pathlib import Path
@@ -14,77 +13,9 @@ import pytest
 import scipy.io
 from MDAnalysisTests import datafiles
 from suites.layout_reading import LayoutReadingTests, Oracle, ReadingCase, oracle_from_mdanalysis
+from suites.native_files import ALL, DIMENSIONS, values_of, write_ncdf
 
-from mdio.core.errors import MdioError, SourceError
 from mdio.layouts.ncdf import NCDFLayout
-
-UNITS = {
-    "time": "picosecond",
-    "coordinates": "angstrom",
-    "velocities": "angstrom/picosecond",
-    "forces": "kilocalorie/mole/angstrom",
-    "cell_lengths": "angstrom",
-    "cell_angles": "degree",
-}
-DIMENSIONS = {
-    "time": ("frame",),
-    "coordinates": ("frame", "atom", "spatial"),
-    "velocities": ("frame", "atom", "spatial"),
-    "forces": ("frame", "atom", "spatial"),
-    "cell_lengths": ("frame", "cell_spatial"),
-    "cell_angles": ("frame", "cell_angular"),
-}
-TYPES = {"cell_lengths": "f8", "cell_angles": "f8"}
-
-
-def values_of(name: str, n_frames: int, n_atoms: int) -> np.ndarray:
-    random = np.random.default_rng(len(name))
-    if name == "time":
-        return 2.5 + 0.2 * np.arange(n_frames)
-    if name == "cell_lengths":
-        return 40 + random.normal(0, 1, (n_frames, 3))
-    if name == "cell_angles":
-        return 90 + random.normal(0, 5, (n_frames, 3))
-    return random.normal(0, 20, (n_frames, n_atoms, 3))
-
-
-def write_ncdf(
-    path: Path,
-    variables: tuple[str, ...],
-    *,
-    n_frames: int = 5,
-    n_atoms: int = 7,
-    version: str = "NETCDF3_64BIT_OFFSET",
-    scales: dict[str, object] | None = None,
-    types: dict[str, str] | None = None,
-    unlimited: bool = True,
-    conventions: str | None = "AMBER",
-    units: dict[str, str] | None = None,
-    **creation: object,
-) -> Path:
-    """Write a trajectory with netCDF4, numbers as given and factors only noted."""
-    with netCDF4.Dataset(str(path), "w", format=version) as data:
-        data.set_auto_scale(False)
-        if conventions is not None:
-            data.Conventions = conventions
-        data.ConventionVersion = "1.0"
-        data.program, data.programVersion = "test", "1"
-        data.createDimension("frame", None if unlimited else n_frames)
-        for name, size in (("atom", n_atoms), ("spatial", 3), ("label", 5)):
-            data.createDimension(name, size)
-        data.createDimension("cell_spatial", 3)
-        data.createDimension("cell_angular", 3)
-        data.createVariable("spatial", "S1", ("spatial",))[:] = np.array(list("xyz"), "S1")
-        for name in variables:
-            dtype = (types or {}).get(name, TYPES.get(name, "f4"))
-            chunked = creation if DIMENSIONS[name][1:2] == ("atom",) else {}
-            variable = data.createVariable(name, dtype, DIMENSIONS[name], **chunked)
-            variable.set_auto_scale(False)
-            variable.units = (units or UNITS)[name]
-            if name in (scales or {}):
-                variable.scale_factor = scales[name]
-            variable[:] = values_of(name, n_frames, n_atoms)
-    return path
 
 
 @cache
@@ -105,7 +36,6 @@ class TestFilesOfMDAnalysis(LayoutReadingTests):
         return ReadingCase(NCDFLayout, path, mdanalysis_oracle(path))
 
 
-ALL = tuple(UNITS)
 KINDS = {
     "all": (ALL, {}),
     "coordinates-only": (("coordinates",), {}),
@@ -244,105 +174,6 @@ def test_a_narrow_selection_reads_few_bytes(folder, monkeypatch):
         n_read.clear()
         layout.read(0, 5, atoms=np.arange(500, 600))
     assert sum(n_read) == 5 * (1200 + 4 + 24 + 24)
-
-
-WRONG = {
-    "no conventions": ({"conventions": None}, "conventions are ''"),
-    "a restart": ({"conventions": "AMBERRESTART"}, "conventions are 'AMBERRESTART'"),
-    "other units": ({"units": {**UNITS, "coordinates": "nm"}}, "coordinates is in units of 'nm'"),
-    "integers": ({"types": {"coordinates": "i4"}}, "coordinates holds >?i"),
-    "an integer scale": ({"scales": {"forces": np.int32(3)}}, "scale_factor of"),
-    "no frames": ({"n_frames": 0}, "0 frames"),
-}
-
-
-@pytest.mark.parametrize("version", ["NETCDF3_64BIT_OFFSET", "NETCDF4"])
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_not_the_convention_is_an_error(tmp_path, wrong, version):
-    options, message = WRONG[wrong]
-    path = write_ncdf(tmp_path / "wrong.nc", ALL, version=version, **options)
-    with pytest.raises(SourceError, match=message):
-        NCDFLayout(path).info  # noqa: B018
-
-
-def test_no_coordinates(tmp_path):
-    path = write_ncdf(tmp_path / "none.nc", ("time",))
-    with pytest.raises(SourceError, match="no coordinates"):
-        NCDFLayout(path).info  # noqa: B018
-
-
-def test_truncation_anywhere_is_an_error(tmp_path):
-    whole = write_ncdf(tmp_path / "whole.ncdf", ALL).read_bytes()
-    with NCDFLayout(tmp_path / "whole.ncdf") as layout:
-        record_nbytes = layout.data.record_nbytes
-    path = tmp_path / "cut.ncdf"
-    for nbytes in range(0, len(whole), 7):
-        path.write_bytes(whole[:nbytes])
-        with pytest.raises(SourceError, match=r"cut\.ncdf"):
-            NCDFLayout(path).info  # noqa: B018
-    path.write_bytes(whole[: -record_nbytes - 5])
-    with pytest.raises(
-        SourceError, match=f"frame 3 is truncated: the header says 5 frames of {record_nbytes}"
-    ):
-        NCDFLayout(path).info  # noqa: B018
-
-
-def test_truncated_hdf5_is_an_error(tmp_path):
-    whole = write_ncdf(tmp_path / "whole.nc", ALL, version="NETCDF4").read_bytes()
-    path = tmp_path / "cut.nc"
-    for nbytes in range(0, len(whole), len(whole) // 40):
-        path.write_bytes(whole[:nbytes])
-        with pytest.raises(SourceError, match=r"cut\.nc"), NCDFLayout(path) as layout:
-            layout.read(0, 5)
-
-
-def test_damage_is_never_more_than_an_error(tmp_path):
-    path = write_ncdf(tmp_path / "damaged.nc", ALL)
-    raw = path.read_bytes()
-    random = np.random.default_rng(4)
-    n_errors = 0
-    for attempt in range(300):
-        damaged = bytearray(raw)
-        for position in random.integers(0, 900 if attempt % 2 else len(raw), 3):
-            damaged[position] = random.integers(0, 256)
-        path.write_bytes(damaged)
-        try:
-            with NCDFLayout(path) as layout, np.errstate(all="ignore"):
-                layout.read(0, layout.info.n_frames)
-        except MdioError as error:
-            assert "damaged.nc" in str(error)
-            n_errors += 1
-    assert n_errors > 50
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"CDF",
-        b"CDF\x02",
-        b"CDF\x07" + bytes(100),
-        b"CDF\x02" + b"\xff" * 400,
-        b"CDF\x02" + struct.pack(">iii", 3, 10, 2**31 - 1) + bytes(4000),
-        b"CDF\x02" + struct.pack(">iiii", 3, 10, 1, 2**31 - 1) + bytes(4000),
-        b"\x89HDF\r\n\x1a\n" + bytes(500),
-        bytes(300),
-    ],
-)
-def test_other_bytes(tmp_path, raw):
-    path = tmp_path / "other.nc"
-    path.write_bytes(raw)
-    with pytest.raises(SourceError, match=r"other\.nc"):
-        NCDFLayout(path).info  # noqa: B018
-
-
-def test_a_count_of_records_that_lies(tmp_path):
-    path = write_ncdf(tmp_path / "lie.ncdf", ALL)
-    raw = bytearray(path.read_bytes())
-    raw[4:8] = struct.pack(">i", 2**31 - 1)
-    path.write_bytes(raw)
-    with pytest.raises(SourceError, match="frame 5 is truncated"):
-        NCDFLayout(path).info  # noqa: B018
 
 
 def test_sniff(tmp_path):

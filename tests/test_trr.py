@@ -12,39 +12,10 @@ import numpy as np
 import pytest
 from MDAnalysisTests import datafiles
 from suites.layout_reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
+from suites.native_files import trr_frame, write_trr
 
 from mdio.core.errors import MdioError, SourceError
 from mdio.layouts.trr import TRRLayout
-
-BOX = np.array([[3.0, 0, 0], [0.5, 4.0, 0], [0.25, 0.75, 5.0]])
-
-
-def trr_frame(
-    number: int, n_atoms: int, parts: str = "xvf", *, double: bool = False, box: bool = True
-) -> bytes:
-    """Return the bytes of one frame; 'p' in `parts` adds a virial and a pressure."""
-    real = ">f8" if double else ">f4"
-    random = np.random.default_rng(number)
-    matrix = ((BOX + number * 0.01) * (BOX != 0)).astype(real).tobytes()
-    arrays = {
-        name: random.normal(0, 3, (n_atoms, 3)).astype(real).tobytes()
-        for name in "xvf"
-        if name in parts
-    }
-    extra = len(matrix) if "p" in parts else 0
-    sizes = [0, 0, len(matrix) * box, extra, extra, 0, 0]
-    sizes += [len(arrays.get(name, b"")) for name in "xvf"]
-    head = struct.pack(">iii", 1993, 13, 12) + b"GMX_trn_file"
-    head += struct.pack(">13i", *sizes, n_atoms, 50 * number, 0)
-    head += struct.pack(">dd" if double else ">ff", 0.1 * number, 0.5)
-    body = matrix * box + bytes(2 * extra) + b"".join(arrays.values())
-    return head + body
-
-
-def write_trr(path: Path, kinds: list[str], n_atoms: int = 6, **options) -> Path:
-    frames = (trr_frame(number, n_atoms, kind, **options) for number, kind in enumerate(kinds))
-    path.write_bytes(b"".join(frames))
-    return path
 
 
 def linked(name: str, folder: Path) -> Path:
