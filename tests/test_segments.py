@@ -248,7 +248,7 @@ CHANGES = {
     "a gap": lambda m: m["segments"].pop(1),
     "frames too many": lambda m: m.update(n_frames=14),
     "a file outside": lambda m: m["segments"][0].update(file="../x.dcd"),
-    "an absolute file": lambda m: m["segments"][0].update(file="/etc/passwd"),
+    "an absolute file": lambda m: m["segments"][0].update(file=m["outside"]),
     "a key too many": lambda m: m["segments"][0].update(extra=1),
     "a key too few": lambda m: m["segments"][0].pop("crc32c"),
     "a number that is none": lambda m: m["segments"][0].update(n_frames="5"),
@@ -263,7 +263,8 @@ CHANGES = {
 def test_manifests_that_lie(tmp_path, change):
     path = tmp_path / "a.segments"
     write_segments(path, make_block(), segments=3, container="dcd")
-    manifest = manifest_of_folder(path)
+    manifest = manifest_of_folder(path) | {"outside": str(tmp_path / "x.dcd")}
+    shutil.copy(path / "000" / "seg-000000.dcd", tmp_path / "x.dcd")
     CHANGES[change](manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CorruptLayoutError):

@@ -45,6 +45,7 @@ from suites.layout_reading import LayoutReadingTests, ReadingCase, oracle_from_m
 from mdio.converters.split import split
 from mdio.core import copying
 from mdio.core.errors import OutputError, PlanError, SourceError
+from mdio.core.index import load_index
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segments import SegmentsLayout
 
@@ -199,6 +200,10 @@ def test_several_files_are_joined(tmp_path):
     found = [raw_frames(file) for file in files]
     assert [len(frames) for frames in found] == [7, 7, 6]
     assert [frame for frames in found for frame in frames] == expected
+    for file, frames in zip(files, found, strict=True):
+        index = load_index(file, lambda path: pytest.fail("scanned"))
+        assert index.offsets.tolist() == [0, *accumulate(map(len, frames))][:-1]
+        assert (index.nbytes, index.n_atoms) == (file.stat().st_size, 47681)
     with SegmentsLayout(tmp_path / "out.segments") as layout:
         oracle = joined_oracle(tmp_path / "out.segments")
         np.testing.assert_array_equal(layout.read(5, 16).positions, oracle.positions[5:16])
@@ -463,3 +468,20 @@ assert not {"MDAnalysis", "h5py", "zarr", "netCDF4"} & set(sys.modules)
     args = [sys.executable, "-c", code, str(DCD), str(tmp_path / "out.segments")]
     subprocess.run(args, check=True, timeout=60)
     assert time.perf_counter() - begun < 60
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_the_disk_in_the_end_is_not_lost(tmp_path, monkeypatch, workers):
+    """A write that failed after it was taken is told by fsync, and only once."""
+    real, told = os.fsync, []
+
+    def fail_once(fd):
+        if not told and str(Path(f"/proc/self/fd/{fd}").readlink()).endswith("seg-000001.xtc"):
+            told.append(fd)
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fail_once)
+    with pytest.raises(OutputError, match=r"out\.segments.*Input/output error"):
+        split(copy_of(XTC, tmp_path), tmp_path / "out.segments", 3, workers=workers)
+    assert told and not (tmp_path / "out.segments").exists()

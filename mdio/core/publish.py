@@ -267,7 +267,6 @@ def publish(
     for path in (goal, *beside):
         _check(path, force, [Path(source) for source in sources])
     temporary = temporary_for(goal)
-    owner = os.getpid()
     try:
         for path in (goal, *beside):
             _tidy(path, temporary_for(path), resume)
@@ -281,14 +280,13 @@ def publish(
                     _put_in_place(temporary_for(path), path, force)
                 _flush(goal.parent)
             except BaseException:
-                # A forked child that falls through here must not tear down its parent's work.
-                if os.getpid() == owner and not resume:
+                if not resume:  # (a forked child has names of its own, and harms nothing here)
                     for path in (goal, *beside):
                         _remove(temporary_for(path))
                 raise
     except OSError as error:
         writing = error.errno in FULL or str(error.filename or "").startswith(str(temporary))
-        if isinstance(error, MdioError) or os.getpid() != owner or not writing:
+        if isinstance(error, MdioError) or not writing:
             raise
         with output_errors(temporary):
             raise
