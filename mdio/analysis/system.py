@@ -57,11 +57,6 @@ class System:
         self._stored: AtomIndices | None = None
 
     @property
-    def has_topology(self) -> bool:
-        """Whether a topology was given."""
-        return self._top is not None
-
-    @property
     def universe(self) -> Universe:
         """The topology, as MDAnalysis has it.
 

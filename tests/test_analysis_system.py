@@ -1,0 +1,69 @@
+"""What kernels ask of a system: atoms of stored groups in any order."""
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from memory_layout import MemoryLayout, save_memory
+
+from mdio.analysis.system import System
+from mdio.core.errors import PlanError, SourceError
+
+STORED = [4, 1, 7, 2]
+"""A group that is not stored in the order of its atoms."""
+
+
+class GroupLayout(MemoryLayout):
+    @property
+    def manifest(self):
+        runs = [[4, 5, 1], [1, 2, 1], [7, 8, 1], [2, 3, 1]]
+        return {"n_atoms": 10, "group_atoms": {"few": runs}}
+
+
+@pytest.fixture
+def universe():
+    u = mda.Universe.empty(10, 1, atom_resindex=[0] * 10, trajectory=True)
+    u.add_TopologyAttr("names", [f"A{i}" for i in range(10)])
+    u.add_TopologyAttr("masses", np.arange(10.0))
+    return u
+
+
+@pytest.fixture
+def layout(tmp_path):
+    path = save_memory(tmp_path / "few.npz", np.arange(24.0).reshape(2, 4, 3))
+    return GroupLayout(path, group="few")
+
+
+def test_selections_mean_the_same_atoms(layout, universe):
+    system = System(layout, universe, "few")
+    for names in ("A1", "A1 A2", "A7 A4 A1", "A1 A2 A4 A7"):
+        picked = system.select(f"name {names}")
+        assert [f"A{STORED[i]}" for i in picked] == sorted(names.split())
+
+
+def test_masses_follow_the_stored_order(layout, universe):
+    system = System(layout, universe, "few")
+    assert system.masses(None).tolist() == STORED
+    assert system.masses(np.array([2, 0])).tolist() == [7, 4]
+
+
+def test_topology_of_the_group_itself(layout, universe):
+    own = mda.Merge(universe.atoms[STORED])
+    assert System(layout, own, "few").select("name A7").tolist() == [2]
+
+
+def test_what_does_not_fit(layout, universe):
+    with pytest.raises(PlanError, match="1 of 2 atoms of 'name A1 A3' are not in the stored group"):
+        System(layout, universe, "few").select("name A1 A3")
+    with pytest.raises(SourceError, match=r"has 4 atoms, but the topology .* has 10"):
+        _ = System(layout, universe).universe
+    with pytest.raises(PlanError, match="needs a topology"):
+        _ = System(layout).universe
+    assert System(layout).select(" all ") is None
+
+
+def test_frames(layout):
+    system = System(layout)
+    assert system.frame(-1, None).positions[0, 0, 0] == 12
+    for number in (2, -3):
+        with pytest.raises(PlanError, match=f"reference frame {number}"):
+            system.frame(number, None)
