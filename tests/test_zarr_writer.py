@@ -89,8 +89,9 @@ def test_without_cells_the_boundary_is_none(tmp_path):
 
 
 @pytest.mark.parametrize("steps", [[5, 4, 3, 2], [0, 0, 0, 0], [0, 1, 2, 0]])
-def test_steps_that_do_not_increase_are_kept_aside(tmp_path, steps, monkeypatch):
-    monkeypatch.setattr(zarr_tree, "SERIES_FRAMES", 3)
+@pytest.mark.parametrize("series_frames", [3, 65536])
+def test_steps_that_do_not_increase_are_kept_aside(tmp_path, steps, series_frames, monkeypatch):
+    monkeypatch.setattr(zarr_tree, "SERIES_FRAMES", series_frames)
     block = make_block(4)
     block.step[:] = steps
     write_tree(tmp_path / "a.zarr", block)
