@@ -19,9 +19,6 @@ from suites.layout_reading import LayoutReadingTests, ReadingCase, oracle_from_m
 
 from mdio.core.errors import PlanError, SourceError
 from mdio.layouts.h5md import H5MDLayout
-from mdio.layouts.h5md_units import UNITS, factor_of
-
-H5MD_UNITS = {"positions": "length", "velocities": "velocity", "forces": "force", "time": "time"}
 
 
 def stock_oracle(path):
@@ -108,23 +105,6 @@ class TestOfOthers(LayoutReadingTests):
         path = tmp_path_factory.mktemp("other") / "x.h5md"
         write_other(path, make_block(velocities=True, forces=True), **request.param)
         return ReadingCase(H5MDLayout, path, stock_oracle(path))
-
-
-@pytest.mark.parametrize("field", UNITS)
-def test_units_are_those_of_mdanalysis(field):
-    from MDAnalysis.coordinates.H5MD import H5MDReader
-    from MDAnalysis.units import get_conversion_factor
-
-    kind, base = {
-        "positions": ("length", "Angstrom"),
-        "velocities": ("speed", "Angstrom/ps"),
-        "forces": ("force", "kJ/(mol*Angstrom)"),
-        "time": ("time", "ps"),
-    }[field]
-    names = H5MDReader._unit_translation[H5MD_UNITS[field]]
-    assert set(names) == set(UNITS[field])
-    for name, unit in names.items():
-        assert factor_of(field, name) == get_conversion_factor(kind, unit, base)
 
 
 @pytest.fixture
