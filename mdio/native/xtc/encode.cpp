@@ -9,13 +9,13 @@
 
 #include "bits.h"
 #include "format.h"
+#include "triple.h"
 
 namespace mdio::xtc {
 
 namespace {
 
-using Wide = unsigned __int128;
-using Triple = std::array<std::int32_t, 3>;
+using Atom = std::array<std::int32_t, 3>;
 
 constexpr int MAX_RUN = 8;
 constexpr int LAST_SMALL = N_SMALL - 1;  // see format.h: what xdrfile does beyond is undefined
@@ -57,14 +57,14 @@ class BitStream {
     std::size_t bit_ = 0;
 };
 
-bool within(const Triple& a, const Triple& b, std::int64_t limit) {
+bool within(const Atom& a, const Atom& b, std::int64_t limit) {
     for (int axis = 0; axis < 3; ++axis)
         if (std::abs(std::int64_t(a[axis]) - b[axis]) >= limit) return false;
     return true;
 }
 
 // xdrfile's sums are 32-bit and wrap.
-std::int32_t squared_distance(const Triple& a, const Triple& b) {
+std::int32_t squared_distance(const Atom& a, const Atom& b) {
     std::uint32_t sum = 0;
     for (int axis = 0; axis < 3; ++axis) {
         const std::uint32_t d = std::uint32_t(a[axis]) - std::uint32_t(b[axis]);
@@ -73,7 +73,7 @@ std::int32_t squared_distance(const Triple& a, const Triple& b) {
     return static_cast<std::int32_t>(sum);
 }
 
-std::int32_t path_distance(const Triple& a, const Triple& b) {
+std::int32_t path_distance(const Atom& a, const Atom& b) {
     std::uint32_t sum = 0;
     for (int axis = 0; axis < 3; ++axis)
         sum += static_cast<std::uint32_t>(std::abs(std::int64_t(a[axis]) - b[axis]));
@@ -81,15 +81,15 @@ std::int32_t path_distance(const Triple& a, const Triple& b) {
 }
 
 struct Integers {
-    std::vector<Triple> atoms;
-    Triple lowest, highest;
+    std::vector<Atom> atoms;
+    Atom lowest, highest;
     int small;  // index of the smallest size that holds the closest two neighbours
 };
 
 // Nearest integers, in the float32 arithmetic of xdrfile.
 Integers to_integers(const float* positions, std::int64_t n_atoms, float precision) {
     constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max();
-    Integers out{std::vector<Triple>(n_atoms), {most, most, most}, {~most, ~most, ~most}, 0};
+    Integers out{std::vector<Atom>(n_atoms), {most, most, most}, {~most, ~most, ~most}, 0};
     std::int32_t closest = most;
     for (std::int64_t i = 0; i < n_atoms; ++i) {
         for (int axis = 0; axis < 3; ++axis) {
@@ -116,24 +116,21 @@ Integers to_integers(const float* positions, std::int64_t n_atoms, float precisi
 
 // Packs all atoms; swaps the first two of each group that has a run, in place.
 BitStream pack(Integers& integers) {
-    std::vector<Triple>& atoms = integers.atoms;
+    std::vector<Atom>& atoms = integers.atoms;
     const auto n_atoms = static_cast<std::int64_t>(atoms.size());
-    const Triple& lowest = integers.lowest;
+    const Atom& lowest = integers.lowest;
     std::uint32_t sizes[3];
     for (int axis = 0; axis < 3; ++axis)
         sizes[axis] = std::uint32_t(integers.highest[axis]) - std::uint32_t(lowest[axis]) + 1;
     const bool split = std::max({sizes[0], sizes[1], sizes[2]}) > LARGEST_JOINT_SIZE;
-    const Wide product = Wide(sizes[0]) * sizes[1] * sizes[2];
-    const auto above = static_cast<std::uint64_t>(product >> 64);
-    const int whole_bits =
-        above ? 64 + bit_length(above) : bit_length(static_cast<std::uint64_t>(product));
+    const int whole_bits = product_bits(sizes);
 
     int small = integers.small;
     const int largest = std::min(small + 8, LAST_SMALL);
     const int smallest = largest - 8;
     const std::int32_t reach = SMALL_SIZES[largest] / 2;
     int last_run = -1;
-    Triple before{};
+    Atom before{};
     BitStream bits(atoms.size());
     for (std::int64_t i = 0; i < n_atoms;) {
         const std::int32_t half = SMALL_SIZES[small] / 2;
@@ -158,7 +155,7 @@ BitStream pack(Integers& integers) {
         }
         before = atoms[i++];
 
-        Triple differences[MAX_RUN];
+        Atom differences[MAX_RUN];
         int run = 0;
         for (; runs && run < MAX_RUN; ++i) {
             if (change < 0 &&
@@ -179,7 +176,7 @@ BitStream pack(Integers& integers) {
         }
         const Wide size = SMALL_SIZES[small];
         for (int k = 0; k < run; ++k) {
-            const Triple& d = differences[k];
+            const Atom& d = differences[k];
             bits.put_number((Wide(d[0]) * size + d[1]) * size + d[2], small);
         }
         small += change;
