@@ -21,6 +21,7 @@ __all__ = [
     "Compressor",
     "compressor_from_metadata",
     "compressor_from_option",
+    "full_option",
     "quantised_from_metadata",
     "quantised_from_option",
     "quantised_metadata",
@@ -134,9 +135,18 @@ def _split(option: str, levels: Mapping[str, tuple[int, int, int]], what: str) -
     return name, level
 
 
+def full_option(option: str | None) -> str | None:
+    """Return ``--compression`` with its level, None for none; raises PlanError."""
+    if option is None or option == "none":
+        return None
+    name, level = _split(option, LEVELS, "zarr")
+    return f"{name}:{level}"
+
+
 def compressor_from_option(option: str | None) -> Compressor | None:
     """Return what ``--compression`` asks for; raises PlanError."""
-    if option is None or option == "none":
+    option = full_option(option)
+    if option is None:
         return None
     name, level = _split(option, LEVELS, "zarr")
     kinds: dict[str, type[_Zstd] | type[_BloscLZ4] | type[_Gzip]]

@@ -17,6 +17,7 @@ from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
 from mdio.layouts.quantised import decode_chunk, encode_chunk
+from mdio.layouts.zarr_compressors import full_option
 from mdio.layouts.zarr_metadata import METADATA, ArrayMetadata, group_metadata
 from mdio.layouts.zarr_own import FULL_SYSTEM
 from mdio.layouts.zarr_series import SeriesWriter, write_file, write_numbers
@@ -71,12 +72,15 @@ class ZarrWriter(LayoutWriter):
                     f"--group {name}: not a name for a particle group; take one without a slash "
                     f"that is not {FULL_SYSTEM!r} (the full system)"
                 )
+        compression = None if options.compression == "none" else options.compression
+        if precision is None:  # else levels of positions and of the other arrays differ
+            compression = full_option(compression)
         plan = plan_pieces(info, options, quantised=precision is not None)
         plan = plan.replace(
             layout="zarr",
             precision=precision,
             precision_source=source,
-            compression=None if options.compression == "none" else options.compression,
+            compression=compression,
         )
         atom_arrays(plan)  # raises for compressors that are not there
         return plan.replace(n_files=count_files(plan), nbytes=plan.nbytes + _small_nbytes(plan))

@@ -148,9 +148,10 @@ def test_info_says_how_it_is_stored(tmp_path):
     for options, expected in (
         ({}, (None, None)),
         ({"compression": "zstd:7"}, ("zstd:7", None)),
+        ({"compression": "lz4"}, ("lz4:5", None)),
         ({"precision": 0.02}, ("zstd:1", 0.02)),
     ):
-        path = tmp_path / f"{len(options)}{expected[1]}.zarr"
+        path = tmp_path / f"{expected}.zarr"
         write_tree(path, block, groups={"ca": [1, 2]}, **SMALL, **options)
         info = open_layout(path).info
         assert (info.compression, info.precision) == expected
