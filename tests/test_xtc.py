@@ -20,8 +20,8 @@ from mdio.core.errors import SourceError
 from mdio.layouts.registry import open_layout
 from mdio.layouts.xtc import XTCLayout
 
-SMALL_FILES = ["XTC_multi_frame", "COORDINATES_XTC", "RANDOM_WALK", "XTC_sub_sol"]
-ALL_FILES = [*SMALL_FILES, "XTC", "XTC_MEMPROT", "AUX_EDR_XTC"]
+SMALL_FILES = ["XTC_multi_frame", "COORDINATES_XTC", "RANDOM_WALK"]
+ALL_FILES = [*SMALL_FILES, "XTC_sub_sol", "XTC", "XTC_MEMPROT", "AUX_EDR_XTC"]
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@
 // change places (the oxygen of a water is stored between its hydrogens).
 //
 // A first pass, over some hundred atoms, only follows the lengths from group to group: it is bound
-// by latency, so it does nothing else. A second
-// pass takes the integers, whose places are then known, and a third makes floats of them.
+// by latency, so it does nothing else. A second pass takes the integers, whose places are then
+// known, and a third makes floats of them.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
