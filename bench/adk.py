@@ -21,7 +21,7 @@ def topology() -> Path:
 
 def tiled(folder: Path, n_tiles: int, suffix: str = "xtc") -> Path:
     """Return a file of ``98 * n_tiles`` frames, made by MDAnalysis' writer if it is not there."""
-    path = folder / f"adk_x{n_tiles}.{suffix}"
+    path = folder / f"adk_{n_tiles}x.{suffix}"
     if path.exists():
         return path
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,10 +33,13 @@ def tiled(folder: Path, n_tiles: int, suffix: str = "xtc") -> Path:
         universe = mda.Universe(PSF, DCD)
         universe.transfer_to_memory()
         part = path.with_name(f"part.{path.name}")
-        with mda.Writer(str(part), len(universe.atoms), dt=1.0) as writer:
+        # The DCD header has one time step for all; other writers take each frame's own time.
+        step = {"dt": 1.0} if suffix == "dcd" else {}
+        with mda.Writer(str(part), len(universe.atoms), **step) as writer:
             for tile in range(n_tiles):
                 for ts in universe.trajectory:
-                    ts.time = float(tile * len(universe.trajectory) + ts.frame)
+                    ts.data["step"] = tile * len(universe.trajectory) + ts.frame
+                    ts.time = float(ts.data["step"])
                     ts.dimensions = [100.0, 100.0, 100.0, 90.0, 90.0, 90.0]
                     writer.write(universe.atoms)
     part.rename(path)
