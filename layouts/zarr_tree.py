@@ -33,7 +33,7 @@ __all__ = [
     "series_metadata",
 ]
 
-LENGTH_UNITS = {
+FIELD_UNITS = {
     "positions": "Angstrom",
     "velocities": "Angstrom ps-1",
     "forces": "kJ mol-1 Angstrom-1",
@@ -157,7 +157,7 @@ def group_nodes(plan: LayoutPlan, *, periodic: bool) -> dict[str, dict[str, Any]
 def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
     """Return the ``zarr.json`` of every array, by folder."""
     nodes = {
-        path: metadata.to_json({"unit": LENGTH_UNITS[array.field]})
+        path: metadata.to_json({"unit": FIELD_UNITS[array.field]})
         for path, (array, metadata) in atom_arrays(plan).items()
     }
     for path, name in series_arrays(plan).items():
