@@ -129,8 +129,8 @@ def _header_at(fd: int, frame: int, offset: int, n_atoms: int) -> XTCHeader:
     """Return the header at `offset`, which is to say `n_atoms` (0: any number)."""
     header = parse_header(os.pread(fd, HEADER_NBYTES, offset), frame, offset, n_atoms)
     if header.magic != MAGICS[0]:
-        raise ValueError(
-            f"frame {frame} at byte {offset}: its byte count has 64 bits, "
-            "which takes mdio's native module"
+        raise NotImplementedError(
+            f"frame {frame} at byte {offset}: its byte count has 64 bits, which takes mdio's "
+            "native module: install mdio where there is a C++ compiler"
         )
     return header

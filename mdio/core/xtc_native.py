@@ -58,6 +58,8 @@ def source_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+    except NotImplementedError as error:
+        raise SourceError(f"{path}: {error}") from error
     except ValueError as error:
         raise SourceError(
             f"{path}: {error}; the file is damaged or still being written: take it from its "
