@@ -1,0 +1,266 @@
+"""Bringing every rank's rows together on one rank: blocking, non-blocking, or one-sided.
+
+Three ways to the same array, to be compared: which is fastest depends on the network and on how
+unevenly ranks finish. One-sided, rows go into an array that is spread over all ranks (an MPI-3
+window; Global Arrays, Nieplocha et al. 1996, 10.1007/BF00130708, are the model), so nobody waits
+for the receiver, which fetches the whole in the end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from mdio.core.errors import PlanError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["GATHERS", "Gathered", "GlobalArray", "gather_rows"]
+
+How = Literal["blocking", "nonblocking", "one-sided"]
+GATHERS: tuple[How, ...] = ("blocking", "nonblocking", "one-sided")
+"""Ways to gather."""
+
+PART_NBYTES = 64
+"""Ranks' parts of a window are multiples of this."""
+TAG = 3
+ROOT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What `gather_rows` gives back on each rank."""
+
+    rows: NDArray[Any] | None
+    """Rows of all ranks in order of rank, on rank 0; None elsewhere."""
+    t_comm_s: float
+    """Seconds that this rank spent in communication, waiting for others included."""
+    t_put_s: float = 0.0
+    """One-sided: of these, to make the array and to put this rank's rows into it."""
+    t_get_s: float = 0.0
+    """One-sided: of these, to fetch the whole (rank 0)."""
+
+
+def _mpi() -> Any:
+    from mpi4py import MPI
+
+    return MPI
+
+
+class _RowType:
+    """An MPI datatype of one row, so that counts are rows and stay far below 2**31."""
+
+    def __init__(self, row_shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        self.shape = row_shape
+        self.dtype = np.dtype(dtype)
+        self.nbytes = self.dtype.itemsize * math.prod(row_shape)
+        self.datatype = _mpi().BYTE.Create_contiguous(self.nbytes).Commit()
+
+    def empty(self, n_rows: int) -> NDArray[Any]:
+        return np.empty((n_rows, *self.shape), self.dtype)
+
+    def message(self, rows: NDArray[Any]) -> list[Any]:
+        return [rows.reshape(-1).view(np.uint8), len(rows), self.datatype]
+
+    def free(self) -> None:
+        self.datatype.Free()
+
+
+class GlobalArray:
+    """An array of rows that lies spread over the ranks, and that each can write and read.
+
+    Rank r keeps rows ``r * share`` to ``(r + 1) * share``. `create`, `sync` and `destroy` are
+    collective; `put` and `get` concern nobody but the caller.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Ranks that hold the array.
+    n_rows
+        Of the whole array; may be 0.
+    row_shape, dtype
+        Of one row.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        n_rows: int,
+        row_shape: tuple[int, ...],
+        dtype: DTypeLike = np.float64,
+    ) -> None:
+        self.comm = comm
+        self.n_rows = n_rows
+        self.share = max(1, math.ceil(n_rows / comm.size))
+        self._row = _RowType(row_shape, dtype)
+        # MPICH 4.0.2 lets the parts of ranks on one node overlap unless all are multiples of 16.
+        nbytes = math.ceil(self._row.nbytes * self.share / PART_NBYTES) * PART_NBYTES
+        self._window = _mpi().Win.Allocate(nbytes, self._row.nbytes, comm=comm)
+        self._window.Lock_all()
+
+    def _pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return (owner, first row, one beyond the last) for each rank that has some of these."""
+        if not 0 <= start <= stop <= self.n_rows:
+            raise IndexError(f"rows {start}:{stop} of an array of {self.n_rows}")
+        pieces = []
+        while start < stop:
+            owner = start // self.share
+            end = min(stop, (owner + 1) * self.share)
+            pieces.append((owner, start, end))
+            start = end
+        return pieces
+
+    def put(self, start: int, rows: NDArray[Any]) -> None:
+        """Write `rows`, of the array's dtype and C-contiguous, from row `start` on.
+
+        They are in place once this returns; readers know it after `sync`.
+        """
+        for owner, first, end in self._pieces(start, start + len(rows)):
+            part = rows[first - start : end - start]
+            where = first - owner * self.share
+            target = [where, end - first, self._row.datatype]
+            self._window.Put(self._row.message(part), owner, target)
+        self._window.Flush_all()
+
+    def get(self, start: int, stop: int) -> NDArray[Any]:
+        """Return a copy of rows ``start:stop``."""
+        pieces = self._pieces(start, stop)
+        out = self._row.empty(stop - start)
+        for owner, first, end in pieces:
+            part = out[first - start : end - start]
+            where = first - owner * self.share
+            target = [where, end - first, self._row.datatype]
+            self._window.Get(self._row.message(part), owner, target)
+        self._window.Flush_all()
+        return out
+
+    def access(self) -> NDArray[Any]:
+        """Return the rows that this rank keeps, not copied (to be read after `sync`)."""
+        first = min(self.comm.rank * self.share, self.n_rows)
+        n_here = min(self.share, self.n_rows - first)
+        memory = np.frombuffer(self._window.tomemory(), np.uint8)
+        rows = memory[: n_here * self._row.nbytes].view(self._row.dtype)
+        return rows.reshape((n_here, *self._row.shape))
+
+    def sync(self) -> None:
+        """Wait until every rank has come here; what was put before can be read after."""
+        self._window.Flush_all()
+        self._window.Sync()
+        self.comm.Barrier()
+        self._window.Sync()
+
+    def destroy(self) -> None:
+        """Let go of the memory (collective)."""
+        self._window.Unlock_all()
+        self._window.Free()
+        self._row.free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:  # after an error the others may never come to a collective call
+            self.destroy()
+
+
+def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: How = "blocking") -> Gathered:
+    """Bring the rows of all ranks to rank 0, in order of rank (collective).
+
+    Parameters
+    ----------
+    rows : (n, ...)
+        This rank's rows, one a frame; n may differ from rank to rank and be 0, but dtype and the
+        shape of a row may not.
+    comm : mpi4py.MPI.Intracomm
+        The ranks.
+    how
+        ``blocking`` (Gatherv), ``nonblocking`` (each rank sends when it is ready, rank 0 receives
+        from all at once) or ``one-sided`` (a `GlobalArray`; every rank puts, rank 0 gets).
+
+    Returns
+    -------
+    Gathered
+
+    Raises
+    ------
+    PlanError
+        `how` is none of these, or rows do not fit together (on all ranks).
+    """
+    if how not in GATHERS:
+        raise PlanError(f"--gather {how}: give one of {', '.join(GATHERS)}")
+    begin = time.perf_counter()
+    rows = np.ascontiguousarray(rows)
+    facts = comm.allgather((len(rows), rows.shape[1:], rows.dtype.str))
+    kinds = {(shape, dtype) for _, shape, dtype in facts}
+    if len(kinds) > 1:
+        found = ", ".join(f"{dtype} {shape}" for shape, dtype in sorted(kinds))
+        raise PlanError(f"ranks have rows of different shape or type: {found}")
+    counts = [count for count, _, _ in facts]
+    if how == "one-sided":
+        return _one_sided(rows, comm, counts, begin)
+    row = _RowType(rows.shape[1:], rows.dtype)
+    collect = _blocking if how == "blocking" else _nonblocking
+    whole = collect(rows, comm, counts, row)
+    row.free()
+    return Gathered(whole, time.perf_counter() - begin)
+
+
+def _blocking(
+    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: _RowType
+) -> NDArray[Any] | None:
+    if comm.rank != ROOT:
+        comm.Gatherv(row.message(rows), None, root=ROOT)
+        return None
+    whole = row.empty(sum(counts))
+    comm.Gatherv(
+        row.message(rows),
+        [whole.reshape(-1).view(np.uint8), counts, None, row.datatype],
+        root=ROOT,
+    )
+    return whole
+
+
+def _nonblocking(
+    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: _RowType
+) -> NDArray[Any] | None:
+    if comm.rank != ROOT:
+        if len(rows):
+            comm.Isend(row.message(rows), dest=ROOT, tag=TAG).Wait()
+        return None
+    whole = row.empty(sum(counts))
+    requests, at = [], 0
+    for rank, count in enumerate(counts):
+        part = whole[at : at + count]
+        at += count
+        if rank == ROOT:
+            part[...] = rows
+        elif count:
+            requests.append(comm.Irecv(row.message(part), source=rank, tag=TAG))
+    _mpi().Request.Waitall(requests)
+    return whole
+
+
+def _one_sided(
+    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], begin: float
+) -> Gathered:
+    whole = None
+    with GlobalArray(comm, sum(counts), rows.shape[1:], rows.dtype) as array:
+        array.put(sum(counts[: comm.rank]), rows)
+        array.sync()
+        put_s = time.perf_counter() - begin
+        if comm.rank == ROOT:
+            whole = array.get(0, array.n_rows)
+        get_s = time.perf_counter() - begin - put_s
+    return Gathered(whole, time.perf_counter() - begin, put_s, get_s)

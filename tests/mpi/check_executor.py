@@ -1,0 +1,195 @@
+"""The MPI executor when all goes well (run by test_under_mpi.py, on some number of ranks)."""
+
+import operator
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from mdio.core.errors import BlockError, SourceError
+from mdio.parallel.mpi_executor import MPIExecutor
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+
+
+def check_map_on_all_ranks():
+    with MPIExecutor(COMM) as executor:
+        assert executor.n_workers == SIZE
+        for n_items in (0, 1, SIZE - 1, SIZE, 3 * SIZE + 1, 50):
+            assert executor.map(lambda n: n * n, range(n_items)) == [n * n for n in range(n_items)]
+
+
+def check_who_does_what():
+    for contiguous in (False, True):
+        with MPIExecutor(COMM, contiguous=contiguous) as executor:
+            ranks = executor.map(lambda _: RANK, range(3 * SIZE))
+        cyclic = [n % SIZE for n in range(3 * SIZE)]
+        assert ranks == (sorted(cyclic) if contiguous else cyclic)
+
+
+def check_only_rank_0_gets():
+    with MPIExecutor(COMM, to_all=False) as executor:
+        got = dict(executor.imap(lambda n: np.full(100_000, n), range(20)))
+    if RANK == 0:
+        assert sorted(got) == list(range(20))
+        assert all((array == n).all() and len(array) == 100_000 for n, array in got.items())
+    else:
+        assert got == {}
+
+
+def check_items_from_a_generator():
+    with MPIExecutor(COMM) as executor:
+        assert executor.map(len, (chr(97 + n) * n for n in range(9))) == list(range(9))
+
+
+def check_results_come_while_work_goes_on():
+    """Rank 0 sees its first result long before everybody is done."""
+    with MPIExecutor(COMM, to_all=False) as executor:
+        start = time.monotonic()
+        seen = [
+            time.monotonic() - start
+            for _ in executor.imap(lambda _: time.sleep(0.02), range(10 * SIZE))
+        ]
+        if RANK == 0:
+            assert seen[0] < 0.5 * seen[-1]
+
+
+def check_a_slow_consumer_does_not_get_a_pile():
+    """Ranks wait for rank 0 when it has not taken their results."""
+    made = 0
+
+    def make(_):
+        nonlocal made
+        made += 1
+        return made
+
+    with MPIExecutor(COMM, to_all=False) as executor:
+        ahead = [
+            result
+            for _, result in executor.imap(make, range(40 * SIZE))
+            if time.sleep(0.001) is None
+        ]
+    assert RANK != 0 or len(ahead) == 40 * SIZE
+    assert made == 40
+
+
+def check_a_failure_is_everybodys():
+    for culprit in {0, SIZE - 1}:
+
+        def work(n, culprit=culprit):
+            if n == SIZE + culprit:
+                raise ValueError("no such\nangle")
+            return n
+
+        with MPIExecutor(COMM) as executor:
+            try:
+                executor.map(work, range(100), describe=lambda n: f"block {n}")
+            except BlockError as error:
+                assert str(error) == f"block {SIZE + culprit} failed: ValueError: no such angle"
+                if culprit == RANK:
+                    assert isinstance(error.__cause__, ValueError)
+            else:
+                raise AssertionError("nobody raised")
+            # and the executor can be used again
+            assert executor.map(abs, [-1, -2, -3]) == [1, 2, 3]
+
+
+def check_an_error_of_mdio_keeps_its_class():
+    def work(n):
+        if n == SIZE - 1:
+            raise SourceError("a.xtc: truncated")
+        return n
+
+    with MPIExecutor(COMM, to_all=False) as executor:
+        try:
+            list(executor.imap(work, range(100)))
+        except SourceError as error:
+            assert "a.xtc: truncated" in str(error)
+        else:
+            raise AssertionError("nobody raised")
+
+
+def check_all_fail_at_once():
+    def work(n):
+        raise KeyError(n)
+
+    with MPIExecutor(COMM) as executor:
+        try:
+            executor.map(work, range(5 * SIZE))
+        except BlockError as error:
+            assert str(error) == "0 failed: KeyError: 0"
+
+
+def check_an_error_that_cannot_be_pickled():
+    class Odd(Exception):
+        def __reduce__(self):
+            raise TypeError("not me")
+
+    def work(n):
+        if n == SIZE - 1:
+            raise BlockError(Odd("deep"))
+        return n
+
+    with MPIExecutor(COMM) as executor:
+        try:
+            executor.map(work, range(100))
+        except BlockError as error:
+            assert "deep" in str(error)
+        else:
+            raise AssertionError("nobody raised")
+
+
+def check_rank_0_stops_early():
+    with MPIExecutor(COMM, to_all=False) as executor:
+        iterator = executor.imap(lambda n: n, range(1000))
+        if RANK == 0:
+            assert next(iterator) == (0, 0)
+            iterator.close()
+        else:
+            try:
+                list(iterator)
+            except BlockError as error:
+                assert "rank 0 stopped" in str(error)
+            else:
+                raise AssertionError("rank 0's stop went unnoticed")
+        COMM.Barrier()
+
+
+def check_the_consumer_fails_on_rank_0():
+    """As when the disk is full: the error is rank 0's, and the others end with it."""
+    try:
+        with MPIExecutor(COMM, to_all=False) as executor:
+            for _ in executor.imap(lambda n: n, range(1000)):
+                raise OSError("disk full")
+    except OSError as error:
+        assert (RANK, str(error)) == (0, "disk full")
+    except BlockError as error:
+        assert RANK != 0
+        assert "rank 0 stopped" in str(error)
+    else:
+        raise AssertionError("nobody raised")
+
+
+def check_messages_of_the_caller_stay_apart():
+    """The executor has a communicator of its own."""
+    request = COMM.isend("mine", dest=(RANK + 1) % SIZE, tag=1)
+    with MPIExecutor(COMM) as executor:
+        assert executor.map(operator.neg, range(10)) == [-n for n in range(10)]
+    assert COMM.recv(source=(RANK - 1) % SIZE, tag=1) == "mine"
+    request.wait()
+
+
+def check_many_executors():
+    for _ in range(100 if SIZE < 3 else 5):
+        with MPIExecutor(COMM) as executor:
+            executor.map(abs, range(SIZE))
+
+
+if __name__ == "__main__":
+    checks = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
+    for check in checks:
+        check()
+        COMM.Barrier()
+    if RANK == 0:
+        print(f"{len(checks)} checks passed on {SIZE} ranks")

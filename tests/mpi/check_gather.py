@@ -1,0 +1,121 @@
+"""Every gather gives rank 0 the same rows (run by test_under_mpi.py, on some number of ranks)."""
+
+import numpy as np
+from mpi4py import MPI
+
+from mdio.core.errors import PlanError
+from mdio.parallel.gather import GATHERS, GlobalArray, gather_rows
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+
+
+def rows_of(rank, n_rows, shape, dtype):
+    return np.random.default_rng(rank).normal(size=(n_rows, *shape)).astype(dtype)
+
+
+def counts_of(kind):
+    return {
+        "even": [50] * SIZE,
+        "uneven": [7 * rank + 1 for rank in range(SIZE)],
+        "some empty": [0 if rank % 2 == 0 else 13 for rank in range(SIZE)],
+        "only the first": [20] + [0] * (SIZE - 1),
+        "only the last": [0] * (SIZE - 1) + [20],
+        "none": [0] * SIZE,
+    }[kind]
+
+
+def cases():
+    """Fewer on many ranks, which wait for cores more than for each other."""
+    kinds = ("even", "uneven", "some empty", "only the first", "only the last", "none")
+    yield from ((kind, (212, 2, 2), "f8") for kind in (kinds if SIZE < 4 else kinds[1:3]))
+    for shape in ((), (1,), (3,), (850,)):
+        yield ("even", shape, "f4")
+        yield ("uneven", shape, "f8")
+
+
+def check_all_give_the_same():
+    for kind, shape, dtype in cases():
+        counts = counts_of(kind)
+        mine = rows_of(RANK, counts[RANK], shape, dtype)
+        expected = np.concatenate(
+            [rows_of(rank, counts[rank], shape, dtype) for rank in range(SIZE)]
+        )
+        for how in GATHERS:
+            got = gather_rows(mine, COMM, how)
+            assert got.t_comm_s >= got.t_put_s + got.t_get_s >= 0
+            assert got.t_comm_s > 0
+            if RANK == 0:
+                assert got.rows.dtype == expected.dtype
+                assert got.rows.shape == expected.shape, (kind, shape, how)
+                assert np.array_equal(got.rows, expected), (kind, shape, how)
+            else:
+                assert got.rows is None
+
+
+def check_strided_rows():
+    mine = rows_of(RANK, 12, (4,), "f8")[::3, ::2]
+    expected = np.concatenate([rows_of(r, 12, (4,), "f8")[::3, ::2] for r in range(SIZE)])
+    for how in GATHERS:
+        got = gather_rows(mine, COMM, how)
+        assert RANK != 0 or np.array_equal(got.rows, expected)
+
+
+def check_rows_that_do_not_fit():
+    if SIZE == 1:
+        return
+    for mine in (np.zeros((3, 2 + (RANK == 1))), np.zeros((3, 2), "f4" if RANK == 1 else "f8")):
+        try:
+            gather_rows(mine, COMM)
+        except PlanError as error:
+            assert "different shape or type" in str(error)
+        else:
+            raise AssertionError("took rows of different shapes")
+    try:
+        gather_rows(np.zeros((3, 2)), COMM, "by post")
+    except PlanError as error:
+        assert "give one of blocking, nonblocking, one-sided" in str(error)
+
+
+def check_global_array():
+    n_rows = 5 * SIZE + 3
+    whole = np.arange(2.0 * n_rows).reshape(n_rows, 2)
+    with GlobalArray(COMM, n_rows, (2,)) as array:
+        # each rank writes what mostly lies on another
+        target = (RANK + 1) % SIZE
+        start, stop = target * n_rows // SIZE, (target + 1) * n_rows // SIZE
+        array.put(start, whole[start:stop])
+        array.sync()
+        assert np.array_equal(array.get(0, n_rows), whole)
+        assert np.array_equal(array.get(3, n_rows - 1), whole[3:-1])
+        assert array.get(2, 2).shape == (0, 2)
+        first = min(RANK * array.share, n_rows)
+        assert np.array_equal(array.access(), whole[first : first + array.share])
+        assert sum(COMM.allgather(len(array.access()))) == n_rows
+        for bad in ((-1, 2), (0, n_rows + 1), (3, 2)):
+            try:
+                array.get(*bad)
+            except IndexError:
+                continue
+            raise AssertionError(f"gave rows {bad}")
+        array.sync()
+
+
+def check_only_a_part_of_the_ranks():
+    half = COMM.Split(color=RANK % 2)
+    for how in GATHERS:
+        got = gather_rows(np.full((2, 1), float(RANK)), half, how)
+        if half.rank == 0:
+            assert got.rows[:, 0].tolist() == [
+                r for r in range(RANK % 2, SIZE, 2) for _ in range(2)
+            ]
+    half.Free()
+
+
+if __name__ == "__main__":
+    checks = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
+    for check in checks:
+        check()
+        COMM.Barrier()
+    if RANK == 0:
+        print(f"{len(checks)} checks passed on {SIZE} ranks")

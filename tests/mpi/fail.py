@@ -1,0 +1,42 @@
+"""Ways to fail on some rank; test_under_mpi.py looks at how the program ends."""
+
+import sys
+import time
+
+from mpi4py import MPI
+
+from mdio.core.errors import MdioError
+from mdio.parallel.mpi_executor import MPIExecutor
+
+COMM = MPI.COMM_WORLD
+
+
+def last_rank_fails(n):
+    if n == COMM.size - 1:
+        raise ValueError("bad dihedral")
+    time.sleep(0.01)
+
+
+def last_rank_fails_others_take_long(n):
+    if n == COMM.size - 1:
+        raise ValueError("bad dihedral")
+    time.sleep(600)
+
+
+def main(way):
+    try:
+        with MPIExecutor(COMM, grace_s=1.0) as executor:
+            if way == "outside" and COMM.rank == COMM.size - 1:
+                raise MdioError("no topology on this node")
+            if way == "exit" and COMM.rank == COMM.size - 1:
+                executor.map(sys.exit, range(COMM.size))
+            work = last_rank_fails_others_take_long if way == "long" else last_rank_fails
+            executor.map(work, range(1000), describe=lambda n: f"block {n}")
+    except MdioError as error:
+        if COMM.rank == 0:
+            print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
