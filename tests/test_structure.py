@@ -15,6 +15,7 @@ FOLDERS = {
     "converters": "mdio.converters",
     "readers": "mdio.readers",
     "mdio/analysis": "mdio.analysis",
+    "mdio/advisor": "mdio.advisor",
     "mdio/cli": "mdio.cli",
 }
 RANK = {
@@ -24,7 +25,8 @@ RANK = {
     "mdio.converters": 3,
     "mdio.readers": 3,
     "mdio.analysis": 4,
-    "mdio.cli": 5,
+    "mdio.advisor": 5,
+    "mdio.cli": 6,
 }
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 
@@ -87,6 +89,7 @@ HEAVY = ("MDAnalysis", "h5py", "zarr", "netCDF4", "dask", "mpi4py", "matplotlib"
         "import mdio; mdio.open",
         "import mdio; mdio.convert",
         "import mdio.converters.pieces",
+        "import mdio.cli.model, mdio.advisor.fit",
     ],
 )
 def test_light_imports(code):

@@ -1,0 +1,134 @@
+"""``mdio model``: a machine profile from timings, and what it says of other runs."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from mdio.advisor.behaviour import GATHERS, LAYOUTS
+from mdio.advisor.fit import fit_profile, residuals
+from mdio.advisor.model import predict, reference_workload
+from mdio.advisor.profile import NAMES, load_profile, save_profile
+from mdio.advisor.timings import read_timings
+from mdio.cli.common import positive, print_json
+
+__all__ = ["run", "setup"]
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    fit = actions.add_parser("fit", help="a machine profile from a table of timings")
+    fit.add_argument("csv", metavar="CSV", help="timings; columns as in the documentation")
+    fit.add_argument("-o", "--out", metavar="PROFILE.toml", required=True)
+    fit.add_argument("--name", help="name of the machine (default: as in the table)")
+    fit.add_argument(
+        "--cores-per-node", type=positive, metavar="N", help="default: guessed from the table"
+    )
+    fit.add_argument(
+        "--prior",
+        metavar="PROFILE",
+        help=f"what is known before: a file, {' or '.join(NAMES)} (default: comet)",
+    )
+    fit.add_argument("--json", action="store_true", help="print one JSON object")
+    guess = actions.add_parser("predict", help="seconds for numbers of ranks")
+    guess.add_argument("profile", metavar="PROFILE.toml", help=f"a file, {' or '.join(NAMES)}")
+    guess.add_argument("--layout", action="append", help="may be repeated (default: all)")
+    guess.add_argument("--gather", action="append", help="may be repeated (default: all)")
+    guess.add_argument(
+        "--workload",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="how often a frame is computed (default 1)",
+    )
+    guess.add_argument("--ranks", type=_ranks, metavar="N,N,...", required=True)
+    guess.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _ranks(text: str) -> list[int]:
+    return [positive(part.strip()) for part in text.split(",")]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fit or predict."""
+    return _fit(args) if args.action == "fit" else _predict(args)
+
+
+def _fit(args: argparse.Namespace) -> int:
+    rows = read_timings(args.csv)
+    profile = fit_profile(
+        rows,
+        name=args.name or rows[0].machine or "unnamed",
+        source=f"fitted to {len(rows)} rows of measured timings",
+        cores_per_node=args.cores_per_node,
+        base=load_profile(args.prior) if args.prior else None,
+    )
+    save_profile(profile, args.out)
+    table = [
+        {
+            "layout": item.row.layout,
+            "gather": item.row.gather,
+            "workload_x": item.row.workload_x,
+            "n_ranks": item.row.n_ranks,
+            "measured_s": item.row.t_total_max_s,
+            "t_total_s": item.t_total_s,
+            "relative_error": item.relative,
+        }
+        for item in residuals(profile, rows)
+    ]
+    error = median(abs(item["relative_error"]) for item in table)  # type: ignore[arg-type]
+    if args.json:
+        print_json(
+            {
+                "out": args.out,
+                "name": profile.name,
+                "cores_per_node": profile.cores_per_node,
+                "n_rows": len(rows),
+                "median_relative_error": error,
+                "residuals": table,
+            }
+        )
+        return 0
+    _print_table(table, ["measured_s", "t_total_s", "relative_error"])
+    print(
+        f"{args.out}: {profile.name}, {profile.cores_per_node} cores a node, {len(rows)} rows, "
+        f"median error {100 * error:.1f}%"
+    )
+    return 0
+
+
+def _predict(args: argparse.Namespace) -> int:
+    profile = load_profile(args.profile)
+    table: list[dict[str, Any]] = []
+    for layout in args.layout or LAYOUTS:
+        for gather in args.gather or GATHERS:
+            workload = reference_workload(profile, layout, args.workload)
+            for n_ranks in args.ranks:
+                guess = predict(profile, layout, gather, n_ranks, workload)
+                table.append(
+                    {
+                        "layout": layout,
+                        "gather": gather,
+                        "workload_x": args.workload,
+                        **asdict(guess),
+                    }
+                )
+    if args.json:
+        print_json(
+            {"profile": profile.name, "cores_per_node": profile.cores_per_node, "rows": table}
+        )
+    else:
+        _print_table(table, ["t_total_s", "low_s", "high_s"])
+    return 0
+
+
+def _print_table(table: list[dict[str, Any]], columns: list[str]) -> None:
+    print(f"{'layout':21}{'gather':14}{'X':>5}{'ranks':>8}", *(f"{name:>14}" for name in columns))
+    for row in table:
+        cells = (f"{row[name]:14.4g}" for name in columns)
+        print(
+            f"{row['layout']:21}{row['gather']:14}{row['workload_x']:5g}{row['n_ranks']:8}", *cells
+        )
