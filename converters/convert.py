@@ -5,15 +5,16 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
+from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.pieces import PieceWorker, describe_piece
-from mdio.converters.selection import AtomChoice, Selection, choose_atoms
+from mdio.converters.selection import AtomChoice, choose_atoms
 from mdio.converters.topology import topologies
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import OutputError, PlanError
@@ -21,7 +22,7 @@ from mdio.core.fingerprint import fingerprint
 from mdio.core.publish import publish, temporary_for
 from mdio.layouts.base import Layout, LayoutWriter, OutputMeta
 from mdio.layouts.chain import open_source
-from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan, WriteOptions
+from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_name_for_output, writer_class
 from mdio.layouts.view import ViewLayout, select_frames
 from mdio.parallel.executors import Executor, Processes, Serial
@@ -31,59 +32,6 @@ __all__ = ["Conversion", "ConversionOptions", "ConvertResult", "convert", "prepa
 Progress = Callable[[int, int], None]
 """Called with frames and bytes (decoded) done since the last call."""
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConversionOptions:
-    """Everything one can ask of a conversion besides source and output."""
-
-    to: str | None = None
-    """Layout; by default what the output's suffix says."""
-    top: str | PathLike[str] | None = None
-    """Topology, for selections and to check the number of atoms."""
-    select: Selection | None = None
-    """Atoms to keep."""
-    groups: Mapping[str, Selection] = field(default_factory=dict)
-    """Atom groups to store besides, by name."""
-    start: int | None = None
-    stop: int | None = None
-    step: int | None = None
-    begin_ps: float | None = None
-    end_ps: float | None = None
-    dt_ps: float | None = None
-    precision: float | Literal["auto"] | None = None
-    """Step of stored positions, angstrom; ``auto`` = what an XTC source holds; None = lossless."""
-    compression: str | None = None
-    pbc: str | None = None
-    center: str | None = None
-    chunk_frames: int | None = None
-    chunk_atoms: int | None = None
-    container: str | None = None
-    segments: int | None = None
-    stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
-    stripe_count: int | None = None
-
-
-@dataclass(frozen=True)
-class ConvertResult:
-    """What a conversion has done."""
-
-    out: str
-    layout: str
-    n_frames: int
-    n_atoms: int
-    nbytes_in: int
-    nbytes_out: int
-    seconds: float
-    """From the first byte read to the published output; imports and topology are not counted."""
-    workers: int
-    plan: LayoutPlan
-    topologies: tuple[str, ...] = ()
-    """Topology files written beside the output."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**asdict(replace(self)), "plan": self.plan.to_json()}
 
 
 def prepare(source: Paths, out: str | PathLike[str], options: ConversionOptions) -> Conversion:
@@ -153,6 +101,7 @@ class Conversion:
         self.writer = writer
         self.source_paths = source_paths
         self.transformed = transformed
+        self.beside = topologies(choice, out)
 
     def run(
         self,
@@ -170,22 +119,55 @@ class Conversion:
         SourceError
             The source turns out damaged on the way.
         """
-        beside = topologies(self.choice, self.out)
-        # The same topology may serve several outputs: one that is there already stays.
-        new = {path: data for path, data in beside.items() if not _holds(path, data)}
-        with publish(
-            self.out, force=force, sources=self.source_paths, companions=list(new)
-        ) as temporary:
-            self._check_room()
-            for path, data in new.items():
-                temporary_for(path).write_bytes(data)
+        stack = ExitStack()
+        begun = 0.0
+
+        def begin() -> PieceWorker:
+            nonlocal begun
+            temporary = self._publication(stack, force)
             begun = time.perf_counter()
             writer = self.writer(temporary, self.plan, self._meta())
-            try:
-                nbytes = self._write(writer, executor, progress)
-            except BaseException:
-                writer.abort()
-                raise
+            stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
+            writer.create()
+            return PieceWorker(self.view, writer)
+
+        def end() -> ConvertResult:
+            work.writer.finish()
+            stack.close()
+            return self._result(nbytes, time.perf_counter() - begun, executor.n_workers)
+
+        with stack:
+            work = executor.from_owner(begin)
+            nbytes = self._write(work, executor, progress)
+            return executor.from_owner(end)
+
+    def _publication(self, stack: ExitStack, force: bool) -> Path:
+        """Enter `publish`, write the topologies, and return the temporary path."""
+        # The same topology may serve several outputs: one that is there already stays.
+        new = {path: data for path, data in self.beside.items() if not _holds(path, data)}
+        temporary = stack.enter_context(
+            publish(self.out, force=force, sources=self.source_paths, companions=list(new))
+        )
+        self._check_room()
+        for path, data in new.items():
+            temporary_for(path).write_bytes(data)
+        return temporary
+
+    def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
+        """Do this process' share, and store and commit in the owner what others have encoded."""
+        frame_nbytes = self.view.info.frame_nbytes
+        nbytes = 0
+        for _, (receipt, items) in executor.imap(work, self.plan.pieces(), describe=describe_piece):
+            for item in items:
+                work.writer.store(item)
+            work.writer.commit(receipt)
+            nbytes += receipt.nbytes
+            if progress is not None:
+                n_frames = receipt.stop - receipt.start
+                progress(n_frames, n_frames * frame_nbytes)
+        return nbytes
+
+    def _result(self, nbytes: int, seconds: float, workers: int) -> ConvertResult:
         return ConvertResult(
             out=str(self.out),
             layout=self.plan.layout,
@@ -193,27 +175,11 @@ class Conversion:
             n_atoms=self.plan.n_atoms,
             nbytes_in=self.view.source.info.nbytes,
             nbytes_out=nbytes,
-            seconds=time.perf_counter() - begun,
-            workers=executor.n_workers,
+            seconds=seconds,
+            workers=workers,
             plan=self.plan,
-            topologies=tuple(str(path) for path in beside),
+            topologies=tuple(str(path) for path in self.beside),
         )
-
-    def _write(self, writer: LayoutWriter, executor: Executor, progress: Progress | None) -> int:
-        writer.create()
-        frame_nbytes = self.view.info.frame_nbytes
-        nbytes = 0
-        work = PieceWorker(self.view, writer)
-        for _, (receipt, items) in executor.imap(work, self.plan.pieces(), describe=describe_piece):
-            for item in items:
-                writer.store(item)
-            writer.commit(receipt)
-            nbytes += receipt.nbytes
-            if progress is not None:
-                n_frames = receipt.stop - receipt.start
-                progress(n_frames, n_frames * frame_nbytes)
-        writer.finish()
-        return nbytes
 
     def _check_room(self) -> None:
         """Refuse at once what cannot fit; compressed sizes are not known before."""

@@ -25,8 +25,8 @@ Part = tuple[ByteFrames, int, int]
 """Frames ``start:stop`` of a file."""
 STEP_NBYTES = 64 << 20
 """Bytes copied between two looks at whether to stop."""
-FLUSHERS = 2
-"""Threads that flush segments while the next ones are copied."""
+FLUSHERS = 8
+"""Threads that flush segments while the next ones are copied; they only wait."""
 
 
 @contextmanager
@@ -67,23 +67,33 @@ class SegmentCopier:
             for folder in {(self.folder / segment_name(n, "")).parent for n in numbers}:
                 folder.mkdir(parents=True, exist_ok=True)
         done: dict[int, Segment] = {}
-        with ThreadPoolExecutor(max(1, workers)) as pool, ThreadPoolExecutor(FLUSHERS) as flushers:
-            flushed: list[Future[None]] = []
+        flushed: list[Future[None]] = []
+        with ThreadPoolExecutor(FLUSHERS) as flushers:
+            for number, segment in self._copied(numbers, workers):
+                done[number] = segment
+                flushed.append(flushers.submit(flush_tree, self.folder / segment.file))
+                if progress is not None:
+                    progress(segment.n_frames, segment.n_frames * frame_nbytes)
+            with output_errors(self.folder):
+                for flush in flushed:
+                    flush.result()
+        return [done[number] for number in numbers]
+
+    def _copied(self, numbers: range, workers: int) -> Iterator[tuple[int, Segment]]:
+        """Copy segments, one by one or several at a time, and yield those that are done."""
+        if workers <= 1:
+            for number in numbers:
+                yield number, self.copy(number)
+            return
+        with ThreadPoolExecutor(workers) as pool:
             futures = {pool.submit(self.copy, number): number for number in numbers}
             try:
                 for future in as_completed(futures):
-                    segment = done[futures[future]] = future.result()
-                    flushed.append(flushers.submit(flush_tree, self.folder / segment.file))
-                    if progress is not None:
-                        progress(segment.n_frames, segment.n_frames * frame_nbytes)
-                with output_errors(self.folder):
-                    for flush in flushed:
-                        flush.result()
+                    yield futures[future], future.result()
             except BaseException:
                 self.stopped.set()
                 pool.shutdown(cancel_futures=True)
                 raise
-        return [done[number] for number in numbers]
 
     def copy(self, number: int) -> Segment:
         """Write one segment and its index."""

@@ -74,6 +74,10 @@ class AtomChoice:
         self.kept = kept
         self.groups = groups
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the topology behind: other processes need indices only."""
+        return {**self.__dict__, "universe": None}
+
     def atom_group(self, group: str | None = None) -> Any:
         """Return the MDAnalysis AtomGroup of the kept atoms, or of one of the groups."""
         assert self.universe is not None

@@ -58,6 +58,18 @@ class Executor(ABC):
     def n_workers(self) -> int:
         """Items that run at the same time."""
 
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process owns outputs: always, but on ranks other than 0 under MPI."""
+        return True
+
+    def from_owner(self, make: Callable[[], Result]) -> Result:
+        """Return what `make` returns in the owner, in every process that runs this program.
+
+        Under MPI all ranks call it and only rank 0 calls `make`; what that raises, all raise.
+        """
+        return make()
+
     @abstractmethod
     def imap(
         self,

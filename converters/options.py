@@ -1,0 +1,66 @@
+"""What one can ask of a conversion, and what one hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from os import PathLike
+from typing import Any, Literal
+
+from mdio.converters.selection import Selection
+from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
+
+__all__ = ["ConversionOptions", "ConvertResult"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionOptions:
+    """Everything one can ask of a conversion besides source and output."""
+
+    to: str | None = None
+    """Layout; by default what the output's suffix says."""
+    top: str | PathLike[str] | None = None
+    """Topology, for selections and to check the number of atoms."""
+    select: Selection | None = None
+    """Atoms to keep."""
+    groups: Mapping[str, Selection] = field(default_factory=dict)
+    """Atom groups to store besides, by name."""
+    start: int | None = None
+    stop: int | None = None
+    step: int | None = None
+    begin_ps: float | None = None
+    end_ps: float | None = None
+    dt_ps: float | None = None
+    precision: float | Literal["auto"] | None = None
+    """Step of stored positions, angstrom; ``auto`` = what an XTC source holds; None = lossless."""
+    compression: str | None = None
+    pbc: str | None = None
+    center: str | None = None
+    chunk_frames: int | None = None
+    chunk_atoms: int | None = None
+    container: str | None = None
+    segments: int | None = None
+    stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
+    stripe_count: int | None = None
+
+
+@dataclass(frozen=True)
+class ConvertResult:
+    """What a conversion has done."""
+
+    out: str
+    layout: str
+    n_frames: int
+    n_atoms: int
+    nbytes_in: int
+    nbytes_out: int
+    seconds: float
+    """From the first byte read to the published output; imports and topology are not counted."""
+    workers: int
+    plan: LayoutPlan
+    topologies: tuple[str, ...] = ()
+    """Topology files written beside the output."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(replace(self)), "plan": self.plan.to_json()}
