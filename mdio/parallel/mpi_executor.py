@@ -34,7 +34,7 @@ UNDER_WAY = 2
 """Results that a rank may have made and rank 0 not yet taken."""
 LONGEST_NAP_S = 0.005
 FORWARD_S = 0.5
-"""Launchers pass on what ranks print, but drop what they have not read when the program is ended."""
+"""Launchers drop what they have not yet read of a rank's messages when the program is ended."""
 
 
 class _Nap:
@@ -55,7 +55,7 @@ class _Run:
         self.comm = comm
         self.grace_s = grace_s
         self.sent: deque[Any] = deque()
-        self.n_working = comm.size - 1
+        self.n_working: int = comm.size - 1
         """Other ranks that have not said DONE (known on rank 0)."""
         self.number = -1
         self.error: BaseException | None = None
