@@ -190,6 +190,16 @@ class MPIExecutor(Executor):
         """Number of this rank."""
         return int(self._comm.rank)
 
+    @property
+    def comm(self) -> Any:
+        """The executor's own communicator: free for collective calls outside of `imap`."""
+        return self._comm
+
+    @property
+    def to_all(self) -> bool:
+        """Whether all ranks get all results."""
+        return self._to_all
+
     def imap(
         self,
         func: Callable[[Item], Result],
