@@ -178,6 +178,15 @@ def test_parts_are_nearly_equal(wanted, total):
         assert length >= min(wanted, total) / 2, "not much shorter than asked"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "total", "length"),
+    [(26, 27, 14), (26, 26, 26), (99, 26, 26), (2, 5, 1), (3, 7, 2), (64, 1000, 63)],
+)
+def test_parts(wanted, total, length):
+    """Two parts of 14 for 27, not 26 and 1; three of 2 would waste a sixth of 5."""
+    assert fit_parts(wanted, total) == length
+
+
 @given(st.integers(1_500_000, 10**9), STRIPES)
 def test_large_frames_are_cut_into_chunks_of_a_few_mib(n_atoms, stripe_nbytes):
     atoms = split_atoms(n_atoms, stripe_nbytes)
