@@ -200,6 +200,26 @@ class MPIExecutor(Executor):
         """Whether all ranks get all results."""
         return self._to_all
 
+    @property
+    def is_owner(self) -> bool:
+        """Whether this is rank 0."""
+        return bool(self._comm.rank == 0)
+
+    def from_owner(self, make: Callable[[], Result]) -> Result:
+        """Return on every rank what `make` returns on rank 0, or raise what it raises there."""
+        outcome: tuple[Result | None, BaseException | None] = (None, None)
+        error: Exception | None = None
+        if self.is_owner:
+            try:
+                outcome = (make(), None)
+            except Exception as caught:
+                error = caught
+                outcome = (None, _picklable(caught))
+        result, failure = self._comm.bcast(outcome)
+        if failure is not None:
+            raise error or failure
+        return result  # type: ignore[no-any-return]
+
     def imap(
         self,
         func: Callable[[Item], Result],
