@@ -244,7 +244,8 @@ def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
 def _robust(errors: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return residuals whose squares are the soft L1 loss, 2 (sqrt(1 + e^2) - 1)."""
     squares: NDArray[np.float64] = errors**2
-    return np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + squares) - 1))
+    out: NDArray[np.float64] = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + squares) - 1))
+    return out
 
 
 def residuals(profile: Profile, rows: Sequence[TimingRow]) -> list[Residual]:

@@ -6,6 +6,7 @@ import csv
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from mdio.advisor.behaviour import GATHERS, LAYOUTS
 from mdio.advisor.model import MAX_RANKS
@@ -13,6 +14,7 @@ from mdio.core.errors import SourceError
 
 __all__ = ["TimingRow", "read_timings"]
 
+MAX_ROWS = 10_000
 MAX_SECONDS = 1e9
 OPTIONAL_SECONDS = ("t_open_mean_s", "t_comm_mean_s", "t_comm_max_s", "t_total_std_s")
 REQUIRED_SECONDS = ("t_total_max_s", "t_comp_mean_s", "t_io_mean_s")
@@ -57,18 +59,19 @@ def read_timings(path: str | Path) -> list[TimingRow]:
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            return _read(csv.reader(file, strict=True), str(path))
+            return _read(file, str(path))
     except UnicodeDecodeError:
         raise SourceError(f"{path}: this is no text file; expected CSV") from None
     except csv.Error as error:
         raise SourceError(f"{path}: this is no CSV ({error})") from None
+    except SourceError:
+        raise
     except OSError as error:
-        if isinstance(error, SourceError):
-            raise
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _read(lines: csv._reader, path: str) -> list[TimingRow]:
+def _read(file: TextIO, path: str) -> list[TimingRow]:
+    lines = csv.reader(file, strict=True)
     header = [name.strip() for name in next(lines, [])]
     if not header:
         raise SourceError(f"{path}: the file is empty; expected a header {','.join(REQUIRED)}")
@@ -98,6 +101,8 @@ def _read(lines: csv._reader, path: str) -> list[TimingRow]:
                 f"{where}: column machine: {row.machine!r} after {rows[0].machine!r}; "
                 f"fit one machine at a time"
             )
+        if len(rows) == MAX_ROWS:
+            raise SourceError(f"{where}: more than {MAX_ROWS:,} rows; give the means of repeats")
         seen[key] = lines.line_num
         rows.append(row)
     if not rows:
