@@ -14,13 +14,16 @@ from mdio.cli.common import (
     print_json,
     progress_bar,
 )
-from mdio.converters.convert import ConversionOptions, ConvertResult, prepare
+from mdio.cli.ranks import root_speaks, world
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.transform import PBC_CHOICES
-from mdio.converters.verify import verify
-from mdio.core.errors import PlanError
-from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES
+from mdio.converters.verify import VerifyResult, verify
+from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
 from mdio.layouts.plan_table import plan_table
-from mdio.parallel.executors import Processes, Serial
+from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = ["run", "setup"]
 
@@ -102,6 +105,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-w", "--workers", type=positive, metavar="N", default=1, help="worker processes"
     )
+    parser.add_argument(
+        "--mpi", action="store_true", help="share the work among the ranks of mpiexec"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")
@@ -138,33 +144,50 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert, or print the plan."""
-    conversion = prepare(args.source, args.out, _options(args))
+    """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
+    options = _options(args)
+    if not args.mpi:
+        with Processes(args.workers) if args.workers > 1 else Serial() as executor:
+            return _run(args, options, executor)
+    comm = world("--mpi")
+    with root_speaks(comm), MPIExecutor(comm, to_all=False) as executor:
+        return _run(args, options, executor)
+
+
+def _run(args: argparse.Namespace, options: ConversionOptions, executor: Executor) -> int:
+    # Prepared once: the others get the opened source and the plan, and find the index stored.
+    conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
     if args.dry_run:
-        if args.json:
-            print_json({"out": args.out, "plan": conversion.plan.to_json()})
-        else:
-            print(plan_table(conversion.plan))
+        if executor.is_owner:
+            _print_plan(args, conversion.plan)
         return 0
-    bar = progress_bar(conversion.plan.n_frames, "convert", quiet=args.quiet)
-    executor = Processes(args.workers) if args.workers > 1 else Serial()
-    with executor, bar as progress:
+    quiet = args.quiet or not executor.is_owner
+    with progress_bar(conversion.plan.n_frames, "convert", quiet=quiet) as progress:
         result = conversion.run(executor, force=args.force, progress=progress)
-    report = result.to_json()
-    ok = True
-    if args.verify:
-        with progress_bar(result.n_frames, "verify", quiet=args.quiet) as progress:
-            checked = verify(args.out, args.source, top=args.top, progress=progress)
-        report["verify"] = checked.to_json()
-        ok = checked.ok
-    if args.json:
-        print_json(report)
-    elif not args.quiet:
-        _print_summary(result)
-    if not ok:
-        problems = report["verify"]["bad"]
-        raise SystemExit(f"mdio convert: {args.out}: verify failed: {problems[0]}")
+    checked = executor.from_owner(lambda: _verified(args, result) if args.verify else None)
+    if executor.is_owner:
+        report = result.to_json()
+        if checked is not None:
+            report["verify"] = checked.to_json()
+        if args.json:
+            print_json(report)
+        elif not args.quiet:
+            _print_summary(result)
+    if checked is not None and not checked.ok:
+        raise CorruptLayoutError(f"{args.out}: verify failed: {checked.bad[0]}")
     return 0
+
+
+def _print_plan(args: argparse.Namespace, plan: LayoutPlan) -> None:
+    if args.json:
+        print_json({"out": args.out, "plan": plan.to_json()})
+    else:
+        print(plan_table(plan))
+
+
+def _verified(args: argparse.Namespace, result: ConvertResult) -> VerifyResult:
+    with progress_bar(result.n_frames, "verify", quiet=args.quiet) as progress:
+        return verify(args.out, args.source, top=args.top, progress=progress)
 
 
 def _print_summary(result: ConvertResult) -> None:
