@@ -15,7 +15,10 @@ from mdio.core.kernels import crc32c
 
 __all__ = ["Buffer", "copy_bytes", "copy_summed", "write_all"]
 
-BUFFER_NBYTES = 256 * 1024
+MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
+"""Small enough for the cache of one core, unless the file system wants larger writes (NFS and
+Lustre say so in st_blksize). Where it does not, writes of 128 KiB and more took up to five times as
+long in the kernel: the page cache then asks for larger blocks of memory."""
 CANNOT = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 """What copy_file_range says where it does not work: old kernels, two file systems, network file
 systems, filters of containers."""
@@ -28,6 +31,11 @@ def write_all(fd: int, data: Buffer, offset: int) -> None:
     done = 0
     while done < len(view):
         done += os.pwrite(fd, view[done:], offset + done)
+
+
+def _buffer(target: int, nbytes: int) -> memoryview:
+    wanted = min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
+    return memoryview(bytearray(max(1, min(wanted, nbytes))))
 
 
 def _read(source: int, buffer: memoryview, offset: int) -> int:
@@ -63,7 +71,7 @@ def copy_summed(source: int, offset: int, nbytes: int, target: int, at: int, crc
     OSError
         `target` cannot be written.
     """
-    buffer = memoryview(bytearray(min(BUFFER_NBYTES, max(nbytes, 1))))
+    buffer = _buffer(target, nbytes)
     done = 0
     while done < nbytes:
         got = _read(source, buffer[: nbytes - done], offset + done)
@@ -90,7 +98,7 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> N
             if got == 0:  # the end, or a file system that says nothing of what it cannot do
                 in_kernel = False
         else:
-            buffer = buffer or memoryview(bytearray(BUFFER_NBYTES))
+            buffer = buffer or _buffer(target, nbytes)
             got = _read(source, buffer[: nbytes - done], offset + done)
             write_all(target, buffer[:got], at + done)
         done += got
