@@ -485,3 +485,28 @@ def test_an_error_of_the_disk_in_the_end_is_not_lost(tmp_path, monkeypatch, work
     with pytest.raises(OutputError, match=r"out\.segments.*Input/output error"):
         split(copy_of(XTC, tmp_path), tmp_path / "out.segments", 3, workers=workers)
     assert told and not (tmp_path / "out.segments").exists()
+
+
+def test_big_endian_dcd(tmp_path):
+    """The header is patched in the byte order of the file."""
+    write_segments(tmp_path / "a", make_block(7, 5), segments=1, container="dcd")
+    raw = bytearray(segment_paths(tmp_path / "a")[0].read_bytes())
+    swapped = np.frombuffer(raw, "<u4").byteswap().tobytes()
+    out = bytearray(swapped)
+    texts = [slice(4, 8), slice(100, 180)]  # CORD, title
+    for text in texts:
+        out[text] = raw[text]
+    frame_nbytes, begin = 56 + 3 * (4 * 5 + 8), 196
+    for frame in range(7):
+        cell = slice(begin + frame * frame_nbytes + 4, begin + frame * frame_nbytes + 52)
+        out[cell] = np.frombuffer(raw[cell], "<f8").byteswap().tobytes()
+    (tmp_path / "big.dcd").write_bytes(out)
+    expected = oracle_from_mdanalysis(None, tmp_path / "big.dcd")
+    assert split(tmp_path / "big.dcd", tmp_path / "out.segments", 3).copied
+    found = joined_oracle(tmp_path / "out.segments")
+    np.testing.assert_array_equal(found.positions, expected.positions)
+    np.testing.assert_array_equal(found.box, expected.box)
+    for file, n_frames, istart in zip(
+        segment_paths(tmp_path / "out.segments"), (3, 2, 2), (5000, 5750, 6250), strict=True
+    ):
+        assert np.fromfile(file, ">i4", 3, offset=8).tolist() == [n_frames, istart, 250]
