@@ -7,7 +7,8 @@ import numpy as np
 from mpi4py import MPI
 
 from mdio.core.errors import BlockError, SourceError
-from mdio.parallel.mpi_executor import UNDER_WAY, MPIExecutor
+from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.mpi_run import UNDER_WAY
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

@@ -1,0 +1,141 @@
+"""One call of the MPI executor as one rank sees it: messages, waiting, and ending together."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from mdio.core.errors import BlockError
+
+__all__ = ["UNDER_WAY", "Nap", "Run", "abort", "picklable"]
+
+RESULT, STOP = 1, 2
+"""Tags of messages."""
+DONE = -1
+"""In place of an item's number: this rank sends no more results."""
+UNDER_WAY = 2
+"""Results that a rank may have made and rank 0 not yet taken."""
+LONGEST_NAP_S = 0.005
+FORWARD_S = 0.5
+"""Launchers drop what they have not yet read of a rank's messages when the program is ended."""
+
+
+class Nap:
+    """Sleeps ever longer, so that waiting ranks leave the cores to those that work."""
+
+    def __init__(self) -> None:
+        self._seconds = 1e-5
+
+    def take(self) -> None:
+        """Sleep."""
+        time.sleep(self._seconds)
+        self._seconds = min(2 * self._seconds, LONGEST_NAP_S)
+
+
+class Run:
+    """What one rank knows of one call of `MPIExecutor.imap`."""
+
+    def __init__(self, comm: Any, grace_s: float) -> None:
+        self.comm = comm
+        self.grace_s = grace_s
+        self.sent: deque[Any] = deque()
+        self.n_working: int = comm.size - 1
+        """Other ranks that have not said DONE (known on rank 0)."""
+        self.number = -1
+        self.error: BaseException | None = None
+        self.has_told = False
+        self._deadline = float("inf")
+
+    def stopped(self) -> bool:
+        """Return whether this or another rank has told all to stop."""
+        return self.has_told or bool(self.comm.iprobe(tag=STOP))
+
+    def tell_stop(self) -> None:
+        """Make all ranks stop at their next item; from now on they have `grace_s` to do so."""
+        if not self.has_told:
+            self.has_told = True
+            self._deadline = time.monotonic() + self.grace_s
+            for rank in range(self.comm.size):
+                if rank != self.comm.rank:
+                    self.sent.append(self.comm.isend(None, dest=rank, tag=STOP))
+
+    def fail(self, number: int, error: BaseException) -> None:
+        """Note that item `number` failed here, and make all ranks stop."""
+        self.number, self.error = number, error
+        self.tell_stop()
+
+    def send(self, number: int, result: Any = None) -> None:
+        """Send a result to rank 0; waits while it has not taken earlier ones."""
+        self.wait_until(lambda: self._n_sent() < UNDER_WAY)
+        self.sent.append(self.comm.issend((number, result), dest=0, tag=RESULT))
+
+    def _n_sent(self) -> int:
+        while self.sent and self.sent[0].Test():
+            self.sent.popleft()
+        return len(self.sent)
+
+    def arrived(self) -> Iterator[tuple[int, Any]]:
+        """Take what has come to rank 0, without waiting."""
+        while (message := self.comm.improbe(tag=RESULT)) is not None:
+            number, result = message.recv()
+            if number == DONE:
+                self.n_working -= 1
+            else:
+                yield number, result
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait; end the program if that takes too long after this rank has failed."""
+        nap = Nap()
+        while not ready():
+            if time.monotonic() > self._deadline:
+                self._abort()
+            nap.take()
+
+    def _abort(self) -> NoReturn:
+        abort(self.comm, self.error or BlockError("rank 0 stopped, but others did not in time"))
+
+    def settle(self) -> list[tuple[int, BaseException | None, bool]]:
+        """End the run on all ranks together; return each rank's (number, error, has told)."""
+        if self.comm.rank == 0:
+            self.wait_until(self._drained)
+        else:
+            self.send(DONE)
+        self.wait_until(lambda: self._n_sent() == 0)
+        self.wait_until(self.comm.Ibarrier().Test)
+        mine = (self.number, picklable(self.error), self.has_told)
+        outcomes: list[tuple[int, BaseException | None, bool]] = self.comm.allgather(mine)
+        for rank, (_, _, told) in enumerate(outcomes):
+            if told and rank != self.comm.rank:
+                self.comm.recv(source=rank, tag=STOP)
+        return outcomes
+
+    def _drained(self) -> bool:
+        for _ in self.arrived():
+            pass
+        return self.n_working == 0
+
+
+def picklable(error: BaseException | None) -> BaseException | None:
+    """Return `error`, or its text in a BlockError if it cannot travel."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever a foreign exception's pickling may raise
+        return BlockError(" ".join(f"{type(error).__name__}: {error}".split()))
+    return error
+
+
+def abort(comm: Any, error: BaseException) -> NoReturn:
+    """Say what happened and end the whole program."""
+    from mpi4py import MPI
+
+    text = " ".join(str(error).split()) or type(error).__name__
+    sys.stderr.write(f"mdio: {text} (rank {comm.rank} ends the program)\n")
+    sys.stderr.flush()
+    time.sleep(FORWARD_S)
+    # On other communicators MPICH 4.0.2 ends this rank alone, and the others wait for ever.
+    MPI.COMM_WORLD.Abort(1)
+    raise error  # not reached: Abort does not return
