@@ -1,0 +1,98 @@
+"""Conversions shared among ranks equal serial ones (run by test_convert_under_mpi.py)."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import mdio
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions
+from mdio.core.errors import OutputError, SourceError
+from mdio.parallel.executors import Serial
+from mdio.parallel.mpi_executor import MPIExecutor
+
+COMM = MPI.COMM_WORLD
+OUTPUTS = {
+    "a.zarr": {"chunk_frames": 5, "groups": {"ca": np.arange(7, 3000, 15)}},
+    "b.zarr": {"precision": "auto", "chunk_frames": 10},
+    "a.h5md": {"chunk_frames": 5, "groups": {"ca": np.arange(7, 3000, 15)}},
+    "b.h5md": {"compression": "gzip:1"},
+    "a.segments": {"segments": 5, "container": "dcd"},
+    "b.segments": {"segments": 90, "container": "ncdf"},
+    "c.segments": {"segments": 9, "container": "xtc", "step": 2},
+    "a.xtc": {},
+    "a.dcd": {},
+    "a.ncdf": {"start": 3, "stop": 4},
+    "a.trr": {},
+}
+VARYING = ("manifest", "zarr.json", "index")
+"""Files that hold a uuid or a date."""
+
+
+def convert(source, out, executor, **options):
+    conversion = executor.from_owner(lambda: prepare(source, out, ConversionOptions(**options)))
+    return conversion.run(executor)
+
+
+def contents(path):
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    named = {str(p.relative_to(path)): p for p in files}
+    return {
+        name: p.read_bytes()
+        for name, p in named.items()
+        if not any(word in p.name for word in VARYING)
+    }
+
+
+def same_frames(one, other):
+    a, b = mdio.open(one), mdio.open(other)
+    x, y = a.read(0, a.info.n_frames), b.read(0, b.info.n_frames)
+    return all(
+        np.array_equal(getattr(x, name), getattr(y, name))
+        for name in ("positions", "box", "time", "step")
+    )
+
+
+def check_equal_to_serial(source, folder):
+    for name, options in OUTPUTS.items():
+        out = folder / name
+        with MPIExecutor(COMM, to_all=False) as executor:
+            result = convert(source, out, executor, **options)
+        assert result.workers == COMM.size
+        if COMM.rank == 0:
+            with Serial() as serial:
+                convert(source, folder / f"serial-{name}", serial, **options)
+            assert mdio.verify(out).ok, name
+            assert same_frames(out, folder / f"serial-{name}"), name
+            if out.suffix != ".h5md":  # its manifest lies inside
+                assert contents(out) == contents(folder / f"serial-{name}"), name
+
+
+def check_errors_reach_all_ranks(source, bad, folder):
+    for what, out, kind in ((source, "a.zarr", OutputError), (bad, "bad.zarr", SourceError)):
+        try:
+            with MPIExecutor(COMM, to_all=False) as executor:
+                convert(what, folder / out, executor)
+        except kind as error:
+            assert out in str(error) or "bad.xtc" in str(error)
+        else:
+            raise AssertionError(f"no error for {out}")
+    COMM.Barrier()
+    assert not (folder / "bad.zarr").exists()
+    assert not [p for p in folder.iterdir() if p.name.endswith(".tmp")]
+
+
+def main():
+    source, bad = map(Path, sys.argv[1:3])
+    folder = COMM.bcast(Path(tempfile.mkdtemp(dir=sys.argv[3])) if COMM.rank == 0 else None)
+    check_equal_to_serial(source, folder)
+    check_errors_reach_all_ranks(source, bad, folder)
+    if COMM.rank == 0:
+        print(f"conversions equal on {COMM.size} ranks")
+
+
+if __name__ == "__main__":
+    main()

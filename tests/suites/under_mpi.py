@@ -1,0 +1,57 @@
+"""How tests start MPI programs."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKS = ROOT / "tests" / "mpi"
+
+
+def find_mpi():
+    """Return (mpiexec, python): those of .venv-mpi, or of this environment if it has MPI."""
+    ours = ROOT / ".venv-mpi"
+    if (ours / "installed").exists():
+        return str(ours / "bin" / "mpiexec"), str(ours / "bin" / "python")
+    mpiexec = shutil.which("mpiexec")
+    if mpiexec and find_spec("mpi4py"):
+        return mpiexec, sys.executable
+    return None
+
+
+MPI = find_mpi()
+needs_mpi = pytest.mark.skipif(
+    MPI is None and not os.environ.get("CI"), reason="no MPI here: make mpi installs it"
+)
+
+
+def start_under_mpi(n_ranks, *words):
+    """Start ``python WORDS`` on `n_ranks` ranks, in a process group of its own."""
+    mpiexec, python = MPI
+    return subprocess.Popen(
+        [mpiexec, "-n", str(n_ranks), python, *map(str, words)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def run_under_mpi(n_ranks, *words, timeout_s=120):
+    """Run ``python WORDS`` on `n_ranks` ranks; return (exit code, stdout, stderr)."""
+    process = start_under_mpi(n_ranks, *words)
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        pytest.fail(f"{words} on {n_ranks} ranks hangs:\n{out}\n{err}")
+    return process.returncode, out, err

@@ -1,0 +1,98 @@
+"""``mdio convert --mpi`` and ``mdio split --mpi`` on real ranks."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi, start_under_mpi
+
+import mdio
+
+pytestmark = needs_mpi
+CLI = ("-m", "mdio.cli.main")
+
+
+@pytest.fixture(scope="module")
+def bad(adk, tmp_path_factory):
+    """An XTC with damage in the last third."""
+    path = tmp_path_factory.mktemp("bad") / "bad.xtc"
+    data = bytearray(adk["xtc"].read_bytes())
+    start = len(data) * 2 // 3
+    data[start : start + 64] = b"\xff" * 64
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 7])
+def test_equal_to_serial(adk, bad, tmp_path, n_ranks):
+    code, out, err = run_under_mpi(
+        n_ranks, "-m", "mpi4py", CHECKS / "check_convert.py", adk["xtc"], bad, tmp_path
+    )
+    assert code == 0, out + err
+    assert f"conversions equal on {n_ranks} ranks" in out
+
+
+def test_command_line(adk, tmp_path):
+    out = tmp_path / "a.zarr"
+    words = ("convert", adk["xtc"], out, "--mpi", "--json", "--verify", "-s", adk["psf"])
+    code, text, err = run_under_mpi(3, *CLI, *words, "--group", "ca=name CA")
+    assert code == 0, err
+    report = json.loads(text)
+    assert (report["workers"], report["verify"]["ok"]) == (3, True)
+    assert dict(mdio.open(out).info.groups) == {"ca": 214}
+    code, text, err = run_under_mpi(2, *CLI, *words)
+    assert (code, text) == (1, "")
+    assert err.count("exists") == 1
+
+
+def test_a_damaged_frame_met_by_one_rank(bad, tmp_path):
+    code, out, err = run_under_mpi(4, *CLI, "convert", bad, tmp_path / "a.h5md", "--mpi")
+    assert (code, out) == (1, "")
+    assert err.count("bad.xtc") == 1 and "frame" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md"])
+def test_a_killed_rank_ends_the_job_and_the_former_output_stays(adk, tmp_path, target):
+    out = tmp_path / f"a.{target}"
+    mdio.convert(adk["dcd"], out, stop=5)
+    words = ("convert", *[adk["dcd"]] * 300, out, "--mpi", "--force")
+    process = start_under_mpi(3, *CLI, *words)
+    limit = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
+        time.sleep(0.01)
+    ranks = _children(process.pid)
+    begun = time.monotonic()
+    os.kill(max(ranks), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert time.monotonic() - begun < 30
+    assert process.returncode != 0
+    assert mdio.open(out).info.n_frames == 5
+    assert mdio.verify(out).ok
+
+
+def _children(pid):
+    """Return the processes that run mdio below `pid`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+            group = os.getpgid(int(path.parent.name))
+        except (OSError, ValueError):
+            continue
+        if b"mdio.cli.main" in words and b"-n" not in words and group != os.getpgid(0):
+            found.append(int(path.parent.name))
+    assert found
+    return [one for one in found if _is_below(one, pid)]
+
+
+def _is_below(one, ancestor):
+    while one > 1:
+        if one == ancestor:
+            return True
+        stat = Path(f"/proc/{one}/stat").read_text()
+        one = int(stat.rsplit(")", 1)[1].split()[1])
+    return False
