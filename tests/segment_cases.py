@@ -3,11 +3,16 @@
 import json
 import pickle
 import random
+import shutil
+import struct
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import MDAnalysis as mda
 import numpy as np
+from MDAnalysis.lib.formats.libmdaxdr import TRRFile, XTCFile
+from scipy.io import netcdf_file
 from suites.layout_reading import Oracle, oracle_from_mdanalysis
 
 from mdio.core.frames import FrameBlock, TrajectoryInfo
@@ -114,3 +119,30 @@ def silent_universe(*args: str, **kwargs: object) -> mda.Universe:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return mda.Universe(*args, **kwargs)
+
+
+def copy_of(path: str, folder: Path) -> Path:
+    """Copy a file of the tests' data, so that no index is left beside it."""
+    return Path(shutil.copy(path, folder / Path(path).name))
+
+
+def raw_frames(path: Path) -> list[bytes]:
+    """Find the bytes of each frame without mdio."""
+    data = path.read_bytes()
+    if path.suffix in (".xtc", ".trr"):
+        with {".xtc": XTCFile, ".trr": TRRFile}[path.suffix](str(path)) as file:
+            edges = [*file.offsets.tolist(), len(data)]
+        return [data[a:b] for a, b in pairwise(edges)]
+    if path.suffix == ".dcd":
+        records, at = [], 0
+        while at < len(data):
+            nbytes = struct.unpack_from("<i", data, at)[0] + 8
+            records.append(data[at : at + nbytes])
+            at += nbytes
+        has_cell = struct.unpack_from("<i", data, 4 + 44)[0]
+        each, frames = 3 + has_cell, records[3:]
+        return [b"".join(frames[i : i + each]) for i in range(0, len(frames), each)]
+    with netcdf_file(path, mmap=False) as file:
+        n_frames, nbytes = file.variables["time"].shape[0], file._recsize
+    begin = len(data) - n_frames * nbytes
+    return [data[begin + i * nbytes : begin + (i + 1) * nbytes] for i in range(n_frames)]

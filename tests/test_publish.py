@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from mdio.core.errors import OutputError
 from mdio.core.publish import leftovers, publish, temporary_for
 
