@@ -13,7 +13,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mdio.core.errors import BlockError
 from mdio.parallel.executors import Executor, item_error
@@ -94,7 +94,7 @@ class MPIExecutor(Executor):
         result, failure = outcome if self.is_owner else received  # the owner's own, not a copy
         if failure is not None:
             raise error or failure
-        return result  # type: ignore[no-any-return]
+        return cast(Result, result)
 
     def imap(
         self,
