@@ -12,6 +12,7 @@ from mdio._version import __version__
 from mdio.core.when_imported import when_imported
 
 if TYPE_CHECKING:
+    from mdio.analysis.backends import DaskBackend, MPIBackend
     from mdio.analysis.driver import analyze
     from mdio.analysis.kernels import RMSD, Dihedrals
     from mdio.converters.convert import convert
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
     from mdio.converters.verify import verify
     from mdio.core.frames import FrameBlock, TrajectoryInfo
     from mdio.layouts.chain import open_source as open
+    from mdio.parallel.dask_executor import DaskExecutor
     from mdio.parallel.executors import Processes, Serial
+    from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = [
     "RMSD",
+    "DaskBackend",
+    "DaskExecutor",
     "Dihedrals",
     "FrameBlock",
+    "MPIBackend",
+    "MPIExecutor",
     "Processes",
     "Serial",
     "TrajectoryInfo",
@@ -37,8 +44,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DaskBackend": "mdio.analysis.backends:DaskBackend",
+    "DaskExecutor": "mdio.parallel.dask_executor:DaskExecutor",
     "Dihedrals": "mdio.analysis.kernels:Dihedrals",
     "FrameBlock": "mdio.core.frames:FrameBlock",
+    "MPIBackend": "mdio.analysis.backends:MPIBackend",
+    "MPIExecutor": "mdio.parallel.mpi_executor:MPIExecutor",
     "Processes": "mdio.parallel.executors:Processes",
     "RMSD": "mdio.analysis.kernels:RMSD",
     "Serial": "mdio.parallel.executors:Serial",

@@ -2,7 +2,7 @@
 
 ``rms.RMSD(ca).run(backend=DaskBackend(client), unsupported_backend=True)``: every analysis that
 MDAnalysis can split runs on a dask.distributed cluster, where its own Dask backend only knows the
-processes of one machine.
+processes of one machine, or with ``MPIBackend(comm)`` on the ranks of an MPI program.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError
 from mdio.parallel.dask_executor import DaskExecutor
 from mdio.parallel.executors import Executor
+from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["DaskBackend", "ExecutorBackend"]
+__all__ = ["DaskBackend", "ExecutorBackend", "MPIBackend"]
 
 
 @dataclass(slots=True)
@@ -112,3 +113,38 @@ class DaskBackend(ExecutorBackend):
 
     def __init__(self, client: Any) -> None:
         super().__init__(DaskExecutor(client))
+
+
+class MPIBackend(BackendBase):  # type: ignore[misc]
+    """Runs the parts of an MDAnalysis analysis on the ranks of an MPI program.
+
+    All ranks make the same calls (SPMD), and all get the results: only these travel, never the
+    Universe.
+
+    Parameters
+    ----------
+    comm
+        An mpi4py intracommunicator.
+
+    Notes
+    -----
+    Pass it to ``run`` together with ``unsupported_backend=True``; give ``n_parts`` for more parts
+    than ranks.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self.comm = comm
+        super().__init__(n_workers=int(comm.size))
+
+    def apply(
+        self, func: Callable[[Any], Any], computations: Sequence[NDArray[np.int64]]
+    ) -> list[Any]:
+        """Return what each group of frames gives, in order, on all ranks; called by MDAnalysis.
+
+        Raises
+        ------
+        BlockError
+            The analysis failed in some part (on all ranks, with the same message).
+        """
+        with MPIExecutor(self.comm) as executor:
+            return list(executor.map(_Compute(func), computations, describe=_describe))

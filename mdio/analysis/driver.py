@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from functools import reduce
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -11,26 +10,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mdio.analysis.kernel import BlockFunction, Kernel, as_kernel
+from mdio.analysis.plan import Plan, Request, Trajectory
+from mdio.analysis.ranks import analyze_on_ranks
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.system import System, members
-from mdio.analysis.work import BlockResult, BlockWork, NumberedBlock
-from mdio.core.blocks import aligned_blocks, block_name
+from mdio.analysis.work import BlockResult, BlockWork, NumberedBlock, describe
 from mdio.core.errors import PlanError
 from mdio.core.timing import Stopwatch
-from mdio.layouts.base import Layout
-from mdio.layouts.chain import open_source
 from mdio.parallel.executors import Executor, Serial
+from mdio.parallel.gather import GATHERS, How
+from mdio.parallel.mpi_executor import MPIExecutor
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
 __all__ = ["analyze"]
 
-WITH_GROUPS = ("h5md", "zarr")
-"""Layouts that may hold atom groups besides the full system."""
-
-Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
+Progress = Callable[[int, int], None]
 
 
 def analyze(
@@ -46,7 +42,8 @@ def analyze(
     stop: int | None = None,
     step: int | None = None,
     reducer: Reducer | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    gather: How = "blocking",
+    progress: Progress | None = None,
 ) -> AnalysisResult:
     """Compute a kernel over the frames of a trajectory.
 
@@ -64,20 +61,26 @@ def analyze(
     group
         Read this stored atom group instead of the full system.
     executor
-        `Serial` by default.
+        `Serial` by default. With `MPIExecutor(comm)` all ranks make this call; only rank 0 looks
+        at topology and trajectory beforehand, and the others open just the files that their blocks
+        lie in.
     blocks_per_worker
         More than one evens out workers of unequal speed.
     start, stop, step
         Frames, as a Python slice with a positive step.
     reducer
         How rows become the result, instead of the kernel's own way.
+    gather
+        How ranks bring their rows together (`mdio.parallel.gather`); without MPI it has no effect.
     progress
         Called with (frames, decoded bytes) as blocks are done (serially, as reads are).
 
     Returns
     -------
     AnalysisResult
-        With frames in order, whatever the executor and the number of blocks.
+        With frames in order, whatever the executor and the number of blocks. Under MPI all ranks
+        have it, or with ``MPIExecutor(comm, to_all=False)`` rank 0; the arrays of the other ranks
+        are then empty.
 
     Raises
     ------
@@ -91,84 +94,52 @@ def analyze(
     chosen = as_kernel(kernel, select)
     if blocks_per_worker < 1:
         raise PlanError(f"{blocks_per_worker} blocks per worker asked for; give 1 or more")
+    if gather not in GATHERS:
+        raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     run_in = executor if executor is not None else Serial()
-    layout = _open(trajectory, group, chosen.fields)  # imports what reads it; opens no frame yet
-    watch = Stopwatch()
-    is_ours = layout is not trajectory
+    n_blocks = run_in.n_workers * blocks_per_worker
+    request = Request(trajectory, chosen, top, group, start, stop, step, reducer, n_blocks)
+    if isinstance(run_in, MPIExecutor):
+        return analyze_on_ranks(request, run_in, gather, progress)
+    plan = request.plan()
     try:
-        frames = _frames(layout, start, stop, step)
-        edges = layout.boundaries()
-        opened_s = watch.lap()
-        prepared = chosen.prepare(System(layout, top, group))
-        if reducer is not None:
-            prepared = replace(prepared, reducer=reducer)
-        prepare_s = watch.lap()
-        blocks = aligned_blocks(edges, frames, run_in.n_workers * blocks_per_worker)
-        here = isinstance(run_in, Serial)  # then progress need not wait for whole blocks
-        work = BlockWork(layout, prepared, opened_s, progress if here else None)
-        results = _gather(run_in, work, blocks, None if here else progress)
-        state = reduce(prepared.reducer.merge, (result.state for result in results))
-        values = prepared.reducer.finish(state)
-        return AnalysisResult(
-            frame=np.arange(frames.start, frames.stop, frames.step, dtype=np.int64),
-            time=np.concatenate([result.time for result in results]),
-            values=values,
-            timings=[result.timing for result in results],
-            seconds=opened_s + watch.lap(),
-            executor=run_in.name,
-            workers=run_in.n_workers,
-            prepare_s=prepare_s,
-            labels=prepared.labels,
-            per_frame=isinstance(prepared.reducer, Stack),
-        )
+        return _analyze(plan, run_in, progress)
     finally:
-        if is_ours:
-            layout.close()
+        if plan.is_ours:
+            plan.layout.close()
 
 
-def _open(trajectory: Trajectory, group: str | None, fields: tuple[str, ...]) -> Layout:
-    if isinstance(trajectory, Layout):
-        if group is not None and trajectory.options.get("group") != group:
-            raise PlanError(f"{trajectory.path}: open the layout with group={group!r} instead")
-        return trajectory
-    if not isinstance(trajectory, str | PathLike) and not len(trajectory):
-        raise PlanError("no trajectory is given; name one at least")
-    options = {} if group is None else {"group": group}
-    layout = open_source(trajectory, fields=fields, **options)
-    for member in members(layout):
-        if group is not None and member.name not in WITH_GROUPS:
-            raise PlanError(
-                f"{member.path}: a trajectory of layout {member.name} has no stored groups; "
-                f"leave out group {group!r} and select atoms instead"
-            )
-    return layout
-
-
-def _frames(layout: Layout, start: int | None, stop: int | None, step: int | None) -> range:
-    if step is not None and step < 1:
-        raise PlanError(f"the step is {step}; give 1 or more")
-    n_frames = layout.info.n_frames
-    frames = range(*slice(start, stop, step).indices(n_frames))
-    if not frames:
-        raise PlanError(
-            f"{layout.path}: no frame of {n_frames} is left by start {start}, stop {stop}, "
-            f"step {step}; widen the range"
-        )
-    return frames
+def _analyze(plan: Plan, executor: Executor, progress: Progress | None) -> AnalysisResult:
+    watch = Stopwatch()
+    here = isinstance(executor, Serial)  # then progress need not wait for whole blocks
+    if here:
+        work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
+    else:
+        work = BlockWork(plan.for_workers().layout, plan.prepared)
+    results = _gather(executor, work, plan.blocks, None if here else progress)
+    reducer = plan.prepared.reducer
+    values = reducer.finish(reduce(reducer.merge, (result.state for result in results)))
+    frames = plan.frames
+    return AnalysisResult(
+        frame=np.arange(frames.start, frames.stop, frames.step, dtype=np.int64),
+        time=np.concatenate([result.time for result in results]),
+        values=values,
+        timings=[result.timing for result in results],
+        seconds=plan.opened_s + watch.lap(),
+        executor=executor.name,
+        workers=executor.n_workers,
+        prepare_s=plan.prepare_s,
+        labels=plan.prepared.labels,
+        per_frame=isinstance(reducer, Stack),
+        tasks=list(getattr(executor, "tasks", ())),
+    )
 
 
 def _gather(
-    executor: Executor,
-    work: BlockWork,
-    blocks: list[range],
-    progress: Callable[[int, int], None] | None,
+    executor: Executor, work: BlockWork, blocks: list[range], progress: Progress | None
 ) -> list[BlockResult]:
     """Return the results of all blocks in their order."""
     results: dict[int, BlockResult] = {}
-
-    def describe(item: NumberedBlock) -> str:
-        return f"block {item[0]} ({block_name(item[1])})"
-
     items: Iterable[NumberedBlock] = enumerate(blocks)
     for number, result in executor.imap(work, items, describe=describe):
         result.timing.gathered()

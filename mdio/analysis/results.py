@@ -13,9 +13,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.analysis.timings import record
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.publish import publish
-from mdio.core.timing import BlockTiming, summary
+from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
 
 __all__ = ["RESULT_SUFFIXES", "AnalysisResult", "check_output"]
 
@@ -45,6 +46,16 @@ class AnalysisResult:
     """Names of the columns of `values`, where they have any."""
     per_frame: bool = True
     """Whether `values` has one row a frame."""
+    ranks: list[WorkerTiming] = field(default_factory=list)
+    """Of each worker; under MPI also of ranks without any block."""
+    gather: str | None = None
+    """How ranks brought their rows together, under MPI."""
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    """With Dask: which worker had which block when; see `mdio.analysis.timings`."""
+
+    def __post_init__(self) -> None:
+        if not self.ranks:
+            self.ranks = per_worker(self.timings)
 
     @property
     def n_frames(self) -> int:
@@ -57,9 +68,10 @@ class AnalysisResult:
             "n_frames": self.n_frames,
             "seconds": self.seconds,
             "prepare_s": self.prepare_s,
-            **summary(self.timings),
+            **summary(self.ranks),
             "workers": self.workers,
             "executor": self.executor,
+            "gather": self.gather,
             "blocks": len(self.timings),
         }
 
@@ -107,16 +119,15 @@ class AnalysisResult:
             file.write((",".join(map(repr, line)) + "\n").encode())
 
     def save_timings(self, path: str | PathLike[str]) -> None:
-        """Write the summary and the times of every block as JSON.
+        """Write where the time went, as JSON; `mdio.analysis.timings` says what is in it.
 
         Raises
         ------
         OutputError
             It cannot be written.
         """
-        record = self.to_json() | {"timings": [timing.to_json() for timing in self.timings]}
         with publish(check_output(path), force=True) as temporary:
-            temporary.write_text(json.dumps(record, indent=1) + "\n")
+            temporary.write_text(json.dumps(record(self), indent=1) + "\n")
 
 
 def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Path:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from mdio.analysis.kernel import Prepared, check_rows
 from mdio.analysis.reducers import State
-from mdio.core.blocks import sub_blocks
+from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.frames import FrameBlock
 from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.layouts.base import Layout
 
-__all__ = ["BlockResult", "BlockWork", "NumberedBlock"]
+__all__ = ["BlockResult", "BlockWork", "NumberedBlock", "describe"]
 
 READ_NBYTES = 4 << 20
 """Decoded bytes of whole frames that one read may span: few enough to stay in the cores' caches
@@ -26,6 +26,11 @@ DENSE_STEP = 2
 """Up to this step (or the frames of a chunk, if more), frames in between are read and dropped."""
 
 NumberedBlock = tuple[int, range]
+
+
+def describe(item: NumberedBlock) -> str:
+    """Return how messages call a block."""
+    return f"block {item[0]} ({block_name(item[1])})"
 
 
 @dataclass(slots=True)

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["BlockTiming", "Stopwatch", "summary"]
+__all__ = ["BlockTiming", "Stopwatch", "WorkerTiming", "per_worker", "summary", "worker_name"]
 
 
-def _worker_name() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+def worker_name() -> str:
+    """Return host and process, and the thread if it is not the main one (as in Dask's workers)."""
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    if threading.current_thread() is threading.main_thread():
+        return name
+    return f"{name}:{threading.get_native_id()}"
 
 
 class Stopwatch:
@@ -35,8 +40,68 @@ class Stopwatch:
         return now - last
 
 
+PAPER_NAMES = {
+    "t_open_s": "t_opening_trajectory_s",
+    "t_io_s": "t_IO_s",
+    "t_comp_s": "t_comp_s",
+    "t_end_loop_s": "t_end_loop_s",
+    "t_all_frame_s": "t_all_frame_s",
+    "t_rmsd_s": "t_RMSD_s",
+    "t_comm_s": "t_comm_s",
+    "t_overhead1_s": "t_overhead1_s",
+    "t_overhead2_s": "t_overhead2_s",
+    "t_total_s": "t_N_s",
+}
+"""What the papers' Table 1 calls each time (with the unit behind it)."""
+
+ADDED = (
+    "n_frames",
+    "t_open_s",
+    "t_io_s",
+    "t_comp_s",
+    "t_end_loop_s",
+    "t_all_frame_s",
+    "t_rmsd_s",
+    "t_comm_s",
+    "nbytes_read",
+)
+"""What a worker has as the sum over its blocks."""
+
+
+class _Derived:
+    """The times that follow from others."""
+
+    __slots__ = ()
+    t_open_s: float
+    t_io_s: float
+    t_comp_s: float
+    t_end_loop_s: float
+    t_all_frame_s: float
+    t_rmsd_s: float
+    t_comm_s: float
+
+    @property
+    def t_overhead1_s(self) -> float:
+        """What the loop spends on neither reading nor computing."""
+        return self.t_all_frame_s - self.t_io_s - self.t_comp_s - self.t_end_loop_s
+
+    @property
+    def t_overhead2_s(self) -> float:
+        """What the block function spends outside of the loop and of opening."""
+        return self.t_rmsd_s - self.t_all_frame_s - self.t_open_s
+
+    @property
+    def t_total_s(self) -> float:
+        """All of it, the papers' t_N: t_rmsd + t_comm."""
+        return self.t_rmsd_s + self.t_comm_s
+
+    def table1(self) -> dict[str, float]:
+        """Return all times, derived ones too, by the papers' names."""
+        return {paper: getattr(self, name) for name, paper in PAPER_NAMES.items()}
+
+
 @dataclass(slots=True)
-class BlockTiming:
+class BlockTiming(_Derived):
     """The times of one block in one worker, in seconds."""
 
     block: int
@@ -45,8 +110,10 @@ class BlockTiming:
     stop: int
     step: int
     n_frames: int
-    worker: str = field(default_factory=_worker_name)
+    worker: str = field(default_factory=worker_name)
     """Host and process."""
+    rank: int | None = None
+    """Under MPI."""
     began_unix_s: float = field(default_factory=time.time)
     """When the worker took the block up, on the worker's clock."""
     t_open_s: float = 0.0
@@ -62,24 +129,12 @@ class BlockTiming:
     t_rmsd_s: float = 0.0
     """The whole block function, t5 - t4, whatever it computes."""
     t_comm_s: float = 0.0
-    """From the end of the block function until its result is where all are gathered, t6 - t5."""
+    """From the end of the block function until its result is where all are gathered, t6 - t5.
+
+    Under MPI the ranks gather once, and the last block of each rank has all of it.
+    """
     nbytes_read: int = 0
     """Decoded bytes that reading gave."""
-
-    @property
-    def t_overhead1_s(self) -> float:
-        """What the loop spends on neither reading nor computing."""
-        return self.t_all_frame_s - self.t_io_s - self.t_comp_s - self.t_end_loop_s
-
-    @property
-    def t_overhead2_s(self) -> float:
-        """What the block function spends outside of the loop and of opening."""
-        return self.t_rmsd_s - self.t_all_frame_s - self.t_open_s
-
-    @property
-    def t_total_s(self) -> float:
-        """All of it: t_rmsd + t_comm."""
-        return self.t_rmsd_s + self.t_comm_s
 
     def gathered(self) -> None:
         """Note that the result has arrived; called where all results are gathered.
@@ -91,35 +146,104 @@ class BlockTiming:
         self.t_comm_s = max(0.0, time.time() - sent_unix_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all times as plain values, the derived ones too."""
-        derived = ("t_overhead1_s", "t_overhead2_s", "t_total_s")
-        return asdict(self) | {name: getattr(self, name) for name in derived}
+        """Return all as plain values, the times by the papers' names."""
+        plain = {name: value for name, value in asdict(self).items() if name not in PAPER_NAMES}
+        return plain | self.table1()
+
+
+@dataclass(slots=True)
+class WorkerTiming(_Derived):
+    """The times of one worker or rank, summed over its blocks, in seconds."""
+
+    worker: str
+    rank: int | None = None
+    n_blocks: int = 0
+    n_frames: int = 0
+    t_open_s: float = 0.0
+    t_io_s: float = 0.0
+    t_comp_s: float = 0.0
+    t_end_loop_s: float = 0.0
+    t_all_frame_s: float = 0.0
+    t_rmsd_s: float = 0.0
+    t_comm_s: float = 0.0
+    t_wait_s: float = 0.0
+    """Of t_comm: under MPI, from the end of this rank's last block until all ranks had done
+    theirs."""
+    t_put_s: float = 0.0
+    """Of t_comm: one-sided, making the global array and putting this rank's rows (t6 - t5)."""
+    t_get_s: float = 0.0
+    """Of t_comm: one-sided, getting the whole (t7 - t6; rank 0)."""
+    nbytes_read: int = 0
+
+    @property
+    def t_own_s(self) -> float:
+        """What this worker itself took: t_N without the wait for others."""
+        return self.t_total_s - self.t_wait_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all as plain values, the times by the papers' names, and their ratios."""
+        plain = {name: value for name, value in asdict(self).items() if name not in PAPER_NAMES}
+        frames = max(1, self.n_frames)
+        per_frame = {
+            "t_comp_per_frame_s": self.t_comp_s / frames,
+            "t_IO_per_frame_s": self.t_io_s / frames,
+        }
+        return (
+            plain
+            | self.table1()
+            | per_frame
+            | {
+                "ratio_comp_io": _ratio(self.t_comp_s, self.t_io_s),
+                "ratio_comp_comm": _ratio(self.t_comp_s, self.t_comm_s),
+            }
+        )
+
+
+def _ratio(above: float, below: float) -> float | None:
+    return above / below if below > 0 else None
+
+
+def per_worker(timings: Sequence[BlockTiming]) -> list[WorkerTiming]:
+    """Return the sums over each worker's blocks, in order of rank, else of first block."""
+    found: dict[str, WorkerTiming] = {}
+    for timing in timings:
+        worker = found.setdefault(timing.worker, WorkerTiming(timing.worker, timing.rank))
+        worker.n_blocks += 1
+        for name in ADDED:
+            setattr(worker, name, getattr(worker, name) + getattr(timing, name))
+    return sorted(found.values(), key=lambda worker: -1 if worker.rank is None else worker.rank)
 
 
 SUMMED = ("t_open_s", "t_io_s", "t_comp_s", "t_comm_s")
 
 
-def summary(timings: Sequence[BlockTiming]) -> dict[str, Any]:
+def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
     """Return what the workers' times come to.
+
+    Parameters
+    ----------
+    timings
+        Of blocks, or already of workers.
 
     Returns
     -------
     dict
         ``t_open_s``, ``t_io_s``, ``t_comp_s``, ``t_comm_s``: sums over all workers; each also as
         ``t_*_max_s``, that of the worker with most of it; ``t_total_max_s``, the papers' t_total
-        (the longest sum of a worker's blocks); ``ratio_comp_io`` = t_comp / t_IO (None without
-        reading); ``workers``: how many took part; ``nbytes_read``.
+        (the longest sum of a worker's blocks); ``ratio_comp_io`` = t_comp / t_IO and
+        ``ratio_comp_comm`` = t_comp / t_comm (None where the divisor is 0); ``workers``: how many
+        took part; ``nbytes_read``.
     """
-    by_worker: dict[str, list[BlockTiming]] = {}
-    for timing in timings:
-        by_worker.setdefault(timing.worker, []).append(timing)
+    workers = [timing for timing in timings if isinstance(timing, WorkerTiming)]
+    workers += per_worker([timing for timing in timings if isinstance(timing, BlockTiming)])
     found: dict[str, Any] = {}
     for name in (*SUMMED, "t_total_s"):
-        sums = [sum(getattr(t, name) for t in blocks) for blocks in by_worker.values()]
+        sums = [getattr(worker, name) for worker in workers]
         if name in SUMMED:
             found[name] = sum(sums)
         found[f"{name.removesuffix('_s')}_max_s"] = max(sums, default=0.0)
-    found["ratio_comp_io"] = found["t_comp_s"] / found["t_io_s"] if found["t_io_s"] > 0 else None
-    found["workers"] = len(by_worker)
-    found["nbytes_read"] = sum(t.nbytes_read for t in timings)
+    found["ratio_comp_io"] = _ratio(found["t_comp_s"], found["t_io_s"])
+    found["ratio_comp_comm"] = _ratio(found["t_comp_s"], found["t_comm_s"])
+    found["workers"] = len(workers)
+    found["nbytes_read"] = sum(worker.nbytes_read for worker in workers)
     return found

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from mdio.core.errors import BlockError, MissingExtraError, PlanError
+from mdio.parallel.dask_tasks import TaskStream
 from mdio.parallel.executors import Executor, available_cores, item_error
 
 __all__ = ["DaskExecutor"]
@@ -66,6 +67,8 @@ class DaskExecutor(Executor):
         self._client = client
         self._owns_client = client is None
         self._n_wanted = n_workers or available_cores()
+        self.tasks: list[dict[str, Any]] = []
+        """Of the last `imap` that came to its end: which worker had which item when."""
 
     @classmethod
     def at(cls, address: str) -> DaskExecutor:
@@ -121,14 +124,17 @@ class DaskExecutor(Executor):
         source = enumerate(items)
         under_way: dict[Any, tuple[int, Item]] = {}
         patience = _Patience(client)
+        stream = TaskStream(client, token)
         try:
             while True:
                 for number, item in source:
-                    future = client.submit(_call, token, payload, item, pure=False)
+                    key = f"{stream.prefix}{number}"
+                    future = client.submit(_call, token, payload, item, key=key, pure=False)
                     under_way[future] = number, item
                     if len(under_way) >= self.n_workers + 2:
                         break
                 if not under_way:
+                    self.tasks = stream.tasks()
                     return
                 with contextlib.suppress(TimeoutError):
                     wait(list(under_way), timeout=1.0, return_when="FIRST_COMPLETED")

@@ -1,0 +1,198 @@
+"""The block driver on ranks equals the serial one (run by test_analysis_mpi.py, on some ranks).
+
+Only rank 0 imports MDAnalysis, as in earnest: that is most of what a small run costs.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import mdio
+from mdio.analysis.kernels import RMSF, UserKernel
+from mdio.analysis.reducers import Histogram, Mean
+from mdio.analysis.timings import record
+from mdio.core.errors import BlockError, PlanError, SourceError
+from mdio.layouts.segments import SegmentsLayout
+from mdio.parallel.gather import GATHERS
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+TOP, FOLDER = sys.argv[1], Path(sys.argv[2])
+DCD, SEGMENTS = FOLDER / "adk.dcd", FOLDER / "adk.segments"
+CA = "protein and name CA"
+
+
+def serial(trajectory=DCD, **arguments):
+    """Return the serial result, computed on rank 0, on all ranks."""
+    result = mdio.analyze(trajectory, **arguments) if RANK == 0 else None
+    return COMM.bcast((result.frame, result.time, result.values) if RANK == 0 else None)
+
+
+def same(result, want, exact=True):
+    for got, expected in zip((result.frame, result.time, result.values), want, strict=True):
+        assert got.dtype == expected.dtype
+        if exact:
+            assert np.array_equal(got, expected)
+        else:
+            np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
+
+
+def check_every_gather_gives_the_serial_result():
+    ca = {"kernel": mdio.RMSD(select=CA), "top": TOP}
+    want = serial(**ca)
+    with mdio.MPIExecutor(COMM) as executor:
+        for gather in GATHERS:
+            for blocks in (1, 3) if SIZE < 4 else (2,):
+                got = mdio.analyze(
+                    DCD, **ca, executor=executor, gather=gather, blocks_per_worker=blocks
+                )
+                same(got, want)
+                assert (got.gather, got.workers, got.executor) == (gather, SIZE, "mpi")
+                assert len(got.timings) == min(98, SIZE * blocks)
+                assert [t.block for t in got.timings] == list(range(len(got.timings)))
+
+
+def check_timings():
+    with mdio.MPIExecutor(COMM) as executor:
+        got = mdio.analyze(
+            DCD, kernel=mdio.RMSD(), executor=executor, gather="one-sided", blocks_per_worker=2
+        )
+    assert [worker.rank for worker in got.ranks] == list(range(SIZE))
+    assert sum(worker.n_frames for worker in got.ranks) == 98
+    assert sum(worker.n_blocks for worker in got.ranks) == len(got.timings)
+    for worker in got.ranks:
+        mine = [timing for timing in got.timings if timing.rank == worker.rank]
+        assert {timing.worker for timing in mine} == {worker.worker}
+        for name in ("t_open_s", "t_io_s", "t_comp_s", "t_rmsd_s", "t_comm_s", "nbytes_read"):
+            total = sum(getattr(timing, name) for timing in mine)
+            assert abs(total - getattr(worker, name)) < 1e-9, name
+        assert [timing.t_open_s > 0 for timing in mine] == [True] + [False] * (len(mine) - 1)
+        assert min(worker.t_wait_s, worker.t_put_s, worker.t_get_s) >= 0
+        assert worker.t_wait_s + worker.t_put_s + worker.t_get_s <= worker.t_comm_s
+        assert worker.t_put_s > 0
+        assert min(worker.t_overhead1_s, worker.t_overhead2_s) > -1e-6
+    assert record(got)["t_total_s"] == max(worker.t_total_s for worker in got.ranks)
+
+
+def check_rows_of_other_shapes_and_types():
+    def corners(block):
+        return (block.positions[:, ::1000] * 100).astype(np.int32)
+
+    for step in (None, 5) if SIZE < 4 else (5,):
+        want = serial(kernel=corners, step=step)
+        with mdio.MPIExecutor(COMM) as executor:
+            for gather in GATHERS:
+                same(
+                    mdio.analyze(DCD, kernel=corners, executor=executor, gather=gather, step=step),
+                    want,
+                )
+
+
+def check_reducers():
+    for kernel, reducer, exact in (
+        (RMSF(), None, False),
+        (mdio.RMSD(), Mean(), False),
+        (UserKernel(lambda block: block.positions[:, :, 0]), Histogram([-20, 0, 3, 50]), True),
+    ):
+        want = serial(kernel=kernel, reducer=reducer)
+        with mdio.MPIExecutor(COMM) as executor:
+            got = mdio.analyze(DCD, kernel=kernel, reducer=reducer, executor=executor)
+        same(got, want, exact)
+        assert not got.per_frame
+
+
+def check_more_ranks_than_frames():
+    want = serial(kernel=mdio.RMSD(), start=10, stop=12)
+    with mdio.MPIExecutor(COMM) as executor:
+        for gather in GATHERS:
+            got = mdio.analyze(
+                DCD, kernel=mdio.RMSD(), executor=executor, gather=gather, start=10, stop=12
+            )
+            same(got, want)
+            assert len(got.ranks) == SIZE
+            assert sum(worker.n_blocks == 0 for worker in got.ranks) == max(0, SIZE - 2)
+
+
+def check_only_rank_0_has_the_result():
+    with mdio.MPIExecutor(COMM, to_all=False) as executor:
+        got = mdio.analyze(DCD, kernel=mdio.RMSD(), executor=executor)
+    assert got.n_frames == len(got.values) == (98 if RANK == 0 else 0)
+
+
+def check_ranks_open_what_they_read():
+    opened = set()
+    original = SegmentsLayout._segment
+
+    def spy(self, number):
+        opened.add((self.path.name, number))
+        return original(self, number)
+
+    one = serial(SEGMENTS, kernel=mdio.RMSD())
+    chain = [SEGMENTS, FOLDER / "more.segments"]
+    both = serial(chain, kernel=mdio.RMSD())
+    SegmentsLayout._segment = spy
+    try:
+        for trajectory, want, n_files in ((SEGMENTS, one, 14), (chain, both, 21)):
+            opened.clear()
+            with mdio.MPIExecutor(COMM) as executor:
+                got = mdio.analyze(trajectory, kernel=mdio.RMSD(), executor=executor)
+            same(got, want)
+            mine = sum(timing.n_frames for timing in got.timings if timing.rank == RANK)
+            assert mine > 0
+            if RANK > 0:
+                assert len(opened) == mine // 7 <= n_files // SIZE + 1, (opened, mine)
+    finally:
+        SegmentsLayout._segment = original
+
+
+def check_failures_are_everybodys():
+    def fails(block):
+        if block.time[-1] > 95:
+            raise ZeroDivisionError("no such angle")
+        return block.time
+
+    def uneven(block):
+        return np.zeros((block.n_frames, 2 + (RANK == SIZE - 1)))
+
+    def no_rows(block):
+        return 1.0
+
+    with mdio.MPIExecutor(COMM) as executor:
+        for kernel, kind, says in (
+            (fails, BlockError, f"block {SIZE - 1} (frames "),
+            (no_rows, BlockError, "one row a frame"),
+            (uneven, BlockError, "different shapes") if SIZE > 1 else (no_rows, BlockError, "row"),
+            (mdio.RMSD(select="name NONE"), PlanError, "no atom"),
+            (mdio.RMSD(select="name CA"), SourceError, "4187"),
+        ):
+            top = TOP if kind is not SourceError else FOLDER / "none.psf"
+            try:
+                mdio.analyze(DCD, kernel=kernel, top=top, executor=executor)
+            except (BlockError, PlanError, SourceError) as error:
+                messages = COMM.allgather(str(error))
+                assert len(set(messages)) == 1, messages
+                assert kind is SourceError or (isinstance(error, kind) and says in str(error))
+            else:
+                raise AssertionError("nobody raised")
+        same(mdio.analyze(DCD, kernel=mdio.RMSD(), executor=executor), serial(kernel=mdio.RMSD()))
+
+
+def check_a_wrong_gather():
+    try:
+        with mdio.MPIExecutor(COMM) as executor:
+            mdio.analyze(DCD, kernel=mdio.RMSD(), executor=executor, gather="by post")
+    except PlanError as error:
+        assert "blocking, nonblocking, one-sided" in str(error)
+    else:
+        raise AssertionError("took it")
+
+
+if __name__ == "__main__":
+    checks = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
+    for check in checks:
+        check()
+        COMM.Barrier()
+    if RANK == 0:
+        print(f"{len(checks)} checks passed on {SIZE} ranks")
