@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 
 from mdio.advisor.behaviour import io_family
 from mdio.advisor.profile import Profile, Task
@@ -52,14 +52,26 @@ def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
         (row for row in rows if row.t_open_mean_s and row.layout != "segments-chainreader"),
         lambda row: row.t_open_mean_s or 0.0,
     )
+    alone = [row for row in rows if row.n_ranks == 1]
+    rest = {
+        family: max(0.0, median(_rest(row) for row in alone if io_family(row.layout) == family))
+        for family in {io_family(row.layout) for row in alone}
+    }
     fixed, repeat = _compute(rows, task.t_comp_fixed_s / task.t_comp_repeat_s)
     return replace(
         task,
         t_io_s=_completed(io, task.t_io_s),
         t_open_s=_completed(opens, task.t_open_s),
+        t_rest_s={name: rest.get(name, 0.0) for name in task.t_rest_s},
         t_comp_fixed_s=fixed,
         t_comp_repeat_s=repeat,
     )
+
+
+def _rest(row: TimingRow) -> float:
+    """Return the seconds of a row that its parts do not tell."""
+    parts = (row.t_comp_mean_s, row.t_io_mean_s, row.t_open_mean_s, row.t_comm_mean_s)
+    return row.t_total_max_s - sum(part or 0.0 for part in parts)
 
 
 def _read_factor(row: TimingRow, base: Profile) -> float:
@@ -67,9 +79,7 @@ def _read_factor(row: TimingRow, base: Profile) -> float:
         return 1.0
     cores = base.cores_per_node
     full = (min(row.n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 1.0
-    chained = row.layout == "segments-chainreader"
-    factor = base.storage.chain_read_factor if chained else 1.0
-    return factor * (1 + base.node_slowdown * full)
+    return base.storage.read_factor[row.layout] * (1 + base.node_slowdown * full)
 
 
 def _fewest(rows: Iterable[TimingRow]) -> list[TimingRow]:

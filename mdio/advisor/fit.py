@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.advisor.anchors import guess_cores, measured_task, rates_reached
-from mdio.advisor.behaviour import GATHERS, LAYOUTS, PAIRS, io_family
+from mdio.advisor.behaviour import GATHERS, LAYOUTS, PAIRS
 from mdio.advisor.model import predict, reference_workload
 from mdio.advisor.profile import Gather, Noise, Profile, load_profile
 from mdio.advisor.timings import TimingRow
@@ -31,6 +31,12 @@ __all__ = ["Residual", "fit_profile", "residuals"]
 
 ROW_SCATTER = 0.07
 """Relative error of a row that repeats would not tell, added to the measured one."""
+
+LEAST_SLOWDOWN = 0.03
+"""Slow-down of a full node that a new machine is supposed to have, if the known one has less."""
+
+COMPUTE_SCATTER, READ_SCATTER, OPEN_SCATTER = 0.2, 0.15, 0.4
+"""How far the mean parts of a row, which matter less than its total, may be off."""
 
 SHRINK = 0.5
 """How far the noise of a layout and gather moves, on a new machine, to the gather's mean: how much
@@ -63,17 +69,19 @@ class _Factors:
 def _factors(loose: bool) -> _Factors:
     """Return what is fitted: few known values make widths `loose`."""
     widths: dict[str, float] = {
-        "node_slowdown": 0.7,
+        "node_slowdown": 1.0,
         "compute noise": 0.5,
         "io noise": 0.6,
-        **{f"io noise {layout}/{gather}": 0.4 for layout, gather in PAIRS},
+        **{f"io noise {layout}/{gather}": 0.6 for layout, gather in PAIRS},
         "locks": 0.7,
         "lock_s": 0.3,
         "lock_gather_s": 0.3,
         "client_lock_s": 0.5,
         "open_file_s": 0.4,
         "metadata": 0.5,
-        "chain_read": 0.4,
+        **{f"read {layout}": 0.15 for layout in LAYOUTS if layout != "xtc-shared"},
+        "storage limit": 0.7,
+        "file limit": 0.7,
         **{f"gather {kind}": 0.5 for kind in GATHERS},
     }
     scale = 2.0 if loose else 1.0
@@ -93,7 +101,12 @@ def _apply(base: Profile, factor: Mapping[str, float]) -> Profile:
             client_lock_s=storage.client_lock_s * factor["locks"] * factor["client_lock_s"],
             open_file_s=storage.open_file_s * factor["open_file_s"],
             metadata_ops_per_s=storage.metadata_ops_per_s / factor["metadata"],
-            chain_read_factor=1 + (storage.chain_read_factor - 1) * factor["chain_read"],
+            read_factor={
+                layout: value * factor.get(f"read {layout}", 1.0)
+                for layout, value in storage.read_factor.items()
+            },
+            aggregate_bytes_per_s=storage.aggregate_bytes_per_s * factor["storage limit"],
+            stripe_bytes_per_s=storage.stripe_bytes_per_s * factor["file limit"],
         ),
         noise=replace(
             noise,
@@ -148,7 +161,7 @@ def fit_profile(
     if not rows:
         raise PlanError("no measured row to fit a profile to")
     known = base or load_profile("comet")
-    start = _start(rows, known, cores_per_node, name, source, carried=base is None)
+    start = _start(rows, known, cores_per_node, name, source, carried=not loose)
     factors = _factors(loose)
     from scipy.optimize import least_squares
 
@@ -158,7 +171,7 @@ def fit_profile(
 
     found = least_squares(cost, np.zeros(len(factors.names)), method="trf", bounds=(-6.0, 6.0))
     fitted = _apply(start, dict(zip(factors.names, np.exp(found.x).tolist(), strict=True)))
-    return _with_scatter(fitted, rows, known.noise if base is None else None)
+    return _with_scatter(fitted, rows, None if loose else known.noise)
 
 
 def _start(
@@ -194,6 +207,7 @@ def _start(
         name=name,
         source=source,
         cores_per_node=cores,
+        node_slowdown=max(known.node_slowdown, LEAST_SLOWDOWN) if carried else known.node_slowdown,
         task=task,
         storage=storage,
         noise=_shrunk(known.noise) if carried else known.noise,
@@ -217,28 +231,24 @@ def _shrunk(noise: Noise) -> Noise:
 def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
     """Return what is wrong in the trial, in units of what one may expect to be wrong."""
     errors: list[float] = []
-    task, cores = trial.task, trial.cores_per_node
     for row in rows:
         workload = reference_workload(trial, row.layout, row.workload_x)
         guess = predict(trial, row.layout, row.gather, row.n_ranks, workload)
-        measured = (row.t_total_std_s or 0.0) / row.t_total_max_s
-        scatter = math.hypot(ROW_SCATTER, min(measured, 1.0))
-        errors.append(math.log(guess.t_total_s / row.t_total_max_s) / scatter)
+        repeats = min((row.t_total_std_s or 0.0) / row.t_total_max_s, 1.0)
+        errors.append(_miss(guess.t_total_s, row.t_total_max_s, ROW_SCATTER, repeats))
         if row.n_ranks == 1:
             continue
-        comp = row.t_comp_mean_s * row.n_ranks / task.t_comp_s(row.workload_x)
-        full = (min(row.n_ranks, cores) - 1) / max(cores - 1, 1)
-        slower = 1 + trial.node_slowdown * full
-        errors.append(math.log(comp / slower) / 0.3)
+        errors.append(_miss(guess.t_comp_s, row.t_comp_mean_s, COMPUTE_SCATTER, repeats))
         if row.layout != "xtc-shared":
-            io = row.t_io_mean_s * row.n_ranks / task.t_io_s[io_family(row.layout)]
-            chained = row.layout == "segments-chainreader"
-            factor = trial.storage.chain_read_factor if chained else 1.0
-            errors.append(math.log(io / (slower * factor)) / 0.2)
-            if chained and row.t_open_mean_s:
-                # What is opened is closed again (t_end_loop, which the table lacks).
-                errors.append(math.log(guess.t_open_s / (2 * row.t_open_mean_s)) / 0.5)
+            errors.append(_miss(guess.t_io_s, row.t_io_mean_s, READ_SCATTER, repeats))
+        if row.layout == "segments-chainreader" and row.t_open_mean_s:
+            # What is opened is closed again (t_end_loop, which the table lacks).
+            errors.append(_miss(guess.t_open_s, 2 * row.t_open_mean_s, OPEN_SCATTER, repeats))
     return np.array(errors)
+
+
+def _miss(predicted: float, measured: float, *scatters: float) -> float:
+    return math.log(predicted / measured) / math.hypot(*scatters)
 
 
 def _robust(errors: NDArray[np.float64]) -> NDArray[np.float64]:

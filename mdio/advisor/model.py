@@ -2,17 +2,20 @@
 
 The slowest rank's time, which is what one waits for, is modelled as::
 
-    t_total = t_open + t_comp + t_io + t_imbalance + t_contention + t_gather
+    t_total = t_open + t_comp + t_io + t_rest + t_imbalance + t_contention + t_gather
 
     t_comp       = comp/N (1 + d q)             q = (min(N, c) - 1)/(c - 1): how full a node is
     t_io         = io r/N (1 + d q), no less than the bytes take at the limits of links and storage
+    t_rest       = rest/N (1 + d q)                                   the loop itself
     t_imbalance  = z(N) sqrt((s_c t_comp)^2 + (s_io t_io)^2)
-    t_contention = n_requests (t_lock [+ t_lock,gather]) (1 - c/N)    one shared file, N > c
+    t_contention = n_requests ((t_lock [+ t_lock,gather]) (1 - c/N) + t_client (min(N, c) - 1)/N)
+                                                                      one shared file
     t_open       = open + (M - 1) t_file + (N M - 1)/R                M files that each rank opens
     t_gather     = base + N t_rank
 
-with comp, io and open the times of one rank for everything, c the cores of a node, d its slow-down
-when full, r what reading through a chain of files costs, and R the rate of the metadata server.
+with comp, io, rest and open the times of one rank for everything, c the cores of a node, d its
+slow-down when full, r by how much each layout is read slower among others than alone, and R the
+rate of the metadata server.
 
 Sources of the terms: the definitions of the parts, the one-node limit of a shared file, one lock
 for each request and N x M opens of a chain of files are from Khoshlessan et al., "Parallel
@@ -59,6 +62,7 @@ class Workload:
     t_comp_s: float
     t_io_s: float
     t_open_s: float = 0.0
+    t_rest_s: float = 0.0
     result_nbytes_per_frame: float = 16.0
     n_files: int | None = None
     """Files of a chain that each rank opens; as many as there are ranks where it is None."""
@@ -82,6 +86,7 @@ class Prediction:
     t_open_s: float
     t_comp_s: float
     t_io_s: float
+    t_rest_s: float
     t_imbalance_s: float
     t_contention_s: float
     t_gather_s: float
@@ -108,6 +113,7 @@ def reference_workload(profile: Profile, layout: str, workload_x: float) -> Work
         t_comp_s=task.t_comp_s(workload_x),
         t_io_s=task.t_io_s[family],
         t_open_s=task.t_open_s[family],
+        t_rest_s=task.t_rest_s[family],
         result_nbytes_per_frame=task.result_nbytes_per_frame,
     )
 
@@ -149,13 +155,15 @@ def predict(
     contention = _contention(profile, layout, gather, n_ranks, workload)
     opening = workload.t_open_s + _further_opens(profile, layout, n_ranks, workload)
     gathering = _gathering(profile, gather, n_ranks, workload)
-    total = opening + comp + io + imbalance + contention + gathering
+    rest = slower * workload.t_rest_s / n_ranks
+    total = opening + comp + io + rest + imbalance + contention + gathering
     low, high = _band(profile, layout, gather, n_ranks, total, spread, contention)
     return Prediction(
         n_ranks=n_ranks,
         t_open_s=opening,
         t_comp_s=comp,
         t_io_s=io,
+        t_rest_s=rest,
         t_imbalance_s=imbalance,
         t_contention_s=contention,
         t_gather_s=gathering,
@@ -168,13 +176,14 @@ def predict(
 def _io(profile: Profile, layout: str, n_ranks: int, workload: Workload) -> float:
     """Return the mean seconds a rank reads, no less than the bandwidths allow."""
     storage = profile.storage
-    chained = layout == "segments-chainreader" and n_ranks > 1
-    free = workload.t_io_s * (storage.chain_read_factor if chained else 1.0) / n_ranks
+    if n_ranks == 1:
+        return workload.t_io_s
+    free = workload.t_io_s * storage.read_factor[layout] / n_ranks
     nodes = math.ceil(n_ranks / profile.cores_per_node)
     rates = [storage.aggregate_bytes_per_s, nodes * storage.node_bytes_per_s]
     if layout in ("xtc-shared", "hdf5"):
         rates.append(storage.file_bytes_per_s)
-    return _at_least(free, workload.nbytes / min(rates)) if n_ranks > 1 else free
+    return _at_least(free, workload.nbytes / min(rates))
 
 
 def _at_least(free: float, limit: float) -> float:

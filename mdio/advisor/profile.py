@@ -32,6 +32,8 @@ class Task:
     """Seconds one rank reads, by family of layouts."""
     t_open_s: Mapping[str, float]
     """Seconds one rank opens, by family of layouts."""
+    t_rest_s: Mapping[str, float]
+    """Seconds of one rank's loop over the frames that are neither, by family of layouts."""
     t_comp_fixed_s: float
     """Seconds one rank computes whatever the workload factor X is ..."""
     t_comp_repeat_s: float
@@ -65,8 +67,8 @@ class Storage:
     """Seconds one rank needs to open and close one more file."""
     metadata_ops_per_s: float
     """Opens and closes that the metadata server does."""
-    chain_read_factor: float
-    """How much slower a rank reads through a chain of files than from one."""
+    read_factor: Mapping[str, float]
+    """How much slower a rank reads among others than alone, by layout."""
 
     @property
     def file_bytes_per_s(self) -> float:
@@ -222,10 +224,12 @@ def _check_names(profile: Profile, where: str) -> None:
     wanted: list[tuple[str, Mapping[str, Any], set[str]]] = [
         ("gather", profile.gather, set(GATHERS)),
         ("noise.io", profile.noise.io, set(LAYOUTS)),
+        ("storage.read_factor", profile.storage.read_factor, set(LAYOUTS)),
         ("convert", profile.convert, set(LAYOUTS) - {"xtc-shared"}),
     ]
     wanted += [
-        (f"task.{n}", getattr(profile.task, n), families) for n in ("nbytes", "t_io_s", "t_open_s")
+        (f"task.{n}", getattr(profile.task, n), families)
+        for n in ("nbytes", "t_io_s", "t_open_s", "t_rest_s")
     ]
     wanted += [
         (f"noise.io.{n}", table if isinstance(table, Mapping) else {}, set(GATHERS))

@@ -171,13 +171,14 @@ class _Run:
     def _frames(self, number: int) -> Generator[simpy.Event, Any, None]:
         work, storage, env = self.workload, self.profile.storage, self.env
         node = number // self.profile.cores_per_node
-        factor = storage.chain_read_factor if self._chained() else 1.0
+        factor = storage.read_factor[self.layout] if self.n_ranks > 1 else 1.0
         io = factor * self.slower * self.io_jitter[number] * work.t_io_s / self.n_ranks
         comp = self.slower * self.comp_jitter[number] * work.t_comp_s / self.n_ranks
         nbytes = work.nbytes / self.n_ranks
         frames = work.n_frames / self.n_ranks
         target_s, link_s = nbytes / storage.stripe_bytes_per_s, nbytes / storage.node_bytes_per_s
-        own_s = max(io - target_s - link_s, 0.0) + comp
+        rest = self.slower * work.t_rest_s / self.n_ranks
+        own_s = max(io - target_s - link_s, 0.0) + comp + rest
         left = 1.0
         # A first batch of random size: ranks do not stay in step.
         share = self.first[number] / self.n_batches
@@ -194,9 +195,6 @@ class _Run:
             left -= share
             share = 1 / self.n_batches
             batch += 1
-
-    def _chained(self) -> bool:
-        return self.layout == "segments-chainreader" and self.n_ranks > 1
 
     def _shared_read(
         self, number: int, frames: float, transfer_s: float, batch: int
