@@ -7,13 +7,12 @@ command on one frame, so that what it takes to start is left out as it is everyw
 from __future__ import annotations
 
 import subprocess
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peer_runner import Times, between, clocks, flush
 
 MOLLY = Path(__file__).parent.parent / ".venv-peers" / "molly" / "release" / "peer_molly"
 ANGSTROM_PER_NM = 10.0
@@ -67,48 +66,50 @@ def molly(
     return run
 
 
-def gmx_seconds(*words: str, answers: str) -> float:
-    """Return the wall time of one command of GROMACS."""
-    begun = time.perf_counter()
+def gmx(*words: str, answers: str, out: str) -> Times:
+    """Run one command of GROMACS, flush what it writes, and return how long that took."""
+    begun = clocks()
     done = subprocess.run(
-        ["gmx", "-quiet", "-nobackup", *words], input=answers, capture_output=True, text=True
+        ["gmx", "-quiet", "-nobackup", *words, "-o", out],
+        input=answers,
+        capture_output=True,
+        text=True,
     )
-    seconds = time.perf_counter() - begun
     if done.returncode:
         raise RuntimeError(f"gmx {words[0]} ended with {done.returncode}: {done.stderr[-120:]}")
-    return seconds
+    flush(Path(out))
+    return between(begun, clocks())
 
 
 def gmx_convert(path: str, out: str, one: str, structure: str) -> Callable[[], Any]:
     """``gmx trjconv`` into the format that the suffix of `out` names."""
 
-    def timed(source: str, target: str) -> float:
-        return gmx_seconds("trjconv", "-s", structure, "-f", source, "-o", target, answers="0\n")
+    def timed(source: str, target: str) -> Times:
+        return gmx("trjconv", "-s", structure, "-f", source, answers="0\n", out=target)
 
-    def run() -> dict[str, float]:
+    def run() -> Times:
         start = str(Path(out).with_name(f"one.{Path(out).name}"))
-        return {"seconds": timed(path, out) - timed(one, start)}
+        return between(timed(one, start), timed(path, out))
 
     return run
 
 
 def gmx_rms(path: str, structure: str, one: str, atoms: str) -> Callable[[], Any]:
     """``gmx rms`` of the chosen atoms, superposed by them."""
-    with tempfile.NamedTemporaryFile("w", suffix=".ndx", delete=False) as file:
-        file.write("[ chosen ]\n" + "\n".join(str(i + 1) for i in np.load(atoms).tolist()) + "\n")
-    values = Path(file.name).with_suffix(".xvg")
+    folder = Path(one).parent
+    index, values = folder / "chosen.ndx", folder / "rmsd.xvg"
+    chosen = "\n".join(str(i + 1) for i in np.load(atoms).tolist())
+    index.write_text(f"[ chosen ]\n{chosen}\n")
 
-    def timed(source: str) -> float:
-        return gmx_seconds(
-            *("rms", "-s", structure, "-f", source, "-n", file.name, "-o", str(values)),
-            *("-fit", "rot+trans", "-xvg", "none"),
-            answers="0\n0\n",
-        )
+    def timed(source: str) -> Times:
+        words = ("-s", structure, "-f", source, "-n", str(index), "-fit", "rot+trans")
+        return gmx("rms", *words, "-xvg", "none", answers="0\n0\n", out=str(values))
 
-    def run() -> dict[str, float]:
-        seconds = timed(path)
+    def run() -> Times:
+        start = timed(one)
+        whole = timed(path)
         mean = float(np.loadtxt(values)[:, 1].mean()) * ANGSTROM_PER_NM
-        return {"seconds": seconds - timed(one), "number": mean}
+        return {**between(start, whole), "number": mean}
 
     return run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import mdtraj
 import numpy as np
 from mdtraj.formats import XTCTrajectoryFile
+from peer_runner import Times, between, clocks, flush
 
 ANGSTROM_PER_NM = 10.0
 N_ROWS = 64
@@ -68,23 +68,23 @@ def rmsd(path: str, structure: str, atoms: str) -> Callable[[], Any]:
     return run
 
 
-def convert(path: str, out: str, one: str) -> Callable[[], Any]:
+def convert(path: str, out: str, one: str, structure: str) -> Callable[[], Any]:
     """``mdconvert``, less what it takes to start and convert one frame."""
-    command = [str(Path(sys.executable).with_name("mdconvert")), "-f", "-o"]
+    program = str(Path(sys.executable).with_name("mdconvert"))
 
-    def timed(source: str, target: str) -> float:
-        begun = time.perf_counter()
-        subprocess.run(
-            [*command, target, source],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+    def timed(source: str, target: str) -> Times:
+        begun = clocks()
+        done = subprocess.run(
+            [program, "-f", "-t", structure, "-o", target, source], capture_output=True, text=True
         )
-        return time.perf_counter() - begun
+        if done.returncode:
+            raise RuntimeError(f"mdconvert: {done.stderr.strip().splitlines()[-1]}")
+        flush(Path(target))
+        return between(begun, clocks())
 
-    def run() -> dict[str, float]:
+    def run() -> Times:
         start = Path(out).with_name(f"one.{Path(out).name}")
-        return {"seconds": timed(path, out) - timed(one, str(start))}
+        return between(timed(one, str(start)), timed(path, out))
 
     return run
 

@@ -63,6 +63,7 @@ class PeerProcess:
         except NotMeasuredError:
             self.told.seek(0)
             told = self.told.read().strip().splitlines()
+            self.close()
             raise NotMeasuredError(told[-1] if told else "it did not start") from None
 
     def _answer(self) -> dict[str, Any]:
@@ -91,6 +92,8 @@ class PeerProcess:
         with suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         self.told.close()
 
 

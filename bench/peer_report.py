@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,9 @@ def draw(records: list[Record], path: Path) -> None:
             ecolor="#2c3e50",
         )
         axis.set_xscale("log")
+        axis.set_xlim(left=10 ** math.floor(math.log10(min(middle))))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
         axis.invert_yaxis()
         axis.set_title(f"{name}: {system}", fontsize=10, loc="left")
         axis.tick_params(labelsize=8)

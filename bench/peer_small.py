@@ -31,7 +31,8 @@ def chemfiles_read(path: str) -> Callable[[], Any]:
     def run() -> Any:
         with chemfiles.Trajectory(path) as trajectory:
             for _ in range(trajectory.nsteps):
-                positions = trajectory.read().positions
+                frame = trajectory.read()
+                positions = frame.positions  # a view of the frame
             return np.array(positions)
 
     return run
@@ -44,8 +45,9 @@ def chemfiles_frames(path: str, frames: str) -> Callable[[], Any]:
     trajectory = chemfiles.Trajectory(path)
 
     def run() -> Any:
-        for frame in wanted:
-            positions = trajectory.read_step(frame).positions
+        for number in wanted:
+            frame = trajectory.read_step(number)
+            positions = frame.positions  # a view of the frame
         return np.array(positions)
 
     return run

@@ -28,6 +28,7 @@ class System:
     xtc: Path
     top: Path | None
     folder: Path
+    scratch: Path
 
     @property
     def n_random(self) -> int:
@@ -54,10 +55,10 @@ class System:
 
     def out(self, suffix: str) -> str:
         """Return a path that conversions may write to."""
-        return str(self.folder / f"out.{suffix}")
+        return str(self.scratch / f"out.{suffix}")
 
 
-def systems(folder: Path, quick: bool, tiny: bool) -> list[System]:
+def systems(folder: Path, scratch: Path | None, quick: bool, tiny: bool) -> list[System]:
     """Return the systems: small, in water, and in much water."""
     tiles, waters = (50, ((1, 200), (6, 60)))
     if quick:
@@ -72,6 +73,7 @@ def systems(folder: Path, quick: bool, tiny: bool) -> list[System]:
             adk.tiled(folder, tiles),
             adk.topology(),
             folder / f"adk_x{tiles}",
+            scratch or folder,
         )
     ]
     for copies, n_frames in waters:
@@ -83,6 +85,7 @@ def systems(folder: Path, quick: bool, tiny: bool) -> list[System]:
                 adk.solvated(folder, copies, n_frames),
                 adk.solvated_topology() if copies == 1 else None,
                 folder / f"water_{copies}x{n_frames}",
+                scratch or folder,
             )
         )
     for system in found:

@@ -160,7 +160,7 @@ def rmsd(system: System) -> list[Case]:
 def convert(system: System) -> list[Case]:
     """Convert the XTC."""
     xtc = {"path": str(system.xtc)}
-    one = {"one": str(system.one)}
+    one = {"one": str(system.one), "structure": str(system.structure)}
 
     def ours(what: str, suffix: str, **options: object) -> Case:
         return Case(f"mdio, {what}", MDIO, "convert", {**xtc, "out": system.out(suffix), **options})
@@ -200,7 +200,7 @@ def convert(system: System) -> list[Case]:
             "gmx trjconv, TRR",
             COMMANDS,
             "gmx_convert",
-            {**out("e.trr"), **one, "structure": str(system.structure)},
+            {**out("e.trr"), **one},
         ),
     ]
 

@@ -97,12 +97,13 @@ TARGETS = [
 ]
 
 
-def value(record: Record) -> float | None:
-    """Return what a record is compared by: the median time, or the size."""
-    if "nbytes" in record:
-        return float(record["nbytes"])
-    if "seconds" in record:
-        return statistics.median(record["seconds"])
+def ratio(slow: Record, fast: Record) -> float | None:
+    """Return the ratio of sizes, or the median of the ratios of times, repeat by repeat."""
+    if "nbytes" in slow and "nbytes" in fast:
+        return float(slow["nbytes"] / fast["nbytes"])
+    if "seconds" in slow and "seconds" in fast:
+        pairs = zip(slow["seconds"], fast["seconds"], strict=True)
+        return statistics.median(a / b for a, b in pairs)
     return None
 
 
@@ -112,23 +113,25 @@ def judge(records: list[Record]) -> Iterator[Record]:
     for target in TARGETS:
         measured = [s for t, s, c in found if t == target.table and c == target.fast]
         for system in measured:
-            slow = found.get((target.table, system, target.slow))
-            fast = found[target.table, system, target.fast]
-            values = value(slow) if slow else None, value(fast)
+            one = found.get((target.table, system, target.slow))
+            found_ratio = ratio(one, found[target.table, system, target.fast]) if one else None
             verdict: Record = {
+                "bench": "peers",
                 "table": "targets",
                 "system": system,
                 "case": target.title,
                 "wanted": target.factor,
                 "at_least": target.at_least,
             }
-            if None in values:
+            if found_ratio is None:
                 yield {**verdict, "verdict": "not measured"}
                 continue
-            ratio = values[0] / values[1]  # type: ignore[operator]
-            reached = ratio >= target.factor if target.at_least else ratio <= target.factor
+            if target.at_least:
+                reached = found_ratio >= target.factor
+            else:
+                reached = found_ratio <= target.factor
             yield {
                 **verdict,
-                "ratio": ratio,
+                "ratio": found_ratio,
                 "verdict": "reached" if reached else "not reached",
             }

@@ -7,10 +7,11 @@ with ``--quick`` (fewer frames, without the largest system, three repeats).
 
 How it is measured: every peer has a process of its own, which is asked in turn with the others and
 takes the time itself, without imports, opening and topologies (of ``gmx`` and ``mdconvert`` the
-wall time is taken, less that of the same command on one frame). All are held to one core. The page
-cache is warm, but for the table that says cold. mdio flushes what it writes to disk within its
-time; the others do not. Ratios are medians of the ratios of repeats. What readers give is compared,
-and one that gave other numbers is named.
+whole is taken, less that of the same command on one frame). All are held to one core. The page
+cache is warm, but for the table that says cold. What is written is flushed to disk within the time,
+for all alike; ``--scratch /dev/shm`` leaves the disk out. Ratios are medians of the ratios of the
+repeats. What readers give is compared, and one that gave other numbers is named. On a machine that
+others use too, ``--cpu`` compares CPU time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ NUMBER_TOLERANCE = 2e-3
 
 
 def timed(
-    peers: Peers, table: str, system: System, cases: list[Case], repeats: int, cold: bool = False
+    peers: Peers,
+    table: str,
+    system: System,
+    cases: list[Case],
+    args: argparse.Namespace,
+    cold: bool = False,
 ) -> list[Record]:
     """Have the cases timed in turn, and return a record for each."""
     records: dict[str, Record] = {}
@@ -54,11 +60,12 @@ def timed(
             "case": case.name,
             "n_atoms": system.n_atoms,
             "n_frames": system.n_frames,
-            "seconds": [],
+            "wall_seconds": [],
+            "cpu_seconds": [],
         }
         if "frames" in case.args:
             records[case.name]["n_frames"] = system.n_random
-    for _ in range(repeats):
+    for _ in range(args.repeats):
         for case in cases:
             record = records[case.name]
             if "reason" in record:
@@ -68,13 +75,15 @@ def timed(
             except NotMeasuredError as error:
                 record["reason"] = str(error)
                 continue
-            record["seconds"].append(answer["seconds"])
+            record["wall_seconds"].append(answer["seconds"])
+            record["cpu_seconds"].append(answer["cpu_seconds"])
             record["number"] = answer["number"]
             if cold:
                 record["cold"] = record.get("cold", True) and answer["cold"]
     for case in cases:
-        if "reason" in records[case.name]:
-            del records[case.name]["seconds"]
+        record = records[case.name]
+        if "reason" not in record:
+            record["seconds"] = record["cpu_seconds" if args.cpu else "wall_seconds"]
         if "out" in case.args:
             out = Path(case.args["out"])
             remove(out)
@@ -130,7 +139,7 @@ def sizes(system: System, problems: dict[str, str]) -> list[Record]:
 def measure(peers: Peers, args: argparse.Namespace) -> list[Record]:
     """Run all tables and return their records."""
     records: list[Record] = []
-    for system in systems(args.folder, args.quick, args.tiny):
+    for system in systems(args.folder, args.scratch, args.quick, args.tiny):
         problems = make(system, peers)
         for name, table in TABLES.items():
             cases = table(system)
@@ -138,14 +147,14 @@ def measure(peers: Peers, args: argparse.Namespace) -> list[Record]:
                 continue
             if args.tiny:
                 cases = [case for case in cases if case.module in ("peer_mdio", "peer_mdanalysis")]
-            found = timed(peers, name, system, cases, args.repeats)
+            found = timed(peers, name, system, cases, args)
             title = (table.__doc__ or name).rstrip(".")
             print(peer_report.table(title, system.title, found), flush=True)
             warn_of_other_numbers(found)
             records += found
             if name == "decode" and not args.only and not args.tiny:
                 chosen = [case for case in cases if case.name in COLD]
-                found = timed(peers, "decode, cold", system, chosen, args.repeats, cold=True)
+                found = timed(peers, "decode, cold", system, chosen, args, cold=True)
                 print(peer_report.table(f"{title}, cold", system.title, found), flush=True)
                 records += found
         if not args.only or "size" in args.only:
@@ -157,8 +166,8 @@ def measure(peers: Peers, args: argparse.Namespace) -> list[Record]:
 
 def measure_two_workers(peers: Peers, args: argparse.Namespace) -> list[Record]:
     """Convert with one worker, so much that it takes over 30 s, and with two."""
-    system = systems(args.folder, quick=False, tiny=False)[0]
-    probe = timed(peers, "two workers", system, two_workers(system, 5)[:1], 3)[0]
+    system = systems(args.folder, args.scratch, quick=False, tiny=False)[0]
+    probe = timed(peers, "two workers", system, two_workers(system, 5)[:1], args)[0]
     seconds_each = min(probe["seconds"]) / 5
     n_copies = math.ceil(TWO_WORKERS_S / seconds_each)
     longer = replace(
@@ -166,7 +175,7 @@ def measure_two_workers(peers: Peers, args: argparse.Namespace) -> list[Record]:
         title=f"{system.n_atoms:,} atoms x {system.n_frames * n_copies:,} frames",
         n_frames=system.n_frames * n_copies,
     )
-    found = timed(peers, "two workers", longer, two_workers(system, n_copies), 3)
+    found = timed(peers, "two workers", longer, two_workers(system, n_copies), args)
     title = "XTC to zarr --precision 0.01, two workers beside one"
     print(peer_report.table(title, longer.title, found), flush=True)
     return found
@@ -190,6 +199,8 @@ def main() -> int:
     parser.add_argument("--two-workers", action="store_true", help="also a long conversion")
     parser.add_argument("--callgrind", action="store_true", help="also instructions of decoders")
     parser.add_argument("--no-setup", action="store_true", help="install nothing")
+    parser.add_argument("--cpu", action="store_true", help="compare CPU time, not wall time")
+    parser.add_argument("--scratch", type=Path, help="where conversions write, if not in --folder")
     parser.add_argument("--folder", type=Path, default=Path("bench-output/peers"))
     args = parser.parse_args()
     if args.repeats is None:

@@ -1,0 +1,116 @@
+"""The benches run, small, so that they do not rot; no peer needs to be installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parent.parent / "bench"
+sys.path.insert(0, str(BENCH))
+
+from peer_process import Case, NotMeasuredError, Peers  # noqa: E402
+from peer_report import table  # noqa: E402
+from peer_runner import Runner, evict  # noqa: E402
+from peer_targets import TARGETS, judge  # noqa: E402
+
+
+def record(table: str, case: str, seconds: list[float]) -> dict[str, object]:
+    return {"table": table, "system": "s", "case": case, "seconds": seconds, "n_frames": 10}
+
+
+def test_peers_runs_all_tables(tmp_path):
+    command = [sys.executable, str(BENCH / "peers.py"), "--tiny", "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "OTHER RESULT" not in done.stdout
+    records = [json.loads(line) for line in (tmp_path / "peers.jsonl").read_text().splitlines()]
+    ours = [r for r in records if r["case"].startswith("mdio") and "seconds" in r]
+    assert {r["table"] for r in ours} >= {"decode", "first", "iterate", "random", "rmsd", "convert"}
+    assert all(min(r["wall_seconds"]) > 0 for r in ours)
+    failed = {r["case"]: r["reason"] for r in records if "reason" in r}
+    assert not any(case.startswith(("mdio", "MDAnalysis", "libmdaxdr")) for case in failed), failed
+    assert {r["case"] for r in records if "nbytes" in r} >= {"XTC", "zarr --precision 0.01"}
+    assert all("commit" in r["provenance"] and "MDAnalysis" in r["peers"] for r in records)
+    assert (tmp_path / "peers.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict"), [([6.1, 5.9, 9.0], "reached"), ([6.1, 5.9, 5.0], "not reached")]
+)
+def test_a_target_is_judged_by_the_median_ratio(seconds, verdict):
+    found = [record("decode", "libmdaxdr, XTC", seconds), record("decode", "mdio, XTC", [1, 1, 1])]
+    verdicts = {one["case"]: one for one in judge(found)}
+    assert verdicts["XTC, all atoms, beside libmdaxdr"]["verdict"] == verdict
+    assert verdicts["XTC, all atoms, beside molly"]["verdict"] == "not measured"
+
+
+def test_ratios_are_paired_repeat_by_repeat():
+    slow, fast = [10.0, 40.0, 20.0], [1.0, 10.0, 1.0]
+    found = [record("rmsd", "gmx rms, XTC", slow), record("rmsd", "mdio, XTC", fast)]
+    (one,) = [v for v in judge(found) if "gmx" in v["case"]]
+    assert one["ratio"] == 10.0
+    assert "| gmx rms, XTC | 2,000,000.0 | 1,000,000.0 to 4,000,000.0 | 10.00x |" in table(
+        "RMSD", "s", [record("rmsd", "mdio, XTC", fast), *found[:1]]
+    )
+
+
+def test_every_target_names_cases_that_are_measured(tmp_path):
+    from peer_systems import System
+    from peer_tables import TABLES
+
+    top = tmp_path / "top.psf"
+    system = System("s", 100, 10, tmp_path / "a.xtc", top, tmp_path, tmp_path)
+    names = {table: {case.name for case in function(system)} for table, function in TABLES.items()}
+    for target in TARGETS:
+        if target.table in names:
+            assert {target.slow, target.fast} <= names[target.table], target.title
+
+
+def test_peers_that_are_missing_are_said_to_be(tmp_path, monkeypatch):
+    import peer_process
+
+    monkeypatch.setitem(peer_process.PYTHONS, "peer_small", tmp_path / "venv" / "bin" / "python")
+    peers = Peers()
+    with pytest.raises(NotMeasuredError, match="venv was not made"):
+        peers.ask(Case("x", "peer_small", "xtclib_read", {"path": "x"}))
+
+
+def test_a_peer_that_crashes_is_started_anew(tmp_path, monkeypatch):
+    import peer_process
+
+    module = tmp_path / "peer_crash.py"
+    module.write_text(
+        "import os\n"
+        "def versions(): return {}\n"
+        "CASES = {'die': lambda path: (lambda: os._exit(3)), 'live': lambda path: (lambda: 2.0)}\n"
+    )
+    monkeypatch.setitem(peer_process.PYTHONS, "peer_crash", Path(sys.executable))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    peers = Peers()
+    with pytest.raises(NotMeasuredError, match="ended with 3"):
+        peers.ask(Case("x", "peer_crash", "die", {"path": "x"}))
+    assert peers.ask(Case("x", "peer_crash", "live", {"path": "x"}))["number"] == 2.0
+    peers.close()
+
+
+def test_what_is_opened_is_kept_until_it_is_wanted_cold(tmp_path, monkeypatch):
+    source = tmp_path / "peer_counting.py"
+    source.write_text(
+        "opened = []\n"
+        "def opening(path):\n"
+        "    opened.append(path)\n"
+        "    return lambda: len(opened)\n"
+        "CASES = {'open': opening}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    runner = Runner("peer_counting")
+    runner.cores = runner.cores[-1:]
+    request = {"case": "open", "args": {"path": str(source)}}
+    monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)
+    assert [runner.answer(request)["number"] for _ in range(2)] == [1.0, 1.0]
+    assert runner.answer({**request, "cold": True})["number"] == 2.0
+    assert evict(source) in (True, False)
