@@ -4,7 +4,7 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
-.PHONY: install mpi demo test check format bench clean
+.PHONY: install mpi demo test check format bench peers clean
 
 install: .venv/installed
 
@@ -34,9 +34,13 @@ check: install
 	cd build/typed && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) \
 		--cache-dir $(abspath .mypy_cache) -p mdio
 
+# mdio beside MDAnalysis, GROMACS and others, which get environments of their own. PEERS_ARGS=--quick
+peers: install
+	$(BIN)/python bench/peers.py $(PEERS_ARGS)
+
 format:
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-mpi build .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
+	rm -rf .venv .venv-mpi .venv-peers .venv-zarrtraj build .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
