@@ -7,15 +7,19 @@ import sys
 
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels import KERNELS, Kernel, UserKernel
+from mdio.analysis.report import check_report, save_report
 from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output
 from mdio.cli.common import positive, print_json, progress_bar
+from mdio.cli.ranks import root_speaks, world
 from mdio.core.errors import PlanError
 from mdio.layouts.chain import open_source
 from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.gather import GATHERS
+from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = ["run", "setup"]
 
-EXECUTORS = ("serial", "processes", "dask")
+EXECUTORS = ("serial", "processes", "dask", "mpi")
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +66,15 @@ def setup(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="more than one evens out workers of unequal speed (default: 1)",
     )
+    workers.add_argument(
+        "--gather",
+        choices=GATHERS,
+        default="blocking",
+        help="how ranks bring their rows together, with --executor mpi (default: blocking)",
+    )
     parser.add_argument("-o", "--out", metavar="FILE", help="frame, time, values: .npz or .csv")
     parser.add_argument("--timings", metavar="FILE", help="times of every block, as JSON")
+    parser.add_argument("--report", metavar="FILE", help="an HTML page of pictures of the times")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
 
@@ -99,23 +110,30 @@ def _executor(args: argparse.Namespace) -> Executor:
     return Processes(args.workers) if name == "processes" else Serial()
 
 
-def _n_frames(args: argparse.Namespace) -> int:
+def _n_frames(args: argparse.Namespace, quiet: bool) -> int:
     """Return how many frames the progress bar will show; 0 where none is shown."""
-    if args.quiet or not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty():
         return 0
     with open_source(args.trajectory) as layout:
         return len(range(*slice(args.start, args.stop, args.step).indices(layout.info.n_frames)))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Analyse, save, print a summary."""
-    if args.out is not None:
-        check_output(args.out, RESULT_SUFFIXES)
-    if args.timings is not None:
-        check_output(args.timings)
+    """Analyse, save, print a summary; under MPI, rank 0 does all but the analysis alone."""
+    if args.executor != "mpi":
+        with _executor(args) as executor:
+            return _run(args, executor)
+    comm = world("--executor mpi")
+    with root_speaks(comm), MPIExecutor(comm, to_all=False) as executor:
+        return _run(args, executor, is_root=comm.rank == 0)
+
+
+def _run(args: argparse.Namespace, executor: Executor, is_root: bool = True) -> int:
     kernel = _kernel(args)
-    bar = progress_bar(_n_frames(args), "analyze", quiet=args.quiet)
-    with _executor(args) as executor, bar as progress:
+    _check_outputs(args)
+    quiet = args.quiet or not is_root
+    bar = progress_bar(_n_frames(args, quiet), "analyze", quiet=quiet)
+    with bar as progress:
         result = analyze(
             args.trajectory,
             kernel=kernel,
@@ -126,17 +144,35 @@ def run(args: argparse.Namespace) -> int:
             start=args.start,
             stop=args.stop,
             step=args.step,
+            gather=args.gather,
             progress=progress,
         )
+    if is_root:
+        _tell(args, result)
+    return 0
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Find out before the work what could not be written after it."""
+    if args.out is not None:
+        check_output(args.out, RESULT_SUFFIXES)
+    if args.timings is not None:
+        check_output(args.timings)
+    if args.report is not None:
+        check_report(args.report)
+
+
+def _tell(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.out is not None:
         result.save(args.out)
     if args.timings is not None:
         result.save_timings(args.timings)
+    if args.report is not None:
+        save_report(result, args.report, title=f"{args.kernel} of {', '.join(args.trajectory)}")
     if args.json:
         print_json(result.to_json() | {"out": args.out})
     elif not args.quiet:
         _print_summary(args, result)
-    return 0
 
 
 def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:

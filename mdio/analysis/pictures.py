@@ -1,0 +1,240 @@
+"""Pictures of where the time of one analysis went, as SVG to be put into a page.
+
+All take the plain values of `mdio.analysis.timings.record`, so that a saved file of timings gives
+the same pictures.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import MissingExtraError
+
+__all__ = [
+    "PARTS",
+    "communication",
+    "components",
+    "figure",
+    "need_matplotlib",
+    "series",
+    "stream",
+    "svg_of",
+]
+
+WIDTH_IN = 5.2
+"""A phone shows it at about its own size; a wide screen enlarges it."""
+STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+}
+PARTS = {
+    "open": ("t_opening_trajectory_s", "#CC79A7"),
+    "I/O": ("t_IO_s", "#0072B2"),
+    "compute": ("t_comp_s", "#E69F00"),
+    "overhead": ("", "#56B4E9"),
+    "communication": ("", "#009E73"),
+    "waiting": ("t_wait_s", "#DDDDDD"),
+}
+"""Colours that the colour-blind can tell apart (Okabe & Ito), and that differ in grey."""
+BLOCK_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
+DARK = ("#0072B2", "#009E73", "#D55E00")
+MAX_ROWS = 40
+"""Bars that get a label and a height of their own."""
+MAX_POINTS = 4000
+MIN_FOR_VIOLIN = 6
+
+
+def need_matplotlib(what: str) -> None:
+    """Raise MissingExtraError if there is no matplotlib for `what`."""
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError(
+            f'{what} needs matplotlib, which is not installed; pip install "mdio-layouts[report]"'
+        )
+
+
+@contextmanager
+def figure(height_in: float, columns: int = 1, rows: int = 1) -> Iterator[tuple[Any, Any]]:
+    """Yield a matplotlib figure of the common width and style, and its axes.
+
+    It belongs to no window system: pyplot, which would keep it, plays no part.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        made = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        yield made, made.subplots(rows, columns)
+
+
+def svg_of(made: Any, label: str) -> str:
+    """Return a figure as an SVG element that scales with the page; `label` is for those who hear.
+
+    What would point outside of the page, or clash with another picture on it, is taken out.
+    """
+    from html import escape
+
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context({**STYLE, "svg.hashsalt": label}):
+        made.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    attributes = f'role="img" aria-label="{escape(label, quote=True)}"'
+    return re.sub(r'<svg ([^>]*?)width="[^"]*"', rf"<svg {attributes} \1", text, count=1).replace(
+        ' height="', ' data-height="', 1
+    )
+
+
+def _parts(rank: dict[str, Any]) -> dict[str, float]:
+    wait_s = rank.get("t_wait_s", 0.0)
+    overhead = rank["t_overhead1_s"] + rank["t_overhead2_s"] + rank["t_end_loop_s"]
+    special = {"overhead": overhead, "communication": rank["t_comm_s"] - wait_s}
+    return {
+        name: max(0.0, special[name] if name in special else rank.get(key, 0.0))
+        for name, (key, _) in PARTS.items()
+    }
+
+
+def label_of(rank: dict[str, Any], number: int) -> str:
+    """Return what pictures call a worker: its rank, else its number."""
+    return f"rank {rank['rank']}" if rank["rank"] is not None else f"worker {number}"
+
+
+def components(ranks: Sequence[dict[str, Any]], title: str = "Time of each rank") -> str:
+    """Stacked bars: what each rank spent its time on."""
+    names = [label_of(rank, number) for number, rank in enumerate(ranks)]
+    parts = [_parts(rank) for rank in ranks]
+    places = np.arange(len(ranks))
+    height = min(1.3 + 0.24 * len(ranks), 1.3 + 0.24 * MAX_ROWS)
+    with figure(height) as (made, axes):
+        left = np.zeros(len(ranks))
+        for name, (_, colour) in PARTS.items():
+            widths = np.array([part[name] for part in parts])
+            if widths.any():
+                axes.barh(places, widths, 0.8, left=left, color=colour, label=name)
+            left += widths
+        _rows(axes, places, names)
+        axes.set_xlabel("seconds")
+        made.suptitle(title, fontsize=10)
+        made.legend(loc="outside lower center", ncols=3)
+        return svg_of(made, f"{title}: {', '.join(PARTS)}")
+
+
+def _rows(axes: Any, places: NDArray[Any], names: Sequence[str]) -> None:
+    every = max(1, -(-len(names) // MAX_ROWS))
+    axes.set_yticks(places[::every], names[::every])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def communication(ranks: Sequence[dict[str, Any]]) -> str:
+    """Strip of every rank's t_comm, with the outline of their distribution if there are enough."""
+    values = np.array([rank["t_comm_s"] for rank in ranks])
+    who = "ranks" if ranks[0]["rank"] is not None else "workers"
+    title = f"Distribution of t_comm over {who}"
+    with figure(2.3) as (made, axes):
+        if len(values) >= MIN_FOR_VIOLIN and np.ptp(values) > 0:
+            body = axes.violinplot(values, orientation="horizontal", widths=0.9, showextrema=False)
+            for part in body["bodies"]:
+                part.set(facecolor="#009E73", alpha=0.25)
+        height = 1 + 0.25 * np.sin(2.4 * np.arange(len(values)))  # apart, and the same every time
+        axes.plot(values, height, "o", color="#009E73", markersize=5, alpha=0.8)
+        axes.axvline(float(np.median(values)), color="black", linewidth=1, linestyle="--")
+        slowest = int(np.argmax(values))
+        axes.annotate(
+            label_of(ranks[slowest], slowest),
+            (values[slowest], height[slowest]),
+            xytext=(0, 8),
+            textcoords="offset points",
+            ha="center",
+        )
+        axes.set(yticks=[], ylim=(0.3, 1.8), xlabel="t_comm, seconds (dashed: median)", title=title)
+        axes.set_xlim(0.0, 1.1 * float(values.max()) or 1.0)
+        return svg_of(made, title)
+
+
+def stream(record: dict[str, Any]) -> str:
+    """Which worker had which block when: one row a worker, one bar a block."""
+    tasks = record.get("tasks") or [
+        {
+            "block": timing["block"],
+            "worker": timing["worker"],
+            "start_unix_s": timing["began_unix_s"],
+            "stop_unix_s": timing["began_unix_s"] + timing["t_RMSD_s"],
+        }
+        for timing in record["timings"]
+    ]
+    keys = [_lane(task) for task in tasks]
+    lanes = list(dict.fromkeys(sorted(keys)))
+    begun = min(task["start_unix_s"] for task in tasks)
+    ended = max(task["stop_unix_s"] for task in tasks) - begun
+    title = "Blocks over time"
+    height = 1.2 + 0.26 * min(len(lanes), MAX_ROWS)
+    with figure(height) as (made, axes):
+        for task, key in zip(tasks, keys, strict=True):
+            start = task["start_unix_s"] - begun
+            width = task["stop_unix_s"] - task["start_unix_s"]
+            before = task.get("transfer_s", 0.0) + task.get("deserialize_s", 0.0)
+            row = lanes.index(key)
+            axes.barh(row, before, 0.8, left=start - before, color="#DDDDDD")
+            colour = BLOCK_COLOURS[task["block"] % len(BLOCK_COLOURS)]
+            axes.barh(row, width, 0.8, left=start, color=colour, edgecolor="white", linewidth=0.5)
+            if width > 0.06 * ended:
+                axes.text(
+                    start + width / 2,
+                    row,
+                    str(task["block"]),
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if colour in DARK else "black",
+                )
+        names = [f"rank {key[0]}" if key[0] >= 0 else f"worker {i}" for i, key in enumerate(lanes)]
+        _rows(axes, np.arange(len(lanes)), names)
+        axes.set(xlabel="seconds since the first block began (numbers: blocks)", title=title)
+        return svg_of(made, title)
+
+
+def _lane(task: dict[str, Any]) -> tuple[int, str, int]:
+    """Return what a row of the task stream is sorted by: rank, worker, thread."""
+    match = re.match(r"rank (\d+) ", task["worker"])
+    return int(match[1]) if match else -1, task["worker"], task.get("thread", 0)
+
+
+def series(
+    time_ps: NDArray[np.float64],
+    values: NDArray[Any],
+    timings: Sequence[dict[str, Any]],
+    label: str,
+) -> str:
+    """Return the first column of a result over time, coloured by block."""
+    column = np.asarray(values).reshape(len(values), -1)[:, 0]
+    title = f"{label} over time, coloured by block"
+    every = max(1, -(-len(column) // MAX_POINTS))
+    with figure(2.7) as (made, axes):
+        at = 0
+        for timing in timings:
+            part = slice(at, at + timing["n_frames"])
+            at = part.stop
+            colour = BLOCK_COLOURS[timing["block"] % len(BLOCK_COLOURS)]
+            axes.plot(
+                time_ps[part][::every], column[part][::every], ".-", color=colour, ms=2.5, lw=0.6
+            )
+        axes.set(xlabel="time, ps", ylabel=label, title=title)
+        return svg_of(made, title)
