@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ INT32_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteFrames:
-    """The frames of one file as runs of bytes.
+    """Neighbouring frames of one file as runs of bytes.
 
     Attributes
     ----------
@@ -37,18 +38,57 @@ class ByteFrames:
     edges : (F + 1,) int64
         Where each frame begins, and where the last one ends.
     header
-        Gives what is to stand before frames ``start:stop`` in a file of their own; None where
-        nothing does, so that frames of several files can follow one another.
+        Gives what is to stand before frames ``start:stop`` of the file in a file of their own;
+        None where nothing does, so that frames of several files can follow one another.
+    first
+        Number of the first of these frames in the file.
     """
 
     path: Path
     edges: NDArray[np.int64]
     header: Callable[[int, int], bytes] | None = None
+    first: int = 0
 
     @property
     def n_frames(self) -> int:
         """Number of frames F."""
         return len(self.edges) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all frames."""
+        return int(self.edges[-1] - self.edges[0])
+
+    def part(self, start: int, stop: int) -> ByteFrames:
+        """Return frames ``start:stop`` of these."""
+        edges = self.edges[start : stop + 1]
+        return replace(self, edges=edges, first=self.first + start)
+
+
+@dataclass(frozen=True, slots=True)
+class _DCDHeader:
+    """The header of a DCD file: it counts the frames and says when the first one was."""
+
+    raw: bytes
+    at: int
+    order: str
+    istart: int
+    stride: int
+
+    def __call__(self, start: int, stop: int) -> bytes:
+        numbers = struct.pack(f"{self.order}2i", stop - start, self.istart + self.stride * start)
+        return self.raw[: self.at] + numbers + self.raw[self.at + len(numbers) :]
+
+
+@dataclass(frozen=True, slots=True)
+class _NetCDFHeader:
+    """The header of a classic NetCDF file: it counts the records."""
+
+    raw: bytes
+
+    def __call__(self, start: int, stop: int) -> bytes:
+        count = struct.pack(">q" if self.raw[3] == CDF5 else ">i", stop - start)
+        return self.raw[:4] + count + self.raw[4 + len(count) :]
 
 
 def byte_frames(layout: Layout) -> ByteFrames | None:
@@ -84,16 +124,9 @@ def _dcd_frames(layout: DCDLayout) -> ByteFrames | None:
         return None
     with layout.path.open("rb") as file:
         raw = file.read(header.nbytes)
-    size = header.marker.itemsize
-
-    def own_header(start: int, stop: int) -> bytes:
-        out = np.frombuffer(raw, np.uint8).copy()
-        control = out[size + 4 : size + 12].view(f"{header.order}i4")
-        control[:] = (stop - start, header.istart + stride * start)
-        return out.tobytes()
-
+    own = _DCDHeader(raw, header.marker.itemsize + 4, header.order, header.istart, stride)
     edges = _equal_frames(layout, header.nbytes, header.frame_nbytes(header.n_atoms))
-    return ByteFrames(layout.path, edges, own_header)
+    return ByteFrames(layout.path, edges, own)
 
 
 def _ncdf_frames(layout: NCDFLayout) -> ByteFrames | None:
@@ -105,7 +138,9 @@ def _ncdf_frames(layout: NCDFLayout) -> ByteFrames | None:
     begin = min((variable.begin for variable in records), default=0)
     edges = _equal_frames(layout, begin, data.record_nbytes)
     fixed = [
-        v.begin + v.row_nbytes * v.shape[0] for v in data.variables.values() if v not in records
+        v.begin + v.dtype.itemsize * math.prod(v.shape)
+        for v in data.variables.values()
+        if v not in records
     ]
     if not data.variables["coordinates"].is_record or edges[-1] > data.file.nbytes:
         return None
@@ -113,12 +148,7 @@ def _ncdf_frames(layout: NCDFLayout) -> ByteFrames | None:
         return None
     with layout.path.open("rb") as file:
         raw = file.read(begin)
-    count = struct.Struct(">q" if raw[3] == CDF5 else ">i")
-
-    def own_header(start: int, stop: int) -> bytes:
-        return raw[:4] + count.pack(stop - start) + raw[4 + count.size :]
-
-    return ByteFrames(layout.path, edges, own_header)
+    return ByteFrames(layout.path, edges, _NetCDFHeader(raw))
 
 
 def joined_index(parts: list[tuple[ByteFrames, int, int]], n_atoms: int) -> FrameIndex:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.converters.byte_conversion import ByteConversion, byte_conversion
+from mdio.converters.options import ConversionOptions, ConvertResult, Progress
 from mdio.converters.pieces import PieceWorker, describe_piece
+from mdio.converters.provenance import check_room, output_meta
 from mdio.converters.selection import AtomChoice, choose_atoms
 from mdio.converters.topology import topologies
 from mdio.converters.transform import TransformedLayout
-from mdio.core.errors import OutputError, PlanError
-from mdio.core.fingerprint import fingerprint
+from mdio.core.errors import PlanError
 from mdio.core.publish import publish, temporary_for
-from mdio.layouts.base import Layout, LayoutWriter, OutputMeta
+from mdio.layouts.base import Layout, LayoutWriter
 from mdio.layouts.chain import open_source
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_name_for_output, writer_class
@@ -29,12 +27,12 @@ from mdio.parallel.executors import Executor, Processes, Serial
 
 __all__ = ["Conversion", "ConversionOptions", "ConvertResult", "convert", "prepare"]
 
-Progress = Callable[[int, int], None]
-"""Called with frames and bytes (decoded) done since the last call."""
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
-def prepare(source: Paths, out: str | PathLike[str], options: ConversionOptions) -> Conversion:
+def prepare(
+    source: Paths, out: str | PathLike[str], options: ConversionOptions
+) -> Conversion | ByteConversion:
     """Open the source and plan the output; nothing is written.
 
     Raises
@@ -75,9 +73,14 @@ def prepare(source: Paths, out: str | PathLike[str], options: ConversionOptions)
         container=options.container,
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
     )
-    plan = writer.plan_for(view.info, wanted)
     paths = [source] if isinstance(source, str | PathLike) else list(source)
     files = [Path(path) for path in paths]
+    as_it_is = choice.kept is None and transformed is None and options.precision is None
+    if layout_name == "segments" and as_it_is and not choice.groups and view.first is not None:
+        copied = byte_conversion(target, files, origin.info, view.info, view.first, wanted)
+        if copied is not None:
+            return copied
+    plan = writer.plan_for(view.info, wanted)
     return Conversion(target, view, choice, plan, writer, files, transformed)
 
 
@@ -126,7 +129,16 @@ class Conversion:
             nonlocal begun
             temporary = self._publication(stack, force)
             begun = time.perf_counter()
-            writer = self.writer(temporary, self.plan, self._meta())
+            meta = output_meta(
+                self.source_paths,
+                self.view.source.info,
+                dt_ps=self.view.info.dt_ps,
+                frames=self.view.runs,
+                atoms=self.choice.kept,
+                groups=self.choice.groups,
+                transformed=self.transformed,
+            )
+            writer = self.writer(temporary, self.plan, meta)
             stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
             writer.create()
             return PieceWorker(self.view, writer)
@@ -148,7 +160,8 @@ class Conversion:
         temporary = stack.enter_context(
             publish(self.out, force=force, sources=self.source_paths, companions=list(new))
         )
-        self._check_room()
+        if self.plan.compression is None and self.plan.precision is None:
+            check_room(self.out, self.plan.nbytes)  # other sizes are not known before
         for path, data in new.items():
             temporary_for(path).write_bytes(data)
         return temporary
@@ -179,37 +192,6 @@ class Conversion:
             workers=workers,
             plan=self.plan,
             topologies=tuple(str(path) for path in self.beside),
-        )
-
-    def _check_room(self) -> None:
-        """Refuse at once what cannot fit; compressed sizes are not known before."""
-        if self.plan.compression is not None or self.plan.precision is not None:
-            return
-        free = shutil.disk_usage(self.out.absolute().parent).free
-        if self.plan.nbytes > free:
-            raise OutputError(
-                f"{self.out}: needs {self.plan.nbytes} bytes, but only {free} are free there; "
-                "free some room, choose another folder, or use --precision or --select"
-            )
-
-    def _meta(self) -> OutputMeta:
-        info = self.view.source.info
-        prints = [fingerprint(path) for path in self.source_paths]
-        source = prints[0] if len(prints) == 1 else {"path": prints[0]["path"], "files": prints}
-        return OutputMeta(
-            uuid=str(uuid4()),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            source={
-                **source,
-                "layout": info.layout,
-                "n_frames": info.n_frames,
-                "transformed": self.transformed,
-            },
-            dt_ps=self.view.info.dt_ps,
-            frames=self.view.runs,
-            atoms=self.choice.kept,
-            groups=self.choice.groups,
-            source_precision=info.precision if info.compression == "xtc" else None,
         )
 
 

@@ -1,10 +1,8 @@
-"""Segments made by copying the bytes of frames, several at a time."""
+"""Segments made by copying the bytes of frames."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -14,19 +12,14 @@ from mdio.core.copying import copy_summed, write_all
 from mdio.core.errors import SourceError
 from mdio.core.index import store_index
 from mdio.core.kernels import crc32c
-from mdio.core.publish import flush_tree, output_errors
+from mdio.core.publish import output_errors
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.segment_files import Segment, segment_name
 
 __all__ = ["SegmentCopier"]
 
-Progress = Callable[[int, int], None]
 Part = tuple[ByteFrames, int, int]
 """Frames ``start:stop`` of a file."""
-STEP_NBYTES = 64 << 20
-"""Bytes copied between two looks at whether to stop."""
-FLUSHERS = 8
-"""Threads that flush segments while the next ones are copied; they only wait."""
 
 
 @contextmanager
@@ -43,7 +36,7 @@ def _reading(path: Path) -> Iterator[int]:
 
 
 class SegmentCopier:
-    """Copies the bytes of all segments of a plan."""
+    """Copies the bytes of one segment of a plan at each call, in any process."""
 
     def __init__(
         self,
@@ -58,45 +51,20 @@ class SegmentCopier:
         self.frames = frames
         self.container = str(plan.container)
         self.edges = list(accumulate(plan.segment_frames, initial=0))
-        self.stopped = threading.Event()
 
-    def run(self, workers: int, progress: Progress | None, frame_nbytes: int) -> list[Segment]:
-        """Copy all segments, and return what the manifest says of them."""
-        numbers = range(len(self.plan.segment_frames))
+    @property
+    def numbers(self) -> range:
+        """Numbers of all segments."""
+        return range(len(self.plan.segment_frames))
+
+    def create(self) -> None:
+        """Make the folders."""
         with output_errors(self.folder):
-            for folder in {(self.folder / segment_name(n, "")).parent for n in numbers}:
+            for folder in {(self.folder / segment_name(n, "")).parent for n in self.numbers}:
                 folder.mkdir(parents=True, exist_ok=True)
-        done: dict[int, Segment] = {}
-        flushed: list[Future[None]] = []
-        with ThreadPoolExecutor(FLUSHERS) as flushers:
-            for number, segment in self._copied(numbers, workers):
-                done[number] = segment
-                flushed.append(flushers.submit(flush_tree, self.folder / segment.file))
-                if progress is not None:
-                    progress(segment.n_frames, segment.n_frames * frame_nbytes)
-            with output_errors(self.folder):
-                for flush in flushed:
-                    flush.result()
-        return [done[number] for number in numbers]
 
-    def _copied(self, numbers: range, workers: int) -> Iterator[tuple[int, Segment]]:
-        """Copy segments, one by one or several at a time, and yield those that are done."""
-        if workers <= 1:
-            for number in numbers:
-                yield number, self.copy(number)
-            return
-        with ThreadPoolExecutor(workers) as pool:
-            futures = {pool.submit(self.copy, number): number for number in numbers}
-            try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
-            except BaseException:
-                self.stopped.set()
-                pool.shutdown(cancel_futures=True)
-                raise
-
-    def copy(self, number: int) -> Segment:
-        """Write one segment and its index."""
+    def __call__(self, number: int) -> Segment:
+        """Write one segment and its index; return what the manifest says of it."""
         first, stop = self.edges[number : number + 2]
         parts = list(self._parts(first, stop))
         path = self.folder / segment_name(number, self.container)
@@ -125,15 +93,11 @@ class SegmentCopier:
         at = crc = 0
         for frames, start, stop in parts:
             if frames.header is not None:
-                header = frames.header(start, stop)
+                header = frames.header(frames.first + start, frames.first + stop)
                 write_all(target, header, 0)
                 at, crc = len(header), crc32c(header)
-            begin, end = int(frames.edges[start]), int(frames.edges[stop])
+            begin, nbytes = int(frames.edges[start]), int(frames.edges[stop] - frames.edges[start])
             with _reading(frames.path) as source:
-                for offset in range(begin, end, STEP_NBYTES):
-                    if self.stopped.is_set():
-                        raise InterruptedError("another segment failed")
-                    nbytes = min(STEP_NBYTES, end - offset)
-                    crc = copy_summed(source, offset, nbytes, target, at, crc)
-                    at += nbytes
+                crc = copy_summed(source, begin, nbytes, target, at, crc)
+                at += nbytes
         return at, crc

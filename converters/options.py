@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from typing import Any, Literal
@@ -10,7 +10,10 @@ from typing import Any, Literal
 from mdio.converters.selection import Selection
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
 
-__all__ = ["ConversionOptions", "ConvertResult"]
+__all__ = ["ConversionOptions", "ConvertResult", "Progress"]
+
+Progress = Callable[[int, int], None]
+"""Called with frames and bytes (decoded) done since the last call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,8 @@ class ConvertResult:
     """From the first byte read to the published output; imports and topology are not counted."""
     workers: int
     plan: LayoutPlan
+    copied: bool = False
+    """Whether frames were copied as bytes, without decoding them."""
     topologies: tuple[str, ...] = ()
     """Topology files written beside the output."""
 

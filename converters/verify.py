@@ -58,6 +58,7 @@ def verify(
     against: Paths | None = None,
     *,
     top: str | PathLike[str] | None = None,
+    view: ViewLayout | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyResult:
     """Recompute an output's checksums; compare every frame with its source if that is given.
@@ -70,6 +71,8 @@ def verify(
         The source (or several files): frames and atoms are taken as the manifest of `out` says.
     top
         Topology, needed only where the conversion went through ``--pbc`` or ``--center``.
+    view
+        Instead of `against`: just the frames and atoms that `out` should hold.
     progress
         Called with (frames, decoded bytes) done since the last call.
 
@@ -88,8 +91,10 @@ def verify(
     _check_all(layout, result, progress)
     for group in layout.info.groups:
         _check_all(open_layout(out, group=group), result, progress, f"group {group}, ")
-    if against is not None:
-        _compare(layout, _source_view(layout, against, top), result, progress)
+    if view is None and against is not None:
+        view = _source_view(layout, against, top)
+    if view is not None:
+        _compare(layout, view, result, progress)
     return result
 
 
@@ -147,11 +152,13 @@ def _compare(
         result.add(
             f"{layout.path} has {info.n_frames} frames of {info.n_atoms} atoms, "
             f"its source {expected.n_frames} of {expected.n_atoms}"
+            + ("" if layout.manifest else "; a native file does not say which ones it should have")
         )
         return
     same_step = info.precision == expected.precision and info.compression == "xtc"
     exact = info.precision is None or _kept_source_step(layout) or same_step
     result.allowed_diff_angstrom = 0.0 if exact else (info.precision or 0.0) / 2
+    in_nm = _container(layout) in ("xtc", "trr")
     rows = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
     for start in range(0, info.n_frames, rows):
         stop = min(start + rows, info.n_frames)
@@ -160,10 +167,17 @@ def _compare(
         except OSError as error:
             result.add(f"frames {start} to {stop - 1}: {error}")
             continue
-        _compare_blocks(mine, theirs, start, result, tables=layout.name in EXACT_TABLES)
+        _compare_blocks(
+            mine, theirs, start, result, tables=layout.name in EXACT_TABLES, in_nm=in_nm
+        )
         result.frames_compared += stop - start
         if progress is not None:
             progress(stop - start, mine.nbytes)
+
+
+def _container(layout: Layout) -> str:
+    """Return the format in which frames lie: of segments, that of their files."""
+    return str((layout.manifest or {}).get("container", layout.name))
 
 
 def _kept_source_step(layout: Layout) -> bool:
@@ -172,7 +186,13 @@ def _kept_source_step(layout: Layout) -> bool:
 
 
 def _compare_blocks(
-    mine: FrameBlock, theirs: FrameBlock, start: int, result: VerifyResult, *, tables: bool
+    mine: FrameBlock,
+    theirs: FrameBlock,
+    start: int,
+    result: VerifyResult,
+    *,
+    tables: bool,
+    in_nm: bool,
 ) -> None:
     stop = start + mine.n_frames
     allowed = result.allowed_diff_angstrom or 0.0
@@ -182,14 +202,14 @@ def _compare_blocks(
             result.add(f"frames {start} to {stop - 1}: the source has no {name}")
             continue
         if name == "positions":
-            worst, excess = _difference(array, other, allowed)
+            worst, excess = _difference(array, other, allowed, in_nm=in_nm)
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
             if excess:
                 result.add(
                     f"frames {start} to {stop - 1}: positions differ by up to {worst:g} angstrom, "
                     f"{allowed:g} is allowed"
                 )
-        elif not np.array_equal(array, other, equal_nan=True):
+        elif _difference(array, other, 0.0, in_nm=in_nm)[1]:
             result.add(f"frames {start} to {stop - 1}: {name} differ")
     if tables:
         for name in ("box", "time", "step"):
@@ -198,15 +218,19 @@ def _compare_blocks(
 
 
 def _difference(
-    mine: NDArray[np.float32], theirs: NDArray[np.float32], allowed: float
+    mine: NDArray[np.float32], theirs: NDArray[np.float32], allowed: float, *, in_nm: bool
 ) -> tuple[float, bool]:
-    """Return the largest difference, and whether any exceeds what is allowed."""
+    """Return the largest difference, and whether any exceeds what is allowed.
+
+    Formats in nm may round float32 at every step from angstrom to nm and back.
+    """
     if np.array_equal(mine, theirs, equal_nan=True):
         return 0.0, False
     finite = np.isfinite(mine) & np.isfinite(theirs)
     same_special = np.array_equal(mine[~finite], theirs[~finite], equal_nan=True)
     diff = np.abs(mine[finite].astype(np.float64) - theirs[finite])
-    if allowed == 0.0 or not same_special:
+    if (allowed == 0.0 and not in_nm) or not same_special:
         return float(diff.max(initial=0.0)), True
     rounding = np.spacing(np.maximum(np.abs(mine[finite]), np.abs(theirs[finite])))
+    rounding *= 3 if in_nm else 1
     return float(diff.max(initial=0.0)), bool(np.any(diff > allowed + rounding))

@@ -74,6 +74,8 @@ def select_frames(
         if dt_ps is not None and len(frames):
             ratio = (time - time[0]) / dt_ps
             frames = frames[np.abs(ratio - np.rint(ratio)) * dt_ps <= slack + 1e-3 * dt_ps]
+    if len(frames) > 1 and not isinstance(frames, range) and len(set(np.diff(frames))) == 1:
+        frames = range(int(frames[0]), int(frames[-1]) + 1, int(frames[1] - frames[0]))
     if not len(frames):
         raise PlanError(
             f"{source.path}: no frame is left of {info.n_frames} frames from "
@@ -119,7 +121,8 @@ class ViewLayout(Layout):
         self.frames: Frames = range(source.info.n_frames) if frames is None else frames
         self.atoms = atoms
         contiguous = isinstance(self.frames, range) and self.frames.step == 1
-        self._first = self.frames.start if contiguous and isinstance(self.frames, range) else None
+        self.first = self.frames.start if contiguous and isinstance(self.frames, range) else None
+        """First of the source's frames, where neighbouring ones are kept in order; else None."""
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
@@ -128,7 +131,7 @@ class ViewLayout(Layout):
 
     def _open(self) -> TrajectoryInfo:
         info = self.source.info
-        if self.atoms is None and self._first == 0 and len(self.frames) == info.n_frames:
+        if self.atoms is None and self.first == 0 and len(self.frames) == info.n_frames:
             return info
         n_atoms = info.n_atoms if self.atoms is None else len(self.atoms)
         picked = [int(self.frames[i]) for i in (0, min(1, len(self.frames) - 1), -1)]
@@ -142,7 +145,7 @@ class ViewLayout(Layout):
             time_last_ps=float(last.time[0]),
             has_box=bool(first.box.any()),
             groups={},
-            chunk_frames=info.chunk_frames if self._first == 0 else None,
+            chunk_frames=info.chunk_frames if self.first == 0 else None,
         )
 
     def _close(self) -> None:
@@ -162,8 +165,8 @@ class ViewLayout(Layout):
             atoms = self.atoms if atoms is None else atoms
         else:
             atoms = self.atoms[atoms]
-        if self._first is not None:
-            self.source.read(self._first + start, self._first + stop, atoms=atoms, out=block)
+        if self.first is not None:
+            self.source.read(self.first + start, self.first + stop, atoms=atoms, out=block)
             return
         frames = np.asarray(self.frames[start:stop], dtype=np.int64)
         span = int(frames[-1]) + 1 - int(frames[0])

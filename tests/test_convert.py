@@ -91,6 +91,7 @@ def test_and_back_into_one_native_file(adk, frames, tmp_path, middle, target):
     assert_allclose(positions, frames["xtc"]["positions"], atol=2e-5 if target == "trr" else 0)
     assert_allclose(u.trajectory[97].dimensions, frames["xtc"]["box"][97], rtol=1e-5)
     assert_allclose(u.trajectory[97].time, frames["xtc"]["time"][97], rtol=1e-5)
+    assert mdio.verify(out, adk["xtc"]).ok
 
 
 @pytest.mark.parametrize(
@@ -109,8 +110,11 @@ def test_frames_by_number_and_time(adk, frames, tmp_path, target, options, expec
     out = tmp_path / f"a.{target}"
     mdio.convert(adk["xtc"], out, workers=2, **options)
     block = read(out)
+    # Frames that are written anew into XTC have their box divided by ten, as MDAnalysis does it.
+    anew = target == "segments" and expected.step > 1
     for name, array in frames["xtc"].items():
-        assert_array_equal(getattr(block, name), array[list(expected)], err_msg=name)
+        near = 1.3e-7 if anew and name == "box" else 0
+        assert_allclose(getattr(block, name), array[list(expected)], rtol=near, err_msg=name)
     assert mdio.verify(out, adk["xtc"]).ok
 
 

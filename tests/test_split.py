@@ -186,7 +186,7 @@ def test_segments_can_be_split_again(tmp_path):
 
 
 def test_files_of_other_atoms_are_not_joined(tmp_path):
-    with pytest.raises(SourceError, match="only files of the same atoms"):
+    with pytest.raises(SourceError, match="join trajectories of the same atoms"):
         split([XTC, XTC_multi_frame], tmp_path / "out.segments", 3)
     assert list(tmp_path.iterdir()) == []
 

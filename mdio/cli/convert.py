@@ -15,7 +15,8 @@ from mdio.cli.common import (
     progress_bar,
 )
 from mdio.cli.ranks import root_speaks, world
-from mdio.converters.convert import prepare
+from mdio.converters.byte_conversion import ByteConversion
+from mdio.converters.convert import Conversion, prepare
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.transform import PBC_CHOICES
 from mdio.converters.verify import VerifyResult, verify
@@ -164,7 +165,7 @@ def _run(args: argparse.Namespace, options: ConversionOptions, executor: Executo
     quiet = args.quiet or not executor.is_owner
     with progress_bar(conversion.plan.n_frames, "convert", quiet=quiet) as progress:
         result = conversion.run(executor, force=args.force, progress=progress)
-    checked = executor.from_owner(lambda: _verified(args, result) if args.verify else None)
+    checked = executor.from_owner(lambda: _verified(args, conversion) if args.verify else None)
     if executor.is_owner:
         report = result.to_json()
         if checked is not None:
@@ -185,9 +186,10 @@ def _print_plan(args: argparse.Namespace, plan: LayoutPlan) -> None:
         print(plan_table(plan))
 
 
-def _verified(args: argparse.Namespace, result: ConvertResult) -> VerifyResult:
-    with progress_bar(result.n_frames, "verify", quiet=args.quiet) as progress:
-        return verify(args.out, args.source, top=args.top, progress=progress)
+def _verified(args: argparse.Namespace, conversion: Conversion | ByteConversion) -> VerifyResult:
+    view = conversion.view if isinstance(conversion, Conversion) else None
+    with progress_bar(conversion.plan.n_frames, "verify", quiet=args.quiet) as progress:
+        return verify(args.out, args.source, view=view, progress=progress)
 
 
 def _print_summary(result: ConvertResult) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 
 from mdio.cli.common import human_nbytes, positive, print_json, progress_bar
-from mdio.converters.split import split
-from mdio.layouts.chain import open_source
+from mdio.cli.ranks import root_speaks, world
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = ["run", "setup"]
 
@@ -19,24 +22,36 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-w", "--workers", type=positive, metavar="N", default=1, help="worker processes"
     )
+    parser.add_argument(
+        "--mpi", action="store_true", help="share the work among the ranks of mpiexec"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Split and say what was written."""
-    with open_source(args.source) as layout:
-        n_frames = layout.info.n_frames
-    with progress_bar(n_frames, "split", quiet=args.quiet) as progress:
-        result = split(
-            args.source,
-            args.out,
-            args.segments,
-            force=args.force,
-            workers=args.workers,
-            progress=progress,
-        )
+    """Split and say what was written; under MPI, rank 0 speaks for all."""
+    if not args.mpi:
+        with Processes(args.workers) if args.workers > 1 else Serial() as executor:
+            return _run(args, executor)
+    comm = world("--mpi")
+    with root_speaks(comm), MPIExecutor(comm, to_all=False) as executor:
+        return _run(args, executor)
+
+
+def _run(args: argparse.Namespace, executor: Executor) -> int:
+    options = ConversionOptions(to="segments", segments=args.segments)
+    conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
+    quiet = args.quiet or not executor.is_owner
+    with progress_bar(conversion.plan.n_frames, "split", quiet=quiet) as progress:
+        result = conversion.run(executor, force=args.force, progress=progress)
+    if executor.is_owner:
+        _tell(args, result)
+    return 0
+
+
+def _tell(args: argparse.Namespace, result: ConvertResult) -> None:
     if args.json:
         print_json(result.to_json())
     elif not args.quiet:
@@ -45,4 +60,3 @@ def run(args: argparse.Namespace) -> int:
             f"{result.out}: {result.n_frames:,} frames in {args.segments} segments, "
             f"{human_nbytes(result.nbytes_out)} in {result.seconds:.2f} s ({rate:,.0f} MB/s)"
         )
-    return 0

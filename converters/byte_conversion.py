@@ -1,0 +1,214 @@
+"""Segments whose frames are the source's bytes: nothing is decoded, every frame stays as it is."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import accumulate
+from pathlib import Path
+
+from mdio.converters.byte_frames import ByteFrames, byte_frames
+from mdio.converters.copy_segments import SegmentCopier
+from mdio.converters.options import ConvertResult, Progress
+from mdio.converters.provenance import check_room, output_meta
+from mdio.core.frames import TrajectoryInfo
+from mdio.core.publish import flush_tree, output_errors, publish
+from mdio.layouts.base import Layout
+from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.registry import open_layout
+from mdio.layouts.segment_files import Segment
+from mdio.layouts.segments import SegmentsLayout
+from mdio.layouts.segments_writer import plan_segments, write_manifest
+from mdio.parallel.executors import Executor
+
+__all__ = ["ByteConversion", "byte_conversion"]
+
+FLUSHERS = 8
+"""Threads that flush segments while the next ones are copied; they only wait."""
+
+
+def byte_conversion(
+    out: Path,
+    paths: Sequence[Path],
+    source: TrajectoryInfo,
+    kept: TrajectoryInfo,
+    first: int,
+    options: WriteOptions,
+) -> ByteConversion | None:
+    """Plan segments by copying bytes; None where frames have to be decoded and written anew.
+
+    That is so for DCD files with fixed atoms, NetCDF-4 files or those without times, several DCD
+    or NetCDF files, and what is no native file.
+
+    Parameters
+    ----------
+    out
+        Folder to be.
+    paths
+        Files (or folders of segments) that are joined in order.
+    source
+        What is in all of them.
+    kept
+        What is in the frames that are kept: neighbouring ones, from frame `first` on.
+    options
+        Number of segments, container.
+
+    Raises
+    ------
+    PlanError
+        More segments than frames.
+    SourceError
+        A file is damaged.
+    """
+    layouts = list(_files(paths))
+    try:
+        frames = _all_bytes(layouts)
+        name = layouts[0].name
+        if frames is None or options.container not in (None, name):
+            return None
+        own = [one for one in _cut(frames, first, first + kept.n_frames) if one.n_frames]
+        plan = plan_segments(kept, options)
+        times_ps = _times_ps(layouts, first, plan)
+    finally:
+        for layout in layouts:
+            layout.close()
+    plan = plan.replace(container=name, nbytes=sum(one.nbytes for one in own))
+    return ByteConversion(out, paths, source, kept, first, plan, own, times_ps)
+
+
+class ByteConversion:
+    """A planned copy: look at `plan`, then `run` it."""
+
+    def __init__(
+        self,
+        out: Path,
+        paths: Sequence[Path],
+        source: TrajectoryInfo,
+        kept: TrajectoryInfo,
+        first: int,
+        plan: LayoutPlan,
+        frames: Sequence[ByteFrames],
+        first_times_ps: Sequence[float],
+    ) -> None:
+        self.out = out
+        self.paths = paths
+        self.source = source
+        self.kept = kept
+        self.first = first
+        self.plan = plan
+        self.frames = frames
+        self.first_times_ps = first_times_ps
+
+    def run(
+        self, executor: Executor, *, force: bool = False, progress: Progress | None = None
+    ) -> ConvertResult:
+        """Copy, and publish the output when it is whole; see `Conversion.run`."""
+        stack = ExitStack()
+        begun = 0.0
+
+        def begin() -> SegmentCopier:
+            nonlocal begun
+            folder = stack.enter_context(publish(self.out, force=force, sources=self.paths))
+            check_room(self.out, self.plan.nbytes)
+            begun = time.perf_counter()
+            copier = SegmentCopier(folder, self.plan, self.frames, self.first_times_ps)
+            copier.create()
+            return copier
+
+        def end() -> ConvertResult:
+            stop = self.first + self.kept.n_frames
+            meta = output_meta(
+                self.paths, self.source, dt_ps=self.kept.dt_ps, frames=[[self.first, stop, 1]]
+            )
+            write_manifest(
+                copier.folder,
+                self.plan,
+                meta,
+                segments,
+                time_last_ps=self.kept.time_last_ps,
+                has_box=self.kept.has_box,
+            )
+            stack.close()
+            return ConvertResult(
+                out=str(self.out),
+                layout=self.plan.layout,
+                n_frames=self.kept.n_frames,
+                n_atoms=self.kept.n_atoms,
+                nbytes_in=self.source.nbytes,
+                nbytes_out=sum(segment.nbytes for segment in segments),
+                seconds=time.perf_counter() - begun,
+                workers=executor.n_workers,
+                plan=self.plan,
+                copied=True,
+            )
+
+        with stack:
+            copier = executor.from_owner(begin)
+            segments = self._copy(copier, executor, progress)
+            return executor.from_owner(end)
+
+    def _copy(
+        self, copier: SegmentCopier, executor: Executor, progress: Progress | None
+    ) -> list[Segment]:
+        """Do this process' share; in the owner, return all segments in order."""
+        done: dict[int, Segment] = {}
+        flushed: list[Future[None]] = []
+        with ThreadPoolExecutor(FLUSHERS) as flushers:
+            for number, segment in executor.imap(copier, copier.numbers, describe=_describe):
+                done[number] = segment
+                flushed.append(flushers.submit(flush_tree, copier.folder / segment.file))
+                if progress is not None:
+                    progress(segment.n_frames, segment.n_frames * self.kept.frame_nbytes)
+            with output_errors(copier.folder):
+                for flush in flushed:
+                    flush.result()
+        return [done[number] for number in sorted(done)]
+
+
+def _describe(number: int) -> str:
+    return f"segment {number}"
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Layout]:
+    """Open every file; of segments, every segment."""
+    for path in paths:
+        layout = open_layout(path)
+        if isinstance(layout, SegmentsLayout):
+            for segment in layout.segments:
+                yield open_layout(path / segment.file, layout=layout.container)
+            layout.close()
+        else:
+            yield layout
+
+
+def _all_bytes(layouts: Sequence[Layout]) -> list[ByteFrames] | None:
+    """Return the frames of all files as bytes; None if these cannot be copied together."""
+    if len({layout.name for layout in layouts}) > 1:
+        return None
+    found = [byte_frames(layout) for layout in layouts]
+    frames = [one for one in found if one is not None]
+    headed = any(one.header is not None for one in frames)
+    return None if len(frames) < len(found) or (headed and len(frames) > 1) else frames
+
+
+def _cut(frames: Sequence[ByteFrames], first: int, stop: int) -> Iterator[ByteFrames]:
+    """Yield the part of each file that lies in frames ``first:stop`` of all."""
+    at = 0
+    for one in frames:
+        begin = min(max(first - at, 0), one.n_frames)
+        yield one.part(begin, max(begin, min(stop - at, one.n_frames)))
+        at += one.n_frames
+
+
+def _times_ps(layouts: Sequence[Layout], first: int, plan: LayoutPlan) -> list[float]:
+    """Return the time of the first frame of each segment."""
+    edges = list(accumulate((layout.info.n_frames for layout in layouts), initial=0))
+    times = []
+    for start in list(accumulate(plan.segment_frames, initial=first))[:-1]:
+        number = bisect_right(edges, start) - 1
+        frame = start - edges[number]
+        times.append(float(layouts[number].read(frame, frame + 1, atoms=[]).time[0]))
+    return times
