@@ -132,18 +132,21 @@ class H5MDWriter(LayoutWriter):
 
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
         """Cut one piece into chunks, rounded and compressed as planned."""
-        groups = self.meta.groups or {}
         items = []
         for (group, field), array in self._arrays.items():
-            values = block.present()[field]
-            if group != FULL_SYSTEM:
-                values = np.take(values, groups[group], axis=1)
-            if field == "positions" and self.plan.precision is not None:
-                values = round_to_step(values, self.plan.precision)
-            for i, j, chunk in chunks_of(array, start, values):
+            for i, j, chunk in chunks_of(array, start, self._values(block, group, field)):
                 data, crc = encode_chunk(chunk, self._level)
                 items.append(Stored(f"{group}/{field}/{i}/{j}", data, (crc,)))
         return items
+
+    def _values(self, block: FrameBlock, group: str, field: str) -> NDArray[np.float32]:
+        """Return the numbers of one array, of the group's atoms, rounded as planned."""
+        values = block.present()[field]
+        if group != FULL_SYSTEM:
+            values = np.take(values, (self.meta.groups or {})[group], axis=1)
+        if field == "positions" and self.plan.precision is not None:
+            values = round_to_step(values, self.plan.precision)
+        return values
 
     @staticmethod
     def _split(key: str) -> tuple[tuple[str, str], tuple[int, int]]:
