@@ -21,6 +21,7 @@ OUTPUTS = {
     "a.h5md": {"chunk_frames": 5, "groups": {"ca": np.arange(7, 3000, 15)}},
     "b.h5md": {"compression": "gzip:1"},
     "a.segments": {"segments": 5, "container": "dcd"},
+    "bytes.segments": {"segments": 6},
     "b.segments": {"segments": 90, "container": "ncdf"},
     "c.segments": {"segments": 9, "container": "xtc", "step": 2},
     "a.xtc": {},
