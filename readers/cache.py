@@ -45,6 +45,10 @@ class FrameCache:
         self._block: FrameBlock | None = None
         self._start = self._stop = 0
         self._last = -1
+        self.times: list[float] = []
+        """Times of the frames in the block, as Python numbers: made once for a run of frames."""
+        self.steps: list[int] = []
+        self.has_box: list[bool] = []
 
     def rewind(self) -> None:
         """Expect frame 0 next."""
@@ -81,6 +85,9 @@ class FrameCache:
             start, stop = unit, min(unit + self._unit, self._n_frames)
             self._block = self._layout.read(start, stop, out=self._room(stop - start))
         self._start, self._stop = start, stop
+        self.times = self._block.time.tolist()
+        self.steps = self._block.step.tolist()
+        self.has_box = self._block.box.any(axis=1).tolist()
 
     def _room(self, n_frames: int) -> FrameBlock | None:
         """Return memory to read into that earlier reads have used, which spares page faults."""

@@ -111,8 +111,9 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         return self._fill(int(frame), self.ts)
 
     def _fill(self, frame: int, ts: Timestep) -> Timestep:
+        cache = self._cache
         try:
-            block, row = self._cache.frame(frame)
+            block, row = cache.frame(frame)
         except OSError as error:
             raise FrameReadError(f"frame {frame}: {error}") from error
         ts.positions = block.positions[row]
@@ -120,12 +121,10 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             ts.velocities = block.velocities[row]
         if block.forces is not None:
             ts.forces = block.forces[row]
-        box = block.box[row]
-        ts.dimensions = box if box.any() else None
+        ts.dimensions = block.box[row] if cache.has_box[row] else None
         ts.frame = frame
-        data = ts.data
-        data["time"] = block.time[row].item()
-        data["step"] = block.step[row].item()
+        ts.data["time"] = cache.times[row]
+        ts.data["step"] = cache.steps[row]
         self._frame = frame
         return ts
 
