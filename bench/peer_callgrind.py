@@ -1,12 +1,13 @@
 """Instructions that decoders of XTC execute for a frame, counted by callgrind.
 
-Unlike times they are the same on a busy machine. The difference of two runs, of one and of three
+Unlike times they are the same on a busy machine. The difference of two runs, of one and of many
 passes over the file, leaves out imports and opening. Takes some minutes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,17 +16,21 @@ from typing import Any
 
 import adk
 from peer_commands import MOLLY
-from peer_process import HERE, PYTHONS
+from peer_process import HERE, ONE_THREAD, PYTHONS
 
 FRAMES = 98
-PASSES = (1, 3)
+PASSES = (1, 21)
+STEADY = {**os.environ, **ONE_THREAD, "PYTHONHASHSEED": "0"}
+"""Threads that wait and dictionaries in other orders would make starts differ."""
 
 
 def instructions(command: list[str], folder: Path) -> int:
     """Return how many instructions a command executes."""
     out = folder / "callgrind.out"
     valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"]
-    done = subprocess.run([*valgrind, *command], capture_output=True, text=True, cwd=HERE)
+    done = subprocess.run(
+        [*valgrind, *command], capture_output=True, text=True, cwd=HERE, env=STEADY
+    )
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["it failed"])[-1])
     found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.MULTILINE)

@@ -65,17 +65,7 @@ def systems(folder: Path, scratch: Path | None, quick: bool, tiny: bool) -> list
         tiles, waters = (10, ((1, 30),))
     if tiny:
         tiles, waters = (1, ())
-    found = [
-        System(
-            f"{3341:,} atoms x {98 * tiles:,} frames",
-            3341,
-            98 * tiles,
-            adk.tiled(folder, tiles),
-            adk.topology(),
-            folder / f"adk_x{tiles}",
-            scratch or folder,
-        )
-    ]
+    found = [small_system(folder, scratch, tiles)]
     for copies, n_frames in waters:
         found.append(
             System(
@@ -88,9 +78,23 @@ def systems(folder: Path, scratch: Path | None, quick: bool, tiny: bool) -> list
                 scratch or folder,
             )
         )
-    for system in found:
-        lay_out(system)
+        lay_out(found[-1])
     return found
+
+
+def small_system(folder: Path, scratch: Path | None, tiles: int) -> System:
+    """Return adenylate kinase without water, so many times its 98 frames."""
+    system = System(
+        f"{3341:,} atoms x {98 * tiles:,} frames",
+        3341,
+        98 * tiles,
+        adk.tiled(folder, tiles),
+        adk.topology(),
+        folder / f"adk_{tiles}x",
+        scratch or folder,
+    )
+    lay_out(system)
+    return system
 
 
 def lay_out(system: System) -> None:

@@ -31,7 +31,7 @@ import peer_report
 from measuring import append_jsonl
 from peer_process import Case, NotMeasuredError, Peers
 from peer_runner import files_of, remove
-from peer_systems import System, make, systems
+from peer_systems import System, make, small_system, systems
 from peer_tables import COLD, TABLES, two_workers
 from peer_targets import judge
 
@@ -166,7 +166,7 @@ def measure(peers: Peers, args: argparse.Namespace) -> list[Record]:
 
 def measure_two_workers(peers: Peers, args: argparse.Namespace) -> list[Record]:
     """Convert with one worker, so much that it takes over 30 s, and with two."""
-    system = systems(args.folder, args.scratch, quick=False, tiny=False)[0]
+    system = small_system(args.folder, args.scratch, tiles=50)
     probe = timed(peers, "two workers", system, two_workers(system, 5)[:1], args)[0]
     seconds_each = min(probe["seconds"]) / 5
     n_copies = math.ceil(TWO_WORKERS_S / seconds_each)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from MDAnalysisTests.datafiles import XTC
 
 BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
@@ -36,6 +37,33 @@ def test_peers_runs_all_tables(tmp_path):
     assert {r["case"] for r in records if "nbytes" in r} >= {"XTC", "zarr --precision 0.01"}
     assert all("commit" in r["provenance"] and "MDAnalysis" in r["peers"] for r in records)
     assert (tmp_path / "peers.png").stat().st_size > 10_000
+
+
+MAIN_JOB = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); import main_job;"
+    "main_job.peak_memory_mib = lambda *_: 0.0; sys.exit(main_job.main())"
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [str(BENCH / "kernels.py"), "--repeats", "1", "--json"],
+        [str(BENCH / "split.py"), "--tiles", "1", "--segments", "2", "--repeats", "1", "--folder"],
+        [str(BENCH / "xtc_decode.py"), "--repeats", "1", "--json", XTC],
+        [str(BENCH / "demo.py"), "--tiles", "1", "--folder"],
+        ["-c", MAIN_JOB, str(BENCH), "--tiles", "1", "--repeats", "1", "--folder"],
+    ],
+    ids=["kernels", "split", "xtc_decode", "demo", "main_job"],
+)
+def test_the_other_benches_run(words, tmp_path):
+    if words[-1] == "--folder":
+        words = [*words, str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 @pytest.mark.parametrize(
