@@ -39,7 +39,7 @@ __all__ = [
 DEFAULT_STRIPE_NBYTES = MIB
 MIN_PIECE_NBYTES, MAX_PIECE_NBYTES = 4 * MIB, 32 * MIB
 """Decoded bytes of a piece: large enough to be one good write, small enough that a few of them fit
-in a worker, and that there are pieces enough for every worker (24 where sizes allow)."""
+in a worker, and that there are pieces enough for every worker (16 where sizes allow)."""
 MAX_BLOCK_NBYTES = 64 * MIB
 """Decoded bytes of a piece that no plan exceeds on its own, unless a single frame does (two, if
 they are differenced) or one stripe of each field."""
@@ -260,7 +260,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         )
     chunk_frames, chunk_atoms = _plan_shape(info, options, quantised)
     total_nbytes = info.frame_nbytes * info.n_frames
-    piece_nbytes = min(max(total_nbytes // 24, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)
+    piece_nbytes = min(max(total_nbytes // 16, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)
     # A power of two of chunks, so that groups can have 1, 2, 4, ... times as many frames a chunk.
     wanted = max(1, min(piece_nbytes // info.frame_nbytes, info.n_frames) // chunk_frames)
     n_chunks = 1 << (wanted.bit_length() - 1)

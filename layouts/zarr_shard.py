@@ -24,7 +24,7 @@ Bytes = NDArray[np.uint8]
 
 CRC_NBYTES = 4
 MISSING = 2**64 - 1
-MAX_OPEN = 4
+MAX_OPEN = 32
 """Shard files of one array that are kept open."""
 
 

@@ -202,7 +202,7 @@ def test_a_protein_with_the_default_stripes():
     assert full.chunk_nbytes == 1_042_392
     assert plan.alignment_nbytes == MIB
     assert plan.padding < 0.02
-    assert (ca.chunk_frames, plan.piece_frames) == (104, 104)
+    assert (ca.chunk_frames, plan.piece_frames) == (208, 208)
 
 
 def test_a_membrane_with_4_mib_stripes():
