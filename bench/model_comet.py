@@ -147,7 +147,9 @@ def main() -> None:
     print(f"\norder of layouts right in {count - len(wrong)} of {count} pairs beyond their spread")
     for one, two in wrong:
         print(f"  wrong: {one.row} and {two.row}")
-    print("\nsimulated runs beside measured ones (nothing of it was fitted to totals by itself)")
+    print(
+        "\nsimulated runs beside measured ones (the simulation takes the closed form's parameters)"
+    )
     for (layout, gather), sizes in of_simulation.items():
         middle, mean = np.median(np.abs(sizes)), np.mean(sizes)
         print(f"  {layout + '/' + gather:36} median {100 * middle:4.0f}%  mean {100 * mean:+4.0f}%")

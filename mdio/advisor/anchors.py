@@ -16,14 +16,15 @@ __all__ = ["KNOWN_CORES", "guess_cores", "measured_task", "rates_reached"]
 KNOWN_CORES: Mapping[str, int] = {"comet": 24, "supermic": 20, "bridges": 28, "stampede": 16}
 """Cores of a node of the machines of the published studies, by name."""
 
-USUAL_CORES = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 68, 72, 96, 128, 192)
+USUAL_CORES = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 68, 72, 96, 128, 192)
 
 
 def guess_cores(rows: Sequence[TimingRow], otherwise: int) -> int:
     """Return the cores of a node: by the machine's name, or else guessed from the numbers of ranks.
 
-    Ranks usually fill whole nodes: the usual number that divides most of the rank counts is taken
-    (the larger of several); if none divides half of them, `otherwise`.
+    Ranks usually fill whole nodes: the usual number that divides most of the rank counts is taken,
+    the larger of several. It is `otherwise` if none divides half of them, or if `otherwise` divides
+    nearly as many.
     """
     name = rows[0].machine.lower()
     for known, cores in KNOWN_CORES.items():
@@ -33,11 +34,11 @@ def guess_cores(rows: Sequence[TimingRow], otherwise: int) -> int:
     if not counts:
         return otherwise
 
-    def score(cores: int) -> tuple[int, bool, int]:
-        return sum(n % cores == 0 for n in counts), cores == otherwise, cores
-
-    best = max((cores for cores in USUAL_CORES if cores >= 16), key=score)
-    return best if 2 * score(best)[0] >= len(counts) else otherwise
+    divided = {cores: sum(n % cores == 0 for n in counts) for cores in (*USUAL_CORES, otherwise)}
+    best = max(USUAL_CORES, key=lambda cores: (divided[cores], cores))
+    if 2 * divided[best] < len(counts) or 4 * divided[otherwise] >= 3 * divided[best]:
+        return otherwise
+    return best
 
 
 def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:

@@ -169,7 +169,7 @@ def fit_profile(
         trial = _apply(start, dict(zip(factors.names, np.exp(logs).tolist(), strict=True)))
         return np.concatenate([_robust(_errors(trial, rows)), logs / factors.widths])
 
-    found = least_squares(cost, np.zeros(len(factors.names)), method="trf", bounds=(-6.0, 6.0))
+    found = least_squares(cost, np.zeros(len(factors.names)), bounds=(-6.0, 6.0), max_nfev=100)
     fitted = _apply(start, dict(zip(factors.names, np.exp(found.x).tolist(), strict=True)))
     return _with_scatter(fitted, rows, None if loose else known.noise)
 
@@ -193,6 +193,8 @@ def _start(
         lock_s=known.storage.lock_s * slower,
         lock_gather_s=known.storage.lock_gather_s * slower,
         client_lock_s=known.storage.client_lock_s * slower,
+        # Opens are partly slow for what makes reads slow: half of it, on the scale of logarithms.
+        open_file_s=known.storage.open_file_s * math.sqrt(slower),
         aggregate_bytes_per_s=max(2 * total, known.storage.aggregate_bytes_per_s / slower),
         stripe_bytes_per_s=max(
             2 * shared / known.storage.stripe_count, known.storage.stripe_bytes_per_s / slower
@@ -248,7 +250,7 @@ def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
 
 
 def _miss(predicted: float, measured: float, *scatters: float) -> float:
-    return math.log(predicted / measured) / math.hypot(*scatters)
+    return (math.log(predicted) - math.log(measured)) / math.hypot(*scatters)
 
 
 def _robust(errors: NDArray[np.float64]) -> NDArray[np.float64]:

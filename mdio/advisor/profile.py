@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from mdio.core.errors import OutputError, SourceError
 __all__ = ["Gather", "Noise", "Profile", "Storage", "Task", "load_profile", "save_profile"]
 
 FORMAT = 1
+LARGEST = 1e30
+EXPECTED = {"str": "text", "int": "whole number above 0", "float": "number from 0 to 1e30"}
 NAMES = ("comet", "generic")
 """Profiles that come with mdio; ``local`` is for the machine one sits at, measured on the spot."""
 
@@ -256,8 +257,9 @@ def _check(value: Any, kind: str, where: str) -> None:
         good = isinstance(value, str)
     elif kind in ("int", "float"):
         number = isinstance(value, int if kind == "int" else int | float)
-        good = number and not isinstance(value, bool) and math.isfinite(value)
-        good = good and (value > 0 or (value == 0 and kind == "float"))
+        good = number and not isinstance(value, bool) and 0 <= value <= LARGEST
+        good = good and (value >= 1 / LARGEST or not _divides(where))
+        good = good and (value > 0 or kind == "float" or ".measured." in where)
     elif kind.startswith("Mapping"):
         good = isinstance(value, dict)
         for key, item in value.items() if good else ():
@@ -265,4 +267,9 @@ def _check(value: Any, kind: str, where: str) -> None:
     else:
         good = True
     if not good:
-        raise SourceError(f"{where} is {value!r}, which is no {kind} of the kind expected")
+        raise SourceError(f"{where} is {value!r}; expected a {EXPECTED.get(kind, 'table')}")
+
+
+def _divides(where: str) -> bool:
+    """Whether the model divides by this, or takes its logarithm."""
+    return any(name in where for name in ("_per_s", "t_comp_repeat", "t_io_s", "nbytes", "factor"))
