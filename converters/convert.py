@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from mdio.converters.byte_conversion import ByteConversion, byte_conversion
+from mdio.converters.conversion import Conversion
+from mdio.converters.mpio_conversion import MPIOConversion, check_mpio
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
-from mdio.converters.pieces import PieceWorker, describe_piece
-from mdio.converters.provenance import check_room, output_meta
-from mdio.converters.selection import AtomChoice, choose_atoms
-from mdio.converters.topology import topologies
+from mdio.converters.selection import choose_atoms
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError
-from mdio.core.publish import publish, temporary_for
-from mdio.layouts.base import Layout, LayoutWriter
+from mdio.layouts.base import Layout
 from mdio.layouts.chain import open_source
-from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import layout_name_for_output, writer_class
 from mdio.layouts.view import ViewLayout, select_frames
 from mdio.parallel.executors import Executor, Processes, Serial
@@ -42,6 +38,8 @@ def prepare(
     """
     target = Path(out)
     layout_name = layout_name_for_output(target, options.to)
+    if options.mpio is not None:
+        check_mpio(options, layout_name)
     writer = writer_class(layout_name)
     origin = open_source(source)
     choice = choose_atoms(origin, options.top, options.select, options.groups)
@@ -81,122 +79,11 @@ def prepare(
         if copied is not None:
             return copied
     plan = writer.plan_for(view.info, wanted)
-    return Conversion(target, view, choice, plan, writer, files, transformed)
-
-
-class Conversion:
-    """A planned conversion: look at `plan`, then `run` it."""
-
-    def __init__(
-        self,
-        out: Path,
-        view: ViewLayout,
-        choice: AtomChoice,
-        plan: LayoutPlan,
-        writer: type[LayoutWriter],
-        source_paths: Sequence[Path],
-        transformed: Mapping[str, str | None] | None = None,
-    ) -> None:
-        self.out = out
-        self.view = view
-        self.choice = choice
-        self.plan = plan
-        self.writer = writer
-        self.source_paths = source_paths
-        self.transformed = transformed
-        self.beside = topologies(choice, out)
-
-    def run(
-        self,
-        executor: Executor,
-        *,
-        force: bool = False,
-        progress: Progress | None = None,
-    ) -> ConvertResult:
-        """Convert, and publish the output when it is whole.
-
-        Raises
-        ------
-        OutputError
-            The output exists, the disk is full, ...
-        SourceError
-            The source turns out damaged on the way.
-        """
-        stack = ExitStack()
-        begun = 0.0
-
-        def begin() -> PieceWorker:
-            nonlocal begun
-            temporary = self._publication(stack, force)
-            begun = time.perf_counter()
-            meta = output_meta(
-                self.source_paths,
-                self.view.source.info,
-                dt_ps=self.view.info.dt_ps,
-                frames=self.view.runs,
-                atoms=self.choice.kept,
-                groups=self.choice.groups,
-                transformed=self.transformed,
-            )
-            writer = self.writer(temporary, self.plan, meta)
-            stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
-            writer.create()
-            return PieceWorker(self.view, writer)
-
-        def end() -> ConvertResult:
-            work.writer.finish()
-            stack.close()
-            return self._result(nbytes, time.perf_counter() - begun, executor.n_workers)
-
-        with stack:
-            work = executor.from_owner(begin)
-            nbytes = self._write(work, executor, progress)
-            return executor.from_owner(end)
-
-    def _publication(self, stack: ExitStack, force: bool) -> Path:
-        """Enter `publish`, write the topologies, and return the temporary path."""
-        # The same topology may serve several outputs: one that is there already stays.
-        new = {path: data for path, data in self.beside.items() if not _holds(path, data)}
-        temporary = stack.enter_context(
-            publish(self.out, force=force, sources=self.source_paths, companions=list(new))
-        )
-        if self.plan.compression is None and self.plan.precision is None:
-            check_room(self.out, self.plan.nbytes)  # other sizes are not known before
-        for path, data in new.items():
-            temporary_for(path).write_bytes(data)
-        return temporary
-
-    def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
-        """Do this process' share, and store and commit in the owner what others have encoded."""
-        frame_nbytes = self.view.info.frame_nbytes
-        nbytes = 0
-        for _, (receipt, items) in executor.imap(work, self.plan.pieces(), describe=describe_piece):
-            for item in items:
-                work.writer.store(item)
-            work.writer.commit(receipt)
-            nbytes += receipt.nbytes
-            if progress is not None:
-                n_frames = receipt.stop - receipt.start
-                progress(n_frames, n_frames * frame_nbytes)
-        return nbytes
-
-    def _result(self, nbytes: int, seconds: float, workers: int) -> ConvertResult:
-        return ConvertResult(
-            out=str(self.out),
-            layout=self.plan.layout,
-            n_frames=self.plan.n_frames,
-            n_atoms=self.plan.n_atoms,
-            nbytes_in=self.view.source.info.nbytes,
-            nbytes_out=nbytes,
-            seconds=seconds,
-            workers=workers,
-            plan=self.plan,
-            topologies=tuple(str(path) for path in self.beside),
-        )
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == data
+    if options.mpio is None:
+        return Conversion(target, view, choice, plan, writer, files, transformed)
+    shared = MPIOConversion(target, view, choice, plan, writer, files, transformed)
+    shared.write_with(options)
+    return shared
 
 
 def convert(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from typing import Any, Literal
@@ -45,6 +45,10 @@ class ConversionOptions:
     segments: int | None = None
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
     stripe_count: int | None = None
+    mpio: Literal["independent", "collective"] | None = None
+    """Write h5md through parallel HDF5, on the ranks of an `MPIExecutor`; None = without."""
+    hints: Sequence[str] = ()
+    """``KEY=VALUE`` for MPI-IO."""
 
 
 @dataclass(frozen=True)

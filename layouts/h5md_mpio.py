@@ -9,8 +9,8 @@ ranks that hold them, and the ranks agree on where they go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,9 @@ def transfer_list(collective: bool) -> h5p.PropDXID:
 class H5MDMPIOWriter(H5MDWriter):
     """Writes an H5MD 1.1 file from several ranks through HDF5's mpio driver.
 
-    Between `create` and `finish`, which the owner calls, all ranks enter `shared` together. Inside,
-    every rank calls `store` for its own pieces as it likes or, if `collective`, all ranks call
-    `store_together` equally often.
+    Between `create` and `finish`, which the owner calls, all ranks call `open_shared` and
+    `close_shared` together. Between these, every rank calls `store` for its own pieces as it likes
+    or, if `collective`, all ranks call `store_together` equally often.
 
     Parameters
     ----------
@@ -126,23 +126,22 @@ class H5MDMPIOWriter(H5MDWriter):
         super().create()
         self._close_file()
 
-    @contextmanager
-    def shared(self, comm: Any) -> Iterator[None]:
-        """Hold the file open on all ranks of `comm` (collective, as is the end of the block).
-
-        Raises
-        ------
-        OutputError
-            It cannot be opened, or closed, by all of them.
-        """
+    def open_shared(self, comm: Any) -> None:
+        """Open the file on all ranks of `comm` together (collective); raises OutputError."""
         with writing(self.path):
             self._handle_shared = open_shared(self.path, "r+", comm, self.hints)
-        try:
-            yield
-        finally:
-            file, self._handle_shared = self._handle_shared, None
+
+    def close_shared(self) -> None:
+        """Close the file on all ranks together (collective); raises OutputError."""
+        file, self._handle_shared = self._handle_shared, None
+        if file is not None:
             with writing(self.path):
                 file.close()
+
+    def leave_shared(self) -> None:
+        """Close the file after an error, on all ranks together; it is about to be removed."""
+        with suppress(OutputError):
+            self.close_shared()
 
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
         """Return one item for each array, uncompressed, with the checksums of its chunks."""

@@ -109,6 +109,27 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mpi", action="store_true", help="share the work among the ranks of mpiexec"
     )
+    together = parser.add_mutually_exclusive_group()
+    together.add_argument(
+        "--mpio",
+        action="store_const",
+        const="independent",
+        help="with --mpi: write h5md through parallel HDF5, each rank by itself",
+    )
+    together.add_argument(
+        "--collective",
+        dest="mpio",
+        action="store_const",
+        const="collective",
+        help="with --mpi: write h5md through parallel HDF5, in collective writes",
+    )
+    parser.add_argument(
+        "--hint",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="for MPI-IO (cb_nodes=8, romio_cb_write=enable); with --mpio and --collective",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")
@@ -120,6 +141,10 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
     groups = dict(args.group)
     if len(groups) < len(args.group):
         raise PlanError("a --group name is given twice; every group needs its own")
+    if args.mpio and not args.mpi:
+        raise PlanError("--mpio and --collective are for ranks of MPI; add --mpi")
+    if args.hint and not args.mpio:
+        raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
     return ConversionOptions(
         to=args.to,
         top=args.top,
@@ -141,6 +166,8 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         segments=args.segments,
         stripe_nbytes=args.stripe_size,
         stripe_count=args.stripe_count,
+        mpio=args.mpio,
+        hints=args.hint,
     )
 
 

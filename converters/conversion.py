@@ -1,0 +1,139 @@
+"""A planned conversion of decoded frames: publish, create, write every piece, finish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from mdio.converters.options import ConvertResult, Progress
+from mdio.converters.pieces import PieceWorker, describe_piece
+from mdio.converters.provenance import check_room, output_meta
+from mdio.converters.selection import AtomChoice
+from mdio.converters.topology import topologies
+from mdio.core.publish import publish, temporary_for
+from mdio.layouts.base import LayoutWriter, OutputMeta
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.view import ViewLayout
+from mdio.parallel.executors import Executor
+
+__all__ = ["Conversion", "MakeWriter"]
+
+MakeWriter = Callable[[Path, LayoutPlan, OutputMeta], LayoutWriter]
+"""A class of writers, or what makes one with options of its own."""
+
+
+class Conversion:
+    """A planned conversion: look at `plan`, then `run` it."""
+
+    def __init__(
+        self,
+        out: Path,
+        view: ViewLayout,
+        choice: AtomChoice,
+        plan: LayoutPlan,
+        writer: MakeWriter,
+        source_paths: Sequence[Path],
+        transformed: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self.out = out
+        self.view = view
+        self.choice = choice
+        self.plan = plan
+        self.writer = writer
+        self.source_paths = source_paths
+        self.transformed = transformed
+        self.beside = topologies(choice, out)
+
+    def run(
+        self,
+        executor: Executor,
+        *,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> ConvertResult:
+        """Convert, and publish the output when it is whole.
+
+        Raises
+        ------
+        OutputError
+            The output exists, the disk is full, ...
+        SourceError
+            The source turns out damaged on the way.
+        """
+        stack = ExitStack()
+        begun = 0.0
+
+        def begin() -> PieceWorker:
+            nonlocal begun
+            temporary = self._publication(stack, force)
+            begun = time.perf_counter()
+            meta = output_meta(
+                self.source_paths,
+                self.view.source.info,
+                dt_ps=self.view.info.dt_ps,
+                frames=self.view.runs,
+                atoms=self.choice.kept,
+                groups=self.choice.groups,
+                transformed=self.transformed,
+            )
+            writer = self.writer(temporary, self.plan, meta)
+            stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
+            writer.create()
+            return PieceWorker(self.view, writer)
+
+        def end() -> ConvertResult:
+            work.writer.finish()
+            stack.close()
+            return self._result(nbytes, time.perf_counter() - begun, executor.n_workers)
+
+        with stack:
+            work = executor.from_owner(begin)
+            nbytes = self._write(work, executor, progress)
+            return executor.from_owner(end)
+
+    def _publication(self, stack: ExitStack, force: bool) -> Path:
+        """Enter `publish`, write the topologies, and return the temporary path."""
+        # The same topology may serve several outputs: one that is there already stays.
+        new = {path: data for path, data in self.beside.items() if not _holds(path, data)}
+        temporary = stack.enter_context(
+            publish(self.out, force=force, sources=self.source_paths, companions=list(new))
+        )
+        if self.plan.compression is None and self.plan.precision is None:
+            check_room(self.out, self.plan.nbytes)  # other sizes are not known before
+        for path, data in new.items():
+            temporary_for(path).write_bytes(data)
+        return temporary
+
+    def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
+        """Do this process' share, and store and commit in the owner what others have encoded."""
+        frame_nbytes = self.view.info.frame_nbytes
+        nbytes = 0
+        for _, (receipt, items) in executor.imap(work, self.plan.pieces(), describe=describe_piece):
+            for item in items:
+                work.writer.store(item)
+            work.writer.commit(receipt)
+            nbytes += receipt.nbytes
+            if progress is not None:
+                n_frames = receipt.stop - receipt.start
+                progress(n_frames, n_frames * frame_nbytes)
+        return nbytes
+
+    def _result(self, nbytes: int, seconds: float, workers: int) -> ConvertResult:
+        return ConvertResult(
+            out=str(self.out),
+            layout=self.plan.layout,
+            n_frames=self.plan.n_frames,
+            n_atoms=self.plan.n_atoms,
+            nbytes_in=self.view.source.info.nbytes,
+            nbytes_out=nbytes,
+            seconds=seconds,
+            workers=workers,
+            plan=self.plan,
+            topologies=tuple(str(path) for path in self.beside),
+        )
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == data

@@ -1,0 +1,91 @@
+"""Agreement of ranks before steps that they can only take together.
+
+A collective call into a library (parallel HDF5) cannot be left by one rank alone: the others would
+wait within it for ever. So ranks tell each other before each such call how they are, and if one has
+failed, all raise its error. What has failed within the library itself cannot be mended: then the
+program is ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mdio.parallel.mpi_run import FORWARD_S, Nap, abort, picklable
+
+__all__ = ["Agreement"]
+
+
+class Agreement:
+    """Lets ranks agree to go on (collective calls, in the same order on all ranks).
+
+    Parameters
+    ----------
+    comm
+        An mpi4py intracommunicator, which nobody else uses meanwhile.
+    unfinished
+        Files to remove before the program is ended, the output's own first.
+    grace_s
+        How long a rank that has failed waits for the others before it ends the program.
+    """
+
+    def __init__(self, comm: Any, unfinished: Sequence[Path], grace_s: float = 5.0) -> None:
+        self._comm = comm
+        self._unfinished = unfinished
+        self._grace_s = grace_s
+
+    def reach(
+        self, error: BaseException | None = None, *, number: int = 0, broken: bool = False
+    ) -> None:
+        """Return on all ranks if none has failed; otherwise raise the same error on all.
+
+        Parameters
+        ----------
+        error
+            What has failed here.
+        number
+            Of several errors, that with the lowest number is raised.
+        broken
+            Whether it has failed within a collective call, so that the program has to end.
+        """
+        from mpi4py import MPI
+
+        failed, any_failed = np.array([error is not None], "i4"), np.zeros(1, "i4")
+        request = self._comm.Iallreduce(failed, any_failed, op=MPI.MAX)
+        deadline, nap = time.monotonic() + self._grace_s, Nap()
+        while not request.Test():
+            if error is not None and time.monotonic() > deadline:
+                self._end(error)
+            nap.take()
+        if not any_failed[0]:
+            return
+        outcomes = self._comm.allgather((number, picklable(error), broken))
+        first_number, first, _ = min(
+            (outcome for outcome in outcomes if outcome[1] is not None), key=lambda one: one[0]
+        )
+        if any(outcome[2] for outcome in outcomes):
+            self._end(first)
+        raise error if error is not None and number == first_number else first
+
+    def _end(self, error: BaseException) -> NoReturn:
+        """Remove what is unfinished, say why, once, and end the whole program."""
+        from mpi4py import MPI
+
+        speaks = False
+        for number, path in enumerate(self._unfinished):
+            try:
+                path.unlink()
+                speaks = speaks or number == 0
+            except OSError:  # another rank was first, or it was never made
+                continue
+        if speaks:
+            abort(self._comm, error)
+        time.sleep(4 * FORWARD_S)  # until the rank that was first has spoken
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+        raise error  # not reached: Abort does not return
