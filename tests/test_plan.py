@@ -140,12 +140,12 @@ def test_pieces_fit_in_memory_whatever_atoms_a_chunk_has(case):
 
 @given(plans())
 def test_enough_pieces_for_the_workers(case):
-    """A trajectory that is large beside its chunks is cut in two dozen pieces or more."""
+    """A trajectory that is large beside its chunks is cut in sixteen pieces or more."""
     _, _, _, plan = case
     chunks = math.ceil(plan.n_frames / plan.arrays[0].chunk_frames)
     total = 12 * plan.n_frames * plan.n_atoms
-    if total >= 96 * MIB and chunks >= 24:
-        assert len(range(0, plan.n_frames, plan.piece_frames)) >= 24
+    if total >= 64 * MIB and chunks >= 16:
+        assert len(range(0, plan.n_frames, plan.piece_frames)) >= 16
 
 
 @given(plans(**ASKED))
@@ -304,7 +304,7 @@ def test_all_targets_may_be_asked_for():
 def test_json_of_a_plan():
     plan = plan_pieces(info(4187, 3341), WriteOptions(groups={"ca": 214}), quantised=False)
     values = json.loads(json.dumps(plan.to_json()))
-    assert values["n_pieces"] == 41
+    assert values["n_pieces"] == 21
     assert values["arrays"][1]["chunk_nbytes"] == plan.arrays[1].chunk_nbytes
     assert values.keys() >= asdict(plan).keys()
 
@@ -314,15 +314,15 @@ layout       h5md
 content      4,187 frames of 3,341 atoms
 compression  none
 precision    float32 in full
-work         41 pieces of 104 frames
-writes       41 in 1 file
+work         21 pieces of 208 frames
+writes       21 in 1 file
 stripes      1.00 MiB over 8 targets
 alignment    chunks begin on stripes, 1.2% padding
-size         171 MiB
+size         172 MiB
 
 group       array      atoms       chunk     bytes  chunks
 trajectory  positions  3,341  26 x 3,341  0.99 MiB     162
-ca          positions    214   104 x 214   261 KiB      41"""
+ca          positions    214   208 x 214   522 KiB      21"""
 
 
 def test_the_table():
