@@ -14,6 +14,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mdio
+from mdio.core import xtc_codec
 from mdio.core.errors import OutputError, PlanError, SourceError
 
 SOURCES = ["xtc", "dcd", "ncdf", "trr"]
@@ -281,6 +282,8 @@ def test_a_damaged_source_leaves_the_former_output(adk, tmp_path, target, worker
     bad = tmp_path / "bad.xtc"
     data = bytearray(adk["xtc"].read_bytes())
     start = len(data) * 2 // 3
+    if not xtc_codec.NATIVE:  # xdrfile takes any bits inside of a frame for coordinates
+        start = data.find(b"\x00\x00\x07\xcb", start)
     data[start : start + 64] = b"\xff" * 64
     bad.write_bytes(data)
     with pytest.raises(OSError, match=r"bad\.xtc.*frame"):
