@@ -137,6 +137,17 @@ def test_one_rank_of_one_layout_sets_the_scale_of_all():
     ).t_total_s == pytest.approx(70.0, rel=0.02)
 
 
+def test_half_of_what_sets_a_layout_apart_is_put_down_to_the_known_machine():
+    one = [row for row in ROWS if row.n_ranks == 1 and row.workload_x == 1]
+    noise = fit_profile(one, name="x", source="").noise.io
+    for gather in GATHERS:
+        known = {layout: COMET.noise.io[layout][gather] for layout in LAYOUTS}
+        spread = max(known.values()) / min(known.values())
+        now = max(noise[layout][gather] for layout in LAYOUTS)
+        now /= min(noise[layout][gather] for layout in LAYOUTS)
+        assert now == pytest.approx(math.sqrt(spread), rel=0.02)
+
+
 def test_workloads_tell_the_fixed_share_of_compute():
     rows = [TimingRow("hdf5", "gather", x, 1, 500.0, 7 + 3 * x, 48.0) for x in (1, 40, 100)]
     task = measured_task(rows, COMET)
