@@ -24,7 +24,7 @@ def test_conversions_and_readers_without_native_modules(tmp_path):
             " or ".join(words),
             str(TESTS / "test_convert.py"),
             str(TESTS / "test_readers.py"),
-        ],  # fmt: skip
+        ],
         env={**os.environ, "MDIO_PURE_PYTHON": "1"},
         capture_output=True,
         text=True,
