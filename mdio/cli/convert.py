@@ -226,5 +226,7 @@ def _print_summary(result: ConvertResult) -> None:
         f"{human_nbytes(result.nbytes_in)} -> {human_nbytes(result.nbytes_out)} "
         f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {result.workers} worker(s))"
     )
+    for note in result.plan.notes:
+        print(f"  note: {note}")
     for path in result.topologies:
         print(f"  topology that fits: {shlex.quote(path)}")
