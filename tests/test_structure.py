@@ -16,6 +16,7 @@ FOLDERS = {
     "readers": "mdio.readers",
     "mdio/analysis": "mdio.analysis",
     "mdio/advisor": "mdio.advisor",
+    "mdio/benches": "mdio.benches",
     "mdio/cli": "mdio.cli",
 }
 RANK = {
@@ -26,6 +27,7 @@ RANK = {
     "mdio.readers": 3,
     "mdio.analysis": 4,
     "mdio.advisor": 5,
+    "mdio.benches": 5,
     "mdio.cli": 6,
 }
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))

@@ -23,6 +23,7 @@ COMMANDS = {
     "split": "cut into segments by copying bytes",
     "verify": "recompute checksums; compare every frame with the source",
     "analyze": "RMSD, dihedrals or your own function over blocks of frames, in parallel",
+    "bench": "how analyses, gathers and schedulers scale on your machine",
     "model": "a machine's profile from measured timings, and how its ranks will scale",
 }
 """Each is a module of `mdio.cli` with ``setup(parser)`` and ``run(args)``."""

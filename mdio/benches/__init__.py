@@ -1,0 +1,1 @@
+"""Benches that users run on their own machine and data: ``mdio bench``."""

@@ -1,0 +1,210 @@
+"""The three gathers side by side, by size of the result and number of ranks.
+
+The authors of the study that mdio grew from gathered with Global Arrays and asked whether
+non-blocking sends would do as well; `verdict` answers it for one's own machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from mdio.analysis import page
+from mdio.analysis.pictures import figure, svg_of
+from mdio.benches.records import mpiexec_command
+from mdio.core.errors import BlockError
+from mdio.parallel.gather import GATHERS, GlobalArray, gather_rows
+
+__all__ = ["WAYS", "launch", "measure", "save_gather_page", "summarise", "verdict"]
+
+KEPT = "kept array"
+WAYS = (*GATHERS, KEPT)
+"""``one-sided`` makes its array anew for each gather; ``kept array`` puts into one that is there
+already and gets from it, which is what the papers call t_comm of a global array."""
+
+ROW_VALUES = 2
+"""The papers' row: time and RMSD."""
+ALIKE = 1.1
+"""Up to this ratio, two ways count as equally good."""
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
+
+
+def measure(comm: Any, sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+    """Time every gather on the ranks of `comm` (collective).
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        The ranks.
+    sizes
+        Bytes that each rank sends, in rows of two doubles.
+    repeats
+        Of each; the ways take turns, and one round before them warms up.
+
+    Returns
+    -------
+    list of dict
+        On rank 0, one record a run: ``n_ranks``, ``nbytes_per_rank``, ``gather``, ``repeat``,
+        ``seconds`` (from a barrier until the last rank is through), ``seconds_root`` (until rank 0
+        is).
+
+    Raises
+    ------
+    BlockError
+        A gather gave other rows than were sent.
+    """
+    records = []
+    for nbytes in sizes:
+        n_rows = max(1, nbytes // (8 * ROW_VALUES))
+        rows = np.full((n_rows, ROW_VALUES), float(comm.rank))
+        with GlobalArray(comm, n_rows * comm.size, (ROW_VALUES,)) as array:
+            for repeat, how in itertools.product(range(-1, repeats), WAYS):
+                comm.Barrier()
+                begun = time.perf_counter()
+                if how == KEPT:
+                    whole = _through(array, comm.rank, rows)
+                else:
+                    whole = gather_rows(rows, comm, how).rows  # type: ignore[arg-type]
+                took_s = time.perf_counter() - begun
+                every = comm.gather(took_s)
+                if comm.rank == 0:
+                    _check(whole, n_rows, comm.size, how)
+                    records.append(
+                        {
+                            "n_ranks": comm.size,
+                            "nbytes_per_rank": n_rows * 8 * ROW_VALUES,
+                            "gather": how,
+                            "repeat": repeat,
+                            "seconds": max(every),
+                            "seconds_root": took_s,
+                        }
+                    )
+    return [record for record in records if record["repeat"] >= 0]
+
+
+def _through(array: GlobalArray, rank: int, rows: Any) -> Any:
+    array.put(rank * len(rows), rows)
+    array.sync()
+    return array.get(0, array.n_rows) if rank == 0 else None
+
+
+def _check(rows: Any, n_rows: int, n_ranks: int, how: str) -> None:
+    expected = np.repeat(np.arange(n_ranks, dtype=float), n_rows)
+    if rows is None or not np.array_equal(rows[:, 0], expected):
+        raise BlockError(f"the gather {how} on {n_ranks} ranks gave other rows than were sent")
+
+
+def launch(
+    n_ranks: int, sizes: Sequence[int], repeats: int, mpiexec: str | None
+) -> list[dict[str, Any]]:
+    """Run `measure` on `n_ranks` ranks of a new MPI program.
+
+    Raises
+    ------
+    MissingExtraError
+        There is no mpiexec.
+    BlockError
+        The program failed.
+    """
+    words = ["bench", "gather", "--on-ranks", "--json", "--repeats", str(repeats)]
+    words += ["--nbytes", ",".join(map(str, sizes))]
+    command = mpiexec_command(mpiexec, n_ranks, *words)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    try:
+        records: list[dict[str, Any]] = json.loads(done.stdout)["records"]
+    except (ValueError, KeyError) as error:
+        said = " ".join(done.stderr.split()) or "without a word"
+        raise BlockError(f"{' '.join(command[:3])} failed ({done.returncode}): {said}") from error
+    return records
+
+
+def summarise(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each number of ranks and size: the median of each way, and ratios.
+
+    Returns
+    -------
+    list of dict
+        ``n_ranks``, ``nbytes_per_rank``, a median time (seconds) for each way by its name, and
+        ``nonblocking_to_one_sided`` and ``nonblocking_to_kept_array``: one time divided by the
+        other.
+    """
+    groups: dict[tuple[int, int], dict[str, list[float]]] = {}
+    for record in records:
+        key = record["n_ranks"], record["nbytes_per_rank"]
+        groups.setdefault(key, {}).setdefault(record["gather"], []).append(record["seconds"])
+    rows = []
+    for (n_ranks, nbytes), ways in sorted(groups.items()):
+        medians = {how: statistics.median(ways[how]) for how in WAYS}
+        rows.append(
+            {
+                "n_ranks": n_ranks,
+                "nbytes_per_rank": nbytes,
+                **medians,
+                "nonblocking_to_one_sided": medians["nonblocking"] / medians["one-sided"],
+                "nonblocking_to_kept_array": medians["nonblocking"] / medians[KEPT],
+            }
+        )
+    return rows
+
+
+def verdict(rows: Sequence[dict[str, Any]]) -> str:
+    """Say whether non-blocking sends did as well as the global array, in these runs."""
+    several = [row for row in rows if row["n_ranks"] > 1]
+    if not several:
+        return "One rank sends nothing: no answer."
+    said = []
+    for what, key in (
+        ("a global array made for the gather", "nonblocking_to_one_sided"),
+        ("a global array that was there already", "nonblocking_to_kept_array"),
+    ):
+        ratios = [row[key] for row in several]
+        well = sum(ratio <= ALIKE for ratio in ratios)
+        said.append(
+            f"Beside {what}, non-blocking sends did as well or better in {well} of {len(ratios)} "
+            f"cases: they took {min(ratios):.2f} to {max(ratios):.2f} of its time, "
+            f"{statistics.median(ratios):.2f} in the median."
+        )
+    return " ".join(said)
+
+
+def save_gather_page(path: str | PathLike[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Write table, picture and answer as one HTML file."""
+    heads = ("ranks", "kB per rank", *(f"{how}, ms" for how in WAYS))
+    cells = [
+        (
+            row["n_ranks"],
+            row["nbytes_per_rank"] / 1e3,
+            *(1e3 * row[how] for how in WAYS),
+        )
+        for row in rows
+    ]
+    pictures = [
+        page.picture(_picture([row for row in rows if row["n_ranks"] == n]))
+        for n in sorted({row["n_ranks"] for row in rows})
+    ]
+    title = "Ways to gather"
+    answer = page.section("Answer", page.paragraph(verdict(rows)))
+    table = page.section("Medians", page.table(heads, cells), *pictures)
+    page.save_page(path, title, [answer, table])
+
+
+def _picture(rows: Sequence[dict[str, Any]]) -> str:
+    title = f"{rows[0]['n_ranks']} ranks"
+    with figure(2.6) as (made, axes):
+        for how, colour, marker in zip(WAYS, COLOURS, "osD^", strict=True):
+            sizes = [row["nbytes_per_rank"] for row in rows]
+            times = [1e3 * row[how] for row in rows]
+            axes.loglog(sizes, times, f"{marker}-", color=colour, label=how)
+        axes.set(xlabel="bytes per rank", ylabel="milliseconds (median)", title=title)
+        made.legend(loc="outside lower center", ncols=2)
+        return svg_of(made, f"Time of the gathers on {title}")
