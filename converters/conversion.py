@@ -108,7 +108,6 @@ class Conversion:
 
     def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
         """Do this process' share, and store and commit in the owner what others have encoded."""
-        frame_nbytes = self.view.info.frame_nbytes
         nbytes = 0
         for _, (receipt, items) in executor.imap(work, self.plan.pieces(), describe=describe_piece):
             for item in items:
@@ -117,7 +116,7 @@ class Conversion:
             nbytes += receipt.nbytes
             if progress is not None:
                 n_frames = receipt.stop - receipt.start
-                progress(n_frames, n_frames * frame_nbytes)
+                progress(n_frames, n_frames * self.view.info.frame_nbytes)
         return nbytes
 
     def _result(self, nbytes: int, seconds: float, workers: int) -> ConvertResult:

@@ -78,16 +78,22 @@ class MPIOConversion(Conversion):
         agreement = Agreement(executor.comm, self._unfinished(writer.path, executor))
         _together(agreement, lambda: writer.open_shared(executor.comm))
         receipts: list[Receipt] = []
+        failure: Exception | None = None
         try:
             if writer.collective:
                 receipts = self._rounds(work, executor, agreement, progress)
             else:
                 super()._write(work, executor, progress)
-        except BaseException:
-            executor.close()  # the others leave their loops before all close the file
+        except Exception as error:
+            executor.close()  # the others leave their loops
+            failure = error
+        try:
+            agreement.reach(failure)  # only all together can close the file
+        except MdioError:
             writer.leave_shared()
             raise
         _together(agreement, writer.close_shared)
+        agreement.close()
         for some in executor.comm.gather(receipts) or ():
             for receipt in some:
                 writer.commit(receipt)

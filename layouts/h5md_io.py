@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.kernels import crc32c
+from mdio.core.publish import TEMPORARY
 
 __all__ = [
     "ARRAYS",
@@ -133,14 +134,17 @@ def writing(path: Path) -> Iterator[None]:
     except OutputError:
         raise
     except FOREIGN_ERRORS as error:
-        number = getattr(error, "errno", None)
+        number, text = getattr(error, "errno", None), " ".join(str(error).split())
         reason = _FULL.get(number) if number is not None else None
-        if reason is None:  # HDF5 before 2.0 has the number in its text only
-            reason = next((t for n, t in _FULL.items() if f"errno = {n}," in str(error)), None)
-        found = reason or " ".join(str(error).split())
-        raise OutputError(f"{path}: cannot be written: {found}; see to it and convert again") from (
-            error
-        )
+        if reason is None:  # HDF5 before 2.0 has the number in its text only, MPI-IO its meaning
+            reason = next(
+                (t for n, t in _FULL.items() if f"errno = {n}," in text or os.strerror(n) in text),
+                None,
+            )
+        name = TEMPORARY.sub(r"\1", str(path))
+        raise OutputError(
+            f"{name}: cannot be written: {reason or text}; see to it and convert again"
+        ) from error
 
 
 @dataclass(slots=True)

@@ -23,18 +23,14 @@ from numpy.typing import NDArray
 from mdio.core.errors import MissingExtraError, OutputError
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import crc32c
-from mdio.core.publish import TEMPORARY
 from mdio.layouts.base import OutputMeta, Receipt, Stored
 from mdio.layouts.h5md_encoding import chunks_of
 from mdio.layouts.h5md_file import LIBVER, value_path
-from mdio.layouts.h5md_io import FOREIGN_ERRORS, writing
+from mdio.layouts.h5md_io import writing
 from mdio.layouts.h5md_writer import H5MDWriter
 from mdio.layouts.plan import LayoutPlan
 
 __all__ = ["H5MDMPIOWriter", "open_shared", "require_parallel_hdf5", "transfer_list"]
-
-FULL = ("No space left on device", "Disk quota exceeded", "File too large")
-"""What ROMIO puts at the end of its own words when the system refuses to write."""
 
 
 def require_parallel_hdf5(option: str) -> None:
@@ -193,15 +189,8 @@ class H5MDMPIOWriter(H5MDWriter):
         else:
             memory = h5s.create_simple(values.shape)
             space.select_hyperslab((start, 0, 0), values.shape)
-        try:
+        with writing(self.path):
             dataset.write(memory, space, values, dxpl=transfer_list(collective))
-        except FOREIGN_ERRORS as error:
-            text = " ".join(str(error).split())
-            reason = next((full for full in FULL if full in text), text)
-            name = TEMPORARY.sub(r"\1", str(self.path))
-            raise OutputError(
-                f"{name}: cannot be written: {reason}; see to it and convert again"
-            ) from error
 
     def commit(self, receipt: Receipt) -> None:
         """Note the checksums of a piece, and write its boxes, times and steps."""

@@ -173,16 +173,16 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
 
 def run(args: argparse.Namespace) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
-    options = _options(args)
     if not args.mpi:
         with Processes(args.workers) if args.workers > 1 else Serial() as executor:
-            return _run(args, options, executor)
+            return _run(args, executor)
     comm = world("--mpi")
     with root_speaks(comm), MPIExecutor(comm, to_all=False) as executor:
-        return _run(args, options, executor)
+        return _run(args, executor)
 
 
-def _run(args: argparse.Namespace, options: ConversionOptions, executor: Executor) -> int:
+def _run(args: argparse.Namespace, executor: Executor) -> int:
+    options = _options(args)
     # Prepared once: the others get the opened source and the plan, and find the index stored.
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
     if args.dry_run:

@@ -27,7 +27,8 @@ class Agreement:
     Parameters
     ----------
     comm
-        An mpi4py intracommunicator, which nobody else uses meanwhile.
+        An mpi4py intracommunicator; it is duplicated, so that a rank that is elsewhere when another
+        one asks cannot answer by mistake.
     unfinished
         Files to remove before the program is ended, the output's own first.
     grace_s
@@ -35,7 +36,7 @@ class Agreement:
     """
 
     def __init__(self, comm: Any, unfinished: Sequence[Path], grace_s: float = 5.0) -> None:
-        self._comm = comm
+        self._comm = comm.Dup()
         self._unfinished = unfinished
         self._grace_s = grace_s
 
@@ -71,6 +72,10 @@ class Agreement:
         if any(outcome[2] for outcome in outcomes):
             self._end(first)
         raise error if error is not None and number == first_number else first
+
+    def close(self) -> None:
+        """Free the communicator (collective)."""
+        self._comm.Free()
 
     def _end(self, error: BaseException) -> NoReturn:
         """Remove what is unfinished, say why, once, and end the whole program."""
