@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.random import Generator
+    from numpy.typing import NDArray
 
 SUFFIXES = ("xtc", "dcd", "ncdf")
 
@@ -56,32 +62,41 @@ def solvated_topology() -> Path:
 def solvated(folder: Path, n_copies: int, n_frames: int) -> Path:
     """Return an XTC of ``47,681 * n_copies`` atoms: adenylate kinase in water, side by side.
 
-    The 10 frames there are follow each other again and again, each round turned or mirrored
-    otherwise, and each copy beside the first begins at another frame, so that no bytes repeat which
-    a compressor could find.
+    The 10 frames that there are follow each other again and again. In every round and every copy
+    the water molecules change places in the file, and copies begin at different frames: otherwise
+    compressors would find what the rounds have in common, which real trajectories do not have.
     """
     path = folder / f"adk_water_{n_copies}x{n_frames}.xtc"
     if path.exists():
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    from itertools import permutations, product
-
     import numpy as np
     from MDAnalysis.lib.formats.libmdaxdr import XTCFile
     from MDAnalysisTests.datafiles import XTC
 
     with XTCFile(XTC) as file:
         frames = [(frame.x.copy(), frame.box.copy()) for frame in file]
-    turns = list(product(permutations(range(3)), product((1, -1), repeat=3)))
+    beside = frames[0][1][0]
+    rng = np.random.default_rng(0)
     part = path.with_name(f"part.{path.name}")
     with XTCFile(str(part), "w") as out:
         for i in range(n_frames):
-            order, signs = turns[i // len(frames) % len(turns)]
+            if i % len(frames) == 0:
+                orders = [shuffled_water(rng) for _ in range(n_copies)]
             copies = [
-                frames[(i + 3 * copy) % len(frames)][0][:, order] * np.array(signs, np.float32)
-                + copy * frames[0][1][0]
-                for copy in range(n_copies)
+                frames[(i + 3 * copy) % len(frames)][0][order] + copy * beside
+                for copy, order in enumerate(orders)
             ]
             out.write(np.concatenate(copies), frames[i % len(frames)][1], i, float(i), 1000)
     part.rename(path)
     return path
+
+
+def shuffled_water(rng: Generator) -> NDArray[np.int64]:
+    """Return an order of the 47,681 atoms in which the water molecules have changed places."""
+    import numpy as np
+
+    n_protein, n_waters, n_sites = 3341, 11_084, 4
+    water = n_protein + np.arange(n_waters * n_sites).reshape(n_waters, n_sites)
+    ions = np.arange(n_protein + water.size, 47_681)
+    return np.concatenate([np.arange(n_protein), rng.permutation(water).ravel(), ions])

@@ -30,7 +30,7 @@ def table(title: str, system: str, records: list[Record]) -> str:
             continue
         us = [1e6 * seconds / record["n_frames"] for seconds in record["seconds"]]
         ratio = statistics.median(
-            a / b for a, b in zip(record["seconds"], base["seconds"], strict=True)
+            a / b for a, b in zip(record["seconds"], base["seconds"], strict=False)
         )
         note = "" if record.get("cold") is not False else " (the page cache was not emptied)"
         lines.append(

@@ -36,6 +36,8 @@ from peer_tables import COLD, TABLES, two_workers
 from peer_targets import judge
 
 Record = dict[str, Any]
+SLOW_S, SLOW_REPEATS = 3.0, 3
+"""Cases that take longer than this are repeated so often at most."""
 TWO_WORKERS_S = 36.0
 """What the conversion by one worker should take at least, with some to spare."""
 NUMBER_TOLERANCE = 2e-3
@@ -65,10 +67,11 @@ def timed(
         }
         if "frames" in case.args:
             records[case.name]["n_frames"] = system.n_random
-    for _ in range(args.repeats):
+    for repeat in range(args.repeats):
         for case in cases:
             record = records[case.name]
-            if "reason" in record:
+            slow = repeat >= SLOW_REPEATS and max(record["wall_seconds"], default=0) > SLOW_S
+            if slow or "reason" in record:
                 continue
             try:
                 answer = peers.ask(case, cold=cold)
@@ -195,7 +198,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="about a minute")
     parser.add_argument("--tiny", action="store_true", help="seconds: whether it still works")
     parser.add_argument("--only", nargs="+", metavar="TABLE", choices=[*TABLES, "size"])
-    parser.add_argument("--repeats", type=int, help="of each case (7, or 3 with --quick)")
+    parser.add_argument("--repeats", type=int, help="of each case (5, or 3 with --quick)")
     parser.add_argument("--two-workers", action="store_true", help="also a long conversion")
     parser.add_argument("--callgrind", action="store_true", help="also instructions of decoders")
     parser.add_argument("--no-setup", action="store_true", help="install nothing")
@@ -204,7 +207,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("bench-output/peers"))
     args = parser.parse_args()
     if args.repeats is None:
-        args.repeats = 1 if args.tiny else 3 if args.quick else 7
+        args.repeats = 1 if args.tiny else 3 if args.quick else 5
     if not args.no_setup and not args.tiny:
         set_up()
     args.folder.mkdir(parents=True, exist_ok=True)
