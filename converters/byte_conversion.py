@@ -14,9 +14,11 @@ from mdio.converters.byte_frames import ByteFrames, byte_frames
 from mdio.converters.copy_segments import SegmentCopier
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.provenance import check_room, output_meta
+from mdio.converters.striping import StripeWish
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.publish import flush_tree, output_errors, publish
 from mdio.layouts.base import Layout
+from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segment_files import Segment
@@ -37,6 +39,7 @@ def byte_conversion(
     kept: TrajectoryInfo,
     first: int,
     options: WriteOptions,
+    striping: StripeWish,
 ) -> ByteConversion | None:
     """Plan segments by copying bytes; None where frames have to be decoded and written anew.
 
@@ -55,6 +58,8 @@ def byte_conversion(
         What is in the frames that are kept: neighbouring ones, from frame `first` on.
     options
         Number of segments, container.
+    striping
+        What was asked of Lustre.
 
     Raises
     ------
@@ -76,7 +81,7 @@ def byte_conversion(
         for layout in layouts:
             layout.close()
     plan = plan.replace(container=name, nbytes=sum(one.nbytes for one in own))
-    return ByteConversion(out, paths, source, kept, first, plan, own, times_ps)
+    return ByteConversion(out, paths, source, kept, first, plan, own, times_ps, striping)
 
 
 class ByteConversion:
@@ -92,6 +97,7 @@ class ByteConversion:
         plan: LayoutPlan,
         frames: Sequence[ByteFrames],
         first_times_ps: Sequence[float],
+        striping: StripeWish,
     ) -> None:
         self.out = out
         self.paths = paths
@@ -101,6 +107,7 @@ class ByteConversion:
         self.plan = plan
         self.frames = frames
         self.first_times_ps = first_times_ps
+        self.striping = striping
 
     def run(
         self, executor: Executor, *, force: bool = False, progress: Progress | None = None
@@ -108,12 +115,14 @@ class ByteConversion:
         """Copy, and publish the output when it is whole; see `Conversion.run`."""
         stack = ExitStack()
         begun = 0.0
+        striped: StripeRecord | None = None
 
         def begin() -> SegmentCopier:
-            nonlocal begun
+            nonlocal begun, striped
             folder = stack.enter_context(publish(self.out, force=force, sources=self.paths))
             check_room(self.out, self.plan.nbytes)
             begun = time.perf_counter()
+            striped = self.striping.apply(folder, self.plan)
             copier = SegmentCopier(folder, self.plan, self.frames, self.first_times_ps)
             copier.create()
             return copier
@@ -121,7 +130,11 @@ class ByteConversion:
         def end() -> ConvertResult:
             stop = self.first + self.kept.n_frames
             meta = output_meta(
-                self.paths, self.source, dt_ps=self.kept.dt_ps, frames=[[self.first, stop, 1]]
+                self.paths,
+                self.source,
+                dt_ps=self.kept.dt_ps,
+                frames=[[self.first, stop, 1]],
+                striping=striped,
             )
             write_manifest(
                 copier.folder,

@@ -11,6 +11,7 @@ from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.pieces import PieceWorker, describe_piece
 from mdio.converters.provenance import check_room, output_meta
 from mdio.converters.selection import AtomChoice
+from mdio.converters.striping import StripeWish
 from mdio.converters.topology import topologies
 from mdio.core.publish import publish, temporary_for
 from mdio.layouts.base import LayoutWriter, OutputMeta
@@ -35,6 +36,7 @@ class Conversion:
         plan: LayoutPlan,
         writer: MakeWriter,
         source_paths: Sequence[Path],
+        striping: StripeWish,
         transformed: Mapping[str, str | None] | None = None,
     ) -> None:
         self.out = out
@@ -44,6 +46,7 @@ class Conversion:
         self.writer = writer
         self.source_paths = source_paths
         self.transformed = transformed
+        self.striping = striping
         self.beside = topologies(choice, out)
 
     def run(
@@ -77,6 +80,7 @@ class Conversion:
                 atoms=self.choice.kept,
                 groups=self.choice.groups,
                 transformed=self.transformed,
+                striping=self.striping.apply(temporary, self.plan),
             )
             writer = self.writer(temporary, self.plan, meta)
             stack.push(lambda kind, *_: writer.abort() if kind is not None else None)

@@ -12,6 +12,7 @@ from mdio.converters.conversion import Conversion
 from mdio.converters.mpio_conversion import MPIOConversion, check_mpio
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
 from mdio.converters.selection import choose_atoms
+from mdio.converters.striping import StripeWish
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
@@ -60,12 +61,13 @@ def prepare(
         options.dt_ps,
     )
     view = ViewLayout(origin.path, source=whole, frames=frames, atoms=choice.kept)
+    striping = StripeWish(options.stripe_nbytes, options.stripe_count, options.progressive)
     wanted = WriteOptions(
         compression=options.compression,
         precision=options.precision,
         chunk_frames=options.chunk_frames,
         chunk_atoms=options.chunk_atoms,
-        stripe_nbytes=options.stripe_nbytes,
+        stripe_nbytes=striping.nbytes_for(target),
         stripe_count=options.stripe_count,
         segments=options.segments,
         container=options.container,
@@ -75,13 +77,15 @@ def prepare(
     files = [Path(path) for path in paths]
     as_it_is = choice.kept is None and transformed is None and options.precision is None
     if layout_name == "segments" and as_it_is and not choice.groups and view.first is not None:
-        copied = byte_conversion(target, files, origin.info, view.info, view.first, wanted)
+        copied = byte_conversion(
+            target, files, origin.info, view.info, view.first, wanted, striping
+        )
         if copied is not None:
             return copied
     plan = writer.plan_for(view.info, wanted)
     if options.mpio is None:
-        return Conversion(target, view, choice, plan, writer, files, transformed)
-    shared = MPIOConversion(target, view, choice, plan, writer, files, transformed)
+        return Conversion(target, view, choice, plan, writer, files, striping, transformed)
+    shared = MPIOConversion(target, view, choice, plan, writer, files, striping, transformed)
     shared.write_with(options)
     return shared
 

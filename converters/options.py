@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any, Literal
 
 from mdio.converters.selection import Selection
-from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
+from mdio.layouts.plan import LayoutPlan
 
 __all__ = ["ConversionOptions", "ConvertResult", "Progress"]
 
@@ -43,8 +43,11 @@ class ConversionOptions:
     chunk_atoms: int | None = None
     container: str | None = None
     segments: int | None = None
-    stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
+    stripe_nbytes: int | None = None
+    """None = that of the target's folder on Lustre, else 1 MiB."""
     stripe_count: int | None = None
+    progressive: Sequence[tuple[int, int]] = ()
+    """(end in bytes, stripe count) of the components of a progressive layout before the last."""
     mpio: Literal["independent", "collective"] | None = None
     """Write h5md through parallel HDF5, on the ranks of an `MPIExecutor`; None = without."""
     hints: Sequence[str] = ()

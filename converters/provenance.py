@@ -36,6 +36,7 @@ def output_meta(
     atoms: AtomIndices | None = None,
     groups: Mapping[str, AtomIndices] | None = None,
     transformed: Mapping[str, Any] | None = None,
+    striping: Mapping[str, Any] | None = None,
 ) -> OutputMeta:
     """Return what an output says of its source.
 
@@ -49,6 +50,8 @@ def output_meta(
         What is kept; see `OutputMeta`.
     transformed
         The ``--pbc`` and ``--center`` that frames went through; None = none.
+    striping
+        What was asked of Lustre, and what was applied.
     """
     prints = [fingerprint(path) for path in paths]
     files = prints[0] if len(prints) == 1 else {"path": prints[0]["path"], "files": prints}
@@ -65,5 +68,6 @@ def output_meta(
         frames=frames,
         atoms=atoms,
         groups=groups,
+        striping=striping,
         source_precision=source.precision if source.compression == "xtc" else None,
     )

@@ -164,6 +164,8 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         n_atoms=info.n_atoms,
         piece_frames=max(1, min(PIECE_NBYTES // frame_nbytes, info.n_frames)),
         container=container,
+        stripe_nbytes=options.stripe_nbytes,
+        stripe_count=options.stripe_count,
         fields=fields,
         has_box=info.has_box,
         notes=(f"{container} holds no {' and no '.join(left_out)}: left out",) if left_out else (),

@@ -63,7 +63,9 @@ class _FileWriter(LayoutWriter):
     def create(self) -> None:
         """Make the file, empty."""
         with output_errors(self.path):
-            self.path.touch(exist_ok=False)
+            # ``lfs setstripe`` leaves an empty file, whose stripes are to be kept.
+            striped = self.path.exists() and self.path.stat().st_size == 0
+            self.path.touch(exist_ok=striped)
 
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
         """Return the bytes of the piece; its key is its first frame."""

@@ -139,7 +139,7 @@ class SegmentsWriter(LayoutWriter):
     def create(self) -> None:
         """Make the folders and empty files."""
         with output_errors(self.path):
-            self.path.mkdir()
+            self.path.mkdir(exist_ok=True)  # Lustre's stripes may have been set for it
             for number in range(len(self.plan.segment_frames)):
                 file = self._file(number)
                 file.parent.mkdir(exist_ok=True)

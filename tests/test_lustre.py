@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from suites.fake_lfs import FakeLfs
 
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
@@ -236,39 +236,6 @@ def test_text_that_gives_no_striping(printed):
 @given(st.text() | st.sampled_from(list(SAMPLES)).map(lambda name: SAMPLES[name][0][7:-30]))
 def test_no_text_raises(printed):
     parse_getstripe(printed)
-
-
-class FakeLfs:
-    """An ``lfs`` that writes down its arguments and answers with what the test lays ready."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        script = folder / "lfs"
-        script.write_text(
-            f"#!{sys.executable} -SE\n"
-            "import json, os, sys, time\n"
-            f"with open({str(folder / 'calls')!r}, 'a') as log:\n"
-            "    log.write(json.dumps(sys.argv[1:]) + '\\n')\n"
-            f"answer = json.load(open({str(folder / 'answers')!r})).get(sys.argv[1], {{}})\n"
-            "if 'sleep' in answer:\n"
-            "    os.system(f'sleep {answer[\"sleep\"]}')\n"
-            "if answer.get('makes') and not os.path.exists(sys.argv[-1]):\n"
-            "    open(sys.argv[-1], 'w').close()\n"
-            "sys.stdout.buffer.write(answer.get('out', '').encode('latin-1'))\n"
-            "sys.stderr.write(answer.get('err', ''))\n"
-            "sys.exit(answer.get('code', 0))\n"
-        )
-        script.chmod(0o755)
-        self.answer()
-
-    def answer(self, **by_command) -> None:
-        (self.folder / "answers").write_text(json.dumps(by_command))
-
-    @property
-    def calls(self) -> list[list[str]]:
-        log = self.folder / "calls"
-        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
 @pytest.fixture

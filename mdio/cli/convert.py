@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from typing import Literal
 
@@ -21,7 +22,7 @@ from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.transform import PBC_CHOICES
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError
-from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
+from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.plan_table import plan_table
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
@@ -46,6 +47,20 @@ def _group(text: str) -> tuple[str, str]:
     if not (name and equals and selection):
         raise argparse.ArgumentTypeError(f'{text!r}: write --group NAME="SELECTION"')
     return name, selection
+
+
+def _progressive(text: str) -> list[tuple[int, int]]:
+    """Return (end in bytes, stripe count) of each component; the last end is -1, the file's."""
+    parts = []
+    for part in text.split(","):
+        end, _, count = part.partition(":")
+        if not re.fullmatch(r"-1|\d+", count):
+            raise argparse.ArgumentTypeError(f"{text!r}: write END:COUNT,...,-1:COUNT")
+        parts.append((-1 if end == "-1" else parse_nbytes(end), int(count)))
+    ends = [end for end, _ in parts[:-1]]
+    if parts[-1][0] != -1 or -1 in ends or ends != sorted(set(ends)) or not ends:
+        raise argparse.ArgumentTypeError(f"{text!r}: ends have to grow, and the last one is -1")
+    return parts
 
 
 def _auto_or_positive(text: str) -> int | None:
@@ -99,10 +114,17 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--stripe-size",
         type=parse_nbytes,
         metavar="SIZE",
-        default=DEFAULT_STRIPE_NBYTES,
-        help="stripe of the file system that chunks should fit (default: 1M)",
+        help="stripe that chunks should fit, and Lustre is asked for (default: what the folder of "
+        "OUT has on Lustre, else 1M)",
     )
-    place.add_argument("--stripe-count", type=int, metavar="N", help="stripes, -1 for all targets")
+    counts = place.add_mutually_exclusive_group()
+    counts.add_argument("--stripe-count", type=int, metavar="N", help="stripes, -1 for all targets")
+    counts.add_argument(
+        "--progressive",
+        type=_progressive,
+        metavar="END:N,...,-1:N",
+        help="stripes that grow with the file on Lustre: 1G:1,-1:8 is one up to 1 GiB, then eight",
+    )
     parser.add_argument(
         "-w", "--workers", type=positive, metavar="N", default=1, help="worker processes"
     )
@@ -165,7 +187,8 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         container=args.container,
         segments=args.segments,
         stripe_nbytes=args.stripe_size,
-        stripe_count=args.stripe_count,
+        stripe_count=args.progressive[-1][1] if args.progressive else args.stripe_count,
+        progressive=args.progressive[:-1] if args.progressive else (),
         mpio=args.mpio,
         hints=args.hint,
     )

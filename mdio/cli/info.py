@@ -8,6 +8,7 @@ from dataclasses import asdict
 from mdio._version import __version__
 from mdio.cli.common import human_nbytes, print_json
 from mdio.layouts.chain import open_source
+from mdio.layouts.lustre import get_stripe
 
 __all__ = ["run", "setup"]
 
@@ -35,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     """Print what is known of the trajectory."""
     with open_source(args.path) as layout:
         facts = asdict(layout.info)
+    found = get_stripe(args.path[0])
+    facts["striping"] = None if found is None else asdict(found)
     if args.json:
         print_json(facts)
         return 0
@@ -58,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         "precision": f"{facts['precision']:g} angstrom" if facts["precision"] else "float32",
         "size": f"{human_nbytes(size)} "
         f"({size / max(1, facts['n_frames'] * facts['n_atoms']):.2f} bytes/atom/frame)",
+        "striping": facts["striping"]["layout"] if facts["striping"] else "",
         "source": (facts["source"] or {}).get("path", ""),
     }
     print(facts["path"])

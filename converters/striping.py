@@ -1,0 +1,75 @@
+"""How an output is striped on Lustre: what to plan for, and what to ask before it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mdio.core.publish import output_errors
+from mdio.layouts.lustre import StripeRecord, file_system_type, get_stripe, set_stripe
+from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
+
+__all__ = ["StripeWish"]
+
+LUSTRE = "lustre"
+FOLDERS = ("segments", "zarr")
+"""Layouts that are folders; the others are one file."""
+
+
+@dataclass(frozen=True, slots=True)
+class StripeWish:
+    """What a user asked of the file system for one output."""
+
+    nbytes: int | None = None
+    """Stripe size; None = what the target's folder has on Lustre, else 1 MiB."""
+    count: int | None = None
+    """Object storage targets, -1 = all; None = what the target's folder has."""
+    progressive: Sequence[tuple[int, int]] = ()
+    """(end in bytes, count) of the components before the last, which has `count`."""
+
+    @property
+    def _explicit(self) -> bool:
+        return self.nbytes is not None or self.count is not None or bool(self.progressive)
+
+    def nbytes_for(self, out: Path) -> int:
+        """Return the stripe size to plan an output for."""
+        if self.nbytes is not None:
+            return self.nbytes
+        folder = out.absolute().parent
+        found = get_stripe(folder) if file_system_type(folder) == LUSTRE else None
+        return DEFAULT_STRIPE_NBYTES if found is None else found.stripe_nbytes
+
+    def apply(self, temporary: Path, plan: LayoutPlan) -> StripeRecord | None:
+        """Have the output made with its stripes: an empty file, or a folder for its files.
+
+        Where nothing was asked, the folder's own default stays, which may be better than a size
+        and a count can say (a progressive one); it is only taken note of.
+
+        Returns
+        -------
+        StripeRecord or None
+            For the manifest; None where there is no Lustre and nothing was asked. Whatever ``lfs``
+            does is in it, and does not stop the conversion.
+
+        Raises
+        ------
+        OutputError
+            The folder cannot be made.
+        """
+        if not self._explicit and file_system_type(temporary) != LUSTRE:
+            return None
+        if plan.layout in FOLDERS:
+            with output_errors(temporary):
+                temporary.mkdir(exist_ok=True)
+        if self._explicit:
+            return set_stripe(
+                temporary, plan.stripe_nbytes, plan.stripe_count, self.progressive or None
+            )
+        found = get_stripe(temporary.parent)
+        return StripeRecord(
+            asked={},
+            applied=None if found is None else asdict(found),
+            reason="lfs getstripe does not tell" if found is None else None,
+            file_system=LUSTRE,
+        )
