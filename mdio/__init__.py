@@ -12,6 +12,7 @@ from mdio._version import __version__
 from mdio.core.when_imported import when_imported
 
 if TYPE_CHECKING:
+    from mdio.advisor.advise import advise
     from mdio.analysis.backends import DaskBackend, MPIBackend
     from mdio.analysis.driver import analyze
     from mdio.analysis.kernels import RMSD, Dihedrals
@@ -36,6 +37,7 @@ __all__ = [
     "Serial",
     "TrajectoryInfo",
     "__version__",
+    "advise",
     "analyze",
     "convert",
     "open",
@@ -54,6 +56,7 @@ _HOMES = {
     "RMSD": "mdio.analysis.kernels:RMSD",
     "Serial": "mdio.parallel.executors:Serial",
     "TrajectoryInfo": "mdio.core.frames:TrajectoryInfo",
+    "advise": "mdio.advisor.advise:advise",
     "analyze": "mdio.analysis.driver:analyze",
     "convert": "mdio.converters.convert:convert",
     "open": "mdio.layouts.chain:open_source",

@@ -24,6 +24,7 @@ COMMANDS = {
     "verify": "recompute checksums; compare every frame with the source",
     "analyze": "RMSD, dihedrals or your own function over blocks of frames, in parallel",
     "bench": "how analyses, gathers and schedulers scale on your machine",
+    "advise": "which layout serves an analysis best, from measurements on the spot",
     "model": "a machine's profile from measured timings, and how its ranks will scale",
 }
 """Each is a module of `mdio.cli` with ``setup(parser)`` and ``run(args)``."""

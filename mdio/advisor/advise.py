@@ -1,0 +1,124 @@
+"""Measure, decide: the one call behind ``mdio advise``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from mdio.advisor.calibrate import read_calibration
+from mdio.advisor.measure import measure
+from mdio.advisor.profile import Profile, load_profile
+from mdio.advisor.recommend import recommend
+from mdio.advisor.replay import load_measurements, save_measurements
+from mdio.advisor.rounds import Limits, Progress
+from mdio.core.errors import PlanError
+from mdio.parallel.executors import available_cores
+
+if TYPE_CHECKING:
+    from mdio.advisor.advice import Advice
+    from mdio.analysis.kernel import BlockFunction, Kernel
+
+__all__ = ["LOCAL", "advise"]
+
+LOCAL = "local"
+"""The machine that this runs on."""
+
+
+def advise(
+    trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
+    *,
+    top: str | PathLike[str] | None = None,
+    analysis: str | Kernel | BlockFunction = "rmsd",
+    select: str | None = None,
+    ranks: int | None = None,
+    passes: int = 1,
+    target: str | PathLike[str] = ".",
+    machine: str | PathLike[str] | Profile = LOCAL,
+    allow_lossy: float | None = None,
+    local_folder: str | PathLike[str] | None = None,
+    calibrate: Sequence[str | PathLike[str]] = (),
+    replay: str | PathLike[str] | None = None,
+    save: str | PathLike[str] | None = None,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+) -> Advice:
+    """Measure an analysis on a trajectory and say which layout will serve it best.
+
+    Parameters
+    ----------
+    trajectory
+        A path of any layout, or several that are joined.
+    top
+        Topology file, for selections.
+    analysis
+        ``rmsd``, ``dihedrals``, ``module:function``, a kernel, or a function of a `FrameBlock`.
+    select
+        Which atoms, unless the kernel has them.
+    ranks
+        How many processes will analyse; by default the cores that this process may use.
+    passes
+        How often the trajectory will be analysed.
+    target
+        Folder that an output would go to: trial conversions of some frames are made, read and
+        removed there.
+    machine
+        ``local`` predicts for this machine, from what was measured alone; ``comet``, ``generic``
+        or a file of ``mdio model fit`` for ranks on a cluster.
+    allow_lossy
+        Also consider positions rounded to this step, angstrom.
+    local_folder
+        Also consider copying the source to such a folder, on a disk of each node, first.
+    calibrate
+        Timing files of ``mdio analyze --timings`` from that machine, each as ``[LAYOUT=]FILE``.
+    replay, save
+        Decide from saved measurements instead of measuring; save those that were made.
+    limits
+        How much time and room measuring may take.
+    progress
+        Called with (what comes next, steps done, all steps).
+
+    Returns
+    -------
+    Advice
+
+    Raises
+    ------
+    PlanError, SourceError
+        What does not fit together or cannot be read.
+    BlockError
+        The analysis itself fails.
+    OutputError
+        The target folder is missing or not writable.
+    """
+    count = available_cores() if ranks is None else ranks
+    if count < 1 or passes < 1:
+        raise PlanError(f"{count} ranks, {passes} passes: give 1 or more of each")
+    profile = _profile(machine)
+    calibrations = [read_calibration(str(one)) for one in calibrate]
+    if replay is not None:
+        measurements = load_measurements(replay)
+    elif trajectory is None:
+        raise PlanError("no trajectory is given; name one, or measurements to replay")
+    else:
+        measurements = measure(
+            trajectory,
+            analysis=analysis,
+            select=select,
+            top=top,
+            target=target,
+            ranks=count,
+            allow_lossy=allow_lossy,
+            local_folder=local_folder,
+            limits=limits,
+            progress=progress,
+        )
+    if save is not None:
+        save_measurements(measurements, save)
+    return recommend(measurements, count, passes, profile, calibrations)
+
+
+def _profile(machine: str | PathLike[str] | Profile) -> Profile | None:
+    if isinstance(machine, Profile):
+        return machine
+    return None if str(machine) == LOCAL else load_profile(str(machine))
