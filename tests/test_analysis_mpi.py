@@ -56,7 +56,7 @@ def expected_of_mdanalysis():
     finally:
         sys.path.remove(str(CHECKS))
     u = mda.Universe(PSF, DCD)
-    frames = {"stop": 40, "step": 3, "n_parts": 5, "backend": "multiprocessing", "n_workers": 2}
+    frames = {"stop": 40, "step": 3, "n_parts": 5, "backend": "multiprocessing", "n_workers": 1}
     analyses = {
         "rmsd": rms.RMSD(u.select_atoms(CA)),
         "ramachandran": Ramachandran(u.select_atoms("resid 10:60")),

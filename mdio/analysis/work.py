@@ -95,6 +95,7 @@ class BlockWork:
         if self._edges is None:
             self._edges = self.layout.boundaries()
             timing.t_open_s = watch.lap() + self._opened_s
+            timing.began_unix_s -= self._opened_s  # as if it had been opened just now
         span = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
         loop = Stopwatch()
         state: State | None = None
