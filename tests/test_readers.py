@@ -259,7 +259,7 @@ def test_damage_does_not_end_an_iteration_quietly(adk, tmp_path):
     shard.write_bytes(data)
     u = mda.Universe(str(adk["psf"]), str(path))
     seen = []
-    with pytest.raises(FrameReadError, match="frame 40: .*checksum"):
+    with pytest.raises(FrameReadError, match=r"frame 40: .*checksum"):
         seen.extend(ts.frame for ts in u.trajectory)
     assert seen == list(range(40))
 
