@@ -87,7 +87,7 @@ class FrameCache:
         self._start, self._stop = start, stop
         self.times = self._block.time.tolist()
         self.steps = self._block.step.tolist()
-        self.has_box = self._block.box.any(axis=1).tolist()
+        self.has_box = np.any(self._block.box, axis=1).tolist()
 
     def _room(self, n_frames: int) -> FrameBlock | None:
         """Return memory to read into that earlier reads have used, which spares page faults."""

@@ -1,8 +1,8 @@
 """Run something when another module gets imported, now or later.
 
-``import mdio`` has to make its readers known to MDAnalysis, yet ``mdio info`` and conversion workers
-must not pay the 1.4 s that importing MDAnalysis takes. So the readers register themselves when
-MDAnalysis is there: at once if it has been imported already, else right after it is.
+``import mdio`` has to make its readers known to MDAnalysis, yet ``mdio info`` and conversion
+workers must not pay the 1.4 s that importing MDAnalysis takes. So the readers register themselves
+when MDAnalysis is there: at once if it has been imported already, else right after it is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class _Watcher(MetaPathFinder):
         self.action = action
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        name: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if name != self.module:
             return None
