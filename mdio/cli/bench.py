@@ -13,6 +13,7 @@ __all__ = ["one_of", "positives", "run", "setup", "sizes"]
 BENCHES = {
     "scaling": "the same analysis on more and more workers: speed-up, efficiency, components",
     "gather": "three ways for ranks to bring their rows together, by size and number of ranks",
+    "layouts": "writing and reading each layout, by ways to write, workers, chunks, stripes",
     "scheduler": "throughput of many empty tasks: processes, threads, Dask",
 }
 """Each is a module ``mdio.cli.bench_NAME`` with ``setup(parser)`` and ``run(args)``."""

@@ -1,0 +1,287 @@
+"""Writing and reading each layout, by ways to write it, numbers of workers, chunks and stripes.
+
+Every run is the command that a user would give, as a program of its own (``mdio convert`` or
+``mdio split``, then ``mdio bench layouts --read``), and times itself, so that starting Python and
+MPI does not count. Runs of one repeat take turns over all cases: what disturbs the machine for a
+while disturbs all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from mdio.analysis import page
+from mdio.analysis.pictures import figure, svg_of
+from mdio.benches.reading import drop_cache
+from mdio.benches.records import mpiexec_command
+from mdio.core.errors import BlockError, PlanError
+
+__all__ = ["WAYS", "Case", "cases", "measure", "save_layouts_page", "summarise", "table_rows"]
+
+WAYS = ("workers", "mpi", "mpio", "collective")
+"""Worker processes; ranks that write by plain calls; parallel HDF5, independent or collective."""
+SPLIT = "split"
+"""In place of a layout: the source's bytes into as many segments as there are workers."""
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to write one layout."""
+
+    layout: str
+    """h5md, zarr, segments (the source's format), segments:dcd, split, xtc, ..."""
+    way: str
+    n_workers: int
+    compression: str | None = None
+    chunk_frames: int | None = None
+    stripe_nbytes: int | None = None
+    stripe_count: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What tables and pictures call it, without the number of workers."""
+        words = [self.layout]
+        if self.compression:
+            words.append(self.compression)
+        if self.chunk_frames is not None:
+            words.append(f"{self.chunk_frames} frames")
+        if self.stripe_nbytes is not None:
+            words.append(f"stripe {self.stripe_nbytes}")
+        if self.stripe_count is not None:
+            words.append(f"x {self.stripe_count}")
+        return " ".join([*words, f"({self.way})"])
+
+    def words(self, source: str, out: Path) -> list[str]:
+        """Return the command that writes it, after ``mdio``."""
+        common = ["--force", "--json", "--quiet"]
+        common += ["-w", str(self.n_workers)] if self.way == "workers" else ["--mpi"]
+        if self.layout == SPLIT:
+            return ["split", source, str(out), "-n", str(self.n_workers), *common]
+        layout, _, container = self.layout.partition(":")
+        words = ["convert", source, str(out), "--to", layout, *common]
+        words += [f"--{self.way}"] if self.way in ("mpio", "collective") else []
+        if layout == "segments":
+            words += ["--segments", str(self.n_workers)]
+        for option, value in (
+            ("--container", container or None),
+            ("--compression", self.compression),
+            ("--chunk-frames", self.chunk_frames),
+            ("--stripe-size", self.stripe_nbytes),
+            ("--stripe-count", self.stripe_count),
+        ):
+            words += [] if value is None else [option, str(value)]
+        return words
+
+    @property
+    def suffix(self) -> str:
+        """What the name of the output ends with."""
+        layout = self.layout.partition(":")[0]
+        return ".segments" if layout == SPLIT else f".{layout}"
+
+
+def cases(
+    layouts: Sequence[str],
+    ways: Sequence[str],
+    workers: Sequence[int],
+    *,
+    compressions: Sequence[str | None] = (None,),
+    chunk_frames: Sequence[int | None] = (None,),
+    stripes: Sequence[int | None] = (None,),
+    stripe_counts: Sequence[int | None] = (None,),
+) -> list[Case]:
+    """Return every combination that makes sense.
+
+    Parallel HDF5 writes h5md only, and compresses in collective writes only; segments and native
+    files have no chunks and compressors of ours.
+
+    Raises
+    ------
+    PlanError
+        None does.
+    """
+    every = itertools.product(layouts, ways, workers, compressions, chunk_frames)
+    places = list(itertools.product(stripes, stripe_counts))
+    found: list[Case] = []
+    for layout, way, n_workers, compression, frames in every:
+        chunked = layout in ("h5md", "zarr")
+        parallel_hdf5 = way in ("mpio", "collective")
+        if (parallel_hdf5 and layout != "h5md") or (way == "mpio" and compression):
+            continue
+        for stripe, count in places if layout != SPLIT else [(None, None)]:
+            shape = (compression, frames) if chunked else (None, None)
+            case = Case(layout, way, n_workers, *shape, stripe, count)
+            if case not in found:
+                found.append(case)
+    if not found:
+        raise PlanError("no layout can be written in any of these ways; see --layouts and --ways")
+    return found
+
+
+def measure(
+    source: str,
+    folder: Path,
+    wanted: Sequence[Case],
+    *,
+    repeats: int,
+    read: bool = True,
+    mpiexec: str | None = None,
+    told: Callable[[str], None] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Write and read every case, and yield a record of each run.
+
+    Parameters
+    ----------
+    source
+        The trajectory.
+    folder
+        Where outputs are written, on the storage in question, one at a time; they are removed.
+    wanted, repeats
+        What to write, how often.
+    read
+        Whether to read outputs too, with the cache dropped and then from it.
+    mpiexec
+        Launcher with its options.
+    told
+        Called with a line before each run.
+
+    Yields
+    ------
+    dict
+        The case, ``repeat``, ``write_s``, ``nbytes``, ``read_cold_s``, ``read_warm_s`` and
+        ``cache_dropped`` (None = nobody can tell).
+
+    Raises
+    ------
+    BlockError
+        A command failed; the message has its own.
+    """
+    for repeat in range(repeats):
+        for case in wanted:
+            if told is not None:
+                told(f"{repeat + 1}/{repeats}: {case.name}, {case.n_workers}")
+            out = folder / f"bench-layouts{case.suffix}"
+            try:
+                written = _run(case, case.words(source, out), mpiexec)
+                record: dict[str, Any] = {
+                    **asdict(case),
+                    "case": case.name,
+                    "repeat": repeat,
+                    "write_s": written["seconds"],
+                    "nbytes": written["nbytes_out"],
+                }
+                if read:
+                    words = ["bench", "layouts", str(out), "--read", "--json"]
+                    words += ["--mpi"] if case.way != "workers" else ["-w", str(case.n_workers)]
+                    record["cache_dropped"] = drop_cache(out)
+                    record["read_cold_s"] = _run(case, words, mpiexec)["read_s"]
+                    record["read_warm_s"] = _run(case, words, mpiexec)["read_s"]
+                yield record
+            finally:
+                _remove(out)
+
+
+def _run(case: Case, words: Sequence[str], mpiexec: str | None) -> dict[str, Any]:
+    command = [sys.executable, "-m", "mdio.cli.main", *words]
+    if case.way != "workers":
+        command = mpiexec_command(mpiexec, case.n_workers, *words)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        said = " ".join(done.stderr.split()) or "without a word"
+        raise BlockError(f"mdio {' '.join(words)} failed ({done.returncode}): {said}") from error
+    return found
+
+
+def _remove(out: Path) -> None:
+    if out.is_dir():
+        shutil.rmtree(out)
+    else:
+        out.unlink(missing_ok=True)
+
+
+def summarise(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each case and number of workers: medians, and the least and most.
+
+    Returns
+    -------
+    list of dict
+        ``case``, ``n_workers``, ``nbytes``, and of each of ``write_s``, ``read_cold_s`` and
+        ``read_warm_s`` that was measured (median, least, most).
+    """
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record["case"], record["n_workers"]), []).append(record)
+    rows = []
+    for (case, n_workers), runs in groups.items():
+        row: dict[str, Any] = {"case": case, "n_workers": n_workers, "nbytes": runs[0]["nbytes"]}
+        for what in ("write_s", "read_cold_s", "read_warm_s"):
+            times = [run[what] for run in runs if what in run]
+            row[what] = (statistics.median(times), min(times), max(times)) if times else None
+        row["cache_dropped"] = all(run.get("cache_dropped") for run in runs)
+        rows.append(row)
+    return rows
+
+
+HEADS = ("written as", "workers", "MB", "write, s", "read cold, s", "read warm, s")
+
+
+def table_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Return the cells of a table: medians, with the least and most behind them."""
+
+    def cell(times: tuple[float, float, float] | None) -> str:
+        return "" if times is None else f"{times[0]:.3f} ({times[1]:.3f}-{times[2]:.3f})"
+
+    return [HEADS] + [
+        (
+            row["case"],
+            str(row["n_workers"]),
+            f"{row['nbytes'] / 1e6:.1f}",
+            cell(row["write_s"]),
+            cell(row["read_cold_s"]) + ("" if row["cache_dropped"] else " *"),
+            cell(row["read_warm_s"]),
+        )
+        for row in rows
+    ]
+
+
+def save_layouts_page(path: str | PathLike[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Write table and pictures as one HTML file."""
+    heads, *cells = table_rows(rows)
+    note = "Median (least-most). * The system's cache could not be dropped, or nobody can tell."
+    pictures = [
+        page.picture(_picture(rows, what, title))
+        for what, title in (("write_s", "Writing"), ("read_cold_s", "Reading, cache dropped"))
+        if any(row[what] is not None for row in rows)
+    ]
+    shown = page.section("Times", page.paragraph(note), page.table(heads, cells), *pictures)
+    page.save_page(path, "Layouts, written and read", [shown])
+
+
+def _picture(rows: Sequence[dict[str, Any]], what: str, title: str) -> str:
+    with figure(3.2) as (made, axes):
+        names = list(dict.fromkeys(row["case"] for row in rows))
+        for name, colour in zip(names, itertools.cycle(COLOURS), strict=False):
+            own = sorted(
+                (row["n_workers"], *row[what]) for row in rows if row["case"] == name and row[what]
+            )
+            workers = [one[0] for one in own]
+            medians = [one[1] for one in own]
+            spread = [[one[1] - one[2] for one in own], [one[3] - one[1] for one in own]]
+            axes.errorbar(workers, medians, spread, fmt="o-", color=colour, label=name, capsize=2)
+        axes.set(xlabel="workers or ranks", ylabel="seconds (median)", title=title, ylim=(0, None))
+        made.legend(loc="outside lower center", ncols=1)
+        return svg_of(made, title)
