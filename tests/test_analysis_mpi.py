@@ -13,11 +13,10 @@ from MDAnalysis.analysis import gnm, rms
 from MDAnalysis.analysis.base import AnalysisFromFunction
 from MDAnalysis.analysis.dihedrals import Ramachandran
 from MDAnalysisTests.datafiles import DCD, PSF
-from test_under_mpi import CHECKS, MPI, run_under_mpi
+from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi
 
 import mdio
 
-needs_mpi = pytest.mark.skipif(MPI is None, reason="no MPI here: make mpi installs it")
 CA = "protein and name CA"
 
 
@@ -38,15 +37,20 @@ def folder(tmp_path_factory, adk):
 
 
 def command_line(n_ranks, *words, timeout_s=60):
-    return run_under_mpi(n_ranks, "run_mdio.py", *map(str, words), timeout_s=timeout_s, through=())
+    return run_under_mpi(n_ranks, "-m", "mdio.cli.main", *words, timeout_s=timeout_s)
+
+
+def run_checks(n_ranks, script, *arguments):
+    """Run a script of checks (-m mpi4py: an exception on one rank ends all)."""
+    code, out, err = run_under_mpi(n_ranks, "-m", "mpi4py", CHECKS / script, *arguments)
+    assert code == 0, out + err
+    assert f"checks passed on {n_ranks} ranks" in out
 
 
 @needs_mpi
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 7])
 def test_driver(folder, n_ranks):
-    code, out, err = run_under_mpi(n_ranks, "check_analysis.py", PSF, str(folder))
-    assert code == 0, out + err
-    assert f"checks passed on {n_ranks} ranks" in out
+    run_checks(n_ranks, "check_analysis.py", PSF, folder)
 
 
 def expected_of_mdanalysis():
@@ -56,7 +60,8 @@ def expected_of_mdanalysis():
     finally:
         sys.path.remove(str(CHECKS))
     u = mda.Universe(PSF, DCD)
-    frames = {"stop": 40, "step": 3, "n_parts": 5, "backend": "multiprocessing", "n_workers": 1}
+    # With one worker, multiprocessing would send two parts at a time, which share one object.
+    frames = {"stop": 40, "step": 3, "n_parts": 5, "backend": "multiprocessing", "n_workers": 2}
     analyses = {
         "rmsd": rms.RMSD(u.select_atoms(CA)),
         "ramachandran": Ramachandran(u.select_atoms("resid 10:60")),
@@ -75,9 +80,7 @@ def test_backend(tmp_path):
     wanted = tmp_path / "wanted.npz"
     np.savez(wanted, **expected_of_mdanalysis())
     for n_ranks in (1, 2, 3):
-        code, out, err = run_under_mpi(n_ranks, "check_backend.py", str(wanted))
-        assert code == 0, out + err
-        assert f"checks passed on {n_ranks} ranks" in out
+        run_checks(n_ranks, "check_backend.py", wanted)
 
 
 @needs_mpi

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, PSF
+from suites.under_mpi import MPI, needs_mpi
 from test_report import page_of
-from test_under_mpi import MPI
 
 from mdio.benches.gather import summarise as summarise_gather
 from mdio.benches.gather import verdict
@@ -18,8 +18,6 @@ from mdio.benches.scaling import Case, cases_of, summarise, write_csv
 from mdio.benches.scheduler import SCHEDULERS, measure
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError
-
-needs_mpi = pytest.mark.skipif(MPI is None, reason="no MPI here: make mpi installs it")
 
 
 def mdio_with_mpi(*words):
