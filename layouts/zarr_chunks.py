@@ -1,8 +1,9 @@
 """Reading per-atom arrays of our own trees: only the chunks, frames and atoms that are wanted.
 
 Chunks that lie as they are go from the file straight to where they are wanted, many with one call.
-Chunks that are read whole are checked against their crc32c; of others, only what is wanted of
-uncompressed ones is read, unchecked.
+Chunks that are read whole are checked against their crc32c. Of uncompressed chunks at the ends of a
+run of frames, and of those much larger than the wanted atoms, only what is wanted is read,
+unchecked.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ Bytes = NDArray[np.uint8]
 
 MAX_BUFFERS = 512
 """Pieces of memory that one call fills; the system allows 1024."""
-SKIP_NBYTES = 65536
-"""Atoms outside of a narrow range are skipped if that spares this many bytes of each frame."""
+NARROW_SHARE = 4
+"""Only the bytes of the wanted atoms are read if they lie within this part of a frame ..."""
+NARROW_FRAME_NBYTES = 64 << 10
+"""... and frames are at least this large: below, reading all costs less than the calls it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +186,18 @@ class ChunkedArray:
         self, part: _Part, column: int, atoms: AtomIndices | None, out: FloatArray
     ) -> None:
         """Fill `out` with the wanted frames and atoms (within the chunk) of one chunk."""
-        if self.plain and not part.whole:
-            self._read_rows(part, column, atoms, out)
-            return
+        if self.plain:
+            low, high = _range_of(atoms, out.shape[1])
+            narrow = (
+                12 * self.chunk_atoms >= NARROW_FRAME_NBYTES
+                and (high - low) * NARROW_SHARE <= self.chunk_atoms
+            )
+            if narrow:
+                self._read_range(part, column, atoms, out, low, high)
+                return
+            if not part.whole:
+                self._read_rows(part, column, atoms, out)
+                return
         form = self.metadata.quantised
         if form is not None and part.whole:
             self._dequantise(part, column, atoms, out)
@@ -208,26 +220,37 @@ class ChunkedArray:
     def _read_rows(
         self, part: _Part, column: int, atoms: AtomIndices | None, out: FloatArray
     ) -> None:
-        """Read only the wanted frames of an uncompressed chunk, and of these a range of atoms."""
+        """Read only the wanted frames of an uncompressed chunk."""
         shard, offset, _ = self._locate(part.number, column)
         stride = 12 * self.chunk_atoms
         offset += part.first * stride
         n_rows = part.last - part.first
-        low, high = (0, out.shape[1]) if atoms is None else (int(atoms.min()), int(atoms.max()) + 1)
-        if stride - 12 * (high - low) >= SKIP_NBYTES:
-            rows = np.empty((n_rows, high - low, 3), np.float32)
-            for row in range(n_rows):
-                shard.read_into(
-                    [rows[row].reshape(-1).view(np.uint8)], offset + row * stride + 12 * low
-                )
-        elif atoms is None and out.flags.c_contiguous and out.shape[1] == self.chunk_atoms:
+        if atoms is None and out.flags.c_contiguous and out.shape[1] == self.chunk_atoms:
             shard.read_into([out.reshape(-1).view(np.uint8)], offset)
             return
-        else:
-            low = 0
-            rows = shard.read(n_rows * stride, offset).view("<f4").reshape(n_rows, -1, 3)
+        rows = shard.read(n_rows * stride, offset).view("<f4").reshape(n_rows, -1, 3)
         if atoms is None:
             out[...] = rows[:, : out.shape[1]]
+        else:
+            kernels.gather_atoms(rows, atoms, out)
+
+    def _read_range(
+        self,
+        part: _Part,
+        column: int,
+        atoms: AtomIndices | None,
+        out: FloatArray,
+        low: int,
+        high: int,
+    ) -> None:
+        """Read only atoms ``low:high`` of the wanted frames of an uncompressed chunk."""
+        shard, offset, _ = self._locate(part.number, column)
+        rows = np.empty((part.last - part.first, high - low, 3), np.float32)
+        for row, frame in enumerate(range(part.first, part.last)):
+            begin = offset + 12 * (frame * self.chunk_atoms + low)
+            shard.read_into([rows[row].reshape(-1).view(np.uint8)], begin)
+        if atoms is None:
+            out[...] = rows
         else:
             kernels.gather_atoms(rows, atoms - low, out)
 
@@ -272,3 +295,8 @@ class ChunkedArray:
             raise self._corrupt(
                 part.number, f"{shard.path}: a chunk cannot be decoded: {error}"
             ) from error
+
+
+def _range_of(atoms: AtomIndices | None, n_atoms: int) -> tuple[int, int]:
+    """Return the first of the atoms and the one behind their last."""
+    return (0, n_atoms) if atoms is None else (int(atoms.min()), int(atoms.max()) + 1)
