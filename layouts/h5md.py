@@ -87,6 +87,14 @@ class H5MDLayout(Layout):
     convert_units : bool, optional
         For files of others: whether their numbers are in units they name and are converted
         (the default), or are taken as they are.
+    driver : {"mpio"}, optional
+        Read frames of our own files through parallel HDF5, on the ranks of `comm`, which open,
+        read (if `collective`) and close together. Without it any number of ranks may read as they
+        like, and checksums are verified.
+    comm : mpi4py.MPI.Intracomm, optional
+        The ranks; such a layout does not pickle.
+    collective : bool, optional
+        Whether reads are collective; a rank without frames calls `take_part`.
     """
 
     name: ClassVar[str] = "h5md"
@@ -115,8 +123,9 @@ class H5MDLayout(Layout):
         if not self.path.exists():
             raise SourceError(f"{self.path}: no such file")
         group = self.options.get("group")
+        shared = self.options.get("driver") == "mpio"
         try:
-            file = _open_hdf5(self.path)
+            file = self._open_shared() if shared else _open_hdf5(self.path)
         except FOREIGN_ERRORS as error:
             raise SourceError(
                 f"{self.path}: not an HDF5 file, or a truncated one "
@@ -124,7 +133,11 @@ class H5MDLayout(Layout):
             ) from error
         try:
             opened: _File
-            if MANIFEST in file or _names_mdio(file):  # or its manifest is lost
+            if shared:
+                from mdio.layouts.h5md_mpio_reader import MPIOFile
+
+                opened = MPIOFile(self.path, file, group, bool(self.options.get("collective")))
+            elif MANIFEST in file or _names_mdio(file):  # or its manifest is lost
                 with file:
                     opened = OwnFile(self.path, file, group)
             else:
@@ -141,6 +154,28 @@ class H5MDLayout(Layout):
             raise SourceError(
                 f"{self.path}: cannot be read as H5MD ({' '.join(str(error).split())})"
             ) from error
+
+    def _open_shared(self) -> h5py.File:
+        from mdio.layouts.h5md_mpio import open_shared, require_parallel_hdf5
+
+        require_parallel_hdf5('driver="mpio"')
+        return open_shared(self.path, "r", self.options["comm"])
+
+    def take_part(self) -> None:
+        """Read nothing while the other ranks read (collective; only with ``collective=True``)."""
+        info = self.info
+        block = FrameBlock.empty(
+            0,
+            0,
+            velocities=info.has_velocities and "velocities" in self.fields,
+            forces=info.has_forces and "forces" in self.fields,
+        )
+        self._opened.take_part(block.present())  # type: ignore[attr-defined]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.options.get("comm") is not None:
+            raise TypeError(f"{self!r} belongs to the ranks of a communicator and does not pickle")
+        return super().__reduce__()
 
     @property
     def _opened(self) -> _File:
