@@ -108,7 +108,7 @@ def calibrated(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> F
         else:
             cold = [run for run in trial.runs if run.cache == usual_cache(trial, measurements)]
             run = (cold or list(trial.runs))[0]
-            io_s, comp_s = run.t_io_frame_s.median, run.t_comp_frame_s.median
+            io_s, comp_s = run.t_io_frame_s.quartile, run.t_comp_frame_s.quartile
         io_factors.append(one.t_io_s / one.n_frames / max(io_s, 1e-12))
         comp_factors.append(one.t_comp_s / one.n_frames / max(comp_s, 1e-12))
     scaled = replace(
@@ -165,17 +165,17 @@ def _task(forecaster: Forecaster) -> Task:
         other = source
     pairs = {"xtc": source, "hdf5": other}
     runs = {name: trial.runs[0] for name, trial in pairs.items()}
-    comp = runs["xtc"].t_comp_frame_s.median * forecaster.comp_factor * n_frames
+    comp = runs["xtc"].t_comp_frame_s.quartile * forecaster.comp_factor * n_frames
     return Task(
         n_frames=n_frames,
         result_nbytes_per_frame=max(measurements.question.result_nbytes_frame, 1.0),
         nbytes={n: max(1.0, trial.read_nbytes_frame * n_frames) for n, trial in pairs.items()},
         t_io_s={
-            n: max(1e-9, run.t_io_frame_s.median * forecaster.io_factor * n_frames)
+            n: max(1e-9, run.t_io_frame_s.quartile * forecaster.io_factor * n_frames)
             for n, run in runs.items()
         },
-        t_open_s={n: max(1e-6, run.t_open_s.median) for n, run in runs.items()},
-        t_rest_s={n: run.t_rest_frame_s.median * n_frames for n, run in runs.items()},
+        t_open_s={n: max(1e-6, run.t_open_s.quartile) for n, run in runs.items()},
+        t_rest_s={n: run.t_rest_frame_s.quartile * n_frames for n, run in runs.items()},
         t_comp_fixed_s=1e-3 * max(comp, 1e-9),
         t_comp_repeat_s=max(comp, 1e-9),
     )

@@ -125,7 +125,7 @@ class Forecaster:
         crowd = max(1.0, n_ranks / runs[-1].workers)  # more workers than cores take turns
 
         def between(name: str) -> float:
-            one, other = getattr(below, name).median, getattr(above, name).median
+            one, other = getattr(below, name).quartile, getattr(above, name).quartile
             return float(one + weight * (other - one))
 
         n_frames = self.measurements.source.n_frames
@@ -166,10 +166,10 @@ class Forecaster:
         workload = Workload(
             n_frames=n_frames,
             nbytes=max(1.0, trial.read_nbytes_frame * n_frames),
-            t_comp_s=max(tiny, one.t_comp_frame_s.median * self.comp_factor * n_frames),
-            t_io_s=max(tiny, one.t_io_frame_s.median * self.io_factor * n_frames),
-            t_open_s=one.t_open_s.median,
-            t_rest_s=one.t_rest_frame_s.median * n_frames,
+            t_comp_s=max(tiny, one.t_comp_frame_s.quartile * self.comp_factor * n_frames),
+            t_io_s=max(tiny, one.t_io_frame_s.quartile * self.io_factor * n_frames),
+            t_open_s=one.t_open_s.quartile,
+            t_rest_s=one.t_rest_frame_s.quartile * n_frames,
             result_nbytes_per_frame=result_nbytes,
         )
         found = {
@@ -200,7 +200,7 @@ class Forecaster:
         if trial.layout == "as-is":
             return 0.0, 0.0
         n_frames = self.measurements.source.n_frames
-        seconds = trial.convert_frame_s.median * n_frames
+        seconds = trial.convert_frame_s.quartile * n_frames
         if trial.layout == "local-copy":
             seconds = max(seconds, self._copy_to_nodes(trial, n_ranks))
         elif not (trial.one_writer and not self._writes_together):
@@ -210,7 +210,7 @@ class Forecaster:
             both_ways = self.measurements.source.nbytes + trial.nbytes
             seconds = max(seconds, both_ways / self.profile.storage.aggregate_bytes_per_s)
         relative = math.hypot(trial.convert_frame_s.relative, 2 * self._beyond_sample())
-        return trial.convert_fixed_s.median + seconds, min(relative, 1.0)
+        return trial.convert_fixed_s.quartile + seconds, min(relative, 1.0)
 
     @property
     def _writes_together(self) -> bool:
@@ -234,8 +234,8 @@ def _workers(run: Run) -> int:
 def _relative(run: Run) -> float:
     """Return the spread of a run's loop as a share of it."""
     parts: Sequence[Spread] = (run.t_io_frame_s, run.t_comp_frame_s, run.t_rest_frame_s)
-    whole = sum(part.median for part in parts)
-    half = math.hypot(*((part.high - part.low) / 2 for part in parts))
+    whole = sum(part.quartile for part in parts)
+    half = math.hypot(*(part.median - part.low for part in parts))
     return min(half / whole, 1.0) if whole > 0 else 0.0
 
 

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 __all__ = ["Bandwidth", "Host", "Measurements", "Question", "Run", "Source", "Spread", "Trial"]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Repeats of one measurement: their median, smallest and largest."""
+    """Repeats of one measurement."""
 
     median: float
     low: float
     high: float
+    quartile: float
+    """The lower quartile, which forecasts go by: what disturbs a run only ever adds time, so this
+    is nearer to the undisturbed time than the median is, and steadier than the smallest."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """Return the spread of at least one value."""
-        return cls(statistics.median(values), min(values), max(values))
+        ordered = sorted(values)
+        place = (len(ordered) - 1) / 4
+        below = int(place)
+        above = min(below + 1, len(ordered) - 1)
+        quartile = ordered[below] + (place - below) * (ordered[above] - ordered[below])
+        return cls(statistics.median(ordered), ordered[0], ordered[-1], quartile)
 
     @property
     def relative(self) -> float:
-        """Half the range as a share of the median; 0 where the median is 0."""
-        return (self.high - self.low) / (2 * self.median) if self.median > 0 else 0.0
+        """From the smallest to the median, as a share of the median; 0 where that is 0."""
+        return (self.median - self.low) / self.median if self.median > 0 else 0.0
 
     def scaled(self, factor: float) -> Spread:
-        """Return all three, multiplied."""
-        return Spread(self.median * factor, self.low * factor, self.high * factor)
+        """Return all of it, multiplied."""
+        return Spread(*(factor * one for one in (self.median, self.low, self.high, self.quartile)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +57,6 @@ class Run:
     t_io_frame_s: Spread
     t_comp_frame_s: Spread
     t_rest_frame_s: Spread
-
-    @property
-    def loop_frame_s(self) -> float:
-        """All that one frame takes one worker."""
-        return self.t_io_frame_s.median + self.t_comp_frame_s.median + self.t_rest_frame_s.median
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +89,6 @@ class Trial:
     runs: tuple[Run, ...]
     problem: str | None
     """Why it could not be measured."""
-
-    def run(self, workers: int, cache: str) -> Run | None:
-        """Return one of the runs, or None."""
-        for run in self.runs:
-            if (run.workers, run.cache) == (workers, cache):
-                return run
-        return None
-
-    def with_runs(self, runs: Sequence[Run]) -> Trial:
-        """Return it with other runs."""
-        return replace(self, runs=tuple(runs))
 
 
 @dataclass(frozen=True, slots=True)

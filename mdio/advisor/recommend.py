@@ -22,7 +22,7 @@ PAPERS_RATIO = 100.0
 IO_BOUND, COMPUTE_BOUND = 1.0, 10.0
 """Below one, reading takes most of the time; above the other, no layout can save a tenth."""
 
-LEAST_NOISE, MOST_NOISE = 0.03, 0.08
+LEAST_NOISE, MOST_NOISE = 0.03, 0.1
 """Options whose totals differ by less than the first share are alike; by more than the second they
 are not, however noisy their measurements were."""
 

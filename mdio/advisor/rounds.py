@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,7 @@ Progress = Callable[[str, int, int], None]
 LIGHT_S = 0.5
 """An analysis that computes the sample in this time is run whole on every candidate."""
 MOST_TRIAL_SEGMENTS = 64
+CONVERTING, RUNNING = 0.35, 0.65
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Limits:
     """How much measuring may take."""
 
     seconds: float = 75.0
-    """No repeat begins later than this."""
+    """Nothing begins later than this."""
     sample_nbytes: int = 64 << 20
     """Decoded bytes of the sample."""
     sample_s: float = 1.5
@@ -42,6 +43,9 @@ class Limits:
     frame_s: float = 20.0
     """How long the analysis may take over a frame until it is left at that."""
     repeats: int = 3
+    """Of everything, at least, ..."""
+    most_repeats: int = 9
+    """... and at most, while no more than `CONVERTING`, then `RUNNING`, of the time is used."""
 
 
 @dataclass
@@ -94,16 +98,18 @@ class Rounds:
 
     def measure(self, tried: list[Tried], prepared: Prepared, found: Probe) -> None:
         """Convert, run from memory, run from disk; leave what was seen in `tried` and `comp`."""
-        for repeat in range(self.limits.repeats):
+        for repeat in self._repeats(CONVERTING):
             self._step("trial conversions")
             for one in tried:
                 self._convert(one, first=repeat == 0)
         light = found.finished and found.t_comp_frame_s * len(self.frames) <= LIGHT_S
         analysis = prepared if light else read_only(prepared)
-        for repeat in range(self.limits.repeats):
+        self._n_done = self.limits.most_repeats
+        for repeat in self._repeats(RUNNING):
             self._step("the analysis on each")
             for one in tried:
                 self._run(one, analysis, first=repeat == 0)
+        self._n_done = 2 * self.limits.most_repeats
         self._step("the analysis from disk")
         for one in tried:
             self._run_cold(one, analysis)
@@ -112,14 +118,14 @@ class Rounds:
     def ratio(self, source: Tried) -> float | None:
         """Return t_comp/t_IO of one worker; None if reading took no time."""
         raws = source.raws.get((1, "warm"), [])
-        io = Spread.of([raw.io_frame_s for raw in raws]).median if raws else 0.0
-        return self.comp[1].median / io if io > 0 else None
+        io = Spread.of([raw.io_frame_s for raw in raws]).quartile if raws else 0.0
+        return self.comp[1].quartile / io if io > 0 else None
 
     def trial(self, one: Tried, info: TrajectoryInfo, free: int) -> Trial:
         """Return what was seen of one candidate."""
         candidate, group = one.candidate, one.candidate.group
         runs: list[Run] = []
-        fixed = frame = Spread(0.0, 0.0, 0.0)
+        fixed = frame = Spread.of([0.0])
         if one.problem is None:
             runs = [
                 run_of(raws, workers, cache, self.comp[workers])
@@ -154,9 +160,17 @@ class Rounds:
     def _left_s(self) -> float:
         return self.limits.seconds - (time.monotonic() - self._begun)
 
+    def _repeats(self, share: float) -> Iterator[int]:
+        """Count the repeats, until there are enough of them or their share of time is used."""
+        limits = self.limits
+        for repeat in range(limits.most_repeats):
+            if repeat >= limits.repeats and self._left_s() < (1 - share) * limits.seconds:
+                return
+            yield repeat
+
     def _step(self, text: str) -> None:
         if self._progress is not None:
-            self._progress(text, self._n_done, 2 * self.limits.repeats + 1)
+            self._progress(text, self._n_done, 2 * self.limits.most_repeats + 1)
         self._n_done += 1
 
     def _writers(self, candidate: Candidate) -> int:
@@ -230,7 +244,7 @@ class Rounds:
     def _heavy(self, source: Tried, prepared: Prepared, found: Probe) -> dict[int, Spread]:
         """Return what computing a frame takes, from few frames: it takes long."""
         took_s = found.t_comp_frame_s
-        spreads = {workers: Spread(took_s, took_s, took_s) for workers in self.counts}
+        spreads = {workers: Spread.of([took_s]) for workers in self.counts}
         if not found.finished:
             return spreads
         for workers in self.counts:

@@ -28,6 +28,9 @@ from mdio.parallel.executors import Executor, Processes, Serial
 __all__ = ["Raw", "convert_trial", "fit_conversion", "run_of", "scratch", "timed_run"]
 
 PREFIX = ".mdio-advise-"
+LEAST_SLOPE = 0.6
+"""Of the mean seconds of a frame: more than the rest is not put down to fixed costs, since the
+difference of two noisy times may be anything."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -151,13 +154,12 @@ def fit_conversion(
     """
     long = Spread.of(large)
     if whole or not small or n_small >= n_large:
-        return Spread(0.0, 0.0, 0.0), long.scaled(1 / n_large)
-    slope = (long.median - Spread.of(small).median) / (n_large - n_small)
-    mean = long.median / n_large
-    slope = min(max(slope, 0.3 * mean), mean)
-    fixed = long.median - slope * n_large
+        return Spread.of([0.0]), long.scaled(1 / n_large)
+    slope = (long.quartile - Spread.of(small).quartile) / (n_large - n_small)
+    mean = long.quartile / n_large
+    slope = min(max(slope, LEAST_SLOPE * mean), mean)
     relative = slope / mean if mean > 0 else 1.0
-    return Spread(fixed, fixed, fixed), long.scaled(relative / n_large)
+    return Spread.of([long.quartile - slope * n_large]), long.scaled(relative / n_large)
 
 
 @dataclass(frozen=True, slots=True)
