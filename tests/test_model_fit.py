@@ -315,3 +315,11 @@ def test_tables_that_are_no_files(tmp_path):
     for path in (tmp_path, tmp_path / "none.csv", tmp_path / "b.csv"):
         with pytest.raises(MdioError, match=str(path)):
             read_timings(path)
+
+
+def test_names_that_mdio_measures_under_are_understood(tmp_path):
+    table = tmp_path / "scaling.csv"
+    head = "layout,gather,workload_x,n_ranks,t_total_max_s,t_comp_mean_s,t_io_mean_s\n"
+    table.write_text(f"{head}xtc,blocking,1,1,10,2,8\nh5md,one-sided,1,1,6,2,4\n")
+    rows = read_timings(table)
+    assert [row.pair for row in rows] == [("xtc-shared", "gather"), ("hdf5", "global-array")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from mdio.advisor.behaviour import GATHERS, LAYOUTS
+from mdio.advisor.behaviour import BEHAVES_LIKE, GATHER_NAMES, GATHERS, LAYOUTS
 from mdio.advisor.model import MAX_RANKS
 from mdio.core.errors import SourceError
 
@@ -111,6 +111,9 @@ def _read(file: TextIO, path: str) -> list[TimingRow]:
 
 
 def _row(cells: dict[str, str], where: str) -> TimingRow:
+    # What mdio itself measures (mdio bench scaling) has mdio's own names of layouts and gathers.
+    cells["layout"] = BEHAVES_LIKE.get(cells["layout"], cells["layout"])
+    cells["gather"] = GATHER_NAMES.get(cells["gather"], cells["gather"])
     for name, known in (("layout", LAYOUTS), ("gather", GATHERS)):
         if cells[name] not in known:
             raise SourceError(
