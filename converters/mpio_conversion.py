@@ -78,12 +78,13 @@ class MPIOConversion(Conversion):
         agreement = Agreement(executor.comm, self._unfinished(writer.path, executor))
         _together(agreement, lambda: writer.open_shared(executor.comm))
         receipts: list[Receipt] = []
+        nbytes = 0
         failure: Exception | None = None
         try:
             if writer.collective:
                 receipts = self._rounds(work, executor, agreement, progress)
             else:
-                super()._write(work, executor, progress)
+                nbytes = super()._write(work, executor, progress)
         except Exception as error:
             executor.close()  # the others leave their loops
             failure = error
@@ -97,7 +98,10 @@ class MPIOConversion(Conversion):
         for some in executor.comm.gather(receipts) or ():
             for receipt in some:
                 writer.commit(receipt)
-        return writer.path.stat().st_size if executor.is_owner else 0
+                nbytes += receipt.nbytes
+        if executor.is_owner and self.plan.compression is not None:
+            return writer.path.stat().st_size  # only HDF5 has seen the compressed bytes
+        return nbytes
 
     def _unfinished(self, temporary: Path, executor: Executor) -> list[Path]:
         """Return what the owner has made so far, under the names it has given."""
