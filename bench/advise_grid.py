@@ -100,7 +100,7 @@ def truth(system: Trajectory, name: str, workers: int, folder: Path, repeats: in
     for candidate in candidates(info, group, workers):
         out = folder / f"{candidate.name.replace(' ', '-')}.{candidate.to}"
         took = []
-        for _ in range(repeats):
+        for _ in range(min(3, repeats)):
             seconds, _ = convert_trial(
                 candidate,
                 [str(system.path)],

@@ -92,6 +92,7 @@ class Rounds:
         self.counts = sorted({1, self.workers})
         self.cold_problem: str | None = None
         self.comp: dict[int, Spread] = {}
+        self.startup: dict[int, Spread] = {}
         self._progress = progress
         self._begun = time.monotonic()
         self._n_done = 0
@@ -113,7 +114,11 @@ class Rounds:
         self._step("the analysis from disk")
         for one in tried:
             self._run_cold(one, analysis)
-        self.comp = self._pooled(tried) if light else self._heavy(tried[0], prepared, found)
+        self.startup = self._pooled(tried, "startup_s")
+        if light:
+            self.comp = self._pooled(tried, "comp_frame_s")
+        else:
+            self.comp = self._heavy(tried[0], prepared, found)
 
     def ratio(self, source: Tried) -> float | None:
         """Return t_comp/t_IO of one worker; None if reading took no time."""
@@ -128,7 +133,7 @@ class Rounds:
         fixed = frame = Spread.of([0.0])
         if one.problem is None:
             runs = [
-                run_of(raws, workers, cache, self.comp[workers])
+                run_of(raws, workers, cache, self.startup[workers], self.comp[workers])
                 for (workers, cache), raws in sorted(one.raws.items())
             ]
             if one.large_s:
@@ -226,20 +231,13 @@ class Rounds:
             raw = timed_run(one.paths, analysis, workers, one.frames)
             one.raws.setdefault((workers, "cold"), []).append(raw)
 
-    def _pooled(self, tried: list[Tried]) -> dict[int, Spread]:
-        """Return what computing a frame takes: the same on all layouts, so all are repeats."""
-        found: dict[int, Spread] = {}
-        for workers in self.counts:
-            found[workers] = Spread.of(
-                [
-                    raw.comp_frame_s
-                    for one in tried
-                    for (count, _), raws in one.raws.items()
-                    for raw in raws
-                    if count == workers
-                ]
-            )
-        return found
+    def _pooled(self, tried: list[Tried], name: str) -> dict[int, Spread]:
+        """Return what starting workers or computing takes: on all layouts alike, so all repeat."""
+        found: dict[int, list[float]] = {workers: [] for workers in self.counts}
+        for one in tried:
+            for (workers, _), raws in one.raws.items():
+                found[workers] += [float(getattr(raw, name)) for raw in raws]
+        return {workers: Spread.of(values) for workers, values in found.items()}
 
     def _heavy(self, source: Tried, prepared: Prepared, found: Probe) -> dict[int, Spread]:
         """Return what computing a frame takes, from few frames: it takes long."""

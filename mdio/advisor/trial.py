@@ -206,13 +206,13 @@ def timed_run(trajectory: Sequence[str], prepared: Prepared, workers: int, frame
     )
 
 
-def run_of(raws: Sequence[Raw], workers: int, cache: str, comp: Spread) -> Run:
-    """Return repeats as one; what computing takes is known from all layouts together."""
+def run_of(raws: Sequence[Raw], workers: int, cache: str, startup: Spread, comp: Spread) -> Run:
+    """Return repeats as one; start-up and computing are known from all layouts together."""
     return Run(
         workers=workers,
         cache=cache,
         n_frames=raws[0].n_frames,
-        t_startup_s=Spread.of([raw.startup_s for raw in raws]),
+        t_startup_s=startup,
         t_open_s=Spread.of([raw.open_s for raw in raws]),
         t_io_frame_s=Spread.of([raw.io_frame_s for raw in raws]),
         t_comp_frame_s=comp,
