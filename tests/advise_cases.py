@@ -63,7 +63,7 @@ def measurements(*trials, ratio=0.1, cores=2, target_fs="ext4", hdf5=False, cold
     return Measurements(
         version="0",
         source=Source(("adk.xtc",), "xtc", N_FRAMES, 3341, 10**9, 100),
-        question=Question("rmsd", "name CA", "adk.psf", "out", 214, 8.0, {}),
+        question=Question("rmsd", "name CA", "adk.psf", "out", 214, 8.0, {}, "/scratch"),
         host=Host(cores, 1 << 34, "ext4", None, target_fs, None, 1 << 40, cold_problem, hdf5),
         ratio_comp_io=ratio,
         trials=trials,

@@ -156,6 +156,16 @@ def test_commands_are_those_of_the_advice():
     assert alone.startswith("mdio analyze rmsd adk.xtc")
 
 
+def test_copies_for_every_node():
+    slow, fast = [run(1, MS, 0.0)], [run(1, MS / 10, 0.0)]
+    found = measurements(trial("as-is", slow), trial("local-copy", fast, convert_s=1.0))
+    copy, analyze = recommend(found, 1, 1).commands
+    assert copy == "cp adk.xtc /scratch"
+    assert analyze.startswith("mdio analyze rmsd /scratch/adk.xtc")
+    copy, _ = recommend(found, 48, 100, load_profile("comet")).commands
+    assert copy == "mpiexec -n 2 -ppn 1 cp adk.xtc /scratch"
+
+
 def test_a_cluster_is_modelled():
     comet = load_profile("comet")
     advice = recommend(io_bound(), 192, 1, comet)

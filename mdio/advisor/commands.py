@@ -18,13 +18,18 @@ def commands_for(
     *,
     is_local: bool,
     ranks: int,
+    n_nodes: int = 1,
 ) -> list[str]:
-    """Return the conversion, where there is one, and the analysis."""
+    """Return the conversion or the copies, where there are any, and the analysis."""
     sources = list(measurements.source.paths)
     found = []
     if chosen.layout == "local-copy":
-        found.append(shlex.join(["cp", *sources, "$TMPDIR/"]).replace("'$TMPDIR/'", '"$TMPDIR"/'))
-        sources = [f"$TMPDIR/{Path(path).name}" for path in sources]
+        folder = Path(measurements.question.local_folder or "/tmp")
+        words = ["cp", *sources, str(folder)]
+        if n_nodes > 1:
+            words = ["mpiexec", "-n", str(n_nodes), "-ppn", "1", *words]
+        found.append(shlex.join(words))
+        sources = [str(folder / Path(path).name) for path in sources]
     elif chosen.layout != "as-is":
         stem = Path(sources[0]).name.split(".")[0] or "trajectory"
         out = str(Path(measurements.question.target) / f"{stem}.{chosen.layout}")

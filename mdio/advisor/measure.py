@@ -124,6 +124,7 @@ def measure(
             n_selected=info.n_atoms if prepared.atoms is None else len(prepared.atoms),
             result_nbytes_frame=found.result_nbytes_frame,
             options=_options(kernel),
+            local_folder=None if local_folder is None else str(Path(local_folder).absolute()),
         ),
         host=Host(
             cores=available_cores(),

@@ -116,6 +116,8 @@ class Question:
     result_nbytes_frame: float
     options: dict[str, str]
     """Further options of ``mdio analyze``."""
+    local_folder: str | None
+    """On a disk of each node, for copies of the source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,14 @@ def recommend(
         break_even_layout=towards,
         rule=rule,
         commands=tuple(
-            commands_for(measurements, chosen, recommended, is_local=profile is None, ranks=ranks)
+            commands_for(
+                measurements,
+                chosen,
+                recommended,
+                is_local=profile is None,
+                ranks=ranks,
+                n_nodes=1 if profile is None else math.ceil(ranks / profile.cores_per_node),
+            )
         ),
         reasons=tuple(_reasons(setting, chosen, totals, alike, useful)),
         curves={
