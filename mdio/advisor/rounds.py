@@ -26,6 +26,8 @@ LIGHT_S = 0.5
 """An analysis that computes the sample in this time is run whole on every candidate."""
 MOST_TRIAL_SEGMENTS = 64
 CONVERTING, RUNNING = 0.35, 0.65
+COLD_REPEATS = 0.15
+"""Share of the time that must be left for another repeat from disk."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,9 @@ class Rounds:
                 self._run(one, analysis, first=repeat == 0)
         self._n_done = 2 * self.limits.most_repeats
         self._step("the analysis from disk")
-        for one in tried:
-            self._run_cold(one, analysis)
+        for repeat in range(self.limits.repeats):
+            for one in tried:
+                self._run_cold(one, analysis, first=repeat == 0)
         self.startup = self._pooled(tried, "startup_s")
         if light:
             self.comp = self._pooled(tried, "comp_frame_s")
@@ -219,9 +222,10 @@ class Rounds:
                 return
             one.raws.setdefault((workers, "warm"), []).append(raw)
 
-    def _run_cold(self, one: Tried, analysis: Prepared) -> None:
+    def _run_cold(self, one: Tried, analysis: Prepared, first: bool) -> None:
+        needed_s = 0.0 if first else COLD_REPEATS * self.limits.seconds
         for workers in self.counts:
-            if one.problem or self._left_s() < 0:
+            if one.problem or self.cold_problem or self._left_s() < needed_s:
                 return
             problems = [drop_cache(Path(path)) for path in one.paths]
             problem = next((text for text in problems if text), None)
