@@ -1,4 +1,4 @@
-"""The bytes of a chunk of quantised positions: integers, differenced along the frames, packed.
+"""The bytes of a chunk of quantised positions: integers, differenced, packed.
 
 A chunk tells by itself how it is to be read; numbers are little-endian:
 
@@ -6,25 +6,33 @@ A chunk tells by itself how it is to be read; numbers are little-endian:
 offset size what
 ====== ==== ===========================================================================
 0      4    ``mdq1``
-4      1    mode: 0 floats as they are, 1 integers of a step, 2 the integers of an XTC
+4      1    mode: 0 floats as they are; differences along the frames of 1 integers of a
+            step, 2 the integers of an XTC; along the atoms of 3 integers of a step, 4 the
+            integers of an XTC
 5      1    bytes of a stored difference: 2 or 4; 4 in mode 0
 6      2    zero
 8      4    frames F
 12     4    atoms A
-16     8    float64: step in angstrom (mode 1), precision per nm (mode 2), zero (mode 0)
+16     8    float64: step in angstrom (modes 1, 3), precision per nm (2, 4), zero (0)
 24     4    bytes of the first part
 28     4    bytes of the second part
-32          the two parts, each a Blosc 1 buffer; the second is empty if F is 1 or in mode 0
+32          the two parts, each a Blosc 1 buffer; the second is empty in mode 0, and in modes
+            1 and 2 if F is 1
 ====== ==== ===========================================================================
 
-The first part holds the first frame (mode 0: all frames), the second the differences of each other
-frame to the one before. Integers are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), so that
-small ones have leading zeros whatever their sign, and take two bytes where all differences allow.
-Each part is shuffled as one block and filled up with zeros to a multiple of 8 numbers, without
-which Blosc leaves the last block unshuffled.
+In modes 1 and 2 the first part holds the first frame, the second the differences of each other
+frame to the one before; they suit frames that are close in time. In modes 3 and 4 the first part
+has a byte for each atom, the second the differences of each atom to one of the four before it, the
+atoms sorted; `mdio.core.kernel_neighbours` says how. Which takes fewer bits is estimated for each
+chunk. In mode 0 the first part holds all frames.
 
-A chunk with a number that is not finite or beyond the integers' range, or (mode 2) that would not
-come back bit for bit, is written in mode 0.
+Integers are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), so that small ones have leading
+zeros whatever their sign, and take two bytes where all differences allow. Each part is shuffled as
+one block and filled up with zeros to a multiple of 8 numbers, without which Blosc leaves the last
+block unshuffled.
+
+A chunk with a number that is not finite or beyond the integers' range, or (XTC) that would not come
+back bit for bit, is written in mode 0.
 """
 
 from __future__ import annotations
@@ -37,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
+from mdio.core.kernel_neighbours import choose_neighbours, difference_neighbours, sum_neighbours
 
 __all__ = ["QuantisedFormat", "decode_chunk", "encode_chunk"]
 
@@ -46,6 +55,8 @@ Folded = NDArray[np.uint16] | NDArray[np.uint32]
 MAGIC = b"mdq1"
 HEADER = struct.Struct("<4sBBHIIdII")
 RAW, STEP, XTC = 0, 1, 2
+ALONG_ATOMS = 2
+"""Added to the mode."""
 BLOSC_HEADER = struct.Struct("<4BIII")
 BITS, BYTES = 2, 1
 """Blosc's numbers of its two shuffles."""
@@ -70,7 +81,7 @@ class QuantisedFormat:
         return float(np.float32(10 / self.step))
 
 
-def _pack(numbers: Folded | FloatArray, form: QuantisedFormat) -> bytes:
+def _pack(numbers: Folded | FloatArray | NDArray[np.uint8], form: QuantisedFormat) -> bytes:
     from numcodecs import blosc  # 0.1 s to import
 
     data = np.ascontiguousarray(numbers).reshape(-1)
@@ -128,6 +139,11 @@ def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
     if deltas is None:
         parts = [_pack(positions, form), b""]
         mode, itemsize, scale = RAW, 4, 0.0
+    elif (kept := choose_neighbours(deltas)) is not None:
+        mode += ALONG_ATOMS
+        rest = kernels.fold(difference_neighbours(deltas, kept))
+        itemsize = rest.itemsize
+        parts = [_pack(kept, QuantisedFormat(form.step)), _pack(rest, form)]
     else:
         head = kernels.fold(deltas[0]).astype(np.uint32)
         rest = kernels.fold(deltas[1:])
@@ -170,7 +186,7 @@ def decode_chunk(
     if len(data) < HEADER.size:
         raise ValueError(f"{len(data)} bytes, too few for a quantised chunk")
     magic, mode, itemsize, _, n_frames, n_atoms, scale, *sizes = HEADER.unpack_from(data)
-    if magic != MAGIC or mode > XTC or itemsize not in (2, 4):
+    if magic != MAGIC or mode > XTC + ALONG_ATOMS or itemsize not in (2, 4):
         raise ValueError("the header of a quantised chunk was expected, and is not there")
     if (n_frames, n_atoms) != shape:
         raise ValueError(f"it holds {n_frames} frames of {n_atoms} atoms, expected {shape}")
@@ -184,6 +200,13 @@ def decode_chunk(
         floats = _unpack(head, 4, 3 * n_frames * n_atoms).view("<f4")
         frames = floats.reshape(n_frames, n_atoms, 3)[first:last]
         out[...] = frames if atoms is None else frames[:, atoms]
+        return
+    if mode > XTC:
+        kept = _unpack(head, 1, n_atoms)
+        numbers = _unpack(rest, itemsize, 3 * n_atoms * n_frames).view(f"<u{itemsize}")
+        differences = np.empty((last - first, n_atoms, 3), np.int32)
+        kernels.unfold(numbers[3 * n_atoms * first : 3 * n_atoms * last], differences)
+        sum_neighbours(differences, kept, scale, out, atoms, xtc=mode == XTC + ALONG_ATOMS)
         return
     deltas = np.empty((last, n_atoms, 3), np.int32)
     if last:

@@ -24,7 +24,7 @@ __all__ = ["QuantisedCodec"]
 
 @dataclass(frozen=True)
 class QuantisedCodec(ArrayBytesCodec):
-    """Positions (frames, atoms, 3) as integers, differenced along the frames, packed.
+    """Positions (frames, atoms, 3) as integers, differenced, packed.
 
     Stands where the codec ``bytes`` would.
 

@@ -37,7 +37,8 @@ def roundtrip(positions: np.ndarray, form: QuantisedFormat, **part) -> np.ndarra
 
 
 def mode_of(data: bytes) -> int:
-    return data[4]
+    """Return 0 floats, 1 integers of a step, 2 those of an XTC, whatever they are compared with."""
+    return data[4] - 2 if data[4] > 2 else data[4]
 
 
 def bound(positions: np.ndarray, step: float) -> np.ndarray:

@@ -90,11 +90,7 @@ def deltas_arguments(
     deltas: Int32s, out: Float32s, atoms: Int64s | None, first: int, last: int | None
 ) -> tuple[Float32s, Int64s | None, int]:
     """Check what undoing integers is given; return output, atoms and last frame."""
-    if deltas.dtype != np.int32 or not deltas.flags.c_contiguous:
-        raise TypeError("deltas must be a C-contiguous array of native int32")
-    if deltas.ndim != 3 or deltas.shape[2] != 3:
-        raise ValueError(f"deltas have shape {deltas.shape}; it must be (frames, atoms, 3)")
-    n_frames, n_atoms = deltas.shape[:2]
+    n_frames, n_atoms = integer_frames(deltas, "deltas").shape[:2]
     last = n_frames if last is None else last
     if not 0 <= first <= last <= n_frames:
         raise IndexError(f"frames {first}:{last} asked for, but the deltas have {n_frames} frames")
@@ -107,6 +103,20 @@ def int32s(array: Int32s, name: str) -> Int32s:
     if array.dtype != np.int32 or not array.flags.c_contiguous:
         raise TypeError(f"{name} must be a C-contiguous array of native int32")
     return array
+
+
+def integer_frames(array: Int32s, name: str) -> Int32s:
+    """Do as `int32s`, and check that the shape is (frames, atoms, 3)."""
+    int32s(array, name)
+    if array.ndim != 3 or array.shape[2] != 3:
+        raise ValueError(f"{name} have shape {array.shape}; it must be (frames, atoms, 3)")
+    return array
+
+
+def kept_bytes(kept: NDArray[np.uint8], n_atoms: int) -> None:
+    """Check that there is one byte for every atom."""
+    if kept.dtype != np.uint8 or kept.shape != (n_atoms,) or not kept.flags.c_contiguous:
+        raise TypeError(f"kept must be a contiguous array of {n_atoms} uint8")
 
 
 def unfold_arguments(folded: Folded, out: Int32s) -> None:

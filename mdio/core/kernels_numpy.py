@@ -12,18 +12,28 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.kernels_numpy_neighbours import (
+    choose_neighbours,
+    difference_neighbours,
+    neighbour_sums,
+)
+
 __all__ = [
+    "choose_neighbours",
     "copy_atoms",
     "crc32c",
     "crc32c_many",
     "dequantise_deltas",
     "dequantise_xtc",
+    "difference_neighbours",
     "fold",
     "planar_to_xyz",
     "quantise_deltas",
     "quantise_xtc",
     "rmsd",
     "shuffle",
+    "sum_neighbours_step",
+    "sum_neighbours_xtc",
     "unfold",
     "unshuffle",
 ]
@@ -129,6 +139,28 @@ def dequantise_xtc(
     """Fill `out` with frames ``first:last`` of what `quantise_xtc` made."""
     with np.errstate(over="ignore", invalid="ignore"):
         out[...] = _decode_xtc(_sums(deltas, atoms, first, last), precision)
+
+
+def sum_neighbours_step(
+    differences: Int32s, kept: NDArray[np.uint8], step: float, out: Float32s, atoms: Int64s | None
+) -> None:
+    """Fill `out` from differences along the atoms, as `dequantise_deltas` does."""
+    sums = neighbour_sums(differences, kept)
+    with np.errstate(over="ignore"):
+        out[...] = (sums if atoms is None else sums[:, atoms]) * np.float64(step)
+
+
+def sum_neighbours_xtc(
+    differences: Int32s,
+    kept: NDArray[np.uint8],
+    precision: float,
+    out: Float32s,
+    atoms: Int64s | None,
+) -> None:
+    """Fill `out` from differences along the atoms, as `dequantise_xtc` does."""
+    sums = neighbour_sums(differences, kept)
+    with np.errstate(over="ignore", invalid="ignore"):
+        out[...] = _decode_xtc(sums if atoms is None else sums[:, atoms], precision)
 
 
 def _bytes(data: memoryview) -> NDArray[np.uint8]:

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "cpu.h"
+#include "codes.h"
 #include "kernels.h"
 
 namespace mdio {
@@ -16,21 +16,6 @@ constexpr int64_t RUN = 4095;            // numbers, a whole number of atoms
 constexpr double LIMIT = 1073741824.0;  // 2**30: differences of smaller integers fit in int32
 
 constexpr int32_t SHIFTS[] = {-1, 1, -2, 2};
-
-struct Step {
-    double step;
-    MDIO_INLINE float decode(int32_t q) const { return float(double(q) * step); }
-    MDIO_INLINE double guess(float x) const { return double(x) / step; }
-};
-
-// XTC keeps rint(nm * precision); xdrfile multiplies by a float32 reciprocal, MDAnalysis by 10.
-struct Xtc {
-    float inverse;
-    MDIO_INLINE float decode(int32_t q) const { return float(q) * inverse * 10.0f; }
-    MDIO_INLINE double guess(float x) const { return double(x) / (10 * double(inverse)); }
-};
-
-Xtc xtc(float precision) { return {1.0f / precision}; }
 
 // Integers of one run of numbers, and whether all are in range.
 template <class Code>

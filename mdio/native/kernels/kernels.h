@@ -40,6 +40,24 @@ void dequantise_deltas(const char* deltas, int64_t n_atoms, double step, const O
 void dequantise_xtc(const char* deltas, int64_t n_atoms, float precision, const Output& out,
                     const int64_t* atoms, int64_t first, int64_t last);
 
+// Differences along the atoms: contiguous (frames, atoms, 3), sorted; `kept`, a byte an atom.
+struct Neighbours {
+    const int32_t* differences;
+    const uint8_t* kept;
+    int64_t n_frames;
+    int64_t n_atoms;
+};
+
+// `deltas` are those along the frames. Fills `kept`; returns whether these differences are likely
+// to take fewer bits.
+bool choose_neighbours(const int32_t* deltas, int64_t n_frames, int64_t n_atoms, uint8_t* kept);
+void difference_neighbours(const int32_t* deltas, int64_t n_frames, int64_t n_atoms,
+                           const uint8_t* kept, int32_t* differences);
+void sum_neighbours_step(const Neighbours& from, double step, const Output& out,
+                         const int64_t* atoms);
+void sum_neighbours_xtc(const Neighbours& from, double precision, const Output& out,
+                        const int64_t* atoms);
+
 // `from` of `unfold` holds uint32 (wide) or uint16, and need not be aligned.
 bool folds_to_16_bits(const int32_t* from, int64_t n);
 void fold(const int32_t* from, int64_t n, uint16_t* to);

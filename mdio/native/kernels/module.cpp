@@ -99,6 +99,42 @@ void dequantised(const Array& deltas, double number, Array out, const Atoms& ato
     dequantise(from, n_atoms, Number(number), to, picked, first, last);
 }
 
+py::object choose_neighbours(const Array& deltas) {
+    const auto* from = static_cast<const int32_t*>(deltas.data());
+    const py::ssize_t n_frames = deltas.shape(0), n_atoms = deltas.shape(1);
+    py::array_t<uint8_t> kept(n_atoms);
+    uint8_t* to = kept.mutable_data();
+    bool better;
+    {
+        py::gil_scoped_release unlocked;
+        better = mdio::choose_neighbours(from, n_frames, n_atoms, to);
+    }
+    return better ? py::object(kept) : py::none();
+}
+
+Array difference_neighbours(const Array& deltas, const Array& kept) {
+    const auto* from = static_cast<const int32_t*>(deltas.data());
+    const auto* how = static_cast<const uint8_t*>(kept.data());
+    const py::ssize_t n_frames = deltas.shape(0), n_atoms = deltas.shape(1);
+    py::array_t<int32_t> differences({n_frames, n_atoms, py::ssize_t(3)});
+    int32_t* to = differences.mutable_data();
+    py::gil_scoped_release unlocked;
+    mdio::difference_neighbours(from, n_frames, n_atoms, how, to);
+    return differences;
+}
+
+template <void (*sum)(const mdio::Neighbours&, double, const mdio::Output&, const int64_t*)>
+void summed_neighbours(const Array& differences, const Array& kept, double number, Array out,
+                       const Atoms& atoms) {
+    const mdio::Neighbours from = {static_cast<const int32_t*>(differences.data()),
+                                   static_cast<const uint8_t*>(kept.data()), differences.shape(0),
+                                   differences.shape(1)};
+    const mdio::Output to = output(out);
+    const int64_t* picked = indices(atoms);
+    py::gil_scoped_release unlocked;
+    sum(from, number, to, picked);
+}
+
 template <class Narrow>
 Array folded_as(const int32_t* from, py::ssize_t n) {
     py::array_t<Narrow> folded(n);
@@ -167,6 +203,10 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("quantise_xtc", quantised<float, mdio::quantise_xtc>);
     module.def("dequantise_deltas", dequantised<double, mdio::dequantise_deltas>);
     module.def("dequantise_xtc", dequantised<float, mdio::dequantise_xtc>);
+    module.def("choose_neighbours", choose_neighbours);
+    module.def("difference_neighbours", difference_neighbours);
+    module.def("sum_neighbours_step", summed_neighbours<mdio::sum_neighbours_step>);
+    module.def("sum_neighbours_xtc", summed_neighbours<mdio::sum_neighbours_xtc>);
     module.def("fold", fold);
     module.def("unfold", unfold);
     module.def("shuffle", shuffle);

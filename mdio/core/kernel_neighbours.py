@@ -1,0 +1,104 @@
+"""Integers differenced along the atoms: what differences along the frames give way to.
+
+Each atom is differenced against one of the four before it, in all frames the same: in water the
+hydrogens against their oxygen, along a chain an atom against one it is bound to. The atoms are
+sorted by the size of their differences, so that the leading zeros of small ones lie together.
+
+Of each atom a byte is kept. Its low two bits are how many atoms before it the other one is, less
+one; the rest is a class, by which the atoms are sorted, those of one class in their own order. What
+lies before the first atom is at the origin. Frames do not depend on each other.
+
+As in `mdio.core.kernels`, whose checks and choice between C++ and NumPy these share.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core import kernel_checks as checks
+from mdio.core import kernels
+from mdio.core.kernel_checks import Float32s, Int32s, Int64s
+
+__all__ = ["choose_neighbours", "difference_neighbours", "sum_neighbours"]
+
+Bytes = NDArray[np.uint8]
+
+
+def choose_neighbours(deltas: Int32s) -> Bytes | None:
+    """Choose what each atom is differenced against, if that is likely to take fewer bits.
+
+    Parameters
+    ----------
+    deltas : (F, A, 3) int32
+        Of `mdio.core.kernels.quantise_deltas` or `quantise_xtc`; C-contiguous.
+
+    Returns
+    -------
+    (A,) uint8, or None
+        What is kept of the atoms; None if the differences along the frames are likely to be
+        smaller. Both are estimated from two frames, as the bits of the sums over x, y and z.
+    """
+    checks.integer_frames(deltas, "deltas")
+    if not deltas.size:
+        return None
+    kept: Bytes | None = kernels._kernels.choose_neighbours(deltas)
+    return kept
+
+
+def difference_neighbours(deltas: Int32s, kept: Bytes) -> Int32s:
+    """Turn differences along the frames into those along the atoms.
+
+    Parameters
+    ----------
+    deltas : (F, A, 3) int32
+        As for `choose_neighbours`.
+    kept : (A,) uint8
+        What that returned.
+
+    Returns
+    -------
+    (F, A, 3) int32
+        Sorted along the atoms.
+    """
+    checks.integer_frames(deltas, "deltas")
+    checks.kept_bytes(kept, deltas.shape[1])
+    differences: Int32s = kernels._kernels.difference_neighbours(deltas, kept)
+    return differences
+
+
+def sum_neighbours(
+    differences: Int32s,
+    kept: Bytes,
+    scale: float,
+    out: Float32s,
+    atoms: Int64s | None = None,
+    *,
+    xtc: bool,
+) -> None:
+    """Undo `difference_neighbours` and the making of integers.
+
+    Parameters
+    ----------
+    differences : (F, A, 3) int32
+        C-contiguous; any frames of what `difference_neighbours` made.
+    kept : (A,) uint8
+        What is kept of the atoms; any bytes give some numbers.
+    scale
+        Step, or precision per nm if `xtc`.
+    out : (F, k, 3) float32
+        Filled, with the arithmetic of `dequantise_deltas`, or `dequantise_xtc` if `xtc`.
+    atoms : (k,) int64, optional
+        Which atoms; all by default.
+    xtc
+        What `scale` is.
+    """
+    checks.integer_frames(differences, "differences")
+    checks.kept_bytes(kept, differences.shape[1])
+    atoms, n_out = checks.indices(atoms, differences.shape[1])
+    out = checks.output(out, differences.shape[0], n_out)
+    if out.size:
+        scale = checks.step_size(scale, "scale")
+        backend = kernels._kernels
+        undo = backend.sum_neighbours_xtc if xtc else backend.sum_neighbours_step
+        undo(differences, kept, scale, out, atoms)
