@@ -141,7 +141,8 @@ def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
         mode, itemsize, scale = RAW, 4, 0.0
     elif (kept := choose_neighbours(deltas)) is not None:
         mode += ALONG_ATOMS
-        rest = kernels.fold(difference_neighbours(deltas, kept))
+        difference_neighbours(deltas, kept)
+        rest = kernels.fold(deltas)
         itemsize = rest.itemsize
         parts = [_pack(kept, QuantisedFormat(form.step)), _pack(rest, form)]
     else:

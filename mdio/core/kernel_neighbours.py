@@ -46,8 +46,8 @@ def choose_neighbours(deltas: Int32s) -> Bytes | None:
     return kept
 
 
-def difference_neighbours(deltas: Int32s, kept: Bytes) -> Int32s:
-    """Turn differences along the frames into those along the atoms.
+def difference_neighbours(deltas: Int32s, kept: Bytes) -> None:
+    """Turn differences along the frames into those along the atoms, sorted, in place.
 
     Parameters
     ----------
@@ -55,16 +55,12 @@ def difference_neighbours(deltas: Int32s, kept: Bytes) -> Int32s:
         As for `choose_neighbours`.
     kept : (A,) uint8
         What that returned.
-
-    Returns
-    -------
-    (F, A, 3) int32
-        Sorted along the atoms.
     """
     checks.integer_frames(deltas, "deltas")
     checks.kept_bytes(kept, deltas.shape[1])
-    differences: Int32s = kernels._kernels.difference_neighbours(deltas, kept)
-    return differences
+    if not deltas.flags.writeable:
+        raise ValueError("deltas is read-only")
+    kernels._kernels.difference_neighbours(deltas, kept)
 
 
 def sum_neighbours(

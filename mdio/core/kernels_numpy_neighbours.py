@@ -64,11 +64,11 @@ def _others(kept: Bytes) -> NDArray[np.int64]:
     return others
 
 
-def difference_neighbours(deltas: Int32s, kept: Bytes) -> Int32s:
-    """Turn differences along the frames into sorted ones along the atoms."""
+def difference_neighbours(deltas: Int32s, kept: Bytes) -> None:
+    """Turn differences along the frames into sorted ones along the atoms, in place."""
     integers = np.cumsum(deltas, axis=0, dtype=np.int32)
     padded = np.pad(integers, ((0, 0), (BACK, 0), (0, 0)))
-    return np.ascontiguousarray((integers - padded[:, _others(kept)])[:, _order(kept)])
+    deltas[...] = (integers - padded[:, _others(kept)])[:, _order(kept)]
 
 
 def neighbour_sums(differences: Int32s, kept: Bytes) -> Int32s:

@@ -49,10 +49,10 @@ struct Neighbours {
 };
 
 // `deltas` are those along the frames. Fills `kept`; returns whether these differences are likely
-// to take fewer bits.
+// to take fewer bits. The second function puts them in the place of `deltas`.
 bool choose_neighbours(const int32_t* deltas, int64_t n_frames, int64_t n_atoms, uint8_t* kept);
-void difference_neighbours(const int32_t* deltas, int64_t n_frames, int64_t n_atoms,
-                           const uint8_t* kept, int32_t* differences);
+void difference_neighbours(int32_t* deltas, int64_t n_frames, int64_t n_atoms,
+                           const uint8_t* kept);
 void sum_neighbours_step(const Neighbours& from, double step, const Output& out,
                          const int64_t* atoms);
 void sum_neighbours_xtc(const Neighbours& from, double precision, const Output& out,

@@ -112,15 +112,12 @@ py::object choose_neighbours(const Array& deltas) {
     return better ? py::object(kept) : py::none();
 }
 
-Array difference_neighbours(const Array& deltas, const Array& kept) {
-    const auto* from = static_cast<const int32_t*>(deltas.data());
+void difference_neighbours(Array deltas, const Array& kept) {
+    auto* data = static_cast<int32_t*>(deltas.mutable_data());
     const auto* how = static_cast<const uint8_t*>(kept.data());
     const py::ssize_t n_frames = deltas.shape(0), n_atoms = deltas.shape(1);
-    py::array_t<int32_t> differences({n_frames, n_atoms, py::ssize_t(3)});
-    int32_t* to = differences.mutable_data();
     py::gil_scoped_release unlocked;
-    mdio::difference_neighbours(from, n_frames, n_atoms, how, to);
-    return differences;
+    mdio::difference_neighbours(data, n_frames, n_atoms, how);
 }
 
 template <void (*sum)(const mdio::Neighbours&, double, const mdio::Output&, const int64_t*)>

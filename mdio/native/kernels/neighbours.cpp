@@ -135,14 +135,14 @@ bool choose_neighbours(const int32_t* deltas, int64_t n_frames, int64_t n_atoms,
     return uint64_t(n_frames) * per_frame + uint64_t(n_atoms) < along_frames;
 }
 
-void difference_neighbours(const int32_t* deltas, int64_t n_frames, int64_t n_atoms,
-                           const uint8_t* kept, int32_t* differences) {
+void difference_neighbours(int32_t* deltas, int64_t n_frames, int64_t n_atoms,
+                           const uint8_t* kept) {
     const auto begins = beginnings(kept, n_atoms);
     std::vector<uint32_t> padded(size_t(PAD + 3 * n_atoms));
     uint32_t* x = padded.data() + PAD;
     for (int64_t f = 0; f < n_frames; ++f) {
-        add_to(x, deltas + f * 3 * n_atoms, 3 * n_atoms);
-        int32_t* to = differences + f * 3 * n_atoms;
+        int32_t* to = deltas + f * 3 * n_atoms;
+        add_to(x, to, 3 * n_atoms);
         auto next = begins;
         for (int64_t i = 0; i < n_atoms; ++i) {
             int64_t& at = next[kept[i] >> 2];
