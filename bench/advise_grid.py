@@ -36,7 +36,7 @@ from mdio.analysis.system import System
 PASSES = (1, 3, 30)
 WITHIN, NEVER = 1.1, 1.5
 SHARE = 0.9
-LONG_S = 2.0
+LONG_S = 5.0
 """Runs that take longer are not repeated."""
 
 
@@ -174,6 +174,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("bench-output/advise"))
     parser.add_argument("--out", type=Path, help="JSON lines")
     parser.add_argument("--quick", action="store_true", help="shorter trajectories")
+    parser.add_argument("--only", metavar="TEXT", default="", help="such as 'dcd slow'")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     args = parser.parse_args()
@@ -183,6 +184,8 @@ def main() -> int:
     print(f"{'system':18}{'analysis':15}{'w':>2}{'passes':>7}  {'advised':20}{'best':20}regret")
     for system in systems(args.folder, args.quick):
         for name in system.analyses:
+            if not all(word in f"{system.title} {name}" for word in args.only.split()):
+                continue
             for workers in args.workers:
                 for one in cases(system, name, workers, args.folder, args.repeats):
                     records.append(one)
