@@ -36,7 +36,7 @@ class Limits:
 
     seconds: float = 75.0
     """Nothing begins later than this."""
-    sample_nbytes: int = 64 << 20
+    sample_nbytes: int = 128 << 20
     """Decoded bytes of the sample."""
     sample_s: float = 1.5
     """Reading the sample should take no longer than this."""
