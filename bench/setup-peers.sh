@@ -36,7 +36,7 @@ test -x $ZARRTRAJ/bin/python || "$PYTHON" -m venv $ZARRTRAJ
 into $ZARRTRAJ zarrtraj 'zarr<3' || missing zarrtraj "pip could not install it"
 
 if command -v cargo >/dev/null; then
-    CARGO_TARGET_DIR=$PWD/$PEERS/molly cargo build --quiet --release --locked \
+    CARGO_TARGET_DIR=$PWD/$PEERS/molly cargo build --quiet --release \
         --manifest-path bench/peer_molly/Cargo.toml || missing molly "cargo could not build it"
 else
     missing molly "cargo is not installed"
