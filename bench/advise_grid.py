@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -126,14 +126,12 @@ def truth(system: Trajectory, name: str, workers: int, folder: Path, repeats: in
             break
     for option, took in seconds_of.items():
         system.runs_s[name, option, workers] = min(took)
-    for option, out in outs.items():
-        if option != "as-is":
-            shutil.rmtree(out) if out.is_dir() else out.unlink()
 
 
 def cases(system: Trajectory, name: str, workers: int, folder: Path, repeats: int) -> list[Any]:
     """Return one record for each number of passes."""
-    truth(system, name, workers, folder, repeats)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as own:  # runs do not meet
+        truth(system, name, workers, Path(own), repeats)
     begun = time.perf_counter()
     found = measure(
         system.path, analysis=ANALYSES[name](), top=system.top, target=folder, ranks=workers
