@@ -25,6 +25,7 @@ from mdio.advisor.rounds import Limits
 from mdio.advisor.trial import scratch
 from mdio.cli.main import main
 from mdio.core.errors import BlockError, OutputError, PlanError, SourceError
+from mdio.core.page_cache import drop_cache
 
 QUICK = Limits(sample_nbytes=1 << 20, repeats=1, most_repeats=1, frame_s=2.0)
 
@@ -343,7 +344,7 @@ def test_a_memory_file_system_cannot_be_dropped():
     path = Path("/dev/shm") / f"mdio-advise-test-{os.getpid()}"
     try:
         path.write_bytes(b"x" * (8 << 20))
-        assert "stayed in memory" in storage_probe.drop_cache(path)
+        assert "stayed in memory" in drop_cache(path)
         found = storage_probe.bandwidths([path], [1, 2])
         assert [(one.readers, one.cache) for one in found] == [(1, "warm"), (2, "warm")]
         assert all(one.nbytes_per_s > 1e6 for one in found)

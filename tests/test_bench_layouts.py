@@ -1,7 +1,6 @@
 """``mdio bench layouts``: every way to write and read, on a tiny trajectory."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -84,15 +83,6 @@ def test_reading_on_ranks(adk):
     code, out, err = run_under_mpi(3, *words)
     assert code == 0, err
     assert json.loads(out)["n_frames"] == 98
-
-
-def test_the_cache_is_looked_at_after_it_is_dropped(tmp_path, monkeypatch):
-    file = tmp_path / "a"
-    file.write_bytes(os.urandom(1 << 20))
-    assert reading.drop_cache(file) in (True, None)
-    monkeypatch.setattr(os, "posix_fadvise", lambda *args: None)  # a system that keeps all
-    file.read_bytes()
-    assert reading.drop_cache(file) in (False, None)
 
 
 def test_medians_and_spread():

@@ -59,22 +59,23 @@ def test_a_damaged_frame_met_by_one_rank(bad, tmp_path):
 def test_a_killed_rank_ends_the_job_and_the_former_output_stays(adk, tmp_path, target):
     out = tmp_path / f"a.{target}"
     mdio.convert(adk["dcd"], out, stop=5)
-    words = ("convert", *[adk["dcd"]] * 300, out, "--mpi", "--force")
+    words = ("convert", *[adk["dcd"]] * 600, out, "--mpi", "--force")
     process = start_under_mpi(3, *CLI, *words)
     limit = time.monotonic() + 60
-    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
-        time.sleep(0.01)
-    ranks = _children(process.pid)
+    ranks: list[int] = []
+    while (len(ranks) < 3 or len(list(tmp_path.iterdir())) < 2) and time.monotonic() < limit:
+        ranks = ranks if len(ranks) == 3 else _ranks(process.pid)  # known before there is work
+        time.sleep(0.005)
     begun = time.monotonic()
     os.kill(max(ranks), signal.SIGKILL)
-    process.communicate(timeout=60)
+    text, err = process.communicate(timeout=60)
     assert time.monotonic() - begun < 30
-    assert process.returncode != 0
+    assert process.returncode != 0, text + err
     assert mdio.open(out).info.n_frames == 5
     assert mdio.verify(out).ok
 
 
-def _children(pid):
+def _ranks(pid):
     """Return the processes that run mdio below `pid`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -85,7 +86,6 @@ def _children(pid):
             continue
         if b"mdio.cli.main" in words and b"-n" not in words and group != os.getpgid(0):
             found.append(int(path.parent.name))
-    assert found
     return [one for one in found if _is_below(one, pid)]
 
 

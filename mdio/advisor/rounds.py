@@ -10,11 +10,11 @@ from pathlib import Path
 from mdio.advisor.candidates import GROUP, Candidate
 from mdio.advisor.kernel_probe import Probe, read_only
 from mdio.advisor.measured import Run, Spread, Trial
-from mdio.advisor.storage_probe import drop_cache
 from mdio.advisor.trial import Raw, convert_trial, fit_conversion, run_of, timed_run
 from mdio.analysis.kernel import Prepared
 from mdio.core.errors import MdioError
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.page_cache import drop_cache
 from mdio.parallel.executors import available_cores
 
 __all__ = ["Limits", "Progress", "Rounds", "Tried"]

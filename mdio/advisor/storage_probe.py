@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mdio.advisor.measured import Bandwidth
 from mdio.core.errors import OutputError
+from mdio.core.page_cache import drop_cache, files_in
 from mdio.layouts.lustre import file_system_type, get_stripe
 
-__all__ = ["bandwidths", "check_target", "drop_cache", "free_memory", "stripe_of"]
+__all__ = ["bandwidths", "check_target", "free_memory", "stripe_of"]
 
 READ_NBYTES = 4 << 20
 MOST_NBYTES = 64 << 20
@@ -55,53 +55,10 @@ def check_target(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _files(path: Path) -> Iterator[Path]:
-    if path.is_dir():
-        for folder, _, names in os.walk(path):
-            yield from (Path(folder, name) for name in names)
-    else:
-        yield path
-
-
-def drop_cache(path: Path) -> str | None:
-    """Drop a file or folder from the page cache; return why that did not work, or None.
-
-    Asking is not enough: memory file systems have no disk below, network ones may ignore it. So a
-    read that may not touch the disk (``RWF_NOWAIT``, preadv2(2)) tells whether the bytes are gone.
-    """
-    if not hasattr(os, "posix_fadvise"):
-        return "this system has no posix_fadvise"
-    for file in _files(path):
-        try:
-            handle = os.open(file, os.O_RDONLY)
-        except OSError as error:
-            return f"{file}: {error.strerror}"
-        try:
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-            size = os.fstat(handle).st_size
-            if size >= READ_NBYTES and _is_cached(handle, size // 2):
-                kind = file_system_type(file)
-                return f"bytes on {kind} stayed in memory when asked to leave it"
-        except OSError as error:
-            return f"{file}: {error.strerror}"
-        finally:
-            os.close(handle)
-    return None
-
-
-def _is_cached(handle: int, offset: int) -> bool:
-    if not hasattr(os, "RWF_NOWAIT"):
-        return False
-    try:
-        return os.preadv(handle, [bytearray(4096)], offset, os.RWF_NOWAIT) > 0
-    except OSError as error:
-        return error.errno != errno.EAGAIN
-
-
 def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]:
     """Return bytes/s of 1 and more readers at once, each with its own part of the largest file."""
     largest = max(
-        (file for path in paths for file in _files(path)), key=lambda file: file.stat().st_size
+        (file for path in paths for file in files_in(path)), key=lambda file: file.stat().st_size
     )
     size = largest.stat().st_size
     found = []

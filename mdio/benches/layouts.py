@@ -22,9 +22,9 @@ from typing import Any
 
 from mdio.analysis import page
 from mdio.analysis.pictures import figure, svg_of
-from mdio.benches.reading import drop_cache
 from mdio.benches.records import mpiexec_command
 from mdio.core.errors import BlockError, PlanError
+from mdio.core.page_cache import drop_cache
 
 __all__ = ["WAYS", "Case", "cases", "measure", "save_layouts_page", "summarise", "table_rows"]
 
@@ -159,7 +159,7 @@ def measure(
     ------
     dict
         The case, ``repeat``, ``write_s``, ``nbytes``, ``read_cold_s``, ``read_warm_s`` and
-        ``cache_dropped`` (None = nobody can tell).
+        ``cache_dropped``.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def measure(
                 if read:
                     words = ["bench", "layouts", str(out), "--read", "--json"]
                     words += ["--mpi"] if case.way != "workers" else ["-w", str(case.n_workers)]
-                    record["cache_dropped"] = drop_cache(out)
+                    record["cache_dropped"] = drop_cache(out) is None
                     record["read_cold_s"] = _run(case, words, mpiexec)["read_s"]
                     record["read_warm_s"] = _run(case, words, mpiexec)["read_s"]
                 yield record

@@ -1,0 +1,89 @@
+"""Dropping files from the system's page cache, and looking whether they have gone."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+__all__ = ["drop_cache", "files_in"]
+
+GONE = 0.05
+"""Up to this share of a file's pages may stay: the kernel keeps what it works on at the moment."""
+ATTEMPTS = 5
+"""Pages that another core has just touched stay at the first attempt."""
+PAUSE_S = 0.02
+
+
+def files_in(path: Path) -> Iterator[Path]:
+    """Yield a file itself, or all files below a folder."""
+    if path.is_dir():
+        yield from (file for file in sorted(path.rglob("*")) if file.is_file())
+    else:
+        yield path
+
+
+def drop_cache(path: Path) -> str | None:
+    """Drop a file, or all files in a folder, from the page cache.
+
+    Asking (``POSIX_FADV_DONTNEED``, posix_fadvise(2)) is not enough: memory file systems have no
+    disk below, network ones may ignore it. So ``mincore(2)`` tells afterwards what is still there;
+    it touches nothing, where a trial read would make the system read ahead.
+
+    Returns
+    -------
+    str or None
+        Why the bytes are still in memory or nobody can tell; None when they have gone.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return "this system has no posix_fadvise"
+    for file in files_in(path):
+        try:
+            problem = _drop_file(file)
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem is not None:
+            return f"{file}: {problem}"
+    return None
+
+
+def _drop_file(file: Path) -> str | None:
+    fd = os.open(file, os.O_RDONLY)
+    try:
+        nbytes = os.fstat(fd).st_size
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(PAUSE_S)
+            os.fsync(fd)  # what is not on disk cannot be forgotten
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            stayed = _resident_share(fd, nbytes) if nbytes else 0.0
+            if stayed is None:
+                return "the system does not tell whether its bytes are in memory"
+            if stayed <= GONE:
+                return None
+    finally:
+        os.close(fd)
+    return f"{stayed:.0%} of its bytes stayed in memory when asked to leave it"
+
+
+def _resident_share(fd: int, nbytes: int) -> float | None:
+    """Return the share of a file's pages that are in memory; None where that is not told."""
+    try:
+        mincore = ctypes.CDLL(None, use_errno=True).mincore
+    except (OSError, AttributeError):
+        return None
+    pages = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
+    with mmap.mmap(fd, nbytes, prot=mmap.PROT_READ) as mapped:
+        view = np.frombuffer(mapped, np.uint8)
+        failed = mincore(
+            ctypes.c_void_p(view.ctypes.data),
+            ctypes.c_size_t(nbytes),
+            ctypes.c_void_p(pages.ctypes.data),
+        )
+        del view  # a mapping that is looked into cannot be closed
+    return None if failed else float((pages & 1).mean())
