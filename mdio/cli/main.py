@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from mdio._version import __version__
+from mdio.cli.ranks import parse_once
 from mdio.core.errors import MdioError, PlanError
 
 __all__ = ["main"]
@@ -52,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if not word.startswith("-")), None)
-    args = _parser(command).parse_args(words)
+    with parse_once(words):
+        args = _parser(command).parse_args(words)
     try:
         return int(import_module(f"mdio.cli.{args.command}").run(args))
     except MdioError as error:
