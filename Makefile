@@ -4,7 +4,7 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
-.PHONY: install mpi mpi-where-possible demo test check format bench peers clean
+.PHONY: install mpi mpi-where-possible demo test check format bench peers fuzz clean
 
 install: .venv/installed mpi-where-possible
 
@@ -40,6 +40,11 @@ check: .venv/installed
 # mdio beside MDAnalysis, GROMACS and others, which get environments of their own. PEERS_ARGS=--quick
 peers: .venv/installed
 	$(BIN)/python bench/peers.py $(PEERS_ARGS)
+
+# libFuzzer on the native code, and damaged chunks: FUZZ_SECONDS each. Needs clang.
+FUZZ_SECONDS ?= 60
+fuzz: .venv/installed
+	PYTHON=$(BIN)/python tests/fuzz/run.sh $(FUZZ_SECONDS)
 
 format:
 	$(BIN)/ruff format .

@@ -1,0 +1,176 @@
+// libFuzzer target for the kernels that see bytes of a file (chunks of quantised positions, DCD,
+// TRR and NetCDF frames): `make fuzz`. Each runs with the newer instructions and without them, on
+// buffers that are exactly as large as promised and begin at any byte; both give the same bits.
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "cpu.h"
+#include "kernels.h"
+
+using namespace mdio;
+
+namespace {
+
+struct Input {
+    const std::uint8_t* data;
+    std::size_t nbytes;
+
+    std::uint8_t byte() {
+        if (nbytes == 0) return 0;
+        --nbytes;
+        return *data++;
+    }
+};
+
+void require(bool holds) {
+    if (!holds) __builtin_trap();
+}
+
+// Floats on the heap, and what a kernel made of them on both paths.
+template <class Kernel>
+std::vector<float> both_ways(std::size_t n, const Kernel& kernel) {
+    std::vector<float> plain(n), fast(n);
+    plain_only = true;
+    kernel(reinterpret_cast<char*>(plain.data()));
+    plain_only = false;
+    kernel(reinterpret_cast<char*>(fast.data()));
+    require(n == 0 || std::memcmp(plain.data(), fast.data(), 4 * n) == 0);
+    return plain;
+}
+
+std::vector<std::int64_t> some_atoms(Input& input, std::int64_t n_atoms) {
+    std::vector<std::int64_t> atoms(1 + input.byte() % 9);
+    for (auto& atom : atoms) atom = input.byte() % n_atoms;
+    return atoms;
+}
+
+template <class Undo>
+void undo_all_and_some(Input input, std::int64_t n_frames, std::int64_t n_atoms,
+                       const Undo& undo) {
+    const auto atoms = some_atoms(input, n_atoms);
+    const auto n = static_cast<std::int64_t>(atoms.size());
+    const std::int64_t first = input.byte() % n_frames;
+    both_ways(static_cast<std::size_t>(3 * n_frames * n_atoms), [&](char* to) {
+        undo(Output{to, n_atoms, 12 * n_atoms}, nullptr, 0);
+    });
+    both_ways(static_cast<std::size_t>(3 * (n_frames - first) * n), [&](char* to) {
+        undo(Output{to, n, 12 * n}, atoms.data(), first);
+    });
+}
+
+// A chunk from the folded integers on: whatever they are, there is a result.
+void chunk(Input input, bool is_wide) {
+    const std::int64_t n_atoms = 1 + input.byte() % 40;
+    const std::uint8_t scale = input.byte();
+    const std::size_t itemsize = is_wide ? 4 : 2;
+    const auto n_frames =
+        static_cast<std::int64_t>(input.nbytes / (itemsize * static_cast<std::size_t>(3 * n_atoms)));
+    if (n_frames == 0) return;
+    const std::int64_t n = 3 * n_atoms * n_frames;
+    const std::vector<char> folded(input.data, input.data + itemsize * static_cast<std::size_t>(n));
+    std::vector<std::int32_t> deltas(static_cast<std::size_t>(n)), fast(deltas.size());
+    plain_only = true;
+    unfold(folded.data(), is_wide, n, deltas.data());
+    plain_only = false;
+    unfold(folded.data(), is_wide, n, fast.data());
+    require(deltas == fast);
+    const char* raw = reinterpret_cast<const char*>(deltas.data());
+    const double step = std::ldexp(1.0, scale - 128);
+    using Atoms = const std::int64_t*;
+    undo_all_and_some(input, n_frames, n_atoms, [&](Output out, Atoms atoms, std::int64_t first) {
+        dequantise_deltas(raw, n_atoms, step, out, atoms, first, n_frames);
+    });
+    undo_all_and_some(input, n_frames, n_atoms, [&](Output out, Atoms atoms, std::int64_t first) {
+        dequantise_xtc(raw, n_atoms, float(step), out, atoms, first, n_frames);
+    });
+    std::vector<std::uint8_t> kept(static_cast<std::size_t>(n_atoms));
+    for (auto& one : kept) one = input.byte();
+    const auto from = [&](std::int64_t first) {
+        const std::int32_t* begin = deltas.data() + 3 * n_atoms * first;
+        return Neighbours{begin, kept.data(), n_frames - first, n_atoms};
+    };
+    undo_all_and_some(input, n_frames, n_atoms, [&](Output out, Atoms atoms, std::int64_t first) {
+        sum_neighbours_step(from(first), step, out, atoms);
+    });
+    undo_all_and_some(input, n_frames, n_atoms, [&](Output out, Atoms atoms, std::int64_t first) {
+        sum_neighbours_xtc(from(first), float(step), out, atoms);
+    });
+}
+
+// Positions to a chunk and back: half a step, along the frames and along the atoms alike.
+void round_trip(Input input, bool is_xtc) {
+    const std::int64_t n_atoms = 1 + input.byte() % 40;
+    const double step = std::ldexp(1.0, input.byte() % 24 - 12);
+    const auto n_frames =
+        static_cast<std::int64_t>(input.nbytes / static_cast<std::size_t>(12 * n_atoms));
+    if (n_frames == 0) return;
+    const auto n = static_cast<std::size_t>(3 * n_atoms * n_frames);
+    std::vector<float> x(n);
+    std::memcpy(x.data(), input.data, 4 * n);
+    const Frames positions{reinterpret_cast<const char*>(x.data()), n_frames, n_atoms, 12 * n_atoms};
+    std::vector<std::int32_t> deltas(n), fast(n);
+    const auto quantise = [&](std::vector<std::int32_t>& to) {
+        return is_xtc ? quantise_xtc(positions, float(step), to.data())
+                      : quantise_deltas(positions, step, to.data());
+    };
+    plain_only = true;
+    const bool done = quantise(deltas);
+    plain_only = false;
+    require(quantise(fast) == done);
+    if (!done) return;
+    require(deltas == fast);
+    const auto along_frames = both_ways(n, [&](char* to) {
+        const char* raw = reinterpret_cast<const char*>(deltas.data());
+        const Output out{to, n_atoms, 12 * n_atoms};
+        if (is_xtc)
+            dequantise_xtc(raw, n_atoms, float(step), out, nullptr, 0, n_frames);
+        else
+            dequantise_deltas(raw, n_atoms, step, out, nullptr, 0, n_frames);
+    });
+    for (std::size_t i = 0; i < n; ++i)
+        require(is_xtc ? along_frames[i] == x[i]
+                       : std::fabs(double(along_frames[i]) - x[i]) <=
+                             step / 2 + 1e-7 * std::fabs(double(x[i])));
+    std::vector<std::uint8_t> kept(static_cast<std::size_t>(n_atoms));
+    choose_neighbours(deltas.data(), n_frames, n_atoms, kept.data());
+    difference_neighbours(deltas.data(), n_frames, n_atoms, kept.data());
+    const Neighbours from{deltas.data(), kept.data(), n_frames, n_atoms};
+    const auto along_atoms = both_ways(n, [&](char* to) {
+        const Output out{to, n_atoms, 12 * n_atoms};
+        if (is_xtc)
+            sum_neighbours_xtc(from, float(step), out, nullptr);
+        else
+            sum_neighbours_step(from, step, out, nullptr);
+    });
+    require(std::memcmp(along_atoms.data(), along_frames.data(), 4 * n) == 0);
+}
+
+// Bytes in any order: both paths agree, and shuffling is undone.
+void bytes(Input input) {
+    const std::size_t itemsize = 1 + input.byte() % 17;
+    const std::vector<std::uint8_t> data(input.data, input.data + input.nbytes);
+    plain_only = true;
+    const std::uint32_t crc = crc32c(data.data(), data.size(), 7);
+    plain_only = false;
+    require(crc == crc32c(data.data(), data.size(), 7));
+    std::vector<std::uint8_t> mixed(data.size()), back(data.size());
+    shuffle(data.data(), data.size(), itemsize, mixed.data());
+    unshuffle(mixed.data(), data.size(), itemsize, back.data());
+    require(back == data);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t nbytes) {
+    if (nbytes < 2) return 0;
+    const Input input{data + 1, nbytes - 1};
+    switch (data[0] % 5) {
+        case 0: chunk(input, false); break;
+        case 1: chunk(input, true); break;
+        case 2: round_trip(input, false); break;
+        case 3: round_trip(input, true); break;
+        default: bytes(input);
+    }
+    return 0;
+}
