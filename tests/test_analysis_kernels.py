@@ -175,13 +175,17 @@ class TestDihedrals:
             np.testing.assert_allclose(got[frame, 0::2], np.cos(theta), atol=1e-6)
             np.testing.assert_allclose(got[frame, 1::2], np.sin(theta), atol=1e-6)
 
-    def test_one_call_for_boxes_that_do_not_matter(self, water, water_path, monkeypatch):
+    @pytest.mark.parametrize(("shift", "n_calls"), [(0, 0), (60, 10)])
+    def test_images_are_looked_for_where_bonds_reach_through_the_box(
+        self, water_path, monkeypatch, shift, n_calls
+    ):
         calls = []
         real = dihedrals._angles
         monkeypatch.setattr(dihedrals, "_angles", lambda *a: (calls.append(1), real(*a)))
         block = MemoryLayout(water_path).read(0, 10, atoms=np.arange(100))
+        block.positions[:, 6] += shift
         dihedrals.dihedrals_of_block(block, np.array([[4, 5, 6, 7], [0, 4, 5, 6]]))
-        assert len(calls) == 1
+        assert len(calls) == n_calls
 
     def test_errors(self, layout):
         for kernel, says in (

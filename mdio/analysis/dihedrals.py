@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +13,17 @@ from numpy.typing import NDArray
 
 from mdio.analysis.kernel import Kernel, Prepared
 from mdio.analysis.system import System
-from mdio.core import kernels
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
+from mdio.core.kernel_dihedrals import dihedrals
 
 __all__ = ["Dihedrals"]
 
 BACKBONE = ("phi", "psi")
 ANGLES = (*BACKBONE, "chi1")
+
+SURE = 0.49
+"""A bond shorter than half the shortest height of the cell is the shortest of its images."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Dihedrals(Kernel):
         indices = system.to_layout(np.array(quads, dtype=np.int64).ravel(), self.select)
         atoms, local = np.unique(indices, return_inverse=True)
         function = partial(dihedrals_of_block, quads=local.reshape(-1, 4))
-        return Prepared(function, atoms, labels=labels)
+        return Prepared(function, atoms, labels=labels, fills=True)
 
 
 def _residues(system: System, select: str) -> Any:
@@ -84,21 +86,33 @@ def _residues(system: System, select: str) -> Any:
     return residues
 
 
-def dihedrals_of_block(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray[np.float64]:
+def dihedrals_of_block(
+    block: FrameBlock, quads: NDArray[np.int64], out: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
     """Return cosines and sines of the angles that `quads` (n, 4) name, in every frame of a block.
 
     Periodic boxes count as they do in MDAnalysis: each bond is taken to the nearest image.
     """
+    values = np.empty((block.n_frames, 2 * len(quads))) if out is None else out
+    longest = dihedrals(block.positions, quads, values)
+    if block.box.any() and not longest < SURE * _shortest_height(block.box):
+        _to_nearest_images(block, quads, values)
+    return values
+
+
+def _to_nearest_images(
+    block: FrameBlock, quads: NDArray[np.int64], values: NDArray[np.float64]
+) -> None:
+    """Fill `values` by MDAnalysis' own arithmetic, a run of frames with equal boxes at a time."""
     theta = np.empty((block.n_frames, len(quads)))
-    corners = [np.empty((block.n_frames, len(quads), 3), np.float32) for _ in range(4)]
-    for corner, atoms in zip(corners, quads.T, strict=True):
-        kernels.gather_atoms(block.positions, np.ascontiguousarray(atoms), corner)
-    for first, beyond, box in _runs_of_boxes(corners, block.box):
-        _angles([corner[first:beyond] for corner in corners], box, theta[first:beyond])
-    values = np.empty((block.n_frames, 2 * len(quads)))
+    corners = [block.positions[:, atoms] for atoms in quads.T]
+    box = block.box
+    changes = np.flatnonzero((box[1:] != box[:-1]).any(axis=1)) + 1
+    for a, b in itertools.pairwise([0, *changes.tolist(), len(box)]):
+        own = box[a] if box[a].any() else None
+        _angles([corner[a:b] for corner in corners], own, theta[a:b])
     np.cos(theta, out=values[:, 0::2])
     np.sin(theta, out=values[:, 1::2])
-    return values
 
 
 def _angles(
@@ -112,32 +126,13 @@ def _angles(
     calc_dihedrals(*flat, box=box, result=out.reshape(-1))
 
 
-def _runs_of_boxes(
-    corners: Sequence[NDArray[np.float32]], box: NDArray[np.float32]
-) -> list[tuple[int, int, NDArray[np.float32] | None]]:
-    """Return runs of frames (first, beyond, box) that can be computed in one call.
-
-    A box only matters where a bond reaches through it. Mostly none does, and then all frames go
-    into one call although each has a box of its own.
-    """
-    n_frames = len(box)
-    if not box.any() or _holds_bonds(box, corners):
-        return [(0, n_frames, None)]
-    changes = np.flatnonzero((box[1:] != box[:-1]).any(axis=1)) + 1
-    edges = [0, *changes.tolist(), n_frames]
-    return [(a, b, box[a] if box[a].any() else None) for a, b in itertools.pairwise(edges)]
-
-
-def _holds_bonds(box: NDArray[np.float32], corners: Sequence[NDArray[np.float32]]) -> bool:
-    """Return whether no vector from one corner to the next has a nearer image.
-
-    A vector shorter than half the shortest height of the cell is the shortest of its images.
-    """
+def _shortest_height(box: NDArray[np.float32]) -> float:
+    """Return the shortest height of all cells; 0 if some frame has no cell."""
+    # A run of frames mostly has few cells: an array of one is as quickly looked at as a number.
+    box = box[:1] if (box == box[0]).all() else box
     lengths, angles = box[:, :3].astype(np.float64), np.radians(box[:, 3:].astype(np.float64))
     cosines, sines = np.cos(angles), np.sin(angles)
     volume = 1 - np.square(cosines).sum(axis=1) + 2 * cosines.prod(axis=1)
     if not (lengths.min() > 0 and volume.min() > 0 and sines.min() > 0):
-        return False
-    shortest = float((lengths * np.sqrt(volume)[:, None] / sines).min())
-    component = max(float(np.abs(b - a).max()) for a, b in itertools.pairwise(corners))
-    return math.sqrt(3.0) * component < 0.49 * shortest
+        return 0.0
+    return float((lengths * np.sqrt(volume)[:, None] / sines).min())

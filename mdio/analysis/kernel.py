@@ -38,6 +38,8 @@ class Prepared:
     """Which per-atom arrays it looks at."""
     labels: Sequence[str] = ()
     """Names of the columns of its rows, where they have any."""
+    fills: bool = False
+    """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
 
 
 class Kernel(ABC):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.analysis.collect import Collected
 from mdio.analysis.kernel import Prepared, check_rows
 from mdio.analysis.reducers import State
 from mdio.core.blocks import block_name, sub_blocks
@@ -98,17 +99,14 @@ class BlockWork:
             timing.began_unix_s -= self._opened_s  # as if it had been opened just now
         span = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
         loop = Stopwatch()
-        state: State | None = None
+        collected = Collected(self.prepared.reducer, len(block))
         times = np.empty(len(block))
         at = 0
-        reducer = self.prepared.reducer
         for run in sub_blocks(self._edges, block, span):
             watch.lap()
             frames = self._read(run, info.chunk_frames)
             timing.t_io_s += watch.lap()
-            rows = check_rows(self.prepared.function(frames), run, self.prepared.function)
-            lifted = reducer.lift(rows)
-            state = lifted if state is None else reducer.merge(state, lifted)
+            collected.add(self._compute(frames, run, collected))
             timing.t_comp_s += watch.lap()
             times[at : at + len(run)] = frames.time
             at += len(run)
@@ -117,11 +115,16 @@ class BlockWork:
                 self._on_read(len(run), frames.nbytes)
         timing.t_end_loop_s = watch.lap()
         timing.t_all_frame_s = loop.lap()
-        assert state is not None
         timing.t_rmsd_s = whole.lap()
         if timing.t_open_s:  # what was opened before the call counts as part of it
             timing.t_rmsd_s += self._opened_s
-        return BlockResult(state, times, timing)
+        return BlockResult(collected.state, times, timing)
+
+    def _compute(self, frames: FrameBlock, run: range, collected: Collected) -> NDArray[Any]:
+        function: Any = self.prepared.function
+        room = collected.room(len(run)) if self.prepared.fills else None
+        rows = function(frames) if room is None else function(frames, out=room)
+        return check_rows(rows, run, function)
 
     def _read(self, run: range, chunk_frames: int | None) -> FrameBlock:
         first, beyond = run[0], run[-1] + 1

@@ -12,6 +12,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.kernels_numpy_dihedrals import dihedrals
 from mdio.core.kernels_numpy_neighbours import (
     choose_neighbours,
     difference_neighbours,
@@ -26,6 +27,7 @@ __all__ = [
     "dequantise_deltas",
     "dequantise_xtc",
     "difference_neighbours",
+    "dihedrals",
     "fold",
     "planar_to_xyz",
     "quantise_deltas",

@@ -71,4 +71,7 @@ void unshuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out
 void rmsd(const Frames& positions, const double* reference, const double* weights, bool superpose,
           double* out);
 
+// `quads` is contiguous (n, 4); `out` (frames, n, 2). Returns the longest bond.
+double dihedrals(const Frames& positions, const int64_t* quads, int64_t n, double* out);
+
 }  // namespace mdio

@@ -188,6 +188,15 @@ void rmsd(const Array& positions, const Array& reference, const Atoms& weights, 
     mdio::rmsd(from, fixed, weight, superpose, to);
 }
 
+double dihedrals(const Array& positions, const Array& quads, Array out) {
+    const mdio::Frames from = frames(positions);
+    const auto* atoms = static_cast<const int64_t*>(quads.data());
+    const py::ssize_t n = quads.shape(0);
+    auto* to = static_cast<double*>(out.mutable_data());
+    py::gil_scoped_release unlocked;
+    return mdio::dihedrals(from, atoms, n, to);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_kernels, module) {
@@ -209,5 +218,6 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("shuffle", shuffle);
     module.def("unshuffle", unshuffle);
     module.def("rmsd", rmsd);
+    module.def("dihedrals", dihedrals);
     module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
 }
