@@ -17,6 +17,7 @@ from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
 from mdio.layouts.chain import open_source
+from mdio.layouts.contiguous import refuse_contiguous
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import layout_name_for_output, writer_class
 from mdio.layouts.view import ViewLayout, select_frames
@@ -41,6 +42,8 @@ def prepare(
     layout_name = layout_name_for_output(target, options.to)
     if options.mpio is not None:
         check_mpio(options, layout_name)
+    if options.contiguous:
+        refuse_contiguous(layout_name)
     writer = writer_class(layout_name)
     origin = open_source(source)
     choice = choose_atoms(origin, options.top, options.select, options.groups)
@@ -67,6 +70,7 @@ def prepare(
         precision=options.precision,
         chunk_frames=options.chunk_frames,
         chunk_atoms=options.chunk_atoms,
+        contiguous=options.contiguous,
         stripe_nbytes=striping.nbytes_for(target),
         stripe_count=options.stripe_count,
         segments=options.segments,

@@ -41,6 +41,8 @@ class ConversionOptions:
     center: str | None = None
     chunk_frames: int | None = None
     chunk_atoms: int | None = None
+    contiguous: bool = False
+    """Each array of an h5md file in one piece, without chunks."""
     container: str | None = None
     segments: int | None = None
     stripe_nbytes: int | None = None

@@ -1,7 +1,8 @@
 """Blocks of frames to the chunks of an H5MD file: pure, for any process.
 
 Every chunk has the full chunk shape, as HDF5 wants it: behind the last frame and the last atom
-there are zeros. Checksums are over the whole chunk as it is stored, decoded, zeros included.
+there are zeros. Checksums are over the whole chunk as it is stored, decoded, zeros included. Runs
+of frames of an array without chunks end with the last frame.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def chunks_of(
     ------
     (i, j, chunk)
         Number of the chunk along frames and along atoms, and its numbers: C-contiguous, little
-        endian, of the full chunk shape (a view of `values` where it can be).
+        endian, of the full chunk shape but in contiguous arrays (a view of `values` where it can
+        be).
     """
     if start % plan.chunk_frames:
         raise ValueError(f"a piece begins at frame {start}, within a chunk of {plan.chunk_frames}")
@@ -101,7 +103,7 @@ def chunks_of(
         for j in range(plan.n_atom_chunks):
             atom = j * plan.chunk_atoms
             part = values[first : first + plan.chunk_frames, atom : atom + plan.chunk_atoms]
-            if part.shape != shape:
+            if part.shape != shape and not plan.contiguous:
                 padded = np.zeros(shape, "<f4")
                 padded[: part.shape[0], : part.shape[1]] = part
                 part = padded

@@ -28,6 +28,7 @@ __all__ = [
     "create_column",
     "create_file",
     "is_aligned",
+    "run_table",
     "value_path",
 ]
 
@@ -56,8 +57,11 @@ def is_aligned(array: ArrayPlan, alignment_nbytes: int) -> bool:
     """Return whether chunks of `array` begin at multiples of `alignment_nbytes`.
 
     Those of the full system do if the plan has an alignment. Those of a small group would leave
-    most of each stripe empty, and lie close to each other instead.
+    most of each stripe empty, and lie close to each other instead. Of arrays in one piece,
+    those of the full system begin there.
     """
+    if array.contiguous:
+        return alignment_nbytes > 1 and array.group == FULL_SYSTEM
     used = -(-array.chunk_nbytes // alignment_nbytes) * alignment_nbytes
     return alignment_nbytes > 1 and array.chunk_nbytes >= (1 - MAX_PADDING) * used
 
@@ -110,7 +114,7 @@ def create_file(
         if gzip_level is None:
             for array in plan.arrays:
                 dataset = file[value_path(array.group, array.field)]
-                chunks[array.group, array.field] = chunk_table(dataset)[0]
+                chunks[array.group, array.field] = _offsets(dataset, array)
     return Places(chunks, *columns)
 
 
@@ -137,7 +141,10 @@ def _create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
 
 def _create_array(file: h5py.File, array: ArrayPlan, n_frames: int, gzip_level: int | None) -> None:
     layout = h5p.create(h5p.DATASET_CREATE)
-    layout.set_chunk((array.chunk_frames, array.chunk_atoms, 3))
+    if array.contiguous:
+        layout.set_layout(h5d.CONTIGUOUS)
+    else:
+        layout.set_chunk((array.chunk_frames, array.chunk_atoms, 3))
     layout.set_fill_time(h5d.FILL_TIME_NEVER)
     if gzip_level is None:
         layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)
@@ -178,6 +185,28 @@ def _create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, 
         if "box" not in group:
             group["box"] = box
     return time, step, create_column(file, BOX, (plan.n_frames, 6), "<f4")
+
+
+def _offsets(dataset: h5py.Dataset, array: ArrayPlan) -> NDArray[np.int64]:
+    if array.contiguous:
+        return run_table(dataset, array.chunk_frames)[0]
+    return chunk_table(dataset)[0]
+
+
+def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where runs of `n_frames` frames of a contiguous dataset are; as `chunk_table`.
+
+    Raises
+    ------
+    ValueError
+        It is not in one piece, or it has no such runs.
+    """
+    total, n_atoms = dataset.shape[:2]
+    if not 1 <= n_frames <= total:
+        raise ValueError(f"{dataset.name} has {total} frames, not runs of {n_frames}")
+    first = np.arange(0, total, n_frames, dtype=np.int64)[:, None]
+    nbytes = 12 * n_atoms * np.minimum(n_frames, total - first)
+    return Column.of(dataset).offset + 12 * n_atoms * first, nbytes
 
 
 def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -29,6 +29,7 @@ __all__ = [
     "FOREIGN_ERRORS",
     "FULL_SYSTEM",
     "MANIFEST",
+    "RUN_FRAMES",
     "SOURCE_STEP",
     "Column",
     "bytes_of",
@@ -42,7 +43,11 @@ FULL_SYSTEM = "trajectory"
 
 ARRAYS = "mdio/arrays"
 """Below this, in ``GROUP/ELEMENT``, are checksums and places of the chunks of
-``/particles/GROUP/ELEMENT/value``: ``crc32c``, ``offset``, and ``nbytes`` if compressed."""
+``/particles/GROUP/ELEMENT/value``: ``crc32c``, ``offset`` if there are chunks, and ``nbytes`` if
+they are compressed."""
+
+RUN_FRAMES = "run_frames"
+"""Attribute beside the checksums of an array without chunks: frames that have one together."""
 
 BOX = "mdio/box"
 """(F, 6) float32: the unit cells as they are in memory; the edges are made from them."""

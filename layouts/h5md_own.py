@@ -18,13 +18,14 @@ from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.layouts.grouped import StoredGroups
 from mdio.layouts.h5md_chunks import ChunkedArray
-from mdio.layouts.h5md_file import chunk_table, value_path
+from mdio.layouts.h5md_file import chunk_table, run_table, value_path
 from mdio.layouts.h5md_io import (
     ARRAYS,
     BOX,
     FOREIGN_ERRORS,
     FULL_SYSTEM,
     MANIFEST,
+    RUN_FRAMES,
     SOURCE_STEP,
     Column,
 )
@@ -113,8 +114,17 @@ class OwnFile:
     ) -> ChunkedArray:
         dataset = file[value_path(group, field)]
         tables = file[f"{ARRAYS}/{group}/{ELEMENTS[field]}"]
-        if dataset.shape != shape or dataset.dtype != np.dtype("<f4") or dataset.chunks is None:
+        if dataset.shape != shape or dataset.dtype != np.dtype("<f4"):
             raise ValueError(f"{dataset.name} is {dataset.dtype} {dataset.shape}, expected {shape}")
+        what = f"{self.path}: {ELEMENTS[field]} of {group}"
+        crcs = np.asarray(tables["crc32c"], np.uint32)
+        if dataset.chunks is None:
+            run_frames = int(tables.attrs[RUN_FRAMES])
+            places = run_table(dataset, run_frames)
+            self._check_places(dataset.name, crcs, *places)
+            return ChunkedArray(
+                what, shape, (run_frames, shape[1]), *places, crcs, deflated=False, shuffled=False
+            )
         chunk_frames, chunk_atoms, n_axes = dataset.chunks
         grid = (-(-shape[0] // chunk_frames), -(-shape[1] // chunk_atoms))
         layout = dataset.id.get_create_plist()
@@ -131,12 +141,9 @@ class OwnFile:
         table = [(int(o.flat[k]), int(n.flat[k])) for o, n in [(offset, nbytes)] for k in (0, -1)]
         if [(info.byte_offset, info.size) for info in found] != table:
             offset, nbytes = chunk_table(dataset)
-        crcs = np.asarray(tables["crc32c"], np.uint32)
-        if {offset.shape, nbytes.shape, crcs.shape} != {grid}:
-            raise ValueError(f"{dataset.name} has {grid} chunks, its tables {crcs.shape}")
-        if offset.min() < 0 or nbytes.min() < 0 or (offset + nbytes).max() > self._size():
-            raise ValueError(f"{dataset.name} has chunks beyond the end of the file")
-        what = f"{self.path}: {ELEMENTS[field]} of {group}"
+        if offset.shape != grid:
+            raise ValueError(f"{dataset.name} has {grid} chunks, its tables {offset.shape}")
+        self._check_places(dataset.name, crcs, offset, nbytes)
         return ChunkedArray(
             what,
             shape,
@@ -147,6 +154,18 @@ class OwnFile:
             deflated=bool(filters),
             shuffled=bool(filters),
         )
+
+    def _check_places(
+        self,
+        name: str,
+        crcs: NDArray[np.uint32],
+        offset: NDArray[np.int64],
+        nbytes: NDArray[np.int64],
+    ) -> None:
+        if not offset.shape == nbytes.shape == crcs.shape:
+            raise ValueError(f"{name} has {offset.shape} chunks, its tables {crcs.shape}")
+        if offset.min() < 0 or nbytes.min() < 0 or (offset + nbytes).max() > self._size():
+            raise ValueError(f"{name} has chunks beyond the end of the file")
 
     def _size(self) -> int:
         return self.path.stat().st_size

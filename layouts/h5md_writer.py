@@ -17,6 +17,7 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.contiguous import plan_contiguous
 from mdio.layouts.h5md_encoding import (
     chunks_of,
     encode_chunk,
@@ -38,6 +39,7 @@ from mdio.layouts.h5md_io import (
     FOREIGN_ERRORS,
     FULL_SYSTEM,
     MANIFEST,
+    RUN_FRAMES,
     SOURCE_STEP,
     pwrite_all,
     writing,
@@ -54,8 +56,9 @@ CHUNK_ENTRY_NBYTES = 12 + 64
 class H5MDWriter(LayoutWriter):
     """Writes an H5MD 1.1 file.
 
-    Uncompressed chunks have their places in the file as soon as it is created, and every worker
-    writes its own with plain system calls; HDF5 has the file open before and after that only.
+    Uncompressed chunks, and arrays in one piece, have their places in the file as soon as it is
+    created, and every worker writes its own with plain system calls; HDF5 has the file open before
+    and after that only.
     Compressed chunks get their places as they come, from the one owner of the open file.
 
     With a `precision` positions are rounded to multiples of the largest power of two that is not
@@ -88,7 +91,13 @@ class H5MDWriter(LayoutWriter):
         if options.precision not in (None, "auto"):
             precision, source = power_of_two_step(float(options.precision)), "asked"
             level = gzip_level("gzip") if level is None else level
-        plan = plan_pieces(info, options, quantised=False).replace(
+        contiguous = options.contiguous
+        plan = (
+            plan_contiguous(info, options)
+            if contiguous
+            else plan_pieces(info, options, quantised=False)
+        )
+        plan = plan.replace(
             layout="h5md",
             compression=None if level is None else f"gzip:{level}",
             precision=precision,
@@ -98,11 +107,11 @@ class H5MDWriter(LayoutWriter):
             plan = plan.replace(alignment_nbytes=1, padding=0.0)
         nbytes = info.n_frames * (8 + 8 + 24 + 36)
         for array in plan.arrays:
-            each = array.chunk_nbytes
+            each = 12 * array.n_atoms * info.n_frames if contiguous else array.chunk_nbytes
             if is_aligned(array, plan.alignment_nbytes):
                 each = math.ceil(each / plan.alignment_nbytes) * plan.alignment_nbytes
-            n_frame_chunks = math.ceil(info.n_frames / array.chunk_frames)
-            nbytes += n_frame_chunks * array.n_atom_chunks * (each + CHUNK_ENTRY_NBYTES)
+            n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
+            nbytes += (1 if contiguous else n_chunks) * each + n_chunks * CHUNK_ENTRY_NBYTES
         return plan.replace(nbytes=nbytes)
 
     @property
@@ -262,11 +271,15 @@ class H5MDWriter(LayoutWriter):
 
     def _write_tables(self, file: h5py.File) -> None:
         for (group, field), crcs in self._crcs.items():
-            offset, nbytes = chunk_table(file[value_path(group, field)])
+            array = self._arrays[group, field]
             parent = file.create_group(f"{ARRAYS}/{group}/{ELEMENTS[field]}")
-            tables: dict[str, NDArray[Any]] = {"crc32c": crcs, "offset": offset}
-            if self._level is not None:
-                tables["nbytes"] = nbytes
+            tables: dict[str, NDArray[Any]] = {"crc32c": crcs}
+            if array.contiguous:
+                parent.attrs[RUN_FRAMES] = array.chunk_frames
+            else:
+                tables["offset"], nbytes = chunk_table(file[value_path(group, field)])
+                if self._level is not None:
+                    tables["nbytes"] = nbytes
             for name, table in tables.items():
                 create_column(parent, name, table.shape, table.dtype.str)
                 parent[name][...] = table

@@ -72,6 +72,8 @@ class WriteOptions:
     """Format of the segments: xtc, trr, dcd or ncdf; None = that of the source."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """Number of atoms of each group to store besides the full system."""
+    contiguous: bool = False
+    """Each array in one piece, without chunks (h5md only)."""
     pattern: Literal["blocks", "selection", "frames"] = "blocks"
     """How the output will be read: runs of whole frames, the same few neighbouring atoms of all
     frames, or single frames in any order. Chunks hold whole frames and fill stripes; many frames
@@ -89,6 +91,9 @@ class ArrayPlan:
     n_atoms: int
     chunk_frames: int
     chunk_atoms: int
+    contiguous: bool = False
+    """Whether it lies in one piece: chunks are then runs of frames with a checksum each, and the
+    last is as short as it is."""
 
     @property
     def chunk_nbytes(self) -> int:

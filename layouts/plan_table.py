@@ -55,9 +55,12 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
             shard = plan.arrays[0].n_atom_chunks * plan.arrays[0].chunk_atoms * plan.piece_frames
             rows.append(("shards", f"a piece each, {_size(12 * shard)} of the full system"))
         elif plan.alignment_nbytes > 1:
+            what = "arrays" if plan.arrays[0].contiguous else "chunks"
             rows.append(
-                ("alignment", f"chunks begin on stripes, {100 * plan.padding:.1f}% padding")
+                ("alignment", f"{what} begin on stripes, {100 * plan.padding:.1f}% padding")
             )
+        elif plan.arrays[0].contiguous:
+            rows.append(("alignment", "none: arrays lie close to each other"))
         else:
             rows.append(("alignment", "none: chunks lie close to each other"))
     size = _size(plan.nbytes)
@@ -69,6 +72,12 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
 def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("group", "array", "atoms", "chunk", "bytes", "chunks")]
     for array in plan.arrays:
+        if array.contiguous:
+            size = _size(12 * plan.n_frames * array.n_atoms)
+            rows.append(
+                (array.group, array.field, f"{array.n_atoms:,}", "in one piece", size, "none")
+            )
+            continue
         n_chunks = math.ceil(plan.n_frames / array.chunk_frames) * array.n_atom_chunks
         rows.append(
             (

@@ -105,6 +105,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--chunk-frames", type=_auto_or_positive, metavar="N|auto")
     place.add_argument("--chunk-atoms", type=_auto_or_positive, metavar="N|auto")
     place.add_argument(
+        "--contiguous",
+        action="store_true",
+        help="h5md: each array in one piece, without chunks (--chunk-frames is then how many "
+        "frames have a checksum together)",
+    )
+    place.add_argument(
         "--container",
         choices=("xtc", "trr", "dcd", "ncdf"),
         help="format of the segments (default: that of the source)",
@@ -184,6 +190,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         center=args.center,
         chunk_frames=args.chunk_frames,
         chunk_atoms=args.chunk_atoms,
+        contiguous=args.contiguous,
         container=args.container,
         segments=args.segments,
         stripe_nbytes=args.stripe_size,
