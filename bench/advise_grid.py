@@ -1,209 +1,210 @@
 """Is the advice right? Every option it chooses from is made and run whole, and compared.
 
-    python bench/advise_grid.py [--quick] [--folder DIR] [--out advise_grid.jsonl]
+    python bench/advise_grid.py [--quick] [--only 'dcd slow'] [--store advise_grid.jsonl]
+    python bench/advise_grid.py --replay            # decide anew from what is stored
 
-For each trajectory, analysis and number of workers the advisor measures once; it then advises for
-1, 3 and 30 passes. The truth: each option converted whole, each analysis run on it whole (the least
-of the repeats, since disturbances only add), total = convert + passes x run. Regret = total of what
-is advised / total of the best. Wanted: within 10% in 9 of 10 cases, never beyond 1.5.
+For each trajectory and analysis, with 1 and 2 workers, the advisor measures as for a user, but in a
+few seconds; it then advises for 1, 3 and 30 passes. The truth: each option converted whole and the
+analysis run on it whole, options in turn, again and again; total = median conversion + passes x
+median run. Regret = total of what is advised / total of the best. Wanted: at most 1.1 in 9 of 10
+cases, never beyond 1.5. What was measured is stored line by line: a run that was cut goes on where
+it stopped, and ``--replay`` evaluates what is stored with the decisions of the present code.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import adk
-import numpy as np
-from measuring import provenance
+from advise_truth import ANALYSES, Truth, trajectories
+from measuring import append_jsonl
 
-import mdio
-from mdio.advisor.candidates import Group, candidates
-from mdio.advisor.kernel_probe import Ready, read_only
-from mdio.advisor.measure import measure
 from mdio.advisor.recommend import recommend
-from mdio.advisor.trial import convert_trial
-from mdio.analysis.kernel import Kernel, Prepared, UserKernel
-from mdio.analysis.system import System
+from mdio.advisor.replay import measurements_from
+from mdio.advisor.rounds import Limits
 
 PASSES = (1, 3, 30)
-WITHIN, NEVER = 1.1, 1.5
-SHARE = 0.9
-LONG_S = 5.0
-"""Runs that take longer are not repeated."""
+WORKERS = (1, 2)
+WITHIN, NEVER, SHARE = 1.1, 1.5, 0.9
+Store = dict[tuple[str, str, bool], dict[str, Any]]
 
 
-def slow(block: mdio.FrameBlock) -> np.ndarray:
-    """Compute for half a millisecond a frame, as what has not been vectorised does."""
-    rows = np.empty((block.n_frames, 1))
-    for frame, positions in enumerate(block.positions):
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < 0.0005:
-            rows[frame] = np.linalg.norm(positions - positions.mean(axis=0))
-    return rows
+@dataclass(frozen=True)
+class Case:
+    """One question, what was advised, and what would have been best."""
+
+    where: str
+    advised: str
+    best: str
+    regret: float
+    is_tie: bool
+    """Whether the two differ by less than their repeats do."""
+    why: str
+    """Which forecast went wrong most."""
 
 
-ANALYSES: dict[str, Callable[[], Kernel]] = {
-    "rmsd x1": lambda: mdio.RMSD(select="name CA"),
-    "rmsd x10": lambda: mdio.RMSD(select="name CA", repeat=10),
-    "rmsd x100": lambda: mdio.RMSD(select="name CA", repeat=100),
-    "dihedrals": lambda: mdio.Dihedrals(),
-    "slow callable": lambda: UserKernel(slow, "name CA"),
-}
+@dataclass(frozen=True)
+class Measured:
+    """Repeats: their median, and half of the distance between their quartiles."""
+
+    median: float
+    spread: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Measured:
+        """Return those of seconds; nothing takes none."""
+        if len(seconds) < 2:
+            return cls(seconds[0] if seconds else 0.0, 0.0)
+        low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+        return cls(statistics.median(seconds), (high - low) / 2)
 
 
-@dataclass
-class Trajectory:
-    """A trajectory, its topology, and what was made and timed of it."""
-
-    title: str
-    path: Path
-    top: Path
-    analyses: tuple[str, ...]
-    prepared: dict[str, Prepared] = field(default_factory=dict)
-    converted_s: dict[tuple[str, str, int], float] = field(default_factory=dict)
-    runs_s: dict[tuple[str, str, int], float] = field(default_factory=dict)
-
-
-def systems(folder: Path, quick: bool) -> list[Trajectory]:
-    """Return 3,341 atoms in three formats, and 47,681 atoms in two."""
-    tiles, frames = (10, 40) if quick else (50, 200)
-    every = tuple(ANALYSES)
-    found = [
-        Trajectory(f"3,341 atoms {suffix}", adk.tiled(folder, tiles, suffix), adk.topology(), every)
-        for suffix in adk.SUFFIXES
-    ]
-    water = adk.solvated(folder, 1, frames)
-    few = ("rmsd x1", "rmsd x100", "dihedrals")
-    found.append(Trajectory("47,681 atoms xtc", water, adk.solvated_topology(), few))
-    dcd = water.with_suffix(".dcd")
-    if not dcd.exists():
-        mdio.convert(water, dcd)
-    found.append(Trajectory("47,681 atoms dcd", dcd, adk.solvated_topology(), ("rmsd x1",)))
-    return found
-
-
-def truth(system: Trajectory, name: str, workers: int, folder: Path, repeats: int) -> None:
-    """Convert into each option, run the analysis on each, and note the seconds."""
-    with mdio.open(str(system.path)) as layout:
-        info = layout.info
-        prepared = ANALYSES[name]().prepare(System(layout, str(system.top)))
-    group = Group("selection", np.unique(prepared.atoms))
-    outs = {"as-is": system.path}
-    for candidate in candidates(info, group, workers):
-        out = folder / f"{candidate.name.replace(' ', '-')}.{candidate.to}"
-        took = []
-        for _ in range(min(3, repeats)):
-            seconds, _ = convert_trial(
-                candidate,
-                [str(system.path)],
-                range(info.n_frames),
-                out,
-                workers,
-                candidate.segments if candidate.layout == "segments" else None,
-            )
-            took.append(seconds)
-        outs[candidate.name] = out
-        system.converted_s[name, candidate.name, workers] = min(took)
-    executor = mdio.Processes(workers) if workers > 1 else mdio.Serial()
-    seconds_of: dict[str, list[float]] = {option: [] for option in outs}
-    for repeat in range(repeats + 1):
-        for option, out in outs.items():
-            with executor:
-                # The first brings the bytes into memory.
-                kernel = Ready(prepared if repeat else read_only(prepared))
-                result = mdio.analyze(str(out), kernel=kernel, executor=executor)
-            if repeat:
-                seconds_of[option].append(result.seconds)
-        if repeat and max(took[-1] for took in seconds_of.values()) > LONG_S:
-            break
-    for option, took in seconds_of.items():
-        system.runs_s[name, option, workers] = min(took)
-
-
-def cases(system: Trajectory, name: str, workers: int, folder: Path, repeats: int) -> list[Any]:
-    """Return one record for each number of passes."""
-    with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as own:  # runs do not meet
-        truth(system, name, workers, Path(own), repeats)
-    begun = time.perf_counter()
-    found = measure(
-        system.path, analysis=ANALYSES[name](), top=system.top, target=folder, ranks=workers
-    )
-    took_s = time.perf_counter() - begun
-    records = []
-    for passes in PASSES:
-        advice = recommend(found, workers, passes)
-        totals = {
-            option: system.converted_s.get((name, option, workers), 0.0) + passes * seconds
-            for (analysis, option, count), seconds in system.runs_s.items()
-            if (analysis, count) == (name, workers)
-        }
-        best = min(totals, key=lambda option: totals[option])
-        chosen = advice.recommended.name
-        records.append(
-            {
-                "bench": "advise_grid",
-                "system": system.title,
-                "analysis": name,
-                "workers": workers,
-                "passes": passes,
-                "advised": chosen,
-                "best": best,
-                "regret": totals[chosen] / totals[best],
-                "measured_s": totals,
-                "predicted_s": {
-                    option.name: option.total.total_s for option in advice.options if option.total
-                },
-                "advise_s": took_s,
+def evaluate(record: dict[str, Any]) -> list[Case]:
+    """Return the cases of a record, as the present code decides them."""
+    cases = []
+    for workers, one in record["workers"].items():
+        found = measurements_from(one["measurements"], "stored measurements")
+        for passes in PASSES:
+            advice = recommend(found, int(workers), passes)
+            convert = {name: Measured.of(one["convert_s"].get(name, [])) for name in one["run_s"]}
+            run = {name: Measured.of(took_s) for name, took_s in one["run_s"].items()}
+            totals = {name: convert[name].median + passes * run[name].median for name in run}
+            spreads = {
+                name: math.hypot(convert[name].spread, passes * run[name].spread) for name in run
             }
+            best, advised = min(totals, key=lambda name: totals[name]), advice.recommended.name
+            wrong: dict[str, float] = {}
+            for name, sign in ((advised, 1), (best, -1)):
+                forecast = next(option.total for option in advice.options if option.name == name)
+                if forecast is None:
+                    wrong[f"{name} was not measured"] = math.inf
+                    continue
+                for part, seen, told in (
+                    ("converting", convert[name].median, forecast.convert_s),
+                    ("a pass", run[name].median, forecast.run.t_total_s),
+                ):
+                    weight = sign * (passes if part == "a pass" else 1)
+                    wrong[f"{name}: {part} {seen:.3g} s, forecast {told:.3g} s"] = weight * (
+                        seen - told
+                    )
+            why = max(wrong, key=lambda text: wrong[text])
+            told = {o.name: o.total.total_s for o in advice.options if o.total is not None}
+            if advised != best and told[advised] > told.get(best, math.inf):
+                why = f"forecasts {told[advised]:.3g} and {told[best]:.3g} s taken to be alike"
+            cases.append(
+                Case(
+                    f"{record['source']}, {record['analysis']}, {workers} w, {passes} passes",
+                    advised,
+                    best,
+                    totals[advised] / totals[best],
+                    totals[advised] - totals[best] <= math.hypot(spreads[advised], spreads[best]),
+                    why,
+                )
+            )
+    return cases
+
+
+def report(records: list[dict[str, Any]]) -> bool:
+    """Print the tables; return whether what is wanted is reached."""
+    cases = [case for record in records for case in evaluate(record)]
+    if not cases:
+        print("nothing is stored that fits")
+        return False
+    good = [case for case in cases if case.regret <= WITHIN]
+    ties = [case for case in cases if case.regret <= WITHIN or case.is_tie]
+    worst = max(case.regret for case in cases)
+    advise_s = [one["advise_s"] for record in records for one in record["workers"].values()]
+    print(
+        "| cases | within 10% of the best | within 10%, or within the spread of repeats | worst | "
+        "best option itself | advising took |\n| --- | --- | --- | --- | --- | --- |\n"
+        f"| {len(cases)} | {_share(len(good), len(cases))} | {_share(len(ties), len(cases))} | "
+        f"{worst:.2f}x | {_share(sum(c.advised == c.best for c in cases), len(cases))} | "
+        f"{statistics.median(advise_s):.0f} s, at most {max(advise_s):.0f} s |"
+    )
+    for title, place in (("analysis", 1), ("source", 0), ("passes", 3)):
+        print(f"\n| {title} | cases | within 10% | worst |\n| --- | --- | --- | --- |")
+        for name in dict.fromkeys(case.where.split(", ")[place] for case in cases):
+            own = [case for case in cases if case.where.split(", ")[place] == name]
+            n_good = sum(case.regret <= WITHIN for case in own)
+            print(f"| {name} | {len(own)} | {n_good} | {max(c.regret for c in own):.2f}x |")
+    misses = sorted((case for case in cases if case.regret > WITHIN), key=lambda c: -c.regret)
+    if misses:
+        print("\n| missed | advised | best | regret | within the spread | why |")
+        print("| --- | --- | --- | --- | --- | --- |")
+    for case in misses:
+        tie = "yes" if case.is_tie else "no"
+        print(
+            f"| {case.where} | {case.advised} | {case.best} | {case.regret:.2f}x | {tie} | "
+            f"{case.why} |"
         )
-    return records
+    return len(good) >= SHARE * len(cases) and worst <= NEVER
+
+
+def _share(count: int, of: int) -> str:
+    return f"{count} ({100 * count / of:.0f}%)"
+
+
+def stored(path: Path) -> Store:
+    """Return the stored records by source, analysis and size of run; the last of each counts."""
+    found: Store = {}
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:  # the line that was being written when the run was cut
+                continue
+            found[record["source"], record["analysis"], record["quick"]] = record
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("bench-output/advise"))
-    parser.add_argument("--out", type=Path, help="JSON lines")
+    parser.add_argument("--store", type=Path, default=Path("bench-output/advise_grid.jsonl"))
+    parser.add_argument("--replay", action="store_true", help="measure nothing")
     parser.add_argument("--quick", action="store_true", help="shorter trajectories")
     parser.add_argument("--only", metavar="TEXT", default="", help="such as 'dcd slow'")
+    parser.add_argument("--again", action="store_true", help="measure also what is stored")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=6.0, help="for repeats of one kind")
+    parser.add_argument("--advise-seconds", type=float, default=8.0, help="for the advisor")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    records: list[dict[str, Any]] = []
-    about = provenance()
-    print(f"{'system':18}{'analysis':15}{'w':>2}{'passes':>7}  {'advised':20}{'best':20}regret")
-    for system in systems(args.folder, args.quick):
-        for name in system.analyses:
-            if not all(word in f"{system.title} {name}" for word in args.only.split()):
+    found = stored(args.store)
+    limits = Limits(seconds=args.advise_seconds)
+    begun = time.monotonic()
+    for source in () if args.replay else trajectories(args.folder, args.quick):
+        truth = Truth(source, args.folder, args.repeats, args.seconds)
+        for name in ANALYSES:
+            key = source.title, name, args.quick
+            if not all(word in f"{source.title} {name}" for word in args.only.split()):
                 continue
-            for workers in args.workers:
-                for one in cases(system, name, workers, args.folder, args.repeats):
-                    records.append(one)
-                    print(
-                        f"{one['system']:18}{one['analysis']:15}{one['workers']:2}"
-                        f"{one['passes']:7}  {one['advised']:20}{one['best']:20}"
-                        f"{one['regret']:.2f}",
-                        flush=True,
-                    )
-                    if args.out is not None:
-                        with args.out.open("a") as file:
-                            file.write(json.dumps({**one, **about}) + "\n")
-    regrets = [one["regret"] for one in records]
-    good = sum(regret <= WITHIN for regret in regrets)
-    print(
-        f"{len(regrets)} cases: {good} within {WITHIN:g} ({100 * good / len(regrets):.0f}%), "
-        f"worst {max(regrets):.2f}; advising took at most "
-        f"{max(one['advise_s'] for one in records):.0f} s"
-    )
-    return 0 if good >= SHARE * len(regrets) and max(regrets) <= NEVER else 1
+            if key in found and not args.again:
+                continue
+            workers = {str(count): truth.measure(name, count, limits) for count in WORKERS}
+            record = {"bench": "advise_grid", "source": source.title, "analysis": name}
+            found[key] = {**record, "quick": args.quick, "workers": workers}
+            append_jsonl(args.store, [found[key]])
+            regrets = " ".join(f"{case.regret:.2f}" for case in evaluate(found[key]))
+            print(
+                f"{time.monotonic() - begun:5.0f} s  {source.title}, {name}: {regrets}",
+                file=sys.stderr,
+                flush=True,
+            )
+        truth.close()
+    chosen = [
+        record
+        for (title, name, quick), record in found.items()
+        if quick == args.quick and all(word in f"{title} {name}" for word in args.only.split())
+    ]
+    return 0 if report(chosen) else 1
 
 
 if __name__ == "__main__":
