@@ -16,15 +16,15 @@ mkdir -p $work/failures
 "$python" tests/fuzz/seeds.py $work/seeds
 for target in xtc kernels; do
     sources=$(find mdio/native/$target -name '*.cpp' ! -name module.cpp)
-    # shellcheck disable=SC2086 # names without spaces
     "$compiler" -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined \
         -fno-sanitize-recover=all -Imdio/native/$target \
         tests/fuzz/fuzz_$target.cpp $sources -pthread -o $work/fuzz_$target
-    mkdir -p $work/corpus/$target tests/fuzz/found/$target
+    mkdir -p $work/corpus/$target
+    found=$(find tests/fuzz/found -mindepth 1 -name $target)
     echo "fuzz_$target for $seconds s"
     $work/fuzz_$target -max_total_time="$seconds" -max_len=20000 -timeout=10 -rss_limit_mb=2048 \
         -verbosity=0 -print_final_stats=1 -artifact_prefix=$work/failures/$target- \
-        $work/corpus/$target $work/seeds/$target tests/fuzz/found/$target
+        $work/corpus/$target $work/seeds/$target $found
 done
 echo "chunks for $seconds s"
 "$python" tests/fuzz/fuzz_chunks.py "$seconds" $work/failures/chunk

@@ -94,6 +94,7 @@ size_t unshuffle_fours(const uint8_t*, size_t, uint8_t*) { return 0; }
 }  // namespace
 
 void shuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out) {
+    if (nbytes == 0) return;  // pointers may be null then
     const size_t n = nbytes / itemsize;
     const size_t done = itemsize == 4 && has_avx2() ? shuffle_fours(data, n, out) : 0;
     shuffle_from(done, data, n, itemsize, out);
@@ -101,6 +102,7 @@ void shuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out) 
 }
 
 void unshuffle(const uint8_t* data, size_t nbytes, size_t itemsize, uint8_t* out) {
+    if (nbytes == 0) return;  // pointers may be null then
     const size_t n = nbytes / itemsize;
     const size_t done = itemsize == 4 && has_avx2() ? unshuffle_fours(data, n, out) : 0;
     unshuffle_from(done, data, n, itemsize, out);
