@@ -121,7 +121,10 @@ def test_any_vectors(vectors):
     assert_same_bits(boxes_from_vectors(vectors), oracle_boxes(vectors))
 
 
-@given(arrays(np.float32, (3, 6), elements=st.floats(-10, 190, width=32)))
+NUMBERS = st.sampled_from([90, 90, 60, 120, 0, 180, np.inf, np.nan]) | st.floats(-10, 190, width=32)
+
+
+@given(arrays(np.float32, st.tuples(st.integers(0, 5), st.just(6)), elements=NUMBERS))
 def test_any_boxes(boxes):
     assert_same_bits(vectors_from_boxes(boxes), oracle_vectors(boxes))
 

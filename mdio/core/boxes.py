@@ -63,6 +63,34 @@ def _cosines(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(degrees == RIGHT_ANGLE, 0.0, np.cos(np.deg2rad(degrees)))
 
 
+def _skewed(cells: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the vectors of (F, 6) cells of which some angle is not a right one."""
+    lx, ly, lz, alpha, beta, gamma = cells.T
+    cos_alpha, cos_beta, cos_gamma = _cosines(alpha), _cosines(beta), _cosines(gamma)
+    sin_gamma = np.where(gamma == RIGHT_ANGLE, 1.0, np.sin(np.deg2rad(gamma)))
+    vectors = np.zeros((len(cells), 3, 3))
+    vectors[:, 0, 0] = lx
+    vectors[:, 1, 0] = ly * cos_gamma
+    vectors[:, 1, 1] = ly * sin_gamma
+    vectors[:, 2, 0] = lz * cos_beta
+    vectors[:, 2, 1] = lz * (cos_alpha - cos_beta * cos_gamma) / sin_gamma
+    # C's pow, which MDAnalysis squares with, may be a unit in the last place off the product. It
+    # has to be called, once a frame, only where float32 numbers hang on that.
+    squares = vectors[:, 2, :2] ** 2
+    most = _heights(lz, np.nextafter(squares, -np.inf))
+    least = _heights(lz, np.nextafter(squares, np.inf))
+    unsure = (most.astype(np.float32) != least.astype(np.float32)) | ~(least > 0)
+    exact = [x**2 for x in vectors[unsure, 2, :2].ravel().tolist()]
+    squares[unsure] = np.reshape(exact, (-1, 2))
+    vectors[:, 2, 2] = _heights(lz, squares)
+    return vectors
+
+
+def _heights(lz: NDArray[np.float64], squares: NDArray[np.float64]) -> NDArray[np.float64]:
+    heights: NDArray[np.float64] = np.sqrt(lz * lz - squares[:, 0] - squares[:, 1])
+    return heights
+
+
 def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
     """Return the vectors of unit cells: the first along x, the second in the xy plane.
 
@@ -85,24 +113,12 @@ def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
     cells = np.ascontiguousarray(boxes, np.float64)
     if cells.ndim != 2 or cells.shape[1] != 6:
         raise ValueError(f"boxes have shape {cells.shape}; it must be (frames, 6)")
-    lx, ly, lz, alpha, beta, gamma = cells.T
+    right = np.all(cells[:, 3:] == RIGHT_ANGLE, axis=1)
+    vectors = np.zeros((len(cells), 3, 3))
+    vectors[:, [0, 1, 2], [0, 1, 2]] = cells[:, :3]
     with np.errstate(all="ignore"):
-        cos_alpha, cos_beta, cos_gamma = _cosines(alpha), _cosines(beta), _cosines(gamma)
-        sin_gamma = np.where(gamma == RIGHT_ANGLE, 1.0, np.sin(np.deg2rad(gamma)))
-        vectors = np.zeros((len(cells), 3, 3))
-        vectors[:, 0, 0] = lx
-        vectors[:, 1, 0] = ly * cos_gamma
-        vectors[:, 1, 1] = ly * sin_gamma
-        vectors[:, 2, 0] = lz * cos_beta
-        vectors[:, 2, 1] = lz * (cos_alpha - cos_beta * cos_gamma) / sin_gamma
-        # C's pow, which MDAnalysis calls here, differs from a plain product in the last bit.
-        squares = [[x**2, y**2] for x, y in vectors[:, 2, :2].tolist()]
-        x_squared, y_squared = np.array(squares).reshape(-1, 2).T
-        vectors[:, 2, 2] = np.sqrt(lz * lz - x_squared - y_squared)
+        if not right.all():
+            vectors[~right] = _skewed(cells[~right])
         valid = np.all(cells > 0, axis=1) & np.all(cells[:, 3:] < 180, axis=1)
-        right = np.all(cells[:, 3:] == RIGHT_ANGLE, axis=1)
-        vectors[right] = 0
-        vectors[right, [[0], [1], [2]], [[0], [1], [2]]] = cells[right, :3].T
-        valid &= vectors[:, 2, 2] > 0
-        vectors[~valid] = 0
+        vectors[~(valid & (vectors[:, 2, 2] > 0))] = 0
         return vectors.astype(np.float32)
