@@ -46,6 +46,16 @@ def test_crc32c(nbytes, offset):
     assert kernels.crc32c(padded[5:], google_crc32c.value(data[:5])) == google_crc32c.value(data)
 
 
+@pytest.mark.parametrize("nbytes", [0, 1, 255, 256, 511, 512, 513, 767, 768, 5000, 70_001])
+@pytest.mark.parametrize("offset", [0, 1, 13])
+def test_crc32c_by_every_set_of_instructions(nbytes, offset):
+    native = pytest.importorskip("mdio._kernels")
+    data = np.random.default_rng(nbytes).integers(0, 256, offset + nbytes, np.uint8)
+    start = google_crc32c.value(data[:offset].tobytes())
+    expected = google_crc32c.value(data.tobytes())
+    assert set(native._crc32c_all_ways(data[offset:], start)) == {expected}
+
+
 def test_crc32c_check_value():
     assert kernels.crc32c(b"123456789") == 0xE3069283  # RFC 3720 and the CRC catalogues
     assert kernels.crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4

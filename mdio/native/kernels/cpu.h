@@ -30,13 +30,4 @@ inline bool has_avx2() {
 #endif
 }
 
-inline bool has_crc32() {
-#if MDIO_X86
-    static const bool found = __builtin_cpu_supports("sse4.2");
-    return found && !plain_only;
-#else
-    return false;
-#endif
-}
-
 }  // namespace mdio

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace mdio {
 
@@ -24,6 +25,8 @@ struct Output {
 };
 
 uint32_t crc32c(const void* data, size_t nbytes, uint32_t value);
+// By each set of instructions that this processor has: for tests.
+std::vector<uint32_t> crc32c_all_ways(const void* data, size_t nbytes, uint32_t value);
 
 // Axes are `axis_stride` bytes apart, frames `stride`; contiguous along the atoms.
 void planar_to_xyz(const Frames& planar, int64_t axis_stride, const Output& out,

@@ -221,3 +221,7 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("dihedrals", dihedrals);
     module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
 }
+    module.def("_crc32c_all_ways", [](const py::buffer& buffer, uint32_t value) {
+        const Bytes bytes(buffer);
+        return mdio::crc32c_all_ways(bytes.data(), bytes.size(), value);
+    });
