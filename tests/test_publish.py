@@ -223,20 +223,6 @@ def test_killed_between_the_two_renames(tmp_path: Path) -> None:
     assert (target / "manifest.json").read_text() == "old"
 
 
-def test_resume_goes_on_with_what_is_left(tmp_path: Path) -> None:
-    target = tmp_path / "a.segments"
-    stem = temporary_for(target).name.rsplit("-", 1)[0]
-    make_folder(tmp_path / f"{stem}-{dead_pid()}.tmp", "half")
-    with pytest.raises(KeyboardInterrupt), publish(target, resume=True) as temporary:
-        assert (temporary / "manifest.json").read_text() == "half"
-        (temporary / "more").write_text("three quarters")
-        raise KeyboardInterrupt
-    with publish(target, resume=True) as temporary:
-        assert (temporary / "more").read_text() == "three quarters"
-    assert (target / "more").exists()
-    assert entries(tmp_path) == ["a.segments"]
-
-
 def test_companions_come_with_the_target(tmp_path: Path) -> None:
     target, top, other = (tmp_path / name for name in ("a.zarr", "a.top.pdb", "a.csv"))
     with publish(target, companions=[top, other]) as temporary:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from mdio.core.errors import SourceError
 from mdio.core.kernels import crc32c
 
-__all__ = ["fingerprint", "same_source"]
+__all__ = ["fingerprint"]
 
 END_NBYTES = 64 * 1024
 """Bytes of the head and of the tail of a file that go into its fingerprint."""
@@ -56,16 +55,6 @@ def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
         "crc32c_head": crc32c(head),
         "crc32c_tail": crc32c(tail),
     }
-
-
-def same_source(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Return whether two fingerprints are of the same contents.
-
-    Size and checksums decide; path and modification time do not, so that a file that was moved or
-    copied is still the same source.
-    """
-    keys = ("nbytes", "crc32c_head", "crc32c_tail")
-    return all(key in a and key in b and a[key] == b[key] for key in keys)
 
 
 def _identifying_file(where: Path) -> Path:

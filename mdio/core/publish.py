@@ -46,22 +46,19 @@ def temporary_for(target: Path, ending: str = "tmp") -> Path:
     return target.parent / f".{target.name}.mdio-{_host()}-{os.getpid()}.{ending}"
 
 
-def leftovers(target: Path, ending: str = "tmp", *, any_host: bool = False) -> list[Path]:
+def leftovers(target: Path, ending: str = "tmp") -> list[Path]:
     """Return temporaries of `target` whose processes are gone, the latest last.
 
     Whether a process of another host still lives cannot be seen from here: its temporaries are
-    left out, unless `any_host`.
+    left out.
     """
     pattern = re.compile(
-        rf"\.{re.escape(target.name)}\.mdio-(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)\.{ending}"
+        rf"\.{re.escape(target.name)}\.mdio-{re.escape(_host())}-(?P<pid>\d+)\.{ending}"
     )
     found: list[tuple[int, Path]] = []
     for path in target.parent.iterdir():
         match = pattern.fullmatch(path.name)
-        if match is None:
-            continue
-        here = match["host"] == _host()
-        if (here and not _lives(int(match["pid"]))) or (not here and any_host):
+        if match is not None and not _lives(int(match["pid"])):
             found.append((path.lstat().st_mtime_ns, path))
     return [path for _, path in sorted(found)]
 
@@ -165,21 +162,15 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
             )
 
 
-def _tidy(target: Path, temporary: Path, resume: bool) -> None:
+def _tidy(target: Path) -> None:
     """Put right what killed processes left: a replaced output comes back, the rest goes."""
     for old in leftovers(target, "old"):
         if os.path.lexists(target):
             _remove(old)
         else:
             old.rename(target)
-    found = leftovers(target, any_host=resume)
-    if resume and found:
-        last = found.pop()
-        if last != temporary:
-            last.rename(temporary)
     for path in leftovers(target):
-        if not (resume and path == temporary):
-            _remove(path)
+        _remove(path)
 
 
 def _put_in_place(temporary: Path, target: Path, force: bool) -> None:
@@ -231,7 +222,6 @@ def publish(
     force: bool = False,
     sources: Sequence[str | os.PathLike[str]] = (),
     companions: Sequence[str | os.PathLike[str]] = (),
-    resume: bool = False,
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends well.
 
@@ -246,15 +236,12 @@ def publish(
     companions
         Further files that belong to the output (``NAME.top.pdb``); the block may write each at
         ``temporary_for(companion)``, and those that it wrote are renamed just before the target.
-    resume
-        Go on with what an unfinished process left (of any host: say so only when it is gone), and
-        leave the temporary for a later attempt if the block fails.
 
     Yields
     ------
     Path
-        ``.NAME.mdio-HOST-PID.tmp`` beside the target. It does not exist, unless resumed. It may be
-        made as a file or a folder.
+        ``.NAME.mdio-HOST-PID.tmp`` beside the target. It does not exist, and may be made as a
+        file or a folder.
 
     Raises
     ------
@@ -269,7 +256,7 @@ def publish(
     temporary = temporary_for(goal)
     try:
         for path in (goal, *beside):
-            _tidy(path, temporary_for(path), resume)
+            _tidy(path)
         with _terminating():
             try:
                 yield temporary
@@ -280,9 +267,8 @@ def publish(
                     _put_in_place(temporary_for(path), path, force)
                 _flush(goal.parent)
             except BaseException:
-                if not resume:  # (a forked child has names of its own, and harms nothing here)
-                    for path in (goal, *beside):
-                        _remove(temporary_for(path))
+                for path in (goal, *beside):  # (those of a forked child have other names)
+                    _remove(temporary_for(path))
                 raise
     except OSError as error:
         writing = error.errno in FULL or str(error.filename or "").startswith(str(temporary))
