@@ -45,7 +45,7 @@ class PieceWorker:
             start=start,
             stop=stop,
             crcs={item.key: item.crcs for item in items},
-            nbytes=sum(memoryview(item.data).nbytes for item in items),
+            nbytes=sum(item.nbytes for item in items),
             box=block.box.copy(),
             time=block.time.copy(),
             step=block.step.copy(),

@@ -20,7 +20,7 @@ from mdio.core.errors import PlanError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 
-__all__ = ["CONTAINERS", "Bytes", "Encoder", "encoder_of", "native_plan"]
+__all__ = ["CONTAINERS", "Bytes", "Encoder", "Room", "encoder_of", "native_plan"]
 
 Bytes = NDArray[np.uint8]
 
@@ -71,8 +71,15 @@ class Encoder(ABC):
         return b""
 
     @abstractmethod
-    def frames(self, block: FrameBlock) -> Bytes:
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         """Return the bytes of all frames of `block`, one after another, as (N,) uint8.
+
+        Parameters
+        ----------
+        block
+            What is to be written.
+        out : (N,) uint8, optional
+            Where frames have one size: filled and returned, whatever it held before.
 
         Raises
         ------
@@ -83,6 +90,28 @@ class Encoder(ABC):
     def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
         """Return in a sentence what of these times the format could not keep, if anything."""
         return None
+
+
+class Room:
+    """Memory for encoded frames that is kept from piece to piece, and left behind by pickling.
+
+    Fresh memory for every piece would be cleared by the system first, a page at a time.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def encode(self, encoder: Encoder, block: FrameBlock) -> Bytes:
+        """Return ``encoder.frames(block)``, where frames have one size until the next call."""
+        if encoder.frame_nbytes is None:
+            return encoder.frames(block)
+        nbytes = block.n_frames * encoder.frame_nbytes
+        if self._bytes.nbytes < nbytes:
+            self._bytes = np.empty(nbytes, np.uint8)
+        return encoder.frames(block, self._bytes[:nbytes])
+
+    def __reduce__(self) -> tuple[type[Room], tuple[()]]:
+        return Room, ()
 
 
 def encoder_of(container: str, plan: LayoutPlan) -> Encoder:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.frames import FrameBlock
+from mdio.core.kernel_planes import xyz_to_planar
 from mdio.core.units import AKMA_TO_PS
 from mdio.layouts.encode import Bytes, Encoder
 
@@ -60,18 +61,18 @@ class DCDEncoder(Encoder):
         title = struct.pack(f"<i{TITLE_NBYTES}si", 1, TITLE, 4 + TITLE_NBYTES)
         return first + title + struct.pack("<3i", 4, self.n_atoms, 4)
 
-    def frames(self, block: FrameBlock) -> Bytes:
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         """Return the records of all frames; see the base class."""
         n_frames, n_atoms = block.n_frames, self.n_atoms
-        words = np.empty((n_frames, self.frame_nbytes // 4), "<i4")
+        if out is None:
+            out = np.empty(n_frames * self.frame_nbytes, np.uint8)
+        words = out.view("<i4").reshape(n_frames, -1)
         words[:, [0, 13]] = 48
         words[:, 1:13] = _cells(block.box).view("<i4")
-        plane = 14
-        for axis in range(3):
-            words[:, [plane, plane + n_atoms + 1]] = 4 * n_atoms
-            words[:, plane + 1 : plane + n_atoms + 1].view("<f4")[:] = block.positions[:, :, axis]
-            plane += n_atoms + 2
-        return words.reshape(-1).view(np.uint8)
+        planes = words[:, 14:].reshape(n_frames, 3, n_atoms + 2)
+        planes[:, :, [0, -1]] = 4 * n_atoms
+        xyz_to_planar(block.positions, planes[:, :, 1:-1].view("<f4"))
+        return out
 
     def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
         """Return a sentence if these times are not equally spaced."""

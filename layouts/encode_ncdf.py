@@ -79,24 +79,24 @@ class NCDFEncoder(Encoder):
         """Return the header of a file with these frames; see the base class."""
         return self._header(len(time))
 
-    def frames(self, block: FrameBlock) -> Bytes:
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         """Return the records of all frames; see the base class."""
-        out = np.empty(block.n_frames, self._dtype)
-        out["coordinates"] = block.positions
-        out["time"] = block.time
+        rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
+        rows["coordinates"] = block.positions
+        rows["time"] = block.time
         if self.has_box:
-            out["cell_lengths"] = block.box[:, :3]
-            out["cell_angles"] = block.box[:, 3:]
+            rows["cell_lengths"] = block.box[:, :3]
+            rows["cell_angles"] = block.box[:, 3:]
         elif block.box.any():
             raise OutputError(
                 "ncdf files have unit cells in all frames or in none, but the first frame has none "
                 "and a later one has; write trr, h5md or zarr"
             )
         if "velocities" in self.fields:
-            out["velocities"] = block.velocities
+            rows["velocities"] = block.velocities
         if "forces" in self.fields and block.forces is not None:
-            np.multiply(block.forces, np.float32(KCAL), out=out["forces"])
-        return out.view(np.uint8)
+            np.multiply(block.forces, np.float32(KCAL), out=rows["forces"])
+        return rows.view(np.uint8)
 
     def _header(self, n_frames: int) -> bytes:
         sizes = (0, self.n_atoms, 3, 3, 3, 5)

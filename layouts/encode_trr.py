@@ -51,7 +51,7 @@ class TRREncoder(Encoder):
             ]
         )
 
-    def frames(self, block: FrameBlock) -> Bytes:
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         """Return the bytes of all frames; see the base class."""
         limits = np.iinfo(np.int32)
         if block.step.min() < limits.min or block.step.max() > limits.max:
@@ -59,18 +59,21 @@ class TRREncoder(Encoder):
                 f"trr holds steps up to {limits.max}, but step {block.step.max()} was to be "
                 "written; write h5md or zarr"
             )
-        out = np.zeros(block.n_frames, self._dtype)
-        out["head"] = (MAGIC, len(VERSION) + 1, len(VERSION))
-        out["version"] = VERSION
-        out["sizes"][:, 2] = 36
+        rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
+        rows["head"] = (MAGIC, len(VERSION) + 1, len(VERSION))
+        rows["version"] = VERSION
+        rows["sizes"] = 0
+        rows["sizes"][:, 2] = 36
         for number, name in enumerate(FIELDS):
-            out["sizes"][:, 7 + number] = 12 * self.n_atoms if name in self.fields else 0
-        out["n_atoms"] = self.n_atoms
-        out["step"] = block.step
-        out["time"] = block.time
+            rows["sizes"][:, 7 + number] = 12 * self.n_atoms if name in self.fields else 0
+        rows["n_atoms"] = self.n_atoms
+        rows["nre"] = 0
+        rows["lambda"] = 0
+        rows["step"] = block.step
+        rows["time"] = block.time
         box = block.box.copy()
         box[:, :3] *= np.float32(FACTORS["positions"])
-        out["box"] = vectors_from_boxes(box)
+        rows["box"] = vectors_from_boxes(box)
         for name in self.fields:
-            np.multiply(getattr(block, name), np.float32(FACTORS[name]), out=out[name])
-        return out.view(np.uint8)
+            np.multiply(getattr(block, name), np.float32(FACTORS[name]), out=rows[name])
+        return rows.view(np.uint8)

@@ -25,7 +25,7 @@ class XTCEncoder(Encoder):
         """Frames are compressed, each to its own size."""
         return
 
-    def frames(self, block: FrameBlock) -> Bytes:
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:  # noqa: ARG002
         """Return the bytes of all frames; see the base class."""
         box = block.box.copy()
         box[:, :3] *= np.float32(0.1)

@@ -22,7 +22,7 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.publish import output_errors
 from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
-from mdio.layouts.encode import encoder_of, native_plan
+from mdio.layouts.encode import Room, encoder_of, native_plan
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 
 __all__ = ["DCDFileWriter", "NCDFFileWriter", "TRRFileWriter", "XTCFileWriter"]
@@ -45,6 +45,7 @@ class _FileWriter(LayoutWriter):
         super().__init__(path, plan, meta)
         self.notes: list[str] = []
         self._encoder = encoder_of(self.container, plan)
+        self._room = Room()
         self._clocks: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._handle_file: IO[bytes] | None = None
 
@@ -69,7 +70,7 @@ class _FileWriter(LayoutWriter):
 
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
         """Return the bytes of the piece; its key is its first frame."""
-        data = self._encoder.frames(block)
+        data = self._room.encode(self._encoder, block)
         return [Stored(str(start), data, [crc32c(data)])]
 
     def store(self, item: Stored) -> None:
@@ -77,7 +78,7 @@ class _FileWriter(LayoutWriter):
         assert self._encoder.frame_nbytes is not None
         offset = self._encoder.header_nbytes + int(item.key) * self._encoder.frame_nbytes
         with output_errors(self.path):
-            write_all(self._fd, np.frombuffer(item.data, np.uint8).data, offset)
+            write_all(self._fd, item.parts[0], offset)
 
     def commit(self, receipt: Receipt) -> None:
         """Keep the times and steps, which headers need."""
@@ -157,7 +158,7 @@ class XTCFileWriter(_FileWriter):
 
     def store(self, item: Stored) -> None:
         """Append a piece, or keep it until those before it have come."""
-        self._waiting[int(item.key)] = np.frombuffer(item.data, np.uint8).data
+        self._waiting[int(item.key)] = item.parts[0]
         with output_errors(self.path):
             while self._turns and self._append(self._turns[0]):
                 self._turns.popleft()

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.kernel_checks import buffer
+
 __all__ = ["OutputMeta", "Receipt", "Stored"]
 
 AtomIndices = NDArray[np.int64]
@@ -42,10 +44,22 @@ class Stored:
 
     key: str
     """Where; each writer makes and understands its own keys."""
-    data: bytes | bytearray | memoryview | NDArray[Any]
-    """The bytes as they lie on disk (any C-contiguous buffer)."""
+    data: bytes | bytearray | memoryview | NDArray[Any] | list[NDArray[np.uint8]]
+    """The bytes as they lie on disk: any C-contiguous buffer, or several that follow each other
+    (where every worker stores for itself: nothing then needs to be in one piece)."""
     crcs: Sequence[int]
     """crc32c of the decoded little-endian bytes of each chunk in it, in order of chunk."""
+
+    @property
+    def parts(self) -> list[memoryview]:
+        """The bytes in their order, flat; one part where they are in one piece."""
+        parts = self.data if isinstance(self.data, list) else [self.data]
+        return [buffer(part) for part in parts]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+        return sum(part.nbytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

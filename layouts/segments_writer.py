@@ -18,7 +18,7 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.publish import output_errors
 from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
-from mdio.layouts.encode import CONTAINERS, encoder_of, native_plan
+from mdio.layouts.encode import CONTAINERS, Room, encoder_of, native_plan
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_class
@@ -120,6 +120,7 @@ class SegmentsWriter(LayoutWriter):
         self.container = plan.container
         self.notes: list[str] = list(plan.notes)
         self._encoder = encoder_of(plan.container, plan)
+        self._room = Room()
         self._firsts = np.cumsum((0, *plan.segment_frames)).tolist()
         self._receipts: dict[int, dict[int, Receipt]] = {}
         self._done: dict[int, Segment] = {}
@@ -147,7 +148,7 @@ class SegmentsWriter(LayoutWriter):
 
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
         """Return the bytes of the piece; its key is its first frame."""
-        data = self._encoder.frames(block)
+        data = self._room.encode(self._encoder, block)
         return [Stored(str(start), data, [crc32c(data)])]
 
     def store(self, item: Stored) -> None:
@@ -162,7 +163,7 @@ class SegmentsWriter(LayoutWriter):
             path = self._part(number, start)
             path.touch()
         with output_errors(path), path.open("r+b", buffering=0) as file:
-            write_all(file.fileno(), np.frombuffer(item.data, np.uint8).data, offset)
+            write_all(file.fileno(), item.parts[0], offset)
 
     def commit(self, receipt: Receipt) -> None:
         """Take note of a piece; the last of a segment completes it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,22 @@ from mdio.layouts.zarr_tree import SERIES, SeriesName, series_arrays, series_met
 __all__ = ["SeriesArray", "SeriesWriter", "write_file", "write_numbers"]
 
 Numbers = NDArray[Any]
+MAX_PARTS = 512
+"""Pieces of memory that one call writes; the system allows 1024."""
 
 
 def write_file(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a file of ours; raises OutputError."""
+    """Write a file of ours, its parts one after the other; raises OutputError."""
     try:
-        with path.open("wb") as file:
-            for part in parts:
-                file.write(part)
+        with path.open("wb", buffering=0) as file:
+            for first in range(0, len(parts), MAX_PARTS):
+                left = [memoryview(part) for part in parts[first : first + MAX_PARTS]]
+                while left:
+                    done = os.writev(file.fileno(), left)
+                    while left and done >= left[0].nbytes:
+                        done -= left.pop(0).nbytes
+                    if left:  # the system writes at most 2 GiB at a time
+                        left[0] = left[0][done:]
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror})") from error
 

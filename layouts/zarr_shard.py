@@ -33,7 +33,7 @@ def packed_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
     return sum(sizes) + CRC_NBYTES * len(sizes) + 16 * n_chunks + CRC_NBYTES
 
 
-def pack_shard(chunks: Sequence[Bytes], n_chunks: int) -> tuple[Bytes, list[int]]:
+def pack_shard(chunks: Sequence[Bytes], n_chunks: int) -> tuple[list[Bytes], list[int]]:
     """Return the bytes of a shard, and the crc32c of each of its chunks.
 
     Parameters
@@ -42,22 +42,24 @@ def pack_shard(chunks: Sequence[Bytes], n_chunks: int) -> tuple[Bytes, list[int]
         The bytes of the first chunks of the shard, encoded, in C order.
     n_chunks
         How many the shard has room for; those that are not given are missing.
+
+    Returns
+    -------
+    parts
+        What follows one another in the file, `chunks` themselves among them: nothing is copied.
+    crcs
+        As they are in `parts`.
     """
-    sizes = [chunk.nbytes for chunk in chunks]
-    shard = np.empty(packed_nbytes(sizes, n_chunks), np.uint8)
     index = np.full((n_chunks, 2), MISSING, "<u8")
-    crcs = []
+    crcs = [kernels.crc32c(chunk) for chunk in chunks]
+    parts = []
     at = 0
-    for number, (chunk, nbytes) in enumerate(zip(chunks, sizes, strict=True)):
-        stop = at + nbytes
-        shard[at:stop] = chunk
-        crcs.append(kernels.crc32c(shard[at:stop]))
-        shard[stop : stop + CRC_NBYTES] = _crc_bytes(crcs[-1])
-        index[number] = at, nbytes + CRC_NBYTES
-        at = stop + CRC_NBYTES
-    shard[at:-CRC_NBYTES] = index.reshape(-1).view(np.uint8)
-    shard[-CRC_NBYTES:] = _crc_bytes(kernels.crc32c(shard[at:-CRC_NBYTES]))
-    return shard, crcs
+    for number, (chunk, crc) in enumerate(zip(chunks, crcs, strict=True)):
+        index[number] = at, chunk.nbytes + CRC_NBYTES
+        parts += [chunk, _crc_bytes(crc)]
+        at += chunk.nbytes + CRC_NBYTES
+    table = index.reshape(-1).view(np.uint8)
+    return [*parts, table, _crc_bytes(kernels.crc32c(table))], crcs
 
 
 def _crc_bytes(crc: int) -> Bytes:

@@ -76,7 +76,7 @@ def write_segments(
         for item in items:
             worker.store(item)
         crcs = {item.key: item.crcs for item in items}
-        nbytes = sum(memoryview(item.data).nbytes for item in items)
+        nbytes = sum(item.nbytes for item in items)
         writer.commit(Receipt(start, stop, crcs, nbytes, rows.box, rows.time, rows.step))
     writer.finish()
     return writer

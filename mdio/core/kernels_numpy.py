@@ -68,6 +68,11 @@ def planar_to_xyz(planar: Float32s, out: Float32s, atoms: Int64s | None, swap: b
     out[...] = (rows.byteswap() if swap else rows).transpose(0, 2, 1)
 
 
+def xyz_to_planar(src: Float32s, planar: Float32s) -> None:
+    """Fill `planar` (F, 3, A) from `src` (F, A, 3)."""
+    planar[...] = src.transpose(0, 2, 1)
+
+
 def copy_atoms(
     src: Float32s, out: Float32s, atoms: Int64s | None, swap: bool, scale: float
 ) -> None:

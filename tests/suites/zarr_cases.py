@@ -115,7 +115,7 @@ def store_piece(writer: LayoutWriter, block: FrameBlock, piece: tuple[int, int])
         start=start,
         stop=stop,
         crcs={item.key: item.crcs for item in items},
-        nbytes=sum(memoryview(item.data).nbytes for item in items),
+        nbytes=sum(item.nbytes for item in items),
         box=part.box.copy(),
         time=part.time.copy(),
         step=part.step.copy(),

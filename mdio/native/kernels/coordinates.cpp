@@ -79,6 +79,17 @@ void interleave_plain(const char* x, int64_t axis_stride, char* to, int64_t n,
     interleave_from<SWAP>(0, x, axis_stride, to, n, atoms);
 }
 
+MDIO_INLINE void split_from(int64_t start, const char* from, int64_t n, char* to,
+                            int64_t axis_stride) {
+    for (int64_t i = start; i < n; ++i)
+        for (int64_t axis = 0; axis < 3; ++axis)
+            std::memcpy(to + 4 * i + axis * axis_stride, from + ATOM * i + 4 * axis, 4);
+}
+
+void split_plain(const char* from, int64_t n, char* to, int64_t axis_stride) {
+    split_from(0, from, n, to, axis_stride);
+}
+
 #if MDIO_X86
 
 template <bool SWAP>
@@ -114,6 +125,27 @@ void interleave_avx2(const char* data, int64_t axis_stride, char* to, int64_t n,
     interleave_from<SWAP>(i, data, axis_stride, to, n, atoms);
 }
 
+// Four atoms, three vectors of them, as four of each axis.
+MDIO_TARGET("avx2,fma")
+void split_avx2(const char* from, int64_t n, char* to, int64_t axis_stride) {
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const float* four = reinterpret_cast<const float*>(from + ATOM * i);
+        const __m128 a = _mm_loadu_ps(four);      // x0 y0 z0 x1
+        const __m128 b = _mm_loadu_ps(four + 4);  // y1 z1 x2 y2
+        const __m128 c = _mm_loadu_ps(four + 8);  // z2 x3 y3 z3
+        const __m128 x2y2x3y3 = _mm_shuffle_ps(b, c, _MM_SHUFFLE(2, 1, 3, 2));
+        const __m128 y0z0y1z1 = _mm_shuffle_ps(a, b, _MM_SHUFFLE(1, 0, 2, 1));
+        float* x = reinterpret_cast<float*>(to + 4 * i);
+        float* y = reinterpret_cast<float*>(to + 4 * i + axis_stride);
+        float* z = reinterpret_cast<float*>(to + 4 * i + 2 * axis_stride);
+        _mm_storeu_ps(x, _mm_shuffle_ps(a, x2y2x3y3, _MM_SHUFFLE(2, 0, 3, 0)));
+        _mm_storeu_ps(y, _mm_shuffle_ps(y0z0y1z1, x2y2x3y3, _MM_SHUFFLE(3, 1, 2, 0)));
+        _mm_storeu_ps(z, _mm_shuffle_ps(y0z0y1z1, c, _MM_SHUFFLE(3, 0, 3, 1)));
+    }
+    split_from(i, from, n, to, axis_stride);
+}
+
 MDIO_TARGET("avx2,fma")
 void copy_any_avx2(const Frames& src, const Output& out, const int64_t* atoms, bool swap,
                    float scale) {
@@ -124,6 +156,7 @@ void copy_any_avx2(const Frames& src, const Output& out, const int64_t* atoms, b
 
 template <bool SWAP>
 void interleave_avx2(const char*, int64_t, char*, int64_t, const int64_t*) {}
+void split_avx2(const char*, int64_t, char*, int64_t) {}
 void copy_any_avx2(const Frames&, const Output&, const int64_t*, bool, float) {}
 
 #endif
@@ -137,6 +170,12 @@ void planar_to_xyz(const Frames& planar, int64_t axis_stride, const Output& out,
     for (int64_t f = 0; f < planar.n_frames; ++f)
         interleave(planar.data + f * planar.stride, axis_stride, out.data + f * out.stride,
                    out.n_atoms, atoms);
+}
+
+void xyz_to_planar(const Frames& src, const Output& out, int64_t axis_stride) {
+    const auto split = has_avx2() ? split_avx2 : split_plain;
+    for (int64_t f = 0; f < src.n_frames; ++f)
+        split(src.data + f * src.stride, src.n_atoms, out.data + f * out.stride, axis_stride);
 }
 
 void copy_atoms(const Frames& src, const Output& out, const int64_t* atoms, bool swap,

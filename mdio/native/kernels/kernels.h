@@ -31,6 +31,8 @@ std::vector<uint32_t> crc32c_all_ways(const void* data, size_t nbytes, uint32_t 
 // Axes are `axis_stride` bytes apart, frames `stride`; contiguous along the atoms.
 void planar_to_xyz(const Frames& planar, int64_t axis_stride, const Output& out,
                    const int64_t* atoms, bool swap);
+// The way back, of all atoms: planes `axis_stride` bytes apart, frames `out.stride`.
+void xyz_to_planar(const Frames& src, const Output& out, int64_t axis_stride);
 void copy_atoms(const Frames& src, const Output& out, const int64_t* atoms, bool swap,
                 float scale);
 

@@ -65,6 +65,15 @@ void planar_to_xyz(const Array& planar, Array out, const Atoms& atoms, bool swap
     mdio::planar_to_xyz(from, axis_stride, to, picked, swap);
 }
 
+void xyz_to_planar(const Array& src, Array planar) {
+    const mdio::Frames from = frames(src);
+    const mdio::Output to = {static_cast<char*>(planar.mutable_data()), planar.shape(2),
+                             planar.strides(0)};
+    const int64_t axis_stride = planar.strides(1);
+    py::gil_scoped_release unlocked;
+    mdio::xyz_to_planar(from, to, axis_stride);
+}
+
 void copy_atoms(const Array& src, Array out, const Atoms& atoms, bool swap, double scale) {
     const mdio::Frames from = frames(src);
     const mdio::Output to = output(out);
@@ -204,6 +213,7 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("crc32c", crc32c);
     module.def("crc32c_many", crc32c_many);
     module.def("planar_to_xyz", planar_to_xyz);
+    module.def("xyz_to_planar", xyz_to_planar);
     module.def("copy_atoms", copy_atoms);
     module.def("quantise_deltas", quantised<double, mdio::quantise_deltas>);
     module.def("quantise_xtc", quantised<float, mdio::quantise_xtc>);
@@ -219,9 +229,9 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("unshuffle", unshuffle);
     module.def("rmsd", rmsd);
     module.def("dihedrals", dihedrals);
-    module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
-}
     module.def("_crc32c_all_ways", [](const py::buffer& buffer, uint32_t value) {
         const Bytes bytes(buffer);
         return mdio::crc32c_all_ways(bytes.data(), bytes.size(), value);
     });
+    module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
+}
