@@ -1,12 +1,10 @@
 """MDAnalysis' analyses on our executors, against its multiprocessing backend on the same parts."""
 
-import MDAnalysis as mda
 import numpy as np
 import pytest
-from MDAnalysis.analysis import align, contacts, gnm, rdf, rms
+from MDAnalysis.analysis import align, gnm, rdf, rms
 from MDAnalysis.analysis.base import AnalysisFromFunction
-from MDAnalysis.analysis.dihedrals import Ramachandran
-from MDAnalysisTests.datafiles import DCD, PSF
+from suites.small_adk import small_adk
 
 from mdio.analysis.backends import DaskBackend, ExecutorBackend
 from mdio.core.errors import BlockError
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # MDAnalysis' and dask's own
 
 @pytest.fixture(scope="module")
 def universe():
-    return mda.Universe(PSF, DCD)
+    return small_adk()
 
 
 def centre(atoms):
@@ -33,14 +31,8 @@ def fails_late(atoms):
 def analysis(name, u):
     if name == "rmsd":
         return rms.RMSD(u.select_atoms("protein and name CA"))
-    if name == "ramachandran":
-        return Ramachandran(u.select_atoms("resid 10:60"))
     if name == "function":
         return AnalysisFromFunction(centre, u.trajectory, u.select_atoms("name CA"))
-    if name == "contacts":
-        select = ("resname ASP and name OD1", "name NZ")
-        reference = tuple(map(u.select_atoms, select))
-        return contacts.Contacts(u, select=select, refgroup=reference, radius=6.0)
     if name == "gnm":  # adds to what it has of the part before
         return gnm.GNMAnalysis(u, select="name CA and resid 1:40")
     assert name == "rdf"  # a sum over frames
@@ -48,7 +40,7 @@ def analysis(name, u):
     return rdf.InterRDF(*pair, nbins=10, norm="none")
 
 
-NAMES = ["rmsd", "ramachandran", "function", "contacts", "gnm", "rdf"]
+NAMES = ["rmsd", "function", "gnm", "rdf"]
 FRAMES = {"stop": 40, "step": 3, "n_parts": 5}
 
 

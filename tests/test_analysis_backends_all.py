@@ -1,10 +1,12 @@
 """Every analysis that MDAnalysis can split, on our backend and on its own multiprocessing one.
 
 The parts are the same, so results must be too, to the last bit. In this process and in order,
-which is where a part that is not a copy of its own would show.
+which is where a part that is not a copy of its own would show. Systems are small: most of the time
+goes into sending them to and fro.
 """
 
 import warnings
+from functools import cache
 
 import MDAnalysis as mda
 import numpy as np
@@ -27,15 +29,12 @@ from MDAnalysis.analysis import (
 )
 from MDAnalysis.analysis.base import AnalysisBase, AnalysisFromFunction
 from MDAnalysisTests import datafiles as files
+from suites.small_adk import small_adk as adk
 
 from mdio.analysis.backends import ExecutorBackend
 from mdio.parallel.executors import Serial
 
 pytestmark = pytest.mark.filterwarnings("default")  # MDAnalysis' own
-
-
-def adk():
-    return mda.Universe(files.PSF, files.DCD)
 
 
 def water():
@@ -64,16 +63,32 @@ def polymers():
     return u, polymer.PersistenceLength([f.atoms[:100] for f in u.atoms.fragments[:2]])
 
 
+def moving(atoms, n_frames):
+    """Return a Universe of these atoms alone, with frames in memory that differ."""
+    u = mda.Merge(atoms)
+    shifts = np.linspace(0, 1, n_frames)[:, None, None] * np.sin(np.arange(len(atoms)))[:, None]
+    return u.load_new((atoms.positions + shifts).astype(np.float32))
+
+
+@cache
+def two_bases():
+    u = mda.Universe(files.RNA_PSF, files.RNA_PDB)
+    u.residues.resnames = [name[0] for name in u.residues.resnames]
+    residues = u.select_atoms("segid RNAA").residues
+    return sum(next(r for r in residues if r.resname == name).atoms for name in "GC")
+
+
 def pairs(which):
     def make():
-        u = mda.Universe(files.RNA_PSF, [files.RNA_PDB] * 6, format="PDB")
-        u.residues.resnames = [name[0] for name in u.residues.resnames]
-        residues = u.select_atoms("segid RNAA").residues
-        first = next(residue for residue in residues if residue.resname == "G")
-        second = next(residue for residue in residues if residue.resname == "C")
-        return u, which(mda.ResidueGroup([first]), mda.ResidueGroup([second]))
+        u = moving(two_bases(), 6)
+        return u, which(u.residues[:1], u.residues[1:])
 
     return make
+
+
+@cache
+def protein():
+    return mda.Universe(files.TPR, files.XTC).select_atoms("protein")
 
 
 def hydrogen_bonds():
@@ -97,13 +112,11 @@ ANALYSES = {
     "Ramachandran": made_of(adk, lambda u: dihedrals.Ramachandran(u.select_atoms("resid 9:40"))),
     "Janin": made_of(adk, lambda u: dihedrals.Janin(u.select_atoms("resid 9:30"))),
     "AtomicDistances": made_of(
-        adk, lambda u: atomicdistances.AtomicDistances(u.atoms[:50], u.atoms[900:950])
+        adk, lambda u: atomicdistances.AtomicDistances(u.atoms[:50], u.atoms[800:850])
     ),
     "BAT": made_of(adk, lambda u: bat.BAT(u.select_atoms("resid 1:5"))),
     "Contacts": made_of(adk, contacts_of),
-    "DSSP": made_of(
-        lambda: mda.Universe(files.TPR, files.XTC), lambda u: dssp.DSSP(u.select_atoms("protein"))
-    ),
+    "DSSP": made_of(lambda: moving(protein(), 6), lambda u: dssp.DSSP(u.select_atoms("protein"))),
     "DensityAnalysis": made_of(
         adk, lambda u: density.DensityAnalysis(u.select_atoms("name CA"), delta=4.0, padding=6.0)
     ),
