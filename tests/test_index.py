@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from suites.permissions import folder_of_ordinary_user
 
 from mdio.core.errors import SourceError
 from mdio.core.index import FrameIndex, index_paths, load_index
@@ -30,13 +31,16 @@ class Scanner:
         return FrameIndex(np.arange(0, nbytes, FRAME), nbytes, 7)
 
 
-@pytest.fixture
-def file(tmp_path):
-    folder = tmp_path / "data"
+def make_file(folder: Path) -> Path:
     folder.mkdir()
     path = folder / "a.bin"
     path.write_bytes(np.random.default_rng(0).bytes(300 * FRAME))
     return path
+
+
+@pytest.fixture
+def file(tmp_path):
+    return make_file(tmp_path / "data")
 
 
 @pytest.fixture(autouse=True)
@@ -148,15 +152,16 @@ def test_links_share_an_index_in_the_cache(file, tmp_path, cache_folder):
     assert scan.calls == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
-def test_a_read_only_folder(file, cache_folder):
-    file.parent.chmod(0o500)
+def test_a_read_only_folder(monkeypatch):
     scan = Scanner()
-    try:
+    with folder_of_ordinary_user() as folder:
+        monkeypatch.setenv("MDIO_CACHE_DIR", str(folder / "cache"))
+        file = make_file(folder / "data")
+        file.parent.chmod(0o500)
         for _ in range(2):
             assert_index(load_index(file, scan), file)
-    finally:
-        file.parent.chmod(0o700)
+        assert len(list((folder / "cache").iterdir())) == 1
+        assert list(file.parent.iterdir()) == [file]
     assert scan.calls == 1
 
 

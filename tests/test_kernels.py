@@ -235,10 +235,9 @@ def test_pure_python_is_a_switch(value):
     assert done.stdout.split() == [str(native), "True", "False"]
 
 
-def test_gil_is_released(side):
+@pytest.mark.parametrize("side", [side for side in SIDES if side != "numpy"], indirect=True)
+def test_gil_is_released():
     """Another thread gets on while a kernel runs; with the GIL held it would not get one turn."""
-    if side != "native":
-        pytest.skip("only native kernels let go of it")
     frame = random_positions(1, 200)
     frames = np.broadcast_to(frame, (300_000, 200, 3))  # no memory, yet much work
     ticks, done = [], threading.Event()

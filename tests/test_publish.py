@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from suites.permissions import folder_of_ordinary_user
 
 from mdio.core.errors import OutputError
 from mdio.core.publish import leftovers, publish, temporary_for
@@ -135,14 +136,14 @@ def test_missing_folder(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_read_only_folder(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(OutputError, match="not writable"), publish(tmp_path / "a.xtc"):
+def test_read_only_folder() -> None:
+    with folder_of_ordinary_user() as folder:
+        folder.chmod(0o500)
+        with pytest.raises(OutputError, match="not writable"), publish(folder / "a.xtc"):
             pass
-    finally:
-        tmp_path.chmod(0o700)
+        folder.chmod(0o700)
+        with publish(folder / "a.xtc") as temporary:
+            temporary.write_text("new")
 
 
 def test_unwritable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
