@@ -13,6 +13,7 @@ from MDAnalysis.analysis import gnm, rms
 from MDAnalysis.analysis.base import AnalysisFromFunction
 from MDAnalysis.analysis.dihedrals import Ramachandran
 from MDAnalysisTests.datafiles import DCD, PSF
+from suites.small_adk import small_adk
 from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi
 
 import mdio
@@ -48,9 +49,10 @@ def run_checks(n_ranks, script, *arguments):
 
 
 @needs_mpi
-@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 7])
-def test_driver(folder, n_ranks):
-    run_checks(n_ranks, "check_analysis.py", PSF, folder)
+@pytest.mark.parametrize(("n_ranks", "n_others"), [(4, 3), (2, 0), (7, 0)])
+def test_driver(folder, n_ranks, n_others):
+    """Of 4 ranks, then of the first 3 of them and of the last one alone; of 2; some of it of 7."""
+    run_checks(n_ranks, "check_analysis.py", PSF, folder, n_others)
 
 
 def expected_of_mdanalysis():
@@ -59,7 +61,7 @@ def expected_of_mdanalysis():
         from backend_function import centre
     finally:
         sys.path.remove(str(CHECKS))
-    u = mda.Universe(PSF, DCD)
+    u = small_adk()
     # With one worker, multiprocessing would send two parts at a time, which share one object.
     frames = {"stop": 40, "step": 3, "n_parts": 5, "backend": "multiprocessing", "n_workers": 2}
     analyses = {
@@ -79,8 +81,7 @@ def expected_of_mdanalysis():
 def test_backend(tmp_path):
     wanted = tmp_path / "wanted.npz"
     np.savez(wanted, **expected_of_mdanalysis())
-    for n_ranks in (1, 2, 3):
-        run_checks(n_ranks, "check_backend.py", wanted)
+    run_checks(3, "check_backend.py", wanted, CHECKS.parent)  # 3 ranks, then 2 and 1
 
 
 @needs_mpi
