@@ -128,13 +128,40 @@ def test_one_rank_of_one_layout_sets_the_scale_of_all():
     ratio = COMET.task.t_io_s["xtc"] / COMET.task.t_io_s["hdf5"]
     assert task.t_io_s["hdf5"] == pytest.approx(48.0)
     assert task.t_io_s["xtc"] == pytest.approx(48.0 * ratio)
-    assert task.t_rest_s["hdf5"] == pytest.approx(2.0)
+    # Opening was not timed: it is in what the parts do not tell, 2 s here.
+    assert task.t_rest_s["hdf5"] + task.t_open_s["hdf5"] == pytest.approx(2.0)
     assert task.t_comp_s(1) == pytest.approx(20.0)
     assert task.t_comp_s(100) == pytest.approx(100 * 20.0, rel=0.1)
     profile = fit_profile([row], name="x", source="")
     assert predict(
         profile, "hdf5", "gather", 1, reference_workload(profile, "hdf5", 1)
     ).t_total_s == pytest.approx(70.0, rel=0.02)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_rank_is_met_and_a_second_helps_whatever_the_size_of_the_task(layout, scale):
+    """A short trajectory is no machine of huge bandwidth that a link of Comet would slow down."""
+    row = TimingRow(layout, "gather", 1, 1, 1000 * scale, 220 * scale, 779.9 * scale)
+    profile = fit_profile([row], name="x", source="")
+    workload = reference_workload(profile, layout, 1)
+    one, two = (predict(profile, layout, "gather", n, workload) for n in (1, 2))
+    assert one.t_total_s == pytest.approx(1000 * scale, rel=0.01)
+    overhead = two.t_gather_s + two.t_open_s + two.t_contention_s
+    assert two.t_total_s - overhead < 0.8 * one.t_total_s
+
+
+def test_a_run_that_went_astray_does_not_set_the_noise_of_all():
+    one = plain("xtc-shared")[:1]
+    astray = TimingRow("xtc-shared", "gather", 1, 24, 10_000.0, 9.0, 35.0)
+    profile = fit_profile([*one, astray], name="x", source="")
+    assert all(noise <= 1 for table in profile.noise.io.values() for noise in table.values())
+    times = [
+        predict(profile, "hdf5", "gather", n, reference_workload(profile, "hdf5", 1)).t_total_s
+        for n in (1, 2, 8, 24, 96)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[3] == pytest.approx(times[0] / 24, rel=0.3)
 
 
 def test_half_of_what_sets_a_layout_apart_is_put_down_to_the_known_machine():
@@ -298,6 +325,7 @@ def test_tables_may_lack_what_is_not_needed(tmp_path):
         (f"{HEADER}\n{GOOD.replace('200', 'inf')}\n", "column t_comp_mean_s: 'inf'"),
         (f"{HEADER}\n{GOOD.replace('200', 'fast')}\n", "column t_comp_mean_s: 'fast'"),
         (f"{HEADER},t_total_std_s\n{GOOD},-1\n", "column t_total_std_s: '-1'"),
+        (f"{HEADER}\n{GOOD.replace('1000', '1')}\n", "line 2: .* 990 together, t_total_max_s is 1"),
         (f'{HEADER}\n"{GOOD}\n', "no CSV"),
     ],
 )

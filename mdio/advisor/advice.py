@@ -165,6 +165,32 @@ class Advice:
             f"{self.passes} pass(es)"
         )
 
+    def why_text(self) -> str:
+        """Return what the recommendation gains, as a sentence with its figures."""
+        passes = "1 pass" if self.passes == 1 else f"{self.passes:,} passes"
+        totals = {
+            option.name: option.total
+            for option in self.options
+            if option.total is not None and option.problem is None
+        }
+        ours, stay = totals[self.recommended.name], totals["as-is"]
+        if ours is not stay:
+            verb = "copying" if self.recommended.layout == "local-copy" else "converting"
+            return (
+                f"{verb} takes {seconds(ours.convert_s)} once, and a pass then "
+                f"{seconds(ours.run.t_total_s)} instead of {seconds(stay.run.t_total_s)}: "
+                f"{passes} in {seconds(ours.total_s)} instead of {seconds(stay.total_s)}"
+            )
+        others = {name: total for name, total in totals.items() if name != "as-is"}
+        if not others:
+            return f"{passes} in {seconds(stay.total_s)}; nothing else could be measured"
+        name = min(others, key=lambda name: others[name].total_s)
+        least = others[name]
+        return (
+            f"{passes} in {seconds(stay.total_s)} without converting; {name}, the next best, needs "
+            f"{seconds(least.convert_s)} to convert and {seconds(least.total_s)} in all"
+        )
+
     def lines(self) -> list[str]:
         """Return the advice as text, line by line."""
         rows = [
@@ -177,7 +203,7 @@ class Advice:
             cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1])]
             cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
             table.append("  ".join(cells).rstrip())
-        found = [self.headline(), "", *table, "", self.break_even_text()]
+        found = [self.headline(), self.why_text(), "", *table, "", self.break_even_text()]
         rule = f"papers' rule: {self.rule.layout}, {self.rule.gather} gather ({self.rule.text})"
         found.append(rule)
         if not self.rule.agrees:

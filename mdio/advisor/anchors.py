@@ -58,11 +58,16 @@ def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
         family: max(0.0, median(_rest(row) for row in alone if io_family(row.layout) == family))
         for family in {io_family(row.layout) for row in alone}
     }
+    t_open_s = _completed(opens, task.t_open_s)
+    for family in rest.keys() - opens.keys():
+        # Opening was not timed: it is in the rest, and cannot have taken longer.
+        t_open_s[family] = min(t_open_s[family], rest[family])
+        rest[family] -= t_open_s[family]
     fixed, repeat = _compute(rows, task.t_comp_fixed_s / task.t_comp_repeat_s)
     return replace(
         task,
         t_io_s=_completed(io, task.t_io_s),
-        t_open_s=_completed(opens, task.t_open_s),
+        t_open_s=t_open_s,
         t_rest_s={name: rest.get(name, 0.0) for name in task.t_rest_s},
         t_comp_fixed_s=fixed,
         t_comp_repeat_s=repeat,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mdio.advisor.anchors import guess_cores, measured_task, rates_reached
 from mdio.advisor.behaviour import GATHERS, LAYOUTS, PAIRS
 from mdio.advisor.model import predict, reference_workload
-from mdio.advisor.profile import Gather, Noise, Profile, load_profile
+from mdio.advisor.profile import Gather, Noise, Profile, Task, load_profile
 from mdio.advisor.timings import TimingRow
 from mdio.core.errors import PlanError
 
@@ -34,6 +34,9 @@ ROW_SCATTER = 0.07
 
 LEAST_SLOWDOWN = 0.03
 """Slow-down of a full node that a new machine is supposed to have, if the known one has less."""
+
+MOST_RANK_NOISE = 1.0
+"""How much ranks of one run may differ: by their mean. A row that asks for more went astray."""
 
 COMPUTE_SCATTER, READ_SCATTER, OPEN_SCATTER = 0.2, 0.15, 0.4
 """How far the mean parts of a row, which matter less than its total, may be off."""
@@ -71,12 +74,13 @@ def _factors(loose: bool) -> _Factors:
     widths: dict[str, float] = {
         "node_slowdown": 1.0,
         "compute noise": 0.5,
-        "io noise": 0.6,
-        **{f"io noise {layout}/{gather}": 0.6 for layout, gather in PAIRS},
-        "locks": 0.7,
-        "lock_s": 0.3,
-        "lock_gather_s": 0.3,
-        "client_lock_s": 0.5,
+        # On Comet layouts and gathers differ more in noise (0.03 to 0.38) than machines may.
+        "io noise": 0.35,
+        **{f"io noise {layout}/{gather}": 0.7 for layout, gather in PAIRS},
+        "locks": 0.4,
+        "lock_s": 0.45,
+        "lock_gather_s": 0.45,
+        "client_lock_s": 0.7,
         "open_file_s": 0.4,
         "metadata": 0.5,
         **{f"read {layout}": 0.15 for layout in LAYOUTS if layout != "xtc-shared"},
@@ -110,10 +114,13 @@ def _apply(base: Profile, factor: Mapping[str, float]) -> Profile:
         ),
         noise=replace(
             noise,
-            compute=noise.compute * factor["compute noise"],
+            compute=min(noise.compute * factor["compute noise"], MOST_RANK_NOISE),
             io={
                 layout: {
-                    gather: value * factor["io noise"] * factor[f"io noise {layout}/{gather}"]
+                    gather: min(
+                        value * factor["io noise"] * factor[f"io noise {layout}/{gather}"],
+                        MOST_RANK_NOISE,
+                    )
                     for gather, value in table.items()
                 }
                 for layout, table in noise.io.items()
@@ -199,6 +206,8 @@ def _start(
         stripe_bytes_per_s=max(
             2 * shared / known.storage.stripe_count, known.storage.stripe_bytes_per_s / slower
         ),
+        # A link is supposed to carry what the cores behind it read, each as if it were alone.
+        node_bytes_per_s=max(2 * cores * _rate(task), known.storage.node_bytes_per_s),
     )
     counts: dict[str, int] = {}
     for row in rows:
@@ -215,6 +224,11 @@ def _start(
         noise=_shrunk(known.noise) if carried else known.noise,
         measured={key: count for key, count in counts.items() if count},
     )
+
+
+def _rate(task: Task) -> float:
+    """Return the bytes/s that one rank reads, the larger of the families."""
+    return max(task.nbytes[family] / seconds for family, seconds in task.t_io_s.items())
 
 
 def _shrunk(noise: Noise) -> Noise:

@@ -22,12 +22,14 @@ PAPERS_RATIO = 100.0
 IO_BOUND, COMPUTE_BOUND = 1.0, 10.0
 """Below one, reading takes most of the time; above the other, no layout can save a tenth."""
 
-LEAST_NOISE, MOST_NOISE = 0.03, 0.1
+LEAST_NOISE, MOST_NOISE = 0.02, 0.05
 """Options whose totals differ by less than the first share are alike; by more than the second they
-are not, however noisy their measurements were."""
+are not, however noisy their measurements were: noise errs both ways, what is given away does not.
+"""
 
-SIMPLER = ("as-is", "local-copy", "segments", "segments of dcd")
-"""What is taken of options that are alike: the first of these, or else the one that is faster."""
+SIMPLER = ("as-is", "local-copy", "segments")
+"""What is taken of options that are alike: the first of these, which keep the source's own bytes,
+or else the one that is faster."""
 
 ENOUGH = 1.05
 """More ranks do not help if this many times the shortest time is reached."""
@@ -273,7 +275,9 @@ def _reasons(
     measurements = setting.measurements
     if len(alike) > 1:
         others = ", ".join(name for name in alike if name != chosen.name)
-        found.append(f"{chosen.name} and {others} lie within the noise; the simpler one is taken")
+        least = min(alike, key=lambda name: totals[name].total_s)
+        taken = "either will do" if least == chosen.name else "the simpler one is taken"
+        found.append(f"{chosen.name} and {others} lie within the noise: {taken}")
     if useful < setting.ranks:
         fewer = setting.forecaster.one_pass(chosen, useful).t_total_s
         asked = totals[chosen.name].run.t_total_s

@@ -68,6 +68,7 @@ def _summary(advice: Advice) -> str:
         rule += f" The advice differs: {advice.rule.why_not}."
     return page.section(
         advice.headline(),
+        page.paragraph(_sentence(advice.why_text())),
         page.table(("", ""), rows),
         page.paragraph(f"{_sentence(advice.break_even_text())}"),
         page.paragraph(rule),
@@ -80,8 +81,9 @@ def _sentence(text: str) -> str:
 
 
 def _commands(advice: Advice) -> str:
-    lines = "\n".join(escape(command) for command in advice.commands)
-    return page.section("Commands", f'<div class="wide"><pre>{lines}</pre></div>')
+    lines = "\n\n".join(escape(command) for command in advice.commands)
+    # Long lines are broken where they are shown, not where they are copied from.
+    return page.section("What to run", f'<pre style="white-space: pre-wrap">{lines}</pre>')
 
 
 def _options(advice: Advice) -> str:

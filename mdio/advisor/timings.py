@@ -16,6 +16,8 @@ __all__ = ["TimingRow", "read_timings"]
 
 MAX_ROWS = 10_000
 MAX_SECONDS = 1e9
+MOST_PARTS = 1.5
+"""Times the total that its mean parts may be; more is a sum, or another unit."""
 OPTIONAL_SECONDS = ("t_open_mean_s", "t_comm_mean_s", "t_comm_max_s", "t_total_std_s")
 REQUIRED_SECONDS = ("t_total_max_s", "t_comp_mean_s", "t_io_mean_s")
 REQUIRED = ("layout", "gather", "workload_x", "n_ranks", *REQUIRED_SECONDS)
@@ -128,6 +130,13 @@ def _row(cells: dict[str, str], where: str) -> TimingRow:
     seconds: dict[str, float | None] = {}
     for name in REQUIRED_SECONDS:
         seconds[name] = _above_zero(cells, name, where)
+    parts_s = (seconds["t_comp_mean_s"] or 0.0) + (seconds["t_io_mean_s"] or 0.0)
+    if parts_s > MOST_PARTS * (seconds["t_total_max_s"] or 0.0):
+        raise SourceError(
+            f"{where}: columns t_comp_mean_s and t_io_mean_s are {parts_s:g} together, "
+            f"t_total_max_s is {seconds['t_total_max_s']:g}; expected means over ranks, not sums, "
+            "and seconds"
+        )
     for name in OPTIONAL_SECONDS:
         seconds[name] = _number(cells, name, where) if cells.get(name) else None
     return TimingRow(
