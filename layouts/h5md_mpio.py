@@ -24,6 +24,7 @@ from mdio.core.errors import MissingExtraError, OutputError
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import OutputMeta, Receipt, Stored
+from mdio.layouts.h5md_close import close_file
 from mdio.layouts.h5md_encoding import chunks_of
 from mdio.layouts.h5md_file import LIBVER, value_path
 from mdio.layouts.h5md_io import writing
@@ -132,7 +133,7 @@ class H5MDMPIOWriter(H5MDWriter):
         file, self._handle_shared = self._handle_shared, None
         if file is not None:
             with writing(self.path):
-                file.close()
+                close_file(file)
 
     def leave_shared(self) -> None:
         """Close the file after an error, on all ranks together; it is about to be removed."""
@@ -208,4 +209,4 @@ class H5MDMPIOWriter(H5MDWriter):
         file, self._handle_file = self._handle_file, None
         if file is not None:
             with writing(self.path):
-                file.close()
+                close_file(file)

@@ -18,6 +18,7 @@ from mdio.core.errors import OutputError, PlanError
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.contiguous import plan_contiguous
+from mdio.layouts.h5md_close import close_file
 from mdio.layouts.h5md_encoding import (
     chunks_of,
     encode_chunk,
@@ -230,8 +231,8 @@ class H5MDWriter(LayoutWriter):
             text = json.dumps(manifest).encode()
             file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
             file.flush()
-            file.close()
             self._handle_file = None
+            close_file(file)
             os.fsync(self._fd)
         self.abort()
 
@@ -289,7 +290,7 @@ class H5MDWriter(LayoutWriter):
         if self._handle_file is not None:
             file, self._handle_file = self._handle_file, None
             with suppress(*FOREIGN_ERRORS):  # what cannot be written is about to be removed
-                file.close()
+                close_file(file)
         if self._handle_fd is not None:
             os.close(self._handle_fd)
             self._handle_fd = None
