@@ -3,15 +3,15 @@
 import multiprocessing
 import pickle
 import warnings
-from pathlib import Path
 
 import MDAnalysis as mda
 import numpy as np
 import pytest
 from MDAnalysis.analysis import rms
+from MDAnalysis.coordinates.TRR import TRRWriter
 from MDAnalysis.coordinates.XTC import XTCWriter
 from MDAnalysisTests.coordinates.base import BaseReference, MultiframeReaderTest
-from MDAnalysisTests.datafiles import COORDINATES_TOPOLOGY, COORDINATES_TRR, COORDINATES_XTC
+from MDAnalysisTests.datafiles import COORDINATES_TOPOLOGY, COORDINATES_TRR
 from numpy.testing import assert_array_equal
 
 import mdio
@@ -20,13 +20,36 @@ from mdio.layouts.base import Layout
 from mdio.readers.formats import H5MDReader, SegmentsReader, ZarrReader
 from mdio.readers.reader import LayoutReader
 
+N_FRAMES = 10
+"""MDAnalysis' reference trajectories have 5, too few for some of its tests."""
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """MDAnalysis' reference trajectory (5 atoms), continued, and the auxiliary data beside it."""
+    folder = tmp_path_factory.mktemp("reference")
+    n_steps = {"lowf": N_FRAMES // 2, "highf": 2 * N_FRAMES}
+    for name, n in n_steps.items():
+        (folder / f"{name}.xvg").write_text("".join(f"{2**i}\n" for i in range(n)))
+    u = mda.Universe(COORDINATES_TOPOLOGY, COORDINATES_TRR)
+    first, dimensions = u.atoms.positions.copy(), u.dimensions.copy()
+    step = np.array([1, 1, 1, 0.1, 0.1, 0.1], np.float32)
+    with TRRWriter(str(folder / "a.trr"), 5) as trr, XTCWriter(str(folder / "a.xtc"), 5) as xtc:
+        for i in range(N_FRAMES):
+            ts = u.trajectory.ts
+            ts.data["step"] = ts.time = i
+            ts.dimensions = dimensions + i * step
+            ts.positions = first * 2**i
+            ts.velocities, ts.forces = ts.positions / 10, ts.positions / 100
+            trr.write(u.atoms)
+            xtc.write(u.atoms)
+    return folder
+
 
 class _Reference(BaseReference):
-    """MDAnalysis' reference trajectory (5 atoms, 5 frames) in one of our layouts."""
+    """What MDAnalysis' tests expect of the reference trajectory in one of our layouts."""
 
-    source = COORDINATES_TRR
-
-    def __init__(self, path, reader):
+    def __init__(self, folder, path, reader, *, dynamic=True):
         super().__init__()
         self.trajectory = str(path)
         self.topology = COORDINATES_TOPOLOGY
@@ -35,71 +58,64 @@ class _Reference(BaseReference):
         self.ext = "xtc"
         self.prec = 3
         self.changing_dimensions = True
-        if self.source == COORDINATES_TRR:
-            self.first_frame.velocities = self.first_frame.positions / 10
-            self.first_frame.forces = self.first_frame.positions / 100
-            self.second_frame.velocities = self.second_frame.positions / 10
-            self.second_frame.forces = self.second_frame.positions / 100
-            self.last_frame.velocities = self.last_frame.positions / 10
-            self.last_frame.forces = self.last_frame.positions / 100
-            self.jump_to_frame.velocities = self.jump_to_frame.positions / 10
-            self.jump_to_frame.forces = self.jump_to_frame.positions / 100
+        self.dynamic = dynamic
+        self.n_frames, self.totaltime = N_FRAMES, N_FRAMES - 1
+        self.aux_lowf, self.aux_highf = (str(folder / f"{name}.xvg") for name in ("lowf", "highf"))
+        self.aux_lowf_data = [[np.nan if i % 2 else 2 ** (i // 2)] for i in range(N_FRAMES)]
+        self.aux_lowf_frames_with_steps = list(range(0, N_FRAMES, 2))
+        self.aux_highf_data = [[4**i] for i in range(N_FRAMES)]
+        self.aux_highf_n_steps = 2 * N_FRAMES
+        self.aux_highf_all_data = [[2**i] for i in range(2 * N_FRAMES)]
+        self.first_frame, self.second_frame = self.iter_ts(0), self.iter_ts(1)
+        self.jump_to_frame, self.last_frame = self.iter_ts(3), self.iter_ts(N_FRAMES - 1)
 
     def iter_ts(self, i):
         ts = super().iter_ts(i)
-        if self.source == COORDINATES_TRR:
-            ts.velocities = ts.positions / 10
-            ts.forces = ts.positions / 100
+        if self.dynamic:
+            ts.velocities, ts.forces = ts.positions / 10, ts.positions / 100
         return ts
 
 
 class TestSegmentsReader(MultiframeReaderTest):
     @pytest.fixture
-    def ref(self, tmp_path):
-        mdio.split(COORDINATES_TRR, tmp_path / "a.segments", 2)
-        return _Reference(tmp_path / "a.segments", SegmentsReader)
+    def ref(self, reference, tmp_path):
+        mdio.split(reference / "a.trr", tmp_path / "a.segments", 4)
+        return _Reference(reference, tmp_path / "a.segments", SegmentsReader)
 
 
-class TestH5MDReader(MultiframeReaderTest):
+class _ConvertedTest(MultiframeReaderTest):
+    """A layout made with some options."""
+
     @pytest.fixture
-    def ref(self, tmp_path):
-        mdio.convert(COORDINATES_TRR, tmp_path / "a.h5md", chunk_frames=2)
-        return _Reference(tmp_path / "a.h5md", H5MDReader)
+    def ref(self, reference, tmp_path):
+        mdio.convert(reference / "a.trr", tmp_path / self.name, **self.options)
+        return _Reference(reference, tmp_path / self.name, self.kind)
 
 
-class TestH5MDReaderCompressed(MultiframeReaderTest):
-    @pytest.fixture
-    def ref(self, tmp_path):
-        mdio.convert(COORDINATES_TRR, tmp_path / "a.h5md", chunk_frames=3, compression="gzip:1")
-        return _Reference(tmp_path / "a.h5md", H5MDReader)
+class TestH5MDReader(_ConvertedTest):
+    name, kind, options = "a.h5md", H5MDReader, {"chunk_frames": 4}
 
 
-class TestZarrReader(MultiframeReaderTest):
-    @pytest.fixture
-    def ref(self, tmp_path):
-        mdio.convert(COORDINATES_TRR, tmp_path / "a.zarr", chunk_frames=2)
-        return _Reference(tmp_path / "a.zarr", ZarrReader)
+class TestH5MDReaderCompressed(_ConvertedTest):
+    name, kind, options = "a.h5md", H5MDReader, {"chunk_frames": 3, "compression": "gzip:1"}
 
 
-class TestZarrReaderQuantised(MultiframeReaderTest):
-    @pytest.fixture
-    def ref(self, tmp_path):
-        mdio.convert(COORDINATES_TRR, tmp_path / "a.zarr", precision=0.001)
-        return _Reference(tmp_path / "a.zarr", ZarrReader)
+class TestZarrReader(_ConvertedTest):
+    name, kind, options = "a.zarr", ZarrReader, {"chunk_frames": 4}
 
 
-class _XTCReference(_Reference):
-    source = COORDINATES_XTC
+class TestZarrReaderQuantised(_ConvertedTest):
+    name, kind, options = "a.zarr", ZarrReader, {"precision": 0.001}
 
 
 class TestOverXTC(MultiframeReaderTest):
     """The fast reader over a native file, chosen by ``format="MDIO"``."""
 
     @pytest.fixture
-    def ref(self, tmp_path):
+    def ref(self, reference, tmp_path):
         path = tmp_path / "a.xtc"
-        path.write_bytes(Path(COORDINATES_XTC).read_bytes())
-        return _XTCReference(path, LayoutReader)
+        path.write_bytes((reference / "a.xtc").read_bytes())
+        return _Reference(reference, path, LayoutReader, dynamic=False)
 
 
 @pytest.fixture(scope="module")
