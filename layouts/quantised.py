@@ -46,6 +46,7 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.kernel_neighbours import choose_neighbours, difference_neighbours, sum_neighbours
+from mdio.layouts.scratch import Scratch
 
 __all__ = ["QuantisedFormat", "decode_chunk", "encode_chunk"]
 
@@ -81,6 +82,9 @@ class QuantisedFormat:
         return float(np.float32(10 / self.step))
 
 
+_scratch = Scratch()
+
+
 def _pack(numbers: Folded | FloatArray | NDArray[np.uint8], form: QuantisedFormat) -> bytes:
     from numcodecs import blosc  # 0.1 s to import
 
@@ -99,8 +103,11 @@ def _pack(numbers: Folded | FloatArray | NDArray[np.uint8], form: QuantisedForma
     return packed
 
 
-def _unpack(data: memoryview, itemsize: int, count: int) -> NDArray[np.uint8]:
-    """Return `count` numbers of `itemsize` bytes, after Blosc's own header has been checked."""
+def _unpack(data: memoryview, itemsize: int, count: int, part: str) -> NDArray[np.uint8]:
+    """Return `count` numbers of `itemsize` bytes, after Blosc's own header has been checked.
+
+    They are valid until the next such `part` is unpacked.
+    """
     nbytes = -(-count // 8) * 8 * itemsize
     if len(data) < BLOSC_HEADER.size:
         raise ValueError(f"a part of {len(data)} bytes")
@@ -111,12 +118,18 @@ def _unpack(data: memoryview, itemsize: int, count: int) -> NDArray[np.uint8]:
         )
     from numcodecs import blosc
 
-    out = np.empty(nbytes, np.uint8)
+    out = _scratch.room(part, nbytes)
     try:
         blosc.decompress(data, out)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
     return out[: count * itemsize]
+
+
+def _integers(n_frames: int, n_atoms: int) -> NDArray[np.int32]:
+    """Return memory for the integers of a chunk, valid until the next is decoded."""
+    room = _scratch.room("integers", 12 * n_frames * n_atoms)
+    return room.view(np.int32).reshape(n_frames, n_atoms, 3)
 
 
 def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
@@ -198,22 +211,23 @@ def decode_chunk(
     head = data[HEADER.size : HEADER.size + sizes[0]]
     rest = data[HEADER.size + sizes[0] :]
     if mode == RAW:
-        floats = _unpack(head, 4, 3 * n_frames * n_atoms).view("<f4")
+        floats = _unpack(head, 4, 3 * n_frames * n_atoms, "head").view("<f4")
         frames = floats.reshape(n_frames, n_atoms, 3)[first:last]
         out[...] = frames if atoms is None else frames[:, atoms]
         return
     if mode > XTC:
-        kept = _unpack(head, 1, n_atoms)
-        numbers = _unpack(rest, itemsize, 3 * n_atoms * n_frames).view(f"<u{itemsize}")
-        differences = np.empty((last - first, n_atoms, 3), np.int32)
+        kept = _unpack(head, 1, n_atoms, "head")
+        numbers = _unpack(rest, itemsize, 3 * n_atoms * n_frames, "rest").view(f"<u{itemsize}")
+        differences = _integers(last - first, n_atoms)
         kernels.unfold(numbers[3 * n_atoms * first : 3 * n_atoms * last], differences)
         sum_neighbours(differences, kept, scale, out, atoms, xtc=mode == XTC + ALONG_ATOMS)
         return
-    deltas = np.empty((last, n_atoms, 3), np.int32)
+    deltas = _integers(last, n_atoms)
     if last:
-        kernels.unfold(_unpack(head, 4, 3 * n_atoms).view("<u4"), deltas[0])
+        kernels.unfold(_unpack(head, 4, 3 * n_atoms, "head").view("<u4"), deltas[0])
     if last > 1:
-        numbers = _unpack(rest, itemsize, 3 * n_atoms * (n_frames - 1)).view(f"<u{itemsize}")
+        n_numbers = 3 * n_atoms * (n_frames - 1)
+        numbers = _unpack(rest, itemsize, n_numbers, "rest").view(f"<u{itemsize}")
         kernels.unfold(numbers[: 3 * n_atoms * (last - 1)], deltas[1:])
     undo = kernels.dequantise_xtc if mode == XTC else kernels.dequantise_deltas
     undo(deltas, scale, out, atoms, first, last)

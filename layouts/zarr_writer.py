@@ -17,6 +17,7 @@ from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
 from mdio.layouts.quantised import decode_chunk, encode_chunk
+from mdio.layouts.scratch import Scratch
 from mdio.layouts.zarr_compressors import full_option
 from mdio.layouts.zarr_metadata import METADATA, ArrayMetadata, group_metadata
 from mdio.layouts.zarr_own import FULL_SYSTEM
@@ -35,6 +36,7 @@ from mdio.layouts.zarr_tree import (
 __all__ = ["ZarrWriter"]
 
 FloatArray = NDArray[np.float32]
+_scratch = Scratch()
 
 
 class ZarrWriter(LayoutWriter):
@@ -191,7 +193,8 @@ def _encode_shard(
             flat = chunk.reshape(-1).view(np.uint8)
             if metadata.quantised is not None:
                 encoded.append(np.frombuffer(encode_chunk(chunk, metadata.quantised), np.uint8))
-                decoded = np.empty_like(chunk)
+                decoded = _scratch.room("decoded", chunk.nbytes).view(np.float32)
+                decoded = decoded.reshape(chunk.shape)
                 decode_chunk(encoded[-1].data, chunk.shape[:2], decoded)
                 decoded_crcs.append(kernels.crc32c(decoded))
             elif metadata.compressor is not None:

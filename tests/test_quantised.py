@@ -2,6 +2,7 @@
 
 import struct
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import MDAnalysis as mda
 import numpy as np
@@ -14,6 +15,7 @@ from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 from MDAnalysisTests.datafiles import DCD, PSF
 
 from mdio.layouts.quantised import HEADER, QuantisedFormat, decode_chunk, encode_chunk
+from mdio.layouts.scratch import MAX_KEPT_NBYTES, Scratch
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
 COMPRESSORS = ("zstd", "lz4")
@@ -274,3 +276,37 @@ def test_folding_refuses_other_arrays():
 def test_one_frame(adk):
     back = roundtrip(adk[:1], QuantisedFormat(0.01))
     assert np.abs(back.astype(np.float64) - adk[:1]).max() <= 0.0051
+
+
+def test_decoding_keeps_its_memory_but_not_that_of_large_chunks():
+    scratch = Scratch()
+    one = scratch.room("a", 100)
+    assert np.shares_memory(one, scratch.room("a", 60))
+    assert not np.shares_memory(one, scratch.room("b", 60))
+    assert not np.shares_memory(one, scratch.room("a", 200))
+    large = scratch.room("a", MAX_KEPT_NBYTES + 1)
+    assert large.nbytes == MAX_KEPT_NBYTES + 1
+    assert scratch.room("a", 100).base.nbytes == 200
+    with ThreadPoolExecutor(1) as pool:
+        assert not np.shares_memory(
+            scratch.room("a", 9), pool.submit(scratch.room, "a", 9).result()
+        )
+
+
+def test_threads_decode_at_the_same_time():
+    rng = np.random.default_rng(5)
+    chunks = [rng.normal(0, 20, (30, 400, 3)).cumsum(0).astype(np.float32) for _ in range(6)]
+    form = QuantisedFormat(0.01)
+    encoded = [encode_chunk(chunk, form) for chunk in chunks]
+    expected = []
+    for chunk, data in zip(chunks, encoded, strict=True):
+        expected.append(np.empty_like(chunk))
+        decode_chunk(memoryview(data), (30, 400), expected[-1])
+
+    def decode(number):
+        out = np.empty((30, 400, 3), np.float32)
+        decode_chunk(memoryview(encoded[number]), (30, 400), out)
+        return np.array_equal(out, expected[number])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(decode, [n % 6 for n in range(120)]))
