@@ -180,7 +180,8 @@ class H5MDMPIOWriter(H5MDWriter):
     ) -> None:
         if self._handle_shared is None:
             raise OutputError(f"{self.path}: not open on all ranks")
-        dataset = self._handle_shared[value_path(*key)].id
+        with writing(self.path):  # opening a dataset may write what HDF5 keeps in memory
+            dataset = self._handle_shared[value_path(*key)].id
         space = dataset.get_space()
         if values is None:
             values = np.empty(1, "<f4")
