@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import signal
 import time
 
@@ -197,6 +198,15 @@ class TestErrors:
     def test_kernel_that_fails(self, path, executor):
         with pytest.raises(BlockError, match=r"block \d \(frames \d+:103\) failed: ZeroDiv.*late"):
             analyze(MemoryLayout(path), kernel=fails_late, executor=executor)
+
+    def test_kernel_that_fails_in_one_of_many_reads(self, path, executor, monkeypatch):
+        monkeypatch.setattr(work, "READ_NBYTES", 10 * 12 * N_ATOMS)
+        says = r"^block \d \(frames \d+:103\) failed: ZeroDiv.*late.* \(in frames (\d+):(\d+)\)"
+        with pytest.raises(BlockError, match=says) as caught:
+            analyze(MemoryLayout(path), kernel=fails_late, executor=executor)
+        first, beyond = map(int, re.match(says, str(caught.value)).groups())
+        assert 0 < beyond - first <= 10
+        assert isinstance(caught.value.__cause__, ZeroDivisionError) or executor.n_workers > 1
 
     def test_damaged_source(self, path, executor):
         layout = MemoryLayout(path, fail_at=70)

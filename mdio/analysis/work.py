@@ -13,6 +13,7 @@ from mdio.analysis.collect import Collected
 from mdio.analysis.kernel import Prepared, check_rows
 from mdio.analysis.reducers import State
 from mdio.core.blocks import block_name, sub_blocks
+from mdio.core.errors import BlockError, MdioError
 from mdio.core.frames import FrameBlock
 from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.layouts.base import Layout
@@ -87,7 +88,7 @@ class BlockWork:
         Raises
         ------
         BlockError
-            The kernel's result has not one row a frame.
+            The kernel failed, or its result has not one row a frame.
         """
         number, block = item
         timing = BlockTiming(number, block.start, block.stop, block.step, len(block))
@@ -106,7 +107,7 @@ class BlockWork:
             watch.lap()
             frames = self._read(run, info.chunk_frames)
             timing.t_io_s += watch.lap()
-            collected.add(self._compute(frames, run, collected))
+            collected.add(self._compute(item, frames, run, collected))
             timing.t_comp_s += watch.lap()
             times[at : at + len(run)] = frames.time
             at += len(run)
@@ -120,10 +121,19 @@ class BlockWork:
             timing.t_rmsd_s += self._opened_s
         return BlockResult(collected.state, times, timing)
 
-    def _compute(self, frames: FrameBlock, run: range, collected: Collected) -> NDArray[Any]:
+    def _compute(
+        self, item: NumberedBlock, frames: FrameBlock, run: range, collected: Collected
+    ) -> NDArray[Any]:
         function: Any = self.prepared.function
         room = collected.room(len(run)) if self.prepared.fills else None
-        rows = function(frames) if room is None else function(frames, out=room)
+        try:
+            rows = function(frames) if room is None else function(frames, out=room)
+        except MdioError:
+            raise
+        except Exception as error:
+            where = "" if run == item[1] else f" (in {block_name(run)})"
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            raise BlockError(f"{describe(item)} failed: {text}{where}") from error
         return check_rows(rows, run, function)
 
     def _read(self, run: range, chunk_frames: int | None) -> FrameBlock:
