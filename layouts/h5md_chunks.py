@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
-from mdio.layouts.h5md_io import bytes_of, pread_exactly
+from mdio.layouts.h5md_io import bytes_of, pread_checksum, pread_exactly
 
 __all__ = ["ChunkedArray"]
 
@@ -159,8 +159,7 @@ class ChunkedArray:
             offset = int(self._offset[i, 0]) + lo * 12 * self.chunk_atoms
             pread_exactly(fd, rows, offset, self.name_of(i, 0))
             return True
-        pread_exactly(fd, rows, int(self._offset[i, 0]), self.name_of(i, 0))
-        checksum = crc32c(rows)
+        checksum = pread_checksum(fd, rows, int(self._offset[i, 0]), self.name_of(i, 0))
         if rows.nbytes < self._nbytes[i, 0]:  # the zeros behind the last frame
             padding = np.empty((self.chunk_frames - n_valid, self.chunk_atoms, 3), np.float32)
             offset = int(self._offset[i, 0]) + rows.nbytes

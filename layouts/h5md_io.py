@@ -33,6 +33,7 @@ __all__ = [
     "SOURCE_STEP",
     "Column",
     "bytes_of",
+    "pread_checksum",
     "pread_exactly",
     "pwrite_all",
     "writing",
@@ -83,6 +84,10 @@ SLAB_ROWS = 1 << 16
 CACHED_NBYTES = 4 << 20
 """Columns up to this size stay in memory once one of their rows is read."""
 
+PIECE_NBYTES = 4 << 20
+"""A checksum is taken as often, while what was read is still in a processor's cache; file systems
+should not be asked for less at a time."""
+
 
 def bytes_of(array: Any) -> memoryview:
     """Return the bytes of a C-contiguous buffer, which is not empty."""
@@ -114,6 +119,23 @@ def pread_exactly(fd: int, target: NDArray[Any], offset: int, what: str) -> None
                 "it is truncated: convert the source anew"
             )
         done += n_read
+
+
+def pread_checksum(fd: int, target: NDArray[Any], offset: int, what: str) -> int:
+    """Fill a C-contiguous array from the file, and return the crc32c of its bytes.
+
+    Raises
+    ------
+    CorruptLayoutError
+        As `pread_exactly`.
+    """
+    flat = target.reshape(-1).view(np.uint8)
+    crc = 0
+    for begin in range(0, flat.size, PIECE_NBYTES):
+        piece = flat[begin : begin + PIECE_NBYTES]
+        pread_exactly(fd, piece, offset + begin, what)
+        crc = crc32c(piece, crc)
+    return crc
 
 
 def pwrite_all(fd: int, data: Any, offset: int, path: Path) -> None:

@@ -8,8 +8,6 @@ unchecked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError
 from mdio.layouts.quantised import decode_chunk
 from mdio.layouts.zarr_metadata import ArrayMetadata
+from mdio.layouts.zarr_parts import Part, parts_of
 from mdio.layouts.zarr_shard import CRC_NBYTES, Shard, ShardFiles
 
 __all__ = ["ChunkedArray"]
@@ -29,25 +28,13 @@ Bytes = NDArray[np.uint8]
 
 MAX_BUFFERS = 512
 """Pieces of memory that one call fills; the system allows 1024."""
+PIECE_NBYTES = 4 << 20
+"""Chunks larger than this are read in pieces, and the checksum of each is taken while it is still
+in a processor's cache; file systems should not be asked for less at a time."""
 NARROW_SHARE = 4
 """Only the bytes of the wanted atoms are read if they lie within this part of a frame ..."""
 NARROW_FRAME_NBYTES = 64 << 10
 """... and frames are at least this large: below, reading all costs less than the calls it saves."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The wanted frames of one row of chunks."""
-
-    number: int
-    """Of the row, along the frames."""
-    first: int
-    last: int
-    """Frames within the chunk."""
-    rows: slice
-    """Where they go."""
-    whole: bool
-    """Whether they are all that the row has."""
 
 
 class ChunkedArray:
@@ -86,7 +73,7 @@ class ChunkedArray:
         CorruptLayoutError
             A shard or chunk is missing or damaged; the message names the file and the frames.
         """
-        parts = list(self._parts(start, stop))
+        parts = list(parts_of(start, stop, self.chunk_frames, self.n_frames))
         if self.plain and self.n_atom_chunks == 1 and atoms is None and out.flags.c_contiguous:
             runs = [part for part in parts if part.whole]
             self._read_runs(runs, out)
@@ -106,19 +93,6 @@ class ChunkedArray:
                         picked = np.empty((target.shape[0], places.size, 3), np.float32)
                         self._read_chunk(part, column, atoms[places] - begin, picked)
                         target[:, places] = picked
-
-    def _parts(self, start: int, stop: int) -> Iterator[_Part]:
-        size = self.chunk_frames
-        for number in range(start // size, (stop - 1) // size + 1):
-            begin, end = number * size, min((number + 1) * size, self.n_frames)
-            first, last = max(start, begin), min(stop, end)
-            yield _Part(
-                number,
-                first - begin,
-                last - begin,
-                slice(first - start, last - start),
-                (first, last) == (begin, end),
-            )
 
     def check(self, number: int, column: int) -> int:
         """Read one whole chunk and return the crc32c of its decoded bytes.
@@ -157,11 +131,15 @@ class ChunkedArray:
                 "source anew",
             )
 
-    def _read_runs(self, parts: list[_Part], out: FloatArray) -> None:
+    def _read_runs(self, parts: list[Part], out: FloatArray) -> None:
         """Read whole chunks straight into `out`, as many of a shard as possible with one call."""
         at = 0
         while at < len(parts):
             shard, begin, nbytes = self._locate(parts[at].number, 0)
+            if nbytes > PIECE_NBYTES:
+                self._read_large(parts[at], shard, begin, nbytes, out)
+                at += 1
+                continue
             offset = begin
             buffers: list[Bytes] = []
             chunks: list[tuple[int, list[Bytes]]] = []
@@ -182,8 +160,24 @@ class ChunkedArray:
                 crc = kernels.crc32c(padding, kernels.crc32c(data))
                 self._verify(number, shard, crc, stored)
 
+    def _read_large(
+        self, part: Part, shard: Shard, offset: int, nbytes: int, out: FloatArray
+    ) -> None:
+        """Read a whole chunk straight into `out`, piece by piece."""
+        data = out[part.rows].reshape(-1).view(np.uint8)
+        behind = np.empty(nbytes - data.nbytes + CRC_NBYTES, np.uint8)
+        crc = 0
+        for begin in range(0, data.nbytes, PIECE_NBYTES):
+            piece = data[begin : begin + PIECE_NBYTES]
+            last = begin + PIECE_NBYTES >= data.nbytes
+            shard.read_into([piece, behind] if last else [piece], offset + begin)
+            crc = kernels.crc32c(piece, crc)
+        self._verify(
+            part.number, shard, kernels.crc32c(behind[:-CRC_NBYTES], crc), behind[-CRC_NBYTES:]
+        )
+
     def _read_chunk(
-        self, part: _Part, column: int, atoms: AtomIndices | None, out: FloatArray
+        self, part: Part, column: int, atoms: AtomIndices | None, out: FloatArray
     ) -> None:
         """Fill `out` with the wanted frames and atoms (within the chunk) of one chunk."""
         if self.plain:
@@ -218,7 +212,7 @@ class ChunkedArray:
             kernels.gather_atoms(frames, atoms, out)
 
     def _read_rows(
-        self, part: _Part, column: int, atoms: AtomIndices | None, out: FloatArray
+        self, part: Part, column: int, atoms: AtomIndices | None, out: FloatArray
     ) -> None:
         """Read only the wanted frames of an uncompressed chunk."""
         shard, offset, _ = self._locate(part.number, column)
@@ -236,7 +230,7 @@ class ChunkedArray:
 
     def _read_range(
         self,
-        part: _Part,
+        part: Part,
         column: int,
         atoms: AtomIndices | None,
         out: FloatArray,
@@ -282,7 +276,7 @@ class ChunkedArray:
         return chunk
 
     def _dequantise(
-        self, part: _Part, column: int, atoms: AtomIndices | None, out: FloatArray
+        self, part: Part, column: int, atoms: AtomIndices | None, out: FloatArray
     ) -> None:
         """Decode the wanted atoms of a quantised chunk into place, without a copy."""
         shard, data = self._encoded(part.number, column)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
+from mdio.readers.ring import BufferRing, Room
 
-__all__ = ["FrameCache"]
+__all__ = ["Frame", "FrameCache"]
+
+FloatArray = NDArray[np.float32]
 
 RUN_NBYTES = 2 << 20
 """Decoded bytes read ahead at a time: enough to make a read's overhead small, little enough to stay
@@ -21,12 +25,43 @@ NEAR_FRAMES = 4
 """A jump no longer than this counts as reading on: the frames between cost less than a call."""
 
 
+class Frame(NamedTuple):
+    """One frame, whose per-atom arrays nobody else has: they may be kept and changed."""
+
+    positions: FloatArray
+    velocities: FloatArray | None
+    forces: FloatArray | None
+    box: FloatArray | None
+    time: float
+    step: int
+
+
+def _frames_of(room: Room) -> list[Frame | None]:
+    block = room.block
+    boxes = zip(block.box, np.any(block.box, axis=1).tolist(), strict=True)
+    return list(
+        map(
+            Frame,
+            room.rows("positions"),
+            room.rows("velocities"),
+            room.rows("forces"),
+            (box if there else None for box, there in boxes),
+            block.time.tolist(),
+            block.step.tolist(),
+        )
+    )
+
+
 class FrameCache:
     """Holds the last run of frames read from a layout, and guesses what to read next.
 
     Reading on, forwards or backwards, fetches whole chunks, several if they are small. A jump
     fetches one frame where a frame can be had alone, and the chunk around it where it has to be
     decoded whole anyway.
+
+    Frames are handed out as views, each once: what the caller makes of one is never seen again,
+    since a frame that is asked for again is read again. From then on, and in chunks that were
+    decoded for a jump, frames are kept, and the caller copies them.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -41,66 +76,73 @@ class FrameCache:
             self._unit = 1
             unit_nbytes = info.frame_nbytes
         self._run = self._unit * max(1, RUN_NBYTES // max(1, unit_nbytes))
-        self._buffer: FrameBlock | None = None
-        self._block: FrameBlock | None = None
+        self._ring = BufferRing(info, layout.fields)
         self._start = self._stop = 0
+        self._frames: list[Frame | None] = []
+        self._asked_again = False
         self._last = -1
-        self.times: list[float] = []
-        """Times of the frames in the block, as Python numbers: made once for a run of frames."""
-        self.steps: list[int] = []
-        self.has_box: list[bool] = []
+        self.keeps = False
+        """Whether frames stay here, so that the caller has to copy them."""
 
     def rewind(self) -> None:
         """Expect frame 0 next."""
         self._last = -1
+        self._asked_again = False
 
-    def frame(self, frame: int) -> tuple[FrameBlock, int]:
-        """Return a block that holds `frame`, and its row there."""
-        if not self._start <= frame < self._stop:
-            self._fetch(frame)
+    def frame(self, frame: int) -> Frame:
+        """Return a frame; unless `keeps`, its arrays are the caller's from now on.
+
+        Raises what `Layout.read` raises.
+        """
+        held = self._start <= frame < self._stop
+        found = self._frames[frame - self._start] if held else None
+        if found is None:
+            self._fetch(frame, again=held)
+            found = self._frames[frame - self._start]
+            assert found is not None
         self._last = frame
-        assert self._block is not None
-        return self._block, frame - self._start
+        if not self.keeps:
+            self._frames[frame - self._start] = None
+        return found
 
-    def _fetch(self, frame: int) -> None:
-        ahead = frame - self._last
-        if 0 < ahead <= NEAR_FRAMES:
-            start = frame - frame % self._unit
-            stop = start + self._run
-        elif -NEAR_FRAMES <= ahead < 0:
-            stop = frame - frame % self._unit + self._unit
-            start = stop - self._run
-        else:
-            start = frame - frame % self._jump_unit
-            stop = start + self._jump_unit
-        start, stop = max(start, 0), min(stop, self._n_frames)
+    def _fetch(self, frame: int, *, again: bool) -> None:
+        start, stop, keeps = self._window(frame, again=again)
         self._start = self._stop = 0  # nothing is cached if the read fails
+        self._frames = []
         try:
-            self._block = self._layout.read(start, stop, out=self._room(stop - start))
+            room = self._read(start, stop)
         except OSError:
             # Damage further on must not keep this frame from being read.
             unit = frame - frame % self._unit
             if stop - start <= self._unit:
                 raise
             start, stop = unit, min(unit + self._unit, self._n_frames)
-            self._block = self._layout.read(start, stop, out=self._room(stop - start))
+            room = self._read(start, stop)
+        self._frames, self.keeps = _frames_of(room), keeps
         self._start, self._stop = start, stop
-        self.times = self._block.time.tolist()
-        self.steps = self._block.step.tolist()
-        self.has_box = np.any(self._block.box, axis=1).tolist()
 
-    def _room(self, n_frames: int) -> FrameBlock | None:
-        """Return memory to read into that earlier reads have used, which spares page faults."""
-        if self._buffer is None or self._buffer.n_frames < n_frames:
-            info = self._layout.info
-            fields = self._layout.fields
-            self._buffer = FrameBlock.empty(
-                n_frames,
-                info.n_atoms,
-                velocities=info.has_velocities and "velocities" in fields,
-                forces=info.has_forces and "forces" in fields,
-            )
-        return self._buffer.frames(slice(0, n_frames))
+    def _window(self, frame: int, *, again: bool) -> tuple[int, int, bool]:
+        """Return which frames to read for one, and whether to keep them."""
+        if again and self._last >= 0:
+            self._asked_again = True
+            return self._start, self._stop, True
+        ahead = frame - self._last
+        if self._last >= 0 and 0 < ahead <= NEAR_FRAMES:
+            start = frame - frame % self._unit
+            stop = start + self._run
+        elif -NEAR_FRAMES <= ahead < 0:
+            stop = frame - frame % self._unit + self._unit
+            start = stop - self._run
+        else:  # a jump, or the first frame, which all get who open and rewind; few of them read on
+            start = frame - frame % self._jump_unit
+            stop = start + self._jump_unit
+            return start, min(stop, self._n_frames), self._asked_again or self._jump_unit > 1
+        return max(start, 0), min(stop, self._n_frames), self._asked_again
+
+    def _read(self, start: int, stop: int) -> Room:
+        room = self._ring.take(stop - start)
+        self._layout.read(start, stop, out=room.block)
+        return room
 
     def positions(
         self, frames: range, atoms: NDArray[np.int64] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from os import PathLike
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import FrameReadError
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
-from mdio.readers.cache import FrameCache
+from mdio.readers.cache import Frame, FrameCache
 
 __all__ = ["LayoutReader"]
 
@@ -81,6 +82,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             reader=self,
             **self._ts_kwargs,
         )
+        self._n_references = sys.getrefcount(self.ts._pos)
         self._read_next_timestep()
 
     @property
@@ -111,22 +113,50 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         return self._fill(int(frame), self.ts)
 
     def _fill(self, frame: int, ts: Timestep) -> Timestep:
-        cache = self._cache
         try:
-            block, row = cache.frame(frame)
+            found = self._cache.frame(frame)
         except OSError as error:
             raise FrameReadError(f"frame {frame}: {error}") from error
-        ts.positions = block.positions[row]
-        if block.velocities is not None:
-            ts.velocities = block.velocities[row]
-        if block.forces is not None:
-            ts.forces = block.forces[row]
-        ts.dimensions = block.box[row] if cache.has_box[row] else None
+        if self._cache.keeps or ts is not self.ts:
+            ts.positions = found.positions
+            if found.velocities is not None:
+                ts.velocities = found.velocities
+            if found.forces is not None:
+                ts.forces = found.forces
+        else:
+            self._hand_over(found)
+        ts.dimensions = found.box
         ts.frame = frame
-        ts.data["time"] = cache.times[row]
-        ts.data["step"] = cache.steps[row]
+        data = ts.data
+        data["time"] = found.time
+        data["step"] = found.step
         self._frame = frame
         return ts
+
+    def _hand_over(self, found: Frame) -> None:
+        """Make the arrays of a frame those of the timestep.
+
+        Somebody who has kept the timestep's array, or a view of it, goes on seeing the present
+        frame there, as with MDAnalysis' readers of files: what is kept is filled, not replaced.
+        """
+        ts = self.ts
+        ts.has_positions = True
+        if sys.getrefcount(ts._pos) > self._n_references:
+            ts.positions = found.positions
+        else:
+            ts._pos = found.positions
+        if found.velocities is not None:
+            ts.has_velocities = True
+            if sys.getrefcount(ts._velocities) > self._n_references:
+                ts.velocities = found.velocities
+            else:
+                ts._velocities = found.velocities
+        if found.forces is not None:
+            ts.has_forces = True
+            if sys.getrefcount(ts._forces) > self._n_references:
+                ts.forces = found.forces
+            else:
+                ts._forces = found.forces
 
     def timeseries(
         self,

@@ -1,0 +1,104 @@
+"""Memory that is read into again and again: fresh pages cost more than the bytes put into them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+
+__all__ = ["BufferRing", "Room"]
+
+FloatArray = NDArray[np.float32]
+
+N_BUFFERS = 2
+"""One that the caller still looks at, one that is read into."""
+
+
+class _Memory(np.ndarray[Any, Any]):
+    """An array that owns its memory, of a type of its own.
+
+    NumPy lets a view of a view refer to the array that owns the memory, but stops where the type
+    changes. So each plain view of a row of this is referred to by what is made of it, and
+    `sys.getrefcount` of the row says whether anybody has any of it.
+    """
+
+    def rows(self, n_rows: int) -> list[FloatArray]:
+        return [row.view(np.ndarray) for row in self[:n_rows]]
+
+
+@dataclass(slots=True)
+class Room:
+    """A block to read into, and its per-atom arrays frame by frame."""
+
+    block: FrameBlock
+    memory: dict[str, _Memory]
+
+    def rows(self, field: str) -> Iterable[FloatArray | None]:
+        """Return the frames of positions, velocities or forces; None each if there are none."""
+        n_frames = self.block.n_frames
+        if field not in self.memory:
+            return [None] * n_frames
+        return self.memory[field].rows(n_frames)
+
+
+class _Buffer:
+    """The per-atom arrays of some frames."""
+
+    def __init__(self, fields: tuple[str, ...], n_frames: int, n_atoms: int) -> None:
+        self.n_frames = n_frames
+        self._n_atoms = n_atoms
+        self._memory = {name: _Memory((n_frames, n_atoms, 3), np.float32) for name in fields}
+        self._idle = self._n_references()
+
+    def _n_references(self) -> list[int]:
+        return [sys.getrefcount(memory) for memory in self._memory.values()]
+
+    def is_idle(self) -> bool:
+        return self._n_references() == self._idle
+
+    def room(self, n_frames: int) -> Room:
+        arrays = {name: memory.view(np.ndarray) for name, memory in self._memory.items()}
+        block = FrameBlock.empty(n_frames, 0)
+        for name, array in arrays.items():
+            setattr(block, name, array[:n_frames])
+        return Room(block, self._memory)
+
+
+class BufferRing:
+    """Gives out blocks to read into, in memory that nobody looks at any more.
+
+    Whoever keeps an array of a block, or a view of one, keeps its memory: that is not given out
+    again, and left to him if more is needed.
+
+    Parameters
+    ----------
+    info, fields
+        Of the layout: what a block has.
+    """
+
+    def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...]) -> None:
+        there = {"positions": True, "velocities": info.has_velocities, "forces": info.has_forces}
+        self._fields = tuple(
+            name for name, has in there.items() if has and (name in fields or name == "positions")
+        )
+        self._n_atoms = info.n_atoms
+        self._buffers: list[_Buffer] = []
+
+    def take(self, n_frames: int) -> Room:
+        """Return room for `n_frames`; nobody minds what becomes of what is in it."""
+        idle = [buffer for buffer in self._buffers if buffer.is_idle()]
+        for buffer in idle:
+            if buffer.n_frames >= n_frames:
+                return buffer.room(n_frames)
+        if len(self._buffers) >= N_BUFFERS:
+            left = idle[0] if idle else self._buffers[0]
+            self._buffers = [buffer for buffer in self._buffers if buffer is not left]
+        buffer = _Buffer(self._fields, n_frames, self._n_atoms)
+        self._buffers.append(buffer)
+        return buffer.room(n_frames)
