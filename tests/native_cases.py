@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 
 import MDAnalysis as mda
-import numpy as np
 from MDAnalysisTests.datafiles import DCD, GRO, NCDF, PSF, TRR, XTC, PRMncdf
+from suites.blocks import info_of, store_piece
 
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock
 from mdio.layouts import native_writer
-from mdio.layouts.base import OutputMeta, Receipt
+from mdio.layouts.base import OutputMeta
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import writer_class
 
@@ -49,32 +49,6 @@ def block_of(u: mda.Universe, n_frames: int) -> FrameBlock:
     return block
 
 
-def random_block(n_frames: int, n_atoms: int, seed: int = 0, **fields: bool) -> FrameBlock:
-    rng = np.random.default_rng(seed)
-    block = FrameBlock.empty(n_frames, n_atoms, **fields)
-    for array in block.present().values():
-        array[:] = rng.normal(scale=20, size=array.shape)
-    block.box[:] = [40, 50, 60, 70, 80, 100]
-    block.time[:] = np.arange(n_frames) * 0.5 + 10
-    block.step[:] = np.arange(n_frames) * 250 + 5000
-    return block
-
-
-def info_of(block: FrameBlock, **changes: object) -> TrajectoryInfo:
-    return TrajectoryInfo(
-        layout="generic",
-        path="source",
-        n_frames=block.n_frames,
-        n_atoms=block.n_atoms,
-        dt_ps=1.0,
-        time_first_ps=float(block.time[0]),
-        time_last_ps=float(block.time[-1]),
-        has_velocities=block.velocities is not None,
-        has_forces=block.forces is not None,
-        has_box=bool(block.box[0].any()),
-    ).replace(**changes)
-
-
 def write(
     path: Path,
     container: str,
@@ -109,13 +83,9 @@ def write_pieces(
         pieces.reverse()
     elif order == "random":
         random.Random(1).shuffle(pieces)
-    for start, stop in pieces:
-        rows = block.frames(slice(start, stop))
-        items = worker.encode(start, rows)
-        for item in items:
-            (worker if owner.parallel_store else owner).store(item)
-        crcs = {item.key: item.crcs for item in items}
-        owner.commit(Receipt(start, stop, crcs, 0, rows.box, rows.time, rows.step))
+    for piece in pieces:
+        storing = worker if owner.parallel_store else owner
+        owner.commit(store_piece(worker, block, piece, storing))
 
 
 def mdanalysis_file(path: Path, source: str, n_frames: int, **kwargs: object) -> Path:

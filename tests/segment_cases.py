@@ -13,10 +13,11 @@ import MDAnalysis as mda
 import numpy as np
 from MDAnalysis.lib.formats.libmdaxdr import TRRFile, XTCFile
 from scipy.io import netcdf_file
+from suites.blocks import info_of, store_piece
 from suites.layout_reading import Oracle, oracle_from_mdanalysis
 
-from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.base import OutputMeta, Receipt
+from mdio.core.frames import FrameBlock
+from mdio.layouts.base import OutputMeta
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.segments_writer import SegmentsWriter
 
@@ -24,32 +25,6 @@ CONTAINERS = ("xtc", "trr", "dcd", "ncdf")
 META = OutputMeta(
     uuid="0", created="2024-01-01", source={"path": "source"}, dt_ps=0.5, frames=[[0, 13, 1]]
 )
-
-
-def make_block(n_frames: int = 13, n_atoms: int = 23, **fields: bool) -> FrameBlock:
-    rng = np.random.default_rng(n_frames)
-    block = FrameBlock.empty(n_frames, n_atoms, **fields)
-    for array in block.present().values():
-        array[:] = rng.normal(scale=20, size=array.shape)
-    block.box[:] = [40, 50, 60, 70, 80, 100]
-    block.time[:] = np.arange(n_frames) * 0.5 + 10
-    block.step[:] = np.arange(n_frames) * 250 + 5000
-    return block
-
-
-def info_of(block: FrameBlock, **changes: object) -> TrajectoryInfo:
-    return TrajectoryInfo(
-        layout="generic",
-        path="source",
-        n_frames=block.n_frames,
-        n_atoms=block.n_atoms,
-        dt_ps=0.5,
-        time_first_ps=float(block.time[0]),
-        time_last_ps=float(block.time[-1]),
-        has_velocities=block.velocities is not None,
-        has_forces=block.forces is not None,
-        has_box=bool(block.box[0].any()),
-    ).replace(**changes)
 
 
 def write_segments(
@@ -68,16 +43,10 @@ def write_segments(
     pieces = writer.plan.pieces()
     if shuffle:
         random.Random(0).shuffle(pieces)
-    for start, stop in pieces:
-        if start == skip:
+    for piece in pieces:
+        if piece[0] == skip:
             continue
-        rows = block.frames(slice(start, stop))
-        items = worker.encode(start, rows)
-        for item in items:
-            worker.store(item)
-        crcs = {item.key: item.crcs for item in items}
-        nbytes = sum(item.nbytes for item in items)
-        writer.commit(Receipt(start, stop, crcs, nbytes, rows.box, rows.time, rows.step))
+        writer.commit(store_piece(worker, block, piece))
     writer.finish()
     return writer
 

@@ -14,7 +14,8 @@ from MDAnalysisTests.datafiles import (
     H5MD_xvf,
 )
 from numpy.testing import assert_array_equal
-from suites.h5md_cases import make_block, oracle_of
+from suites.blocks import oracle_of
+from suites.h5md_cases import make_block
 from suites.layout_reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
 from mdio.core.errors import PlanError, SourceError

@@ -8,7 +8,8 @@ import h5py
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from suites.h5md_cases import make_block, oracle_of, write_h5md
+from suites.blocks import oracle_of
+from suites.h5md_cases import make_block, write_h5md
 from suites.layout_reading import LayoutReadingTests, Oracle, ReadingCase
 
 from mdio.core.errors import FrameRangeError, PlanError, SourceError

@@ -11,7 +11,8 @@ import h5py
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from suites.h5md_cases import make_block, new_writer, store_piece, write_h5md
+from suites.blocks import store_piece
+from suites.h5md_cases import make_block, new_writer, write_h5md
 
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.frames import TrajectoryInfo
@@ -161,7 +162,7 @@ def test_sizes_are_as_planned(tmp_path):
 
 def _work(writer, block, pieces, queue):
     for start, stop in pieces:
-        queue.put(store_piece(writer, block, start, stop))
+        queue.put(store_piece(writer, block, (start, stop)))
 
 
 def test_processes_write_at_once(tmp_path):
@@ -202,7 +203,7 @@ def test_a_missing_chunk_is_noticed(tmp_path, compression):
     writer.plan = writer.plan.replace(piece_frames=4)
     writer.create()
     for start, stop in writer.plan.pieces():
-        receipt = store_piece(writer, block, start, stop)
+        receipt = store_piece(writer, block, (start, stop))
         if start == 4:
             crcs = {k: v for k, v in receipt.crcs.items() if k != "trajectory/positions/1/1"}
             receipt = type(receipt)(start, stop, crcs, 0, receipt.box, receipt.time, receipt.step)
@@ -264,5 +265,5 @@ def test_a_disk_that_fills_up_while_chunks_are_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OutputError, match=r"x\.h5md.*disk is full"):
-        store_piece(writer, block, 0, block.n_frames)
+        store_piece(writer, block, (0, block.n_frames))
     writer.abort()

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from native_cases import (
     META,
-    info_of,
-    random_block,
     write,
 )
+from suites.blocks import info_of, random_block
 
 from mdio.core.errors import OutputError, PlanError
 from mdio.layouts.base import Receipt

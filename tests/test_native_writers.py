@@ -13,10 +13,10 @@ from native_cases import (
     block_of,
     frames_of,
     mdanalysis_file,
-    random_block,
     universe,
     write,
 )
+from suites.blocks import random_block
 
 from mdio.layouts import native_writer
 from mdio.layouts.encode_dcd import DCDEncoder

@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from segment_cases import (
     CONTAINERS,
-    info_of,
     joined_oracle,
-    make_block,
     manifest_of_folder,
     segment_paths,
     write_segments,
 )
+from suites.blocks import info_of, random_block
 from suites.layout_reading import LayoutReadingTests, ReadingCase
 
 from mdio.core.crc_combine import combine, combine_all
@@ -39,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:MDAnalysis")
 def written(request, tmp_path_factory):
     path = tmp_path_factory.mktemp(request.param) / "a.segments"
     full = request.param in ("trr", "ncdf")
-    block = make_block(velocities=full, forces=full)
+    block = random_block(velocities=full, forces=full)
     write_segments(path, block, segments=5, container=request.param)
     return path, joined_oracle(path)
 
@@ -59,7 +58,7 @@ class TestReading(LayoutReadingTests):
 @pytest.mark.parametrize("piece_frames", [1, 2, 100])
 def test_frames_come_back(tmp_path, container, shuffle, piece_frames):
     full = container in ("trr", "ncdf")
-    block = make_block(velocities=full, forces=full)
+    block = random_block(velocities=full, forces=full)
     path = tmp_path / "a.segments"
     write_segments(path, block, piece_frames, shuffle, segments=3, container=container)
     assert [file.name for file in segment_paths(path)] == [
@@ -88,7 +87,7 @@ def test_frames_come_back(tmp_path, container, shuffle, piece_frames):
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_pieces_make_no_difference_to_the_bytes(tmp_path, container):
-    block = make_block()
+    block = random_block()
     for name, pieces, shuffle in (("a", 1, True), ("b", 3, False), ("c", 100, False)):
         write_segments(tmp_path / name, block, pieces, shuffle, segments=2, container=container)
     files = [[file.read_bytes() for file in segment_paths(tmp_path / name)] for name in "abc"]
@@ -98,7 +97,7 @@ def test_pieces_make_no_difference_to_the_bytes(tmp_path, container):
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_the_manifest_tells_of_every_file(tmp_path, container):
     path = tmp_path / "a.segments"
-    write_segments(path, make_block(), segments=4, container=container)
+    write_segments(path, random_block(), segments=4, container=container)
     manifest = manifest_of_folder(path)
     assert (manifest["layout"], manifest["container"]) == ("segments", container)
     assert (manifest["n_frames"], manifest["n_atoms"]) == (13, 23)
@@ -115,10 +114,10 @@ def test_the_manifest_tells_of_every_file(tmp_path, container):
 
 
 def test_precision_and_compression_of_xtc(tmp_path):
-    write_segments(tmp_path / "a", make_block(), segments=2, container="xtc", precision=0.1)
+    write_segments(tmp_path / "a", random_block(), segments=2, container="xtc", precision=0.1)
     with SegmentsLayout(tmp_path / "a") as layout:
         assert (layout.info.compression, layout.info.precision) == ("xtc", 0.1)
-    write_segments(tmp_path / "b", make_block(), segments=2, container="dcd")
+    write_segments(tmp_path / "b", random_block(), segments=2, container="dcd")
     with SegmentsLayout(tmp_path / "b") as layout:
         assert (layout.info.compression, layout.info.precision) == (None, None)
 
@@ -127,7 +126,7 @@ def test_precision_and_compression_of_xtc(tmp_path):
 def test_indexes_lie_beside_and_survive_publishing(tmp_path, container, monkeypatch):
     target = tmp_path / "a.segments"
     with publish(target) as temporary:
-        write_segments(temporary, make_block(), segments=3, container=container)
+        write_segments(temporary, random_block(), segments=3, container=container)
     copy = tmp_path / "copy.segments"
     shutil.copytree(target, copy)  # with new modification times
     indexes = sorted(path.name for path in target.rglob(".*"))
@@ -148,7 +147,7 @@ def test_indexes_lie_beside_and_survive_publishing(tmp_path, container, monkeypa
 
 
 def test_at_most_256_files_in_a_folder(tmp_path):
-    write_segments(tmp_path / "a", make_block(300, 3), segments=300, container="trr")
+    write_segments(tmp_path / "a", random_block(300, 3), segments=300, container="trr")
     folders = [path for path in (tmp_path / "a").iterdir() if path.is_dir()]
     assert len(folders) == 3
     assert max(len(list(folder.iterdir())) for folder in folders) == 256
@@ -157,7 +156,7 @@ def test_at_most_256_files_in_a_folder(tmp_path):
 
 
 def test_one_segment_is_open_at_a_time(tmp_path):
-    write_segments(tmp_path / "a", make_block(40), segments=20, container="dcd")
+    write_segments(tmp_path / "a", random_block(40), segments=20, container="dcd")
     layout = SegmentsLayout(tmp_path / "a")
 
     def opened() -> list[str]:
@@ -178,7 +177,7 @@ def test_one_segment_is_open_at_a_time(tmp_path):
 
 
 def test_reading_opens_no_other_segment(tmp_path):
-    write_segments(tmp_path / "a", make_block(40), segments=20, container="dcd")
+    write_segments(tmp_path / "a", random_block(40), segments=20, container="dcd")
     for file in segment_paths(tmp_path / "a")[2:]:
         file.unlink()
     with SegmentsLayout(tmp_path / "a") as layout:
@@ -189,7 +188,7 @@ def test_reading_opens_no_other_segment(tmp_path):
 
 
 def test_plans():
-    info = info_of(make_block(), n_frames=10_000, n_atoms=10_000)
+    info = info_of(random_block(), n_frames=10_000, n_atoms=10_000)
     plan = plan_segments(info, WriteOptions())
     assert (plan.layout, plan.container) == ("segments", "ncdf")
     assert len(plan.segment_frames) == plan.n_files == 18  # 1.2 GB in 64 MiB each
@@ -217,7 +216,7 @@ def test_plans():
 )
 def test_plans_that_do_not_fit(options, message):
     with pytest.raises(PlanError, match=message):
-        SegmentsWriter.plan_for(info_of(make_block()), WriteOptions(**options))
+        SegmentsWriter.plan_for(info_of(random_block()), WriteOptions(**options))
 
 
 @given(st.integers(1, 10**6), st.data())
@@ -242,7 +241,7 @@ def test_checksums_of_long_parts_combine():
 
 
 def test_reading_dcd_segments_imports_no_mdanalysis(tmp_path):
-    write_segments(tmp_path / "a.segments", make_block(), segments=3, container="dcd")
+    write_segments(tmp_path / "a.segments", random_block(), segments=3, container="dcd")
     code = """
 import sys
 from mdio.layouts.segments import SegmentsLayout

@@ -7,11 +7,11 @@ import shutil
 import pytest
 from segment_cases import (
     CONTAINERS,
-    make_block,
     manifest_of_folder,
     segment_paths,
     write_segments,
 )
+from suites.blocks import random_block
 
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.layouts.registry import open_layout
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:MDAnalysis")
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_truncated_segment(tmp_path, container):
     path = tmp_path / "a.segments"
-    write_segments(path, make_block(), segments=3, container=container)
+    write_segments(path, random_block(), segments=3, container=container)
     victim = segment_paths(path)[1]
     os.truncate(victim, victim.stat().st_size - 5)
     with SegmentsLayout(path) as layout:
@@ -38,7 +38,7 @@ def test_truncated_segment(tmp_path, container):
 @pytest.mark.parametrize("where", [0, 0.3, 0.7, 1])
 def test_flipped_bits_are_found(tmp_path, container, where):
     path = tmp_path / "a.segments"
-    write_segments(path, make_block(), segments=3, container=container)
+    write_segments(path, random_block(), segments=3, container=container)
     victim = segment_paths(path)[2]
     data = bytearray(victim.read_bytes())
     data[round(where * (len(data) - 1))] ^= 0x10
@@ -52,7 +52,7 @@ def test_flipped_bits_are_found(tmp_path, container, where):
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_segment_of_something_else(tmp_path, container):
     path = tmp_path / "a.segments"
-    write_segments(path, make_block(), segments=3, container=container)
+    write_segments(path, random_block(), segments=3, container=container)
     victim = segment_paths(path)[1]
     victim.write_bytes(b"\x07" * victim.stat().st_size)
     with SegmentsLayout(path) as layout, pytest.raises(CorruptLayoutError, match="seg-000001"):
@@ -62,7 +62,7 @@ def test_a_segment_of_something_else(tmp_path, container):
 def test_unfinished_folder(tmp_path):
     path = tmp_path / "a.segments"
     with pytest.raises(OutputError, match=r"incomplete.*seg-000001\.dcd"):
-        write_segments(path, make_block(), segments=3, container="dcd", skip=5)
+        write_segments(path, random_block(), segments=3, container="dcd", skip=5)
     assert SegmentsLayout.sniff(path)
     with pytest.raises(CorruptLayoutError, match="manifest"):
         open_layout(path).read(0, 1)
@@ -93,7 +93,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_manifests_that_lie(tmp_path, change):
     path = tmp_path / "a.segments"
-    write_segments(path, make_block(), segments=3, container="dcd")
+    write_segments(path, random_block(), segments=3, container="dcd")
     manifest = manifest_of_folder(path) | {"outside": str(tmp_path / "x.dcd")}
     shutil.copy(path / "000" / "seg-000000.dcd", tmp_path / "x.dcd")
     CHANGES[change](manifest)
@@ -105,7 +105,7 @@ def test_manifests_that_lie(tmp_path, change):
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"format": "mdio"}'])
 def test_manifests_that_are_none(tmp_path, text):
     path = tmp_path / "a.segments"
-    write_segments(path, make_block(), segments=3, container="dcd")
+    write_segments(path, random_block(), segments=3, container="dcd")
     (path / "manifest.json").write_bytes(text)
     with pytest.raises(CorruptLayoutError, match="manifest"):
         _ = SegmentsLayout(path).info

@@ -28,13 +28,13 @@ from MDAnalysisTests.datafiles import (
 from segment_cases import (
     copy_of,
     joined_oracle,
-    make_block,
     manifest_of_folder,
     raw_frames,
     segment_paths,
     silent_universe,
     write_segments,
 )
+from suites.blocks import random_block
 from suites.layout_reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
 from mdio.converters.split import split
@@ -194,7 +194,7 @@ def test_files_of_other_atoms_are_not_joined(tmp_path):
 @pytest.mark.parametrize("kind", ["xtc", "dcd"])
 def test_any_number_of_segments(tmp_path_factory, kind):
     folder = tmp_path_factory.mktemp("any")
-    write_segments(folder / "a", make_block(17, 12), segments=1, container=kind)
+    write_segments(folder / "a", random_block(17, 12), segments=1, container=kind)
     source = segment_paths(folder / "a")[0]
     expected = raw_frames(source)
 
@@ -233,7 +233,7 @@ assert not {"MDAnalysis", "h5py", "zarr", "netCDF4"} & set(sys.modules)
 
 def test_big_endian_dcd(tmp_path):
     """The header is patched in the byte order of the file."""
-    write_segments(tmp_path / "a", make_block(7, 5), segments=1, container="dcd")
+    write_segments(tmp_path / "a", random_block(7, 5), segments=1, container="dcd")
     raw = bytearray(segment_paths(tmp_path / "a")[0].read_bytes())
     swapped = np.frombuffer(raw, "<u4").byteswap().tobytes()
     out = bytearray(swapped)

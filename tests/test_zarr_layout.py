@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from MDAnalysis.coordinates.XTC import XTCReader
+from suites.blocks import oracle_of
 from suites.layout_reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
-from suites.zarr_cases import TRICLINIC, make_block, oracle_of, write_tree
+from suites.zarr_cases import TRICLINIC, make_block, write_tree
 
 from mdio.core.errors import PlanError
 from mdio.layouts.registry import open_layout

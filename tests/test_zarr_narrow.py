@@ -4,8 +4,9 @@ import os
 
 import numpy as np
 import pytest
+from suites.blocks import oracle_of
 from suites.layout_reading import LayoutReadingTests, ReadingCase
-from suites.zarr_cases import make_block, oracle_of, write_tree
+from suites.zarr_cases import make_block, write_tree
 
 from mdio.layouts.zarr_layout import ZarrLayout
 

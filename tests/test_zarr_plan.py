@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from suites.zarr_cases import info_of, make_block, write_tree
+from suites.blocks import info_of
+from suites.zarr_cases import make_block, write_tree
 
 from mdio.core.errors import PlanError
 from mdio.layouts import zarr_tree

@@ -12,11 +12,11 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suites.blocks import store_piece
 from suites.zarr_cases import (
     TRICLINIC,
     make_block,
     new_writer,
-    store_piece,
     write_tree,
 )
 

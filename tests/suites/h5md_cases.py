@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from suites.layout_reading import Oracle
+from suites.blocks import info_of, store_piece
 
-from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.base import OutputMeta, Receipt
+from mdio.core.frames import FrameBlock
+from mdio.layouts.base import OutputMeta
 from mdio.layouts.h5md_writer import H5MDWriter
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 
@@ -46,20 +46,6 @@ def make_block(
     return block
 
 
-def oracle_of(block: FrameBlock, atoms: Any = None) -> Oracle:
-    """Return what a reader of the file should find."""
-    block = block if atoms is None else block.take(np.asarray(atoms))
-    return Oracle(
-        positions=block.positions,
-        box=block.box,
-        time=block.time,
-        step=block.step,
-        velocities=block.velocities,
-        forces=block.forces,
-        dt_ps=2.0,
-    )
-
-
 def new_writer(
     path: Path,
     block: FrameBlock,
@@ -70,19 +56,8 @@ def new_writer(
 ) -> H5MDWriter:
     """Return a writer for `block`, which has not created its file yet."""
     groups = groups or {}
-    info = TrajectoryInfo(
-        layout="test",
-        path="test",
-        n_frames=block.n_frames,
-        n_atoms=block.n_atoms,
-        dt_ps=2.0,
-        time_first_ps=float(block.time[0]),
-        time_last_ps=float(block.time[-1]),
-        has_velocities=block.velocities is not None,
-        has_forces=block.forces is not None,
-    )
     sizes = {name: len(members) for name, members in groups.items()}
-    plan = H5MDWriter.plan_for(info, WriteOptions(groups=sizes, **options))
+    plan = H5MDWriter.plan_for(info_of(block), WriteOptions(groups=sizes, **options))
     meta = OutputMeta(
         uuid="0f1e2d3c",
         created="2024-01-01T00:00:00+00:00",
@@ -95,16 +70,6 @@ def new_writer(
     return H5MDWriter(path, plan, meta)
 
 
-def store_piece(writer: H5MDWriter, block: FrameBlock, start: int, stop: int) -> Receipt:
-    """Do what a worker does with one piece."""
-    part = block.frames(slice(start, stop))
-    items = writer.encode(start, part)
-    for item in items:
-        writer.store(item)
-    crcs = {item.key: item.crcs for item in items}
-    return Receipt(start, stop, crcs, 0, part.box, part.time, part.step)
-
-
 def write_h5md(path: Path, block: FrameBlock, *, seed: int = 0, **options: Any) -> LayoutPlan:
     """Write a whole file, its pieces in random order."""
     writer = new_writer(path, block, **options)
@@ -112,8 +77,8 @@ def write_h5md(path: Path, block: FrameBlock, *, seed: int = 0, **options: Any) 
         writer.create()
         pieces = writer.plan.pieces()
         np.random.default_rng(seed).shuffle(pieces)
-        for start, stop in pieces:
-            writer.commit(store_piece(writer, block, int(start), int(stop)))
+        for piece in pieces:
+            writer.commit(store_piece(writer, block, piece))
         writer.finish()
     except BaseException:
         writer.abort()

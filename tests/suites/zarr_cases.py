@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from suites.layout_reading import Oracle
+from suites.blocks import info_of, store_piece
 
-from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt
+from mdio.core.frames import FrameBlock
+from mdio.layouts.base import OutputMeta
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.zarr_tree import count_files
 from mdio.layouts.zarr_writer import ZarrWriter
@@ -39,35 +39,6 @@ def make_block(
     block.time[:] = 5 + 2.0 * np.arange(n_frames)
     block.step[:] = 500 + 1000 * np.arange(n_frames)
     return block
-
-
-def oracle_of(block: FrameBlock, atoms: Any = None) -> Oracle:
-    """Return what a reader of the tree should find."""
-    block = block if atoms is None else block.take(np.asarray(atoms))
-    return Oracle(
-        positions=block.positions,
-        box=block.box,
-        time=block.time,
-        step=block.step,
-        velocities=block.velocities,
-        forces=block.forces,
-        dt_ps=float(block.time[1] - block.time[0]) if block.n_frames > 1 else 1.0,
-    )
-
-
-def info_of(block: FrameBlock, **changes: Any) -> TrajectoryInfo:
-    """Return what a source that holds `block` says of itself."""
-    return TrajectoryInfo(
-        layout="test",
-        path="test",
-        n_frames=block.n_frames,
-        n_atoms=block.n_atoms,
-        dt_ps=oracle_of(block).dt_ps or 1.0,
-        time_first_ps=float(block.time[0]),
-        time_last_ps=float(block.time[-1]),
-        has_velocities=block.velocities is not None,
-        has_forces=block.forces is not None,
-    ).replace(**changes)
 
 
 def new_writer(
@@ -102,24 +73,6 @@ def new_writer(
         source_precision=info.precision,
     )
     return ZarrWriter(path, plan, meta)
-
-
-def store_piece(writer: LayoutWriter, block: FrameBlock, piece: tuple[int, int]) -> Receipt:
-    """Do a worker's part of one piece."""
-    start, stop = piece
-    part = block.frames(slice(start, stop))
-    items = writer.encode(start, part)
-    for item in items:
-        writer.store(item)
-    return Receipt(
-        start=start,
-        stop=stop,
-        crcs={item.key: item.crcs for item in items},
-        nbytes=sum(item.nbytes for item in items),
-        box=part.box.copy(),
-        time=part.time.copy(),
-        step=part.step.copy(),
-    )
 
 
 def write_tree(
