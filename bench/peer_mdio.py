@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import MDAnalysis as mda
 import numpy as np
+from peer_runner import files_of
 
 import mdio
 
@@ -96,10 +98,24 @@ def convert(path: str | list[str], out: str, **options: Any) -> Callable[[], Any
     return run
 
 
+def control(nbytes_of: str, out: str) -> Callable[[], Any]:
+    """Write as many bytes as a file or folder has into a new file, from memory in the cache."""
+    nbytes = sum(file.stat().st_size for file in files_of(Path(nbytes_of)))
+    piece = memoryview(bytes(range(256)) * 4096)
+
+    def run() -> Any:
+        with open(out, "wb", buffering=0) as file:
+            for at in range(0, nbytes, len(piece)):
+                file.write(piece[: nbytes - at])
+
+    return run
+
+
 CASES: dict[str, Callable[..., Callable[[], Any]]] = {
     "read": read,
     "iterate": iterate,
     "frames": frames,
     "rmsd": rmsd,
     "convert": convert,
+    "control": control,
 }

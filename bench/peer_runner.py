@@ -4,7 +4,8 @@
 (imports, opening, topologies) before the clock starts, and what it has prepared is kept for the
 next repeat. The answer holds the seconds and a number by which results of peers can be compared.
 
-With further words, ``MODULE CASE ARGUMENTS TIMES``, it runs that case and ends: for callgrind.
+With further words, ``MODULE CASE ARGUMENTS TIMES``, it runs that case once and then so often, and
+ends: for callgrind, which is told to count the latter alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import mmap
 import os
 import resource
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -32,8 +34,9 @@ LIBC = ctypes.CDLL(None)
 def clocks() -> Times:
     """Return the time of day, and the CPU time of this process and of those that it has ended."""
     own, children = (resource.getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN))
-    used = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return {"seconds": time.perf_counter(), "cpu_seconds": used}
+    user = own.ru_utime + children.ru_utime
+    used = user + own.ru_stime + children.ru_stime
+    return {"seconds": time.perf_counter(), "cpu_seconds": used, "user_seconds": user}
 
 
 def between(begun: Times, ended: Times) -> Times:
@@ -84,6 +87,12 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def count(switch: str) -> None:
+    """Tell the callgrind that runs this process to count, ``on`` or ``off``."""
+    command = ["callgrind_control", "-i", switch, str(os.getpid())]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
 def number_of(result: Any) -> float | None:
@@ -140,8 +149,11 @@ def main() -> int:
     runner = Runner(sys.argv[1])
     if len(sys.argv) > 2:
         case = runner.prepare({"case": sys.argv[2], "args": json.loads(sys.argv[3])})
+        case()
+        count("on")
         for _ in range(int(sys.argv[4])):
             case()
+        count("off")
         return 0
     print(json.dumps({"versions": runner.peer.versions()}), file=answers, flush=True)
     for line in sys.stdin:

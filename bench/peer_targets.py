@@ -107,6 +107,13 @@ def ratio(slow: Record, fast: Record) -> float | None:
     return None
 
 
+def user_ratio(slow: Record, fast: Record) -> float | None:
+    """Return the ratio of the least user CPU times; None where nothing was timed."""
+    if "user_seconds" not in slow or not min(fast["user_seconds"], default=0):
+        return None
+    return float(min(slow["user_seconds"]) / min(fast["user_seconds"]))
+
+
 def judge(records: list[Record]) -> Iterator[Record]:
     """Yield a verdict for each target and system: reached, not reached, or not measured."""
     found = {(r["table"], r["system"], r["case"]): r for r in records}
@@ -122,6 +129,7 @@ def judge(records: list[Record]) -> Iterator[Record]:
                 "case": target.title,
                 "wanted": target.factor,
                 "at_least": target.at_least,
+                "peer": target.slow if target.at_least else target.fast,
             }
             if found_ratio is None:
                 yield {**verdict, "verdict": "not measured"}
@@ -133,5 +141,6 @@ def judge(records: list[Record]) -> Iterator[Record]:
             yield {
                 **verdict,
                 "ratio": found_ratio,
+                "user_ratio": user_ratio(one, found[target.table, system, target.fast]),
                 "verdict": "reached" if reached else "not reached",
             }

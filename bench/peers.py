@@ -2,8 +2,9 @@
 
 ``make peers``, or ``python bench/peers.py``, installs the peers (bench/setup-peers.sh), makes the
 files, prints Markdown tables and the list of targets reached and not reached, and leaves JSON lines
-and a picture in bench-output/peers. It takes about ten minutes on a quiet machine, and about one
-with ``--quick`` (fewer frames, without the largest system, three repeats).
+and a picture in bench-output/peers. It repeats while there is time: ``--minutes`` (8) for all
+tables, but never fewer than twice. ``--quick`` (fewer frames, without the largest system, three
+repeats) takes about a minute.
 
 How it is measured: every peer has a process of its own, which is asked in turn with the others and
 takes the time itself, without imports, opening and topologies (of ``gmx`` and ``mdconvert`` the
@@ -11,7 +12,10 @@ whole is taken, less that of the same command on one frame). All are held to one
 cache is warm, but for the table that says cold. What is written is flushed to disk within the time,
 for all alike; ``--scratch /dev/shm`` leaves the disk out. Ratios are medians of the ratios of the
 repeats. What readers give is compared, and one that gave other numbers is named. On a machine that
-others use too, ``--cpu`` compares CPU time.
+others use too, ``--cpu`` compares CPU time. The least user CPU time stands beside each: what is
+written to a disk or read from it does not change it (of programs that are started anew, ``gmx``,
+``mdconvert`` and molly, it includes their start). Conversions stand beside a control that only
+writes as many bytes into a new file.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +41,9 @@ from peer_tables import COLD, TABLES, two_workers
 from peer_targets import judge
 
 Record = dict[str, Any]
+FEWEST_REPEATS = 2
+COUNTING_S = 60.0
+"""What is kept of the time for callgrind."""
 SLOW_S, SLOW_REPEATS = 3.0, 3
 """Cases that take longer than this are repeated so often at most."""
 TWO_WORKERS_S = 36.0
@@ -51,8 +59,10 @@ def timed(
     cases: list[Case],
     args: argparse.Namespace,
     cold: bool = False,
+    share_s: float = math.inf,
 ) -> list[Record]:
-    """Have the cases timed in turn, and return a record for each."""
+    """Have the cases timed in turn, for about `share_s`, and return a record for each."""
+    begun = time.monotonic()
     records: dict[str, Record] = {}
     for case in cases:
         records[case.name] = {
@@ -64,10 +74,13 @@ def timed(
             "n_frames": system.n_frames,
             "wall_seconds": [],
             "cpu_seconds": [],
+            "user_seconds": [],
         }
         if "frames" in case.args:
             records[case.name]["n_frames"] = system.n_random
     for repeat in range(args.repeats):
+        if repeat >= FEWEST_REPEATS and time.monotonic() - begun > share_s:
+            break
         for case in cases:
             record = records[case.name]
             slow = repeat >= SLOW_REPEATS and max(record["wall_seconds"], default=0) > SLOW_S
@@ -80,6 +93,7 @@ def timed(
                 continue
             record["wall_seconds"].append(answer["seconds"])
             record["cpu_seconds"].append(answer["cpu_seconds"])
+            record["user_seconds"].append(answer["user_seconds"])
             record["number"] = answer["number"]
             if cold:
                 record["cold"] = record.get("cold", True) and answer["cold"]
@@ -142,22 +156,30 @@ def sizes(system: System, problems: dict[str, str]) -> list[Record]:
 def measure(peers: Peers, args: argparse.Namespace) -> list[Record]:
     """Run all tables and return their records."""
     records: list[Record] = []
-    for system in systems(args.folder, args.scratch, args.quick, args.tiny):
+    ends = time.monotonic() + 60 * args.minutes - COUNTING_S
+    chosen_systems = systems(args.folder, args.scratch, args.quick, args.tiny)
+    n_left = len(chosen_systems) * (len(TABLES) + 1)
+    for system in chosen_systems:
         problems = make(system, peers)
         for name, table in TABLES.items():
             cases = table(system)
+            share_s = (ends - time.monotonic()) / n_left
+            n_left -= 1
             if not cases or (args.only and name not in args.only):
                 continue
             if args.tiny:
                 cases = [case for case in cases if case.module in ("peer_mdio", "peer_mdanalysis")]
-            found = timed(peers, name, system, cases, args)
+            found = timed(peers, name, system, cases, args, share_s=share_s)
             title = (table.__doc__ or name).rstrip(".")
             print(peer_report.table(title, system.title, found), flush=True)
             warn_of_other_numbers(found)
             records += found
             if name == "decode" and not args.only and not args.tiny:
+                n_left -= 1
                 chosen = [case for case in cases if case.name in COLD]
-                found = timed(peers, "decode, cold", system, chosen, args, cold=True)
+                found = timed(
+                    peers, "decode, cold", system, chosen, args, cold=True, share_s=share_s
+                )
                 print(peer_report.table(f"{title}, cold", system.title, found), flush=True)
                 records += found
         if not args.only or "size" in args.only:
@@ -199,8 +221,11 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true", help="seconds: whether it still works")
     parser.add_argument("--only", nargs="+", metavar="TABLE", choices=[*TABLES, "size"])
     parser.add_argument("--repeats", type=int, help="of each case (5, or 3 with --quick)")
+    parser.add_argument("--minutes", type=float, default=8.0, help="for all tables")
     parser.add_argument("--two-workers", action="store_true", help="also a long conversion")
-    parser.add_argument("--callgrind", action="store_true", help="also instructions of decoders")
+    parser.add_argument(
+        "--callgrind", action="store_true", help="count instructions also in short runs"
+    )
     parser.add_argument("--no-setup", action="store_true", help="install nothing")
     parser.add_argument("--cpu", action="store_true", help="compare CPU time, not wall time")
     parser.add_argument("--scratch", type=Path, help="where conversions write, if not in --folder")
@@ -216,7 +241,7 @@ def main() -> int:
         records = measure(peers, args)
         if args.two_workers:
             records += measure_two_workers(peers, args)
-        if args.callgrind:
+        if args.callgrind or not (args.quick or args.tiny or args.only):
             records += peer_callgrind.measure(args.folder)
         records += judge(records)
         versions = peers.versions()

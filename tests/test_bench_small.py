@@ -20,7 +20,8 @@ from peer_targets import TARGETS, judge  # noqa: E402
 
 
 def record(table: str, case: str, seconds: list[float]) -> dict[str, object]:
-    return {"table": table, "system": "s", "case": case, "seconds": seconds, "n_frames": 10}
+    timed = {"seconds": seconds, "user_seconds": [s / 2 for s in seconds]}
+    return {"table": table, "system": "s", "case": case, "n_frames": 10, **timed}
 
 
 def test_peers_runs_all_tables(tmp_path):
@@ -81,8 +82,9 @@ def test_ratios_are_paired_repeat_by_repeat():
     found = [record("rmsd", "gmx rms, XTC", slow), record("rmsd", "mdio, XTC", fast)]
     (one,) = [v for v in judge(found) if "gmx" in v["case"]]
     assert one["ratio"] == 10.0
-    assert "| gmx rms, XTC | 2,000,000.0 | 1,000,000.0 to 4,000,000.0 | 10.00x |" in table(
-        "RMSD", "s", [record("rmsd", "mdio, XTC", fast), *found[:1]]
+    assert (
+        "| gmx rms, XTC | 2,000,000.0 | 1,000,000.0 to 4,000,000.0 | 500,000.0 | 10.00x | 10.00x |"
+        in table("RMSD", "s", [record("rmsd", "mdio, XTC", fast), *found[:1]])
     )
 
 
