@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mdio.converters.options import ConvertResult, Progress
-from mdio.converters.pieces import PieceWorker, describe_piece
+from mdio.converters.pieces import PieceWorker, describe_on
 from mdio.converters.provenance import check_room, output_meta
 from mdio.converters.selection import AtomChoice
 from mdio.converters.striping import StripeWish
@@ -113,7 +113,8 @@ class Conversion:
     def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
         """Do this process' share, and store and commit in the owner what others have encoded."""
         nbytes = 0
-        for _, (receipt, items) in executor.imap(work, self.plan.pieces(), describe=describe_piece):
+        pieces, describe = self.plan.pieces(), describe_on(executor)
+        for _, (receipt, items) in executor.imap(work, pieces, describe=describe):
             for item in items:
                 work.writer.store(item)
             work.writer.commit(receipt)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mdio.converters.conversion import Conversion
 from mdio.converters.options import ConversionOptions, Progress
-from mdio.converters.pieces import PieceWorker, describe_piece
+from mdio.converters.pieces import PieceWorker, describe_on
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.publish import temporary_for
 from mdio.layouts.base import Receipt, Stored
@@ -128,7 +128,7 @@ class MPIOConversion(Conversion):
                     receipt, items = work(pieces[number])
                     receipts.append(receipt)
                 except Exception as cause:
-                    error = item_error(describe_piece(pieces[number]), cause)
+                    error = item_error(describe_on(executor)(pieces[number]), cause)
                     failure = (error, number, False)
             _tell(agreement, failure)
             try:

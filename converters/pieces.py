@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout, LayoutWriter, Receipt, Stored
+from mdio.parallel.executors import Executor
 
-__all__ = ["PieceWorker", "describe_piece"]
+__all__ = ["PieceWorker", "describe_on", "describe_piece"]
 
 Piece = tuple[int, int]
 
@@ -15,6 +17,14 @@ Piece = tuple[int, int]
 def describe_piece(piece: Piece) -> str:
     """Return the name of a piece for messages."""
     return f"frames {piece[0]} to {piece[1] - 1}"
+
+
+def describe_on(executor: Executor) -> Callable[[Piece], str]:
+    """Return what names pieces for messages; under MPI with the rank, which tells of a node."""
+    rank = getattr(executor, "rank", None)
+    return (
+        describe_piece if rank is None else lambda piece: f"{describe_piece(piece)} (rank {rank})"
+    )
 
 
 class PieceWorker:

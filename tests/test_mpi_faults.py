@@ -1,0 +1,74 @@
+"""Faults on one rank of ``mdio convert --mpi``: the job ends soon, says which, leaves nothing.
+
+Every target has a former output, which stays as it was.
+"""
+
+import time
+
+import pytest
+from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi
+
+import mdio
+
+pytestmark = needs_mpi
+CLI = ("-m", "mdio.cli.main")
+TARGETS = ["zarr", "h5md", "segments", "dcd"]
+WORDS = {
+    "h5md": ("--chunk-frames", "26"),
+    "segments": ("--container", "dcd", "--segments", "8"),
+    "zarr": ("--chunk-frames", "26"),
+}
+LIMIT_S = 30
+
+
+@pytest.fixture
+def former(adk, tmp_path, request):
+    """Return an output of five frames that is about to be replaced."""
+    target = request.getfixturevalue("target")
+    out = tmp_path / f"a.{target}"
+    container = {"container": "dcd"} if target == "segments" else {}
+    mdio.convert(adk["dcd"], out, stop=5, **container)
+    return out
+
+
+def fail(out, n_ranks, *words):
+    """Convert with a fault; return what is on stderr."""
+    begun = time.monotonic()
+    code, said, err = run_under_mpi(n_ranks, *words)
+    assert time.monotonic() - begun < LIMIT_S
+    assert (code, said) == (1, "")
+    assert "Traceback" not in err
+    assert err.count("mdio convert:") == 1
+    assert mdio.open(out).info.n_frames == 5
+    assert mdio.verify(out).ok
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+    return err
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_full_disk_on_one_rank(adk, former, target):
+    program = (CHECKS / "run_limited.py", 2, 300_000, "convert", *[adk["dcd"]] * 8)
+    err = fail(former, 4, *program, former, "--mpi", "--force", *WORDS.get(target, ()))
+    assert f"a.{target}" in err and ("too large" in err or "larger than the limit" in err)
+    assert "(rank 2)" in err
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_source_that_one_rank_cannot_read(adk, former, target):
+    program = (CHECKS / "run_blind.py", 1, adk["dcd"], "convert", *[adk["dcd"]] * 8)
+    err = fail(former, 3, *program, former, "--mpi", "--force", *WORDS.get(target, ()))
+    assert str(adk["dcd"]) in err and "(rank 1)" in err
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_corrupt_frame_met_by_rank_3(adk, former, target, tmp_path_factory):
+    bad = tmp_path_factory.mktemp("bad") / "bad.xtc"
+    data = bytearray(adk["xtc"].read_bytes())
+    at = len(data) // 2
+    data[at : at + 64] = b"\xff" * 64
+    bad.write_bytes(data)
+    sources = [adk["xtc"]] * 8
+    sources[7 if target == "dcd" else 3] = bad  # within a piece of rank 3
+    words = (*sources, former, "--mpi", "--force", *WORDS.get(target, ()))
+    err = fail(former, 4, *CLI, "convert", *words)
+    assert "bad.xtc" in err and "frame" in err and "(rank 3)" in err
