@@ -105,13 +105,13 @@ def at_random(path: Path, n_atoms: int, **options: Any) -> Callable[[], Any]:
 
 def with_rmsd(path: Path, n_atoms: int, ahead: str, **options: Any) -> Callable[[], Any]:
     """Go through a Universe and superpose some atoms of each frame on the first."""
+    os.environ["MDIO_READ_AHEAD"] = ahead
     universe = mda.Universe.empty(n_atoms)
     universe.load_new(str(path), **options)
     atoms = universe.atoms[:: max(1, n_atoms // 3341)]
     reference = atoms.positions
 
     def run() -> None:
-        os.environ["MDIO_READ_AHEAD"] = ahead
         for _ in universe.trajectory:
             rmsd(atoms.positions, reference, center=True, superposition=True)
 

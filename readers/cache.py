@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
+from mdio.readers.ahead import ReadAhead, may_read_ahead
 from mdio.readers.ring import BufferRing, Room
 
 __all__ = ["Frame", "FrameCache"]
@@ -76,7 +77,9 @@ class FrameCache:
             self._unit = 1
             unit_nbytes = info.frame_nbytes
         self._run = self._unit * max(1, RUN_NBYTES // max(1, unit_nbytes))
-        self._ring = BufferRing(info, layout.fields)
+        self._ahead = ReadAhead(layout) if may_read_ahead(layout) else None
+        # One that the caller still looks at, one that he gets next, one that is read ahead into.
+        self._ring = BufferRing(info, layout.fields, 2 if self._ahead is None else 3)
         self._start = self._stop = 0
         self._frames: list[Frame | None] = []
         self._asked_again = False
@@ -88,6 +91,7 @@ class FrameCache:
         """Expect frame 0 next."""
         self._last = -1
         self._asked_again = False
+        self.stop_reading_ahead()
 
     def frame(self, frame: int) -> Frame:
         """Return a frame; unless `keeps`, its arrays are the caller's from now on.
@@ -105,12 +109,25 @@ class FrameCache:
             self._frames[frame - self._start] = None
         return found
 
+    def stop_reading_ahead(self) -> None:
+        """End the thread that may be using the layout; reading on starts another."""
+        if self._ahead is not None:
+            self._ahead.stop()
+
+    def use_alone(self) -> Layout:
+        """Return the layout to somebody who may use it at any time: no thread will any more."""
+        self.stop_reading_ahead()
+        self._ahead = None
+        return self._layout
+
     def _fetch(self, frame: int, *, again: bool) -> None:
+        before = self._stop
         start, stop, keeps = self._window(frame, again=again)
         self._start = self._stop = 0  # nothing is cached if the read fails
         self._frames = []
+        room = None if self._ahead is None else self._ahead.take(start, stop)
         try:
-            room = self._read(start, stop)
+            room = room or self._read(start, stop)
         except OSError:
             # Damage further on must not keep this frame from being read.
             unit = frame - frame % self._unit
@@ -120,6 +137,10 @@ class FrameCache:
             room = self._read(start, stop)
         self._frames, self.keeps = _frames_of(room), keeps
         self._start, self._stop = start, stop
+        if self._ahead is not None and start == before and stop < self._n_frames:
+            # The run before was the one before: so the next will be the next.
+            end = min(stop + self._run, self._n_frames)
+            self._ahead.begin(stop, end, self._ring.take(end - stop))
 
     def _window(self, frame: int, *, again: bool) -> tuple[int, int, bool]:
         """Return which frames to read for one, and whether to keep them."""
@@ -151,6 +172,7 @@ class FrameCache:
 
         Does not touch what is cached.
         """
+        self.stop_reading_ahead()
         n_atoms = self._layout.info.n_atoms if atoms is None else len(atoms)
         out = np.empty((len(frames), n_atoms, 3), np.float32)
         if not len(frames) or not n_atoms:

@@ -26,7 +26,9 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     """Reads any layout as an MDAnalysis trajectory: ``Universe(top, path, format="MDIO")``.
 
     Frame after frame costs one read per chunk; a jump to a far frame of uncompressed data reads
-    that frame only. Units are always MDAnalysis' own, whatever `convert_units` says.
+    that frame only. Units are always MDAnalysis' own, whatever `convert_units` says. With
+    ``MDIO_READ_AHEAD=1`` in the environment a thread decodes the next frames of compressed layouts
+    while the analysis looks at the present ones.
 
     Parameters
     ----------
@@ -87,8 +89,11 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
 
     @property
     def layout(self) -> Layout:
-        """The layout underneath: its `read` gives blocks of frames without a Timestep."""
-        return self._layout
+        """The layout underneath: its `read` gives blocks of frames without a Timestep.
+
+        From then on the reader reads nothing ahead, since a layout is for one thread at a time.
+        """
+        return self._cache.use_alone()
 
     @classmethod
     def parse_n_atoms(cls, filename: str | PathLike[str], **kwargs: Any) -> int:
@@ -205,6 +210,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         """Close the files of the layout."""
         layout = getattr(self, "_layout", None)
         if layout is not None:  # None if __init__ failed before there was one
+            if "_cache" in self.__dict__:
+                self._cache.stop_reading_ahead()
             layout.close()
 
     def __getstate__(self) -> dict[str, Any]:

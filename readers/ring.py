@@ -16,9 +16,6 @@ __all__ = ["BufferRing", "Room"]
 
 FloatArray = NDArray[np.float32]
 
-N_BUFFERS = 2
-"""One that the caller still looks at, one that is read into."""
-
 
 class _Memory(np.ndarray[Any, Any]):
     """An array that owns its memory, of a type of its own.
@@ -80,14 +77,17 @@ class BufferRing:
     ----------
     info, fields
         Of the layout: what a block has.
+    n_buffers
+        How many are kept at most.
     """
 
-    def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...]) -> None:
+    def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...], n_buffers: int) -> None:
         there = {"positions": True, "velocities": info.has_velocities, "forces": info.has_forces}
         self._fields = tuple(
             name for name, has in there.items() if has and (name in fields or name == "positions")
         )
         self._n_atoms = info.n_atoms
+        self._n_buffers = n_buffers
         self._buffers: list[_Buffer] = []
 
     def take(self, n_frames: int) -> Room:
@@ -96,7 +96,7 @@ class BufferRing:
         for buffer in idle:
             if buffer.n_frames >= n_frames:
                 return buffer.room(n_frames)
-        if len(self._buffers) >= N_BUFFERS:
+        if len(self._buffers) >= self._n_buffers:
             left = idle[0] if idle else self._buffers[0]
             self._buffers = [buffer for buffer in self._buffers if buffer is not left]
         buffer = _Buffer(self._fields, n_frames, self._n_atoms)
