@@ -107,7 +107,7 @@ def test_a_failing_block_ends_all_ranks_with_one_line(folder, monkeypatch):
     code, out, err = command_line(
         3, "analyze", "mpi_kernels:fails_late", folder / "adk.dcd", "--executor", "mpi", "--json"
     )
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60
     assert code == 1
     assert out == ""
     assert err.count("no such angle") == err.count("\n") == 1, err

@@ -310,14 +310,14 @@ def test_a_file_that_cannot_grow_is_an_error_and_leaves_nothing(adk, tmp_path, t
 @pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_killed_conversion_leaves_no_output(adk, tmp_path, target, blow):
     out = tmp_path / f"a.{target}"
-    code = f"import mdio; mdio.convert({[str(adk['dcd'])] * 200!r}, {str(out)!r}, workers=2)"
+    code = f"import mdio; mdio.convert({[str(adk['dcd'])] * 600!r}, {str(out)!r}, workers=2)"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 100
     while not list(tmp_path.iterdir()) and time.monotonic() < limit:
         time.sleep(0.01)
     time.sleep(0.2)
     process.send_signal(blow)
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     assert not out.exists()
     if blow != signal.SIGKILL:
         assert list(tmp_path.iterdir()) == []

@@ -125,8 +125,8 @@ def test_killed_workers(client):
     start = time.monotonic()
     with pytest.raises(BlockError, match=r"frames \d failed: its dask workers were killed"):
         executor.map(kill_self, range(6), describe=lambda x: f"frames {x}")
-    assert time.monotonic() - start < 30
-    client.wait_for_workers(2, timeout=30)
+    assert time.monotonic() - start < 100
+    client.wait_for_workers(2, timeout=100)
     assert executor.map(square, [3]) == [9]
 
 
@@ -135,7 +135,7 @@ def test_own_cluster_is_closed():
         assert executor.n_workers == 1
         (pid,) = executor.map(pid_of_worker, [0])
         os.kill(pid, 0)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             os.kill(pid, 0)

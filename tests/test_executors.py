@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,14 +73,27 @@ def exit_soft(x):
     sys.exit(3)
 
 
+def state_of(pid):
+    """Return what the process does: R runs or may run, S waits, Z has ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
 class DiesWhileSending:
-    """Pickles as a large result whose worker is killed before all of it is sent."""
+    """Gives a large result whose worker is killed before all of it is sent."""
+
+    def __init__(self, go):
+        self.go = go
 
     def __call__(self, x):
         if x == 1:
+            while not self.go.exists():
+                time.sleep(0.01)
             pid = os.getpid()
             if os.fork() == 0:
-                time.sleep(0.3)
+                n_waits = 0
+                while n_waits < 5:  # until it waits for someone to read
+                    time.sleep(0.02)
+                    n_waits = n_waits + 1 if state_of(pid) == "S" else 0
                 os.kill(pid, signal.SIGKILL)
                 os._exit(0)
         return np.zeros(1 << 22)
@@ -201,7 +215,9 @@ def test_oldest_result_first():
     numbers = []
     for number, _ in Processes(3).imap(square, range(30)):
         numbers.append(number)
-        time.sleep(0.02)  # meanwhile all workers finish
+        workers = [child.pid for child in multiprocessing.active_children()]
+        while any(state_of(pid) == "R" for pid in workers):
+            time.sleep(0.001)
     assert sorted(numbers) == list(range(30))
     assert max(abs(at - number) for at, number in enumerate(numbers)) < 12
 
@@ -227,14 +243,15 @@ def test_killed_worker_is_reported_at_once(n):
     assert time.monotonic() - start < 20
 
 
-def test_worker_killed_in_the_middle_of_a_result():
-    start = time.monotonic()
-    iterator = Processes(2).imap(DiesWhileSending(), range(2))
+def test_worker_killed_in_the_middle_of_a_result(tmp_path):
+    iterator = Processes(2).imap(DiesWhileSending(tmp_path / "go"), range(2))
     next(iterator)
-    time.sleep(0.6)
+    workers = [child.pid for child in multiprocessing.active_children()]
+    (tmp_path / "go").touch()
+    while all(state_of(pid) != "Z" for pid in workers):
+        time.sleep(0.01)
     with pytest.raises(BlockError, match="SIGKILL"):
         list(iterator)
-    assert time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize(

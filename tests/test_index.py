@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import resource
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -237,8 +236,8 @@ def test_missing_files_and_failed_scans(file, tmp_path):
     assert not beside(file).exists()
 
 
-def _open_at(path: Path, when: float, queue) -> None:
-    time.sleep(max(0.0, when - time.time()))
+def _open_together(path: Path, barrier, queue) -> None:
+    barrier.wait(60)
     scan = Scanner()
     n_frames = {load_index(path, scan).n_frames for _ in range(50)}
     queue.put((n_frames, scan.calls))
@@ -250,8 +249,9 @@ def test_many_processes_at_once(file, damaged):
         beside(file).write_bytes(b"MDIOIDX1" + bytes(200))
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    when = time.time() + 0.3
-    children = [context.Process(target=_open_at, args=(file, when, queue)) for _ in range(8)]
+    barrier = context.Barrier(8)
+    arguments = (file, barrier, queue)
+    children = [context.Process(target=_open_together, args=arguments) for _ in range(8)]
     for child in children:
         child.start()
     found = [queue.get(timeout=60) for _ in children]

@@ -238,6 +238,10 @@ def test_pure_python_is_a_switch(value):
 @pytest.mark.parametrize("side", [side for side in SIDES if side != "numpy"], indirect=True)
 def test_gil_is_released():
     """Another thread gets on while a kernel runs; with the GIL held it would not get one turn."""
+    assert any(_another_thread_gets_on() for _ in range(5))  # none but on a machine at full load
+
+
+def _another_thread_gets_on():
     frame = random_positions(1, 200)
     frames = np.broadcast_to(frame, (300_000, 200, 3))  # no memory, yet much work
     ticks, done = [], threading.Event()
@@ -255,4 +259,4 @@ def test_gil_is_released():
     done.set()
     thread.join()
     # At both ends Python runs, and may give the other thread its turn.
-    assert any(0.2 < (moment - begun) / seconds < 0.7 for moment in ticks)
+    return any(0.2 < (moment - begun) / seconds < 0.7 for moment in ticks)

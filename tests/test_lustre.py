@@ -325,11 +325,11 @@ def test_a_refusal_spares_the_file_that_was_there(lfs, tmp_path):
 
 def test_a_hanging_lfs_is_given_up(lfs, tmp_path, monkeypatch):
     monkeypatch.setattr(lustre, "LFS_TIMEOUT_S", 0.4)
-    lfs.answer(setstripe={"sleep": 30}, getstripe={"sleep": 30})
+    lfs.answer(setstripe={"sleep": 200}, getstripe={"sleep": 200})
     start = time.monotonic()
     record = set_stripe(tmp_path / "out", MIB, 4)
     assert get_stripe(tmp_path) is None
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60
     assert record["applied"] is None
     assert record["reason"] == "lfs setstripe did not answer within 0.4 s"
 

@@ -45,7 +45,7 @@ def run_and_fail(n_ranks, *words):
     code, out, err = run_under_mpi(n_ranks, *words)
     assert (code, out) == (1, "")
     assert "Traceback" not in err
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60
     return err
 
 

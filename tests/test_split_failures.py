@@ -105,7 +105,7 @@ from mdio.converters.split import split
 real = os.pwrite
 def slow(fd, data, offset):
     os.write(1, b"working\\n")
-    time.sleep(0.2)
+    time.sleep(0.5)
     return real(fd, data, offset)
 copying.os.pwrite = slow
 split(sys.argv[1], sys.argv[2], 4, force=True, workers=2)
@@ -125,7 +125,7 @@ def test_killed_half_way(tmp_path, number):
     assert child.stdout is not None
     first = child.stdout.readline()
     child.send_signal(number)
-    errors = child.communicate(timeout=20)[1]
+    errors = child.communicate(timeout=100)[1]
     assert first == "working\n", errors
     assert child.returncode != 0
     assert len(segment_paths(target)) == 2
