@@ -83,7 +83,10 @@ def _ending_tidily() -> Iterator[None]:
         yield
         return
 
+    ended: list[int] = []
+
     def leave(number: int, _frame: FrameType | None) -> None:
+        ended.append(number)
         raise SystemExit(128 + number)
 
     taken = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
@@ -94,6 +97,8 @@ def _ending_tidily() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
+    if ended:  # while something ran whose exceptions are passed over, such as a finaliser
+        raise SystemExit(128 + ended[0])
 
 
 def convert_trial(
