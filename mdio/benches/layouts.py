@@ -149,7 +149,8 @@ def measure(
     wanted, repeats
         What to write, how often.
     read
-        Whether to read outputs too, with the cache dropped and then from it.
+        Whether to read outputs too, with the cache dropped and then from it; in the way in which
+        they were written.
     mpiexec
         Launcher with its options.
     told
@@ -183,6 +184,7 @@ def measure(
                 if read:
                     words = ["bench", "layouts", str(out), "--read", "--json"]
                     words += ["--mpi"] if case.way != "workers" else ["-w", str(case.n_workers)]
+                    words += ["--driver", case.way] if case.way in ("mpio", "collective") else []
                     record["cache_dropped"] = drop_cache(out) is None
                     record["read_cold_s"] = _run(case, words, mpiexec)["read_s"]
                     record["read_warm_s"] = _run(case, words, mpiexec)["read_s"]

@@ -10,8 +10,9 @@ from mdio.core.blocks import aligned_blocks, sub_blocks
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
 from mdio.parallel.executors import Executor
+from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["read_all"]
+__all__ = ["read_all", "read_shared"]
 
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes that are read at a time, as an analysis would."""
@@ -32,6 +33,54 @@ class _Reader:
             n_frames += read.n_frames
             nbytes += read.positions.nbytes
         return n_frames, nbytes
+
+
+def read_shared(
+    path: str | os.PathLike[str], ranks: MPIExecutor, *, collective: bool
+) -> dict[str, Any]:
+    """Read every frame of an h5md file of ours once through parallel HDF5, on all ranks.
+
+    Parameters
+    ----------
+    path
+        The file.
+    ranks
+        Each reads a run of neighbouring frames, as in `read_all`.
+    collective
+        Whether ranks read together, in as many rounds as the longest run has blocks.
+
+    Returns
+    -------
+    dict
+        As `read_all`, on every rank.
+    """
+    from mdio.layouts.h5md import H5MDLayout
+
+    comm = ranks.comm
+    comm.Barrier()
+    begun = time.perf_counter()
+    with H5MDLayout(path, driver="mpio", comm=comm, collective=collective) as layout:
+        info, edges = layout.info, layout.boundaries()
+        shares = aligned_blocks(edges, range(info.n_frames), min(comm.size, info.n_frames))
+        most = max(1, BLOCK_NBYTES // info.frame_nbytes)
+        lists = [list(sub_blocks(edges, share, most)) for share in shares]
+        own = lists[comm.rank] if comm.rank < len(lists) else []
+        n_frames = nbytes = 0
+        for block in own:
+            read = layout.read(block.start, block.stop)
+            n_frames += read.n_frames
+            nbytes += read.positions.nbytes
+        if collective:
+            for _ in range(max(map(len, lists)) - len(own)):
+                layout.take_part()
+    comm.Barrier()
+    seconds = time.perf_counter() - begun
+    done = comm.allgather((n_frames, nbytes))
+    return {
+        "read_s": seconds,
+        "n_frames": sum(frames for frames, _ in done),
+        "nbytes": sum(nbytes for _, nbytes in done),
+    }
 
 
 def read_all(path: str | os.PathLike[str], executor: Executor) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from mdio.benches.layouts import (
     summarise,
     table_rows,
 )
-from mdio.benches.reading import read_all
+from mdio.benches.reading import read_all, read_shared
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import one_of, positives, sizes
 from mdio.cli.common import positive, print_json
@@ -72,6 +72,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--mpi", action="store_true", help="with --read: on the ranks of mpiexec")
     parser.add_argument(
+        "--driver",
+        choices=("plain", "mpio", "collective"),
+        default="plain",
+        help="with --read --mpi: read h5md through parallel HDF5, each rank by itself or all "
+        "together (default: by plain reads)",
+    )
+    parser.add_argument(
         "-o",
         "--out",
         default="bench-output/layouts",
@@ -127,10 +134,16 @@ def _tell(text: str) -> None:
 
 
 def _read(args: argparse.Namespace) -> int:
+    if args.driver != "plain" and not args.mpi:
+        raise PlanError(f"--driver {args.driver} is for ranks of MPI; add --mpi")
     if args.mpi:
         comm = world("--mpi")
         with root_speaks(comm), MPIExecutor(comm, to_all=False) as ranks:
-            found = read_all(args.source, ranks)
+            if args.driver == "plain":
+                found = read_all(args.source, ranks)
+            else:
+                together = args.driver == "collective"
+                found = read_shared(args.source, ranks, collective=together)
             if comm.rank == 0:
                 print_json(found)
         return 0
