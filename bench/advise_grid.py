@@ -174,7 +174,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="measure also what is stored")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="for repeats of one kind")
-    parser.add_argument("--advise-seconds", type=float, default=8.0, help="for the advisor")
+    parser.add_argument("--advise-seconds", type=float, default=10.0, help="for the advisor")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     found = stored(args.store)

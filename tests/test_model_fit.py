@@ -138,32 +138,6 @@ def test_one_rank_of_one_layout_sets_the_scale_of_all():
     ).t_total_s == pytest.approx(70.0, rel=0.02)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_rank_is_met_and_a_second_helps_whatever_the_size_of_the_task(layout, scale):
-    """A short trajectory is no machine of huge bandwidth that a link of Comet would slow down."""
-    row = TimingRow(layout, "gather", 1, 1, 1000 * scale, 220 * scale, 779.9 * scale)
-    profile = fit_profile([row], name="x", source="")
-    workload = reference_workload(profile, layout, 1)
-    one, two = (predict(profile, layout, "gather", n, workload) for n in (1, 2))
-    assert one.t_total_s == pytest.approx(1000 * scale, rel=0.01)
-    overhead = two.t_gather_s + two.t_open_s + two.t_contention_s
-    assert two.t_total_s - overhead < 0.8 * one.t_total_s
-
-
-def test_a_run_that_went_astray_does_not_set_the_noise_of_all():
-    one = plain("xtc-shared")[:1]
-    astray = TimingRow("xtc-shared", "gather", 1, 24, 10_000.0, 9.0, 35.0)
-    profile = fit_profile([*one, astray], name="x", source="")
-    assert all(noise <= 1 for table in profile.noise.io.values() for noise in table.values())
-    times = [
-        predict(profile, "hdf5", "gather", n, reference_workload(profile, "hdf5", 1)).t_total_s
-        for n in (1, 2, 8, 24, 96)
-    ]
-    assert times == sorted(times, reverse=True)
-    assert times[3] == pytest.approx(times[0] / 24, rel=0.3)
-
-
 def test_half_of_what_sets_a_layout_apart_is_put_down_to_the_known_machine():
     one = [row for row in ROWS if row.n_ranks == 1 and row.workload_x == 1]
     noise = fit_profile(one, name="x", source="").noise.io
@@ -343,11 +317,3 @@ def test_tables_that_are_no_files(tmp_path):
     for path in (tmp_path, tmp_path / "none.csv", tmp_path / "b.csv"):
         with pytest.raises(MdioError, match=str(path)):
             read_timings(path)
-
-
-def test_names_that_mdio_measures_under_are_understood(tmp_path):
-    table = tmp_path / "scaling.csv"
-    head = "layout,gather,workload_x,n_ranks,t_total_max_s,t_comp_mean_s,t_io_mean_s\n"
-    table.write_text(f"{head}xtc,blocking,1,1,10,2,8\nh5md,one-sided,1,1,6,2,4\n")
-    rows = read_timings(table)
-    assert [row.pair for row in rows] == [("xtc-shared", "gather"), ("hdf5", "global-array")]
