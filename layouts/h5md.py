@@ -6,14 +6,13 @@ when the first file is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import MdioError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.contents import Contents, ContentsLayout
 
 if TYPE_CHECKING:
     import h5py
@@ -21,18 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["H5MDLayout", "written_by_mdio"]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-
-
-class _File(Protocol):
-    """What `OwnFile` and `ForeignFile` have in common."""
-
-    @property
-    def manifest(self) -> Mapping[str, Any] | None: ...
-    def info(self, layout: str) -> TrajectoryInfo: ...
-    def read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None: ...
-    def close(self) -> None: ...
 
 
 def _is_hdf5(path: Path) -> bool:
@@ -74,7 +61,7 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
         return False
 
 
-class H5MDLayout(Layout):
+class H5MDLayout(ContentsLayout):
     """An H5MD file.
 
     Parameters
@@ -99,7 +86,6 @@ class H5MDLayout(Layout):
 
     name: ClassVar[str] = "h5md"
     suffixes: ClassVar[tuple[str, ...]] = (".h5md", ".h5")
-    _file: _File | None = None
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -132,7 +118,7 @@ class H5MDLayout(Layout):
                 f"({' '.join(str(error).split())}); H5MD expected: convert or copy it again"
             ) from error
         try:
-            opened: _File
+            opened: Contents
             if shared:
                 from mdio.layouts.h5md_mpio_reader import MPIOFile
 
@@ -144,7 +130,7 @@ class H5MDLayout(Layout):
                 opened = ForeignFile(
                     self.path, file, group, convert_units=self.options.get("convert_units", True)
                 )
-            self._file = opened
+            self._contents = opened
             return opened.info(self.name)
         except BaseException as error:
             file.close()
@@ -176,29 +162,3 @@ class H5MDLayout(Layout):
         if self.options.get("comm") is not None:
             raise TypeError(f"{self!r} belongs to the ranks of a communicator and does not pickle")
         return super().__reduce__()
-
-    @property
-    def _opened(self) -> _File:
-        _ = self.info
-        assert self._file is not None
-        return self._file
-
-    @property
-    def manifest(self) -> Mapping[str, Any] | None:
-        """What mdio wrote of this output's making; None for files of others."""
-        return self._opened.manifest
-
-    def _read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None:
-        self._opened.read_into(start, stop, atoms, block)
-
-    def check(self) -> Iterator[tuple[str, str | None]]:
-        """Read every chunk, also those of the groups, velocities and forces; see `Layout.check`."""
-        check = getattr(self._opened, "check", super().check)
-        yield from check()
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.contents import Contents, ContentsLayout
 from mdio.layouts.zarr_metadata import METADATA, read_metadata
 from mdio.layouts.zarr_own import OwnTree
 
 __all__ = ["ZarrLayout", "written_by_mdio"]
 
 V2_METADATA = (".zgroup", ".zmetadata")
-
-
-class _Tree(Protocol):
-    """What `OwnTree` and `ForeignTree` have in common."""
-
-    @property
-    def manifest(self) -> Mapping[str, Any] | None: ...
-
-    def info(self, layout: str) -> TrajectoryInfo: ...
-    def read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None: ...
-    def close(self) -> None: ...
 
 
 def _manifest_in(root: Mapping[str, Any]) -> bool:
@@ -45,7 +32,7 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
         return False
 
 
-class ZarrLayout(Layout):
+class ZarrLayout(ContentsLayout):
     """A Zarr tree with H5MD's groups.
 
     Parameters
@@ -62,7 +49,6 @@ class ZarrLayout(Layout):
 
     name: ClassVar[str] = "zarr"
     suffixes: ClassVar[tuple[str, ...]] = (".zarr", ".zarrmd")
-    _tree: _Tree | None = None
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -91,7 +77,7 @@ class ZarrLayout(Layout):
                 f"{self.path}: it has no {METADATA}, which is written last; the conversion that "
                 "made it did not end, convert the source anew"
             )
-        tree: _Tree
+        tree: Contents
         if own:
             tree = OwnTree(self.path, root, group)
         else:
@@ -99,31 +85,5 @@ class ZarrLayout(Layout):
 
             convert_units = bool(self.options.get("convert_units", True))
             tree = ForeignTree(self.path, group, convert_units=convert_units)
-        self._tree = tree
+        self._contents = tree
         return tree.info(self.name)
-
-    @property
-    def _opened(self) -> _Tree:
-        _ = self.info
-        assert self._tree is not None
-        return self._tree
-
-    @property
-    def manifest(self) -> Mapping[str, Any] | None:
-        """What mdio wrote of this output's making; None for trees of others."""
-        return self._opened.manifest
-
-    def _read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None:
-        self._opened.read_into(start, stop, atoms, block)
-
-    def check(self) -> Iterator[tuple[str, str | None]]:
-        """Read every chunk, also those of the groups, velocities and forces; see `Layout.check`."""
-        check = getattr(self._opened, "check", super().check)
-        yield from check()
-
-    def _close(self) -> None:
-        if self._tree is not None:
-            self._tree.close()
-            self._tree = None

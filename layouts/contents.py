@@ -1,0 +1,65 @@
+"""What h5md and zarr share: layouts that mdio or others wrote, each read in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.base import AtomIndices, Layout
+
+__all__ = ["Contents", "ContentsLayout"]
+
+
+class Contents(Protocol):
+    """An opened file or tree, of mdio or of others.
+
+    It may also have a `check`, as `Layout.check`.
+    """
+
+    @property
+    def manifest(self) -> Mapping[str, Any] | None:
+        """What mdio wrote of its making; None for what others wrote."""
+
+    def info(self, layout: str) -> TrajectoryInfo:
+        """Return what is in it; `layout` is the name of the layout."""
+
+    def read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        """Fill `block`; see `Layout.read`."""
+
+    def close(self) -> None:
+        """Close files."""
+
+
+class ContentsLayout(Layout):
+    """A layout whose `_open` sets `_contents`, which then does the work."""
+
+    _contents: Contents | None = None
+
+    @property
+    def _opened(self) -> Contents:
+        _ = self.info
+        assert self._contents is not None
+        return self._contents
+
+    @property
+    def manifest(self) -> Mapping[str, Any] | None:
+        """What mdio wrote of this output's making; None for what others wrote."""
+        return self._opened.manifest
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        self._opened.read_into(start, stop, atoms, block)
+
+    def check(self) -> Iterator[tuple[str, str | None]]:
+        """Read every chunk, also those of the groups, velocities and forces; see `Layout.check`."""
+        check = getattr(self._opened, "check", super().check)
+        yield from check()
+
+    def _close(self) -> None:
+        if self._contents is not None:
+            self._contents.close()
+            self._contents = None
