@@ -5,11 +5,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 
 
-def test_conversions_and_readers_without_native_modules(tmp_path):
-    words = ["any_source", "precision_auto", "every_frame", "timeseries_in_bulk", "group"]
+WORDS = ["any_source", "precision_auto", "every_frame", "timeseries_in_bulk", "group"]
+SUITES = {
+    "conversions and readers": ["-k", " or ".join(WORDS), "convert", "readers"],
+    "native formats": ["xtc", "xtc_codec", "dcd", "trr", "native_writers"],
+    "outputs": ["quantised", "quantised_neighbours", "zarr_golden", "h5md_reader", "kernel_planes"],
+}
+"""Arguments of pytest, and files of tests without ``test_`` and ``.py``."""
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_without_native_modules(tmp_path, suite):
+    words = [
+        str(TESTS / f"test_{word}.py") if (TESTS / f"test_{word}.py").exists() else word
+        for word in SUITES[suite]
+    ]
     done = subprocess.run(
         [
             sys.executable,
@@ -20,10 +35,7 @@ def test_conversions_and_readers_without_native_modules(tmp_path):
             "-p",
             "no:cacheprovider",
             f"--basetemp={tmp_path / 'pure'}",
-            "-k",
-            " or ".join(words),
-            str(TESTS / "test_convert.py"),
-            str(TESTS / "test_readers.py"),
+            *words,
         ],
         env={**os.environ, "MDIO_PURE_PYTHON": "1"},
         capture_output=True,
