@@ -19,6 +19,8 @@ import mdio
 from mdio.parallel.dask_executor import DaskExecutor
 
 X_FOLD = 100
+N_PILOT = 16
+"""Files of the run that tells how many are needed."""
 EFFICIENCY = 0.9
 MPI_PYTHON = Path(__file__).parent.parent / ".venv-mpi/bin/python"
 IMPORTS = "from mpi4py import MPI; import mdio.cli.main, mdio.cli.analyze, mdio.cli.ranks, "
@@ -64,9 +66,9 @@ def on_ranks(n_ranks: int, paths: list[str], repeat: int) -> Callable[[], float]
 def n_files_for(seconds: float, path: Path, repeat: int) -> int:
     """Return how often to list a file so that one worker has work for so long."""
     with mdio.Processes(1) as executor:
-        job = in_process(executor, [str(path)] * 4, repeat)
+        job = in_process(executor, [str(path)] * N_PILOT, repeat)
         job()
-        return max(2, round(4 * seconds / job()))
+        return max(2, round(N_PILOT * seconds / job()))
 
 
 def scaling(path: Path, seconds: float, repeats: int, tell: Callable[[str], None]) -> list[Record]:
