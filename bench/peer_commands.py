@@ -7,6 +7,7 @@ command on one frame, so that what it takes to start is left out as it is everyw
 from __future__ import annotations
 
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ ANGSTROM_PER_NM = 10.0
 
 def versions() -> dict[str, str]:
     found = {}
-    lock = Path(__file__).parent / "peer_molly" / "Cargo.lock"
+    manifest = Path(__file__).parent / "peer_molly" / "Cargo.toml"
     if MOLLY.exists():
-        lines = lock.read_text().splitlines()
-        found["molly"] = lines[lines.index('name = "molly"') + 1].split('"')[1]
+        wanted = tomllib.loads(manifest.read_text())["dependencies"]["molly"]
+        found["molly"] = wanted.removeprefix("=")
     try:
         told = subprocess.run(["gmx", "--version"], capture_output=True, text=True, check=True)
     except OSError:
