@@ -1,4 +1,4 @@
-// One way for the sanitised harness and the fuzzer to hand bytes to every kernel.
+// How the sanitised harness hands bytes to the decoder.
 #pragma once
 
 #include <cstdint>
