@@ -191,6 +191,9 @@ def main() -> int:
             workers = {str(count): truth.measure(name, count, limits) for count in WORKERS}
             record = {"bench": "advise_grid", "source": source.title, "analysis": name}
             found[key] = {**record, "quick": args.quick, "workers": workers}
+            if args.store.exists() and not args.store.read_bytes().endswith(b"\n"):
+                with args.store.open("a") as file:  # ends the line that a cut run began
+                    file.write("\n")
             append_jsonl(args.store, [found[key]])
             regrets = " ".join(f"{case.regret:.2f}" for case in evaluate(found[key]))
             print(
