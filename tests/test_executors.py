@@ -4,9 +4,7 @@ import itertools
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -222,19 +220,6 @@ def test_oldest_result_first():
     assert max(abs(at - number) for at, number in enumerate(numbers)) < 12
 
 
-def signal_handlers(_):
-    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-
-
-def test_signals_are_the_parents_affair():
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        handlers = Processes(1).map(signal_handlers, [0])
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert handlers == [[signal.SIG_IGN, signal.SIG_DFL]]
-
-
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_killed_worker_is_reported_at_once(n):
     start = time.monotonic()
@@ -287,42 +272,3 @@ def test_failure_ends_long_work_at_once():
 
 def sleep_or_fail(seconds):
     time.sleep(seconds)
-
-
-SCRIPT = textwrap.dedent(
-    """
-    import multiprocessing, os, sys, time
-    from mdio.parallel.executors import Processes
-
-    def work(x):
-        os.write(1, b"at work\\n")  # at one go: the lines of two workers do not mix
-        time.sleep(60 if x else 0)
-
-    try:
-        Processes(2).map(work, range(8))
-    except KeyboardInterrupt:
-        print("interrupted", len(multiprocessing.active_children()), flush=True)
-    """
-)
-
-
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_interrupt_and_orphans(sent, tmp_path):
-    """Ctrl-C (sent to the whole group) ends all at once; orphans leave when they are done."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT if sent == signal.SIGINT else SCRIPT.replace("60 if x else 0", "1"))
-    run = subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert [run.stdout.readline() for _ in range(2)] == ["at work\n"] * 2
-    start = time.monotonic()
-    if sent == signal.SIGINT:
-        os.killpg(run.pid, sent)
-    else:
-        run.kill()
-    rest = run.stdout.read()  # ends when the last worker has let go of stdout
-    run.wait()
-    run.stdout.close()
-    assert time.monotonic() - start < 20
-    if sent == signal.SIGINT:
-        assert "interrupted 0" in rest
