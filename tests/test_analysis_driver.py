@@ -271,15 +271,14 @@ def test_timings(path, executor):
     assert record["n_frames"] == N_FRAMES
     assert record["workers"] == executor.n_workers
     assert record["executor"] == executor.name
-    assert 0.206 <= record["t_comp_s"] < 10
+    assert record["t_comp_s"] >= 0.206
     assert record["t_comp_s"] / executor.n_workers <= record["t_comp_max_s"] <= record["seconds"]
-    assert record["ratio_comp_io"] == record["t_comp_s"] / record["t_io_s"] > 5
-    assert 0 < record["t_open_s"] < 5
+    assert record["ratio_comp_io"] == record["t_comp_s"] / record["t_io_s"]
+    assert record["t_open_s"] > 0
     assert sum(t.t_open_s > 0 for t in got.timings) == executor.n_workers
     for timing in got.timings:
         assert timing.t_overhead1_s >= -1e-9
         assert timing.t_overhead2_s >= -1e-9
-        assert timing.t_overhead1_s + timing.t_overhead2_s < 0.5
         assert timing.t_total_s == timing.t_rmsd_s + timing.t_comm_s
 
 

@@ -21,6 +21,7 @@ from mdio.analysis.kernels import KERNELS
 from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
 from mdio.core.errors import BlockError, MdioError, PlanError
+from mdio.core.forking import ending_signals_held, let_ending_signals_in
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 
@@ -103,7 +104,8 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_compute, args=(theirs, layout, prepared, cap_s), daemon=True)
-    process.start()
+    with ending_signals_held():
+        process.start()
     theirs.close()
     last: Probe | None = None
     deadline = time.monotonic() + cap_s
@@ -130,6 +132,7 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
 
 
 def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float) -> None:
+    let_ending_signals_in()
     try:
         # Pickled, a layout leaves the parent's open files behind.
         own = pickle.loads(pickle.dumps(layout))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import pickle
 import threading
 import uuid
@@ -92,7 +93,10 @@ class DaskExecutor(Executor):
         """The client; starts the local cluster if there is none yet."""
         if self._client is None:
             self._client = _distributed().Client(
-                n_workers=self._n_wanted, threads_per_worker=1, dashboard_address=":0"
+                n_workers=self._n_wanted,
+                threads_per_worker=1,
+                dashboard_address=":0",
+                silence_logs=logging.CRITICAL,  # what matters of it comes as an error of ours
             )
         return self._client
 

@@ -14,11 +14,10 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from mdio.core.errors import PlanError
+from mdio.core.forking import ending_signals_held, let_ending_signals_in
 
 __all__ = ["Failure", "WorkerPool"]
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that the parent's handlers may turn into exceptions."""
 GRACE_S = 10.0
 """How long an idle worker may take to close its files before it is killed."""
 
@@ -84,7 +83,7 @@ def _work(pipe: Connection[Any, Any], pickled_func: bytes, inherited: Sequence[A
     # Handlers of the parent that tidy up its outputs are not for its workers.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    let_ending_signals_in()
     # A forked worker also holds the parent's ends of the older pipes; open, they would keep the
     # older workers from noticing that the parent is gone.
     for other in inherited:
@@ -157,15 +156,10 @@ class WorkerPool:
         process = self._context.Process(
             target=_work, args=(theirs, self._func, inherited), daemon=True
         )
-        # What a handler raises while Python forks would only be printed, and the signal be lost:
-        # signals wait until the worker is one that `close` ends.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        try:
+        with ending_signals_held():  # until the worker is one that `close` ends
             process.start()
             theirs.close()
             self._workers.append(_Worker(process, ours))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self._workers[-1]
 
     def next_done(self) -> tuple[_Worker, int, Any]:
