@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ X_FOLD = 100
 N_PILOT = 16
 """Files of the run that tells how many are needed."""
 EFFICIENCY = 0.9
+APART = "control: programs that know nothing of each other"
 MPI_PYTHON = Path(__file__).parent.parent / ".venv-mpi/bin/python"
 IMPORTS = "from mpi4py import MPI; import mdio.cli.main, mdio.cli.analyze, mdio.cli.ranks, "
 IMPORTS += "mdio.layouts.zarr_layout, mdio.layouts.zarr_own"
@@ -63,6 +65,29 @@ def on_ranks(n_ranks: int, paths: list[str], repeat: int) -> Callable[[], float]
     return run
 
 
+def programs_apart(n_programs: int, paths: list[str], repeat: int) -> Callable[[], float]:
+    """Return what tells how far this machine's cores help each other at all.
+
+    So many programs run side by side, each serially over its share of the files; the longest one's
+    own time counts. They have nothing to wait for but the machine.
+    """
+
+    def run() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            outs = [Path(folder) / f"timings{number}.json" for number in range(n_programs)]
+            running = []
+            for number, out in enumerate(outs):
+                words = ["-m", "mdio.cli.main", "analyze", "rmsd", *paths[number::n_programs]]
+                words += ["-s", str(adk.topology()), "--select", SELECT, "--repeat", str(repeat)]
+                words += ["--executor", "serial", "--quiet", "--timings", str(out)]
+                running.append(subprocess.Popen([sys.executable, *words]))
+            if any(program.wait() for program in running):
+                raise RuntimeError("a program of the control failed")
+            return max(float(json.loads(out.read_text())["seconds"]) for out in outs)
+
+    return run
+
+
 def n_files_for(seconds: float, path: Path, repeat: int) -> int:
     """Return how often to list a file so that one worker has work for so long."""
     with mdio.Processes(1) as executor:
@@ -85,6 +110,8 @@ def scaling(path: Path, seconds: float, repeats: int, tell: Callable[[str], None
                 ("processes", 2): in_process(mdio.Processes(2), paths, repeat),
                 ("dask", 1): in_process(one, paths, repeat),
                 ("dask", 2): in_process(two, paths, repeat),
+                (APART, 1): programs_apart(1, paths, repeat),
+                (APART, 2): programs_apart(2, paths, repeat),
             }
             if has_mpi():
                 jobs |= {("mpi", n): on_ranks(n, paths, repeat) for n in (1, 2)}

@@ -28,7 +28,7 @@ STEADY = {**os.environ, **ONE_THREAD, "PYTHONHASHSEED": "0"}
 
 def instructions(command: list[str], folder: Path, *, at_start: bool) -> int:
     """Return how many instructions a command executes, from its start on or as it says itself."""
-    out = folder / "callgrind.out"
+    out = folder.resolve() / "callgrind.out"  # the command runs in another folder
     valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"]
     if not at_start:
         valgrind.append("--instr-atstart=no")
