@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mdio.core.errors import BlockError, MissingExtraError, PlanError, SourceError
-from mdio.parallel.dask_executor import DaskExecutor
+from mdio.parallel.dask_executor import DaskExecutor, _result
 
 distributed = pytest.importorskip("distributed")
 
@@ -174,3 +174,16 @@ def test_analysis_on_dask_equals_serial(client):
     assert np.array_equal(got.time, serial.time)
     assert got.to_json()["executor"] == "dask"
     assert len(got.timings) == 8
+
+
+def test_a_result_lost_with_its_worker_is_made_again():
+    class Again:
+        status = "lost"  # it was done when it was looked at a moment before
+
+        def exception(self):
+            return None
+
+        def result(self):
+            return 7
+
+    assert _result(Again(), "frames 1") == 7

@@ -203,6 +203,8 @@ def _result(future: Any, label: str) -> Any:
     if future.status == "cancelled":
         raise BlockError(f"{label} failed: dask cancelled it, or lost the worker that had it")
     cause = future.exception()
+    if cause is None:  # it was lost with its worker after it was done, and has been done again
+        return future.result()
     if isinstance(cause, _distributed().KilledWorker):
         raise BlockError(
             f"{label} failed: its dask workers were killed, {cause.allowed_failures + 1} of them; "
