@@ -12,7 +12,6 @@ from h5py import h5s
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.frames import FrameBlock
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.h5md_file import value_path
 from mdio.layouts.h5md_io import FOREIGN_ERRORS
@@ -42,28 +41,22 @@ class MPIOFile(OwnFile):
         self._file: h5py.File | None = file
         self._collective = collective
 
-    def read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    def _read_array(
+        self,
+        key: tuple[str, str],
+        start: int,
+        stop: int,
+        atoms: AtomIndices | None,
+        out: NDArray[np.float32],
     ) -> None:
-        """Fill `block`; raises CorruptLayoutError."""
-        super().read_into(start, stop, np.empty(0, np.int64), block)
-        if atoms is not None and not atoms.size:
-            return
-        group = self.group
-        covered = None if atoms is None else self._groups.cover(atoms)
-        if covered is not None:
-            group, atoms = covered
-        for field, out in block.present().items():
-            if (group, field) not in self.arrays:
-                raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
-            first, last = (0, self.arrays[group, field].n_atoms)
-            if atoms is not None:
-                first, last = int(atoms.min()), int(atoms.max()) + 1
-            direct = atoms is None and out.flags.c_contiguous
-            rows = out if direct else np.empty((stop - start, last - first, 3), "<f4")
-            self._transfer((group, field), (start, first, 0), rows)
-            if not direct:
-                out[...] = rows if atoms is None else rows[:, atoms - first]
+        first, last = (0, self.arrays[key].n_atoms)
+        if atoms is not None:
+            first, last = int(atoms.min()), int(atoms.max()) + 1
+        direct = atoms is None and out.flags.c_contiguous
+        rows = out if direct else np.empty((stop - start, last - first, 3), "<f4")
+        self._transfer(key, (start, first, 0), rows)
+        if not direct:
+            out[...] = rows if atoms is None else rows[:, atoms - first]
 
     def take_part(self, present: Mapping[str, Any]) -> None:
         """Read nothing while the other ranks read the fields in `present` (collective)."""

@@ -224,7 +224,18 @@ class OwnFile:
         for field, out in block.present().items():
             if (group, field) not in self.arrays:
                 raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
-            self.arrays[group, field].read(self._fd, start, stop, atoms, out)
+            self._read_array((group, field), start, stop, atoms, out)
+
+    def _read_array(
+        self,
+        key: tuple[str, str],
+        start: int,
+        stop: int,
+        atoms: AtomIndices | None,
+        out: NDArray[np.float32],
+    ) -> None:
+        """Fill `out` with frames of the array of a group and field."""
+        self.arrays[key].read(self._fd, start, stop, atoms, out)
 
     def check(self) -> Iterator[tuple[str, str | None]]:
         """Read every chunk of every array, and yield its name and what is wrong with it."""
