@@ -21,8 +21,8 @@ from mdio.analysis.kernels import KERNELS
 from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
 from mdio.core.errors import BlockError, MdioError, PlanError
-from mdio.core.forking import ending_signals_held, let_ending_signals_in
 from mdio.core.frames import FrameBlock
+from mdio.core.signals import ending_signals_held, let_ending_signals_in
 from mdio.layouts.base import Layout
 
 __all__ = ["Probe", "Ready", "analysis_name", "find_kernel", "probe", "read_only"]

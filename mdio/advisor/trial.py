@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from mdio.advisor.candidates import GROUP, Candidate
@@ -23,6 +20,7 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernel import Prepared
 from mdio.converters.convert import convert
 from mdio.core.errors import OutputError
+from mdio.core.signals import terminations_raised
 from mdio.parallel.executors import Executor, Processes, Serial
 
 __all__ = ["Raw", "convert_trial", "fit_conversion", "run_of", "scratch", "timed_run"]
@@ -31,7 +29,6 @@ PREFIX = ".mdio-advise-"
 LEAST_SLOPE = 0.6
 """Of the mean seconds of a frame: more than the rest is not put down to fixed costs, since the
 difference of two noisy times may be anything."""
-ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _is_running(pid: int) -> bool:
@@ -60,7 +57,7 @@ def scratch(target: Path) -> Iterator[Path]:
         pid = old.name.removeprefix(f"{PREFIX}{host}-").partition("-")[0]
         if pid.isdigit() and not _is_running(int(pid)):
             shutil.rmtree(old, ignore_errors=True)
-    with _ending_tidily():
+    with terminations_raised():
         try:
             folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{host}-{os.getpid()}-", dir=target))
         except OSError as error:
@@ -74,31 +71,6 @@ def scratch(target: Path) -> Iterator[Path]:
         finally:
             if os.getpid() == owner:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _ending_tidily() -> Iterator[None]:
-    """Turn the signals that end a process into SystemExit, where nobody else handles them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    ended: list[int] = []
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        ended.append(number)
-        raise SystemExit(128 + number)
-
-    taken = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
-    if ended:  # while something ran whose exceptions are passed over, such as a finaliser
-        raise SystemExit(128 + ended[0])
 
 
 def convert_trial(

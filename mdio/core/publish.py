@@ -11,17 +11,15 @@ import errno
 import os
 import re
 import shutil
-import signal
 import socket
 import stat
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from mdio.core.errors import MdioError, OutputError
+from mdio.core.signals import terminations_raised
 
 __all__ = ["flush_tree", "leftovers", "output_errors", "publish", "temporary_for"]
 
@@ -34,7 +32,6 @@ FLUSHERS = 8
 """Files that are flushed at the same time."""
 NAME_NBYTES = 255
 """What file systems allow."""
-TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _host() -> str:
@@ -195,27 +192,6 @@ def _put_in_place(temporary: Path, target: Path, force: bool) -> None:
 
 
 @contextmanager
-def _terminating() -> Iterator[None]:
-    """Turn the signals that end a process into SystemExit, where nobody else handles them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the tidying
-        raise SystemExit(128 + number)
-
-    taken = [number for number in TERMINATING if signal.getsignal(number) == signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
-
-
-@contextmanager
 def publish(
     target: str | os.PathLike[str],
     *,
@@ -257,7 +233,7 @@ def publish(
     try:
         for path in (goal, *beside):
             _tidy(path)
-        with _terminating():
+        with terminations_raised():
             try:
                 yield temporary
                 made = [path for path in beside if temporary_for(path).exists()]

@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from mdio.core.errors import PlanError
-from mdio.core.forking import ending_signals_held, let_ending_signals_in
+from mdio.core.signals import ending_signals_held, let_ending_signals_in
 
 __all__ = ["Failure", "WorkerPool"]
 

@@ -1,0 +1,63 @@
+"""Signals that end a program: turned into exceptions, and kept from being lost in a fork."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+__all__ = ["ending_signals_held", "let_ending_signals_in", "terminations_raised"]
+
+TERMINATING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a process that does not handle them."""
+ENDING = (signal.SIGINT, *TERMINATING)
+"""Signals that handlers of the parent may turn into exceptions."""
+
+
+@contextlib.contextmanager
+def terminations_raised() -> Iterator[None]:
+    """Turn the signals that end a process into SystemExit, where nobody else handles them.
+
+    Work that passes over the exception, such as a finaliser, may go on, but not past the end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    ended: list[int] = []
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the tidying
+        ended.append(number)
+        raise SystemExit(128 + number)
+
+    taken = [number for number in TERMINATING if signal.getsignal(number) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+    if ended:
+        raise SystemExit(128 + ended[0])
+
+
+@contextlib.contextmanager
+def ending_signals_held() -> Iterator[None]:
+    """Have signals that end a program wait until a child is forked and noted down.
+
+    What a handler raises while Python forks would only be printed, and the signal be lost.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def let_ending_signals_in() -> None:
+    """Call this first in the child, which inherits that they are held."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
