@@ -1,33 +1,27 @@
-"""Measuring on real files: what comes out, what is left behind, what goes wrong."""
+"""Measuring on real files: what comes out, and what is left behind."""
 
 import json
 import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from suites.quick_advice import QUICK, quickly
 
 import mdio
 from mdio.advisor import measure as measuring
 from mdio.advisor import rounds, storage_probe
-from mdio.advisor.measure import measure
 from mdio.advisor.recommend import recommend
 from mdio.advisor.replay import load_measurements, save_measurements
 from mdio.advisor.rounds import Limits
-from mdio.advisor.trial import scratch
 from mdio.cli.main import main
-from mdio.core.errors import BlockError, OutputError, PlanError, SourceError
+from mdio.core.errors import PlanError
 from mdio.core.page_cache import drop_cache
-
-QUICK = Limits(sample_nbytes=1 << 20, repeats=1, most_repeats=1, frame_s=2.0)
 
 
 def slowly(block):
@@ -38,23 +32,6 @@ def slowly(block):
 def forever(block):
     time.sleep(60)
     return np.zeros(block.n_frames)
-
-
-def raising(block):
-    raise ValueError("no such residue")
-
-
-def too_few(block):
-    return np.zeros(block.n_frames + 1)
-
-
-def dying(block):
-    os._exit(7)
-
-
-def quickly(adk, target, **more):
-    given = {"analysis": "rmsd", "select": "name CA", "top": adk["psf"], "ranks": 1} | more
-    return measure(given.pop("source", adk["xtc"]), target=target, limits=QUICK, **given)
 
 
 @pytest.fixture(scope="module")
@@ -203,20 +180,6 @@ def test_python(measured, tmp_path, adk):
         mdio.advise()
 
 
-@pytest.mark.parametrize(
-    ("function", "text"),
-    [
-        (raising, "raising failed: ValueError: no such residue"),
-        (too_few, "one row a frame"),
-        (dying, "exit code 7"),
-    ],
-)
-def test_a_function_that_fails(adk, tmp_path, function, text):
-    with pytest.raises(BlockError, match=text):
-        quickly(adk, tmp_path, analysis=function)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_function_that_takes_a_minute_a_frame(adk, tmp_path):
     begun = time.monotonic()
     advice = mdio.advise(
@@ -244,92 +207,6 @@ def test_one_frame_is_enough(adk, tmp_path):
     found = quickly(adk, target, source=one, ranks=2)
     assert found.source.sample_frames == 1
     assert found.trial("as-is").runs
-
-
-def test_no_room(adk, tmp_path, monkeypatch):
-    little = shutil.disk_usage(tmp_path)._replace(free=100_000)
-    monkeypatch.setattr(storage_probe.shutil, "disk_usage", lambda path: little)
-    found = quickly(adk, tmp_path)
-    assert [trial.name for trial in found.trials] == ["as-is"]
-    assert any("too few for trial conversions" in note for note in found.notes)
-
-
-def test_no_such_target(adk, tmp_path, monkeypatch):
-    with pytest.raises(OutputError, match="no such folder"):
-        quickly(adk, tmp_path / "nowhere")
-    monkeypatch.setattr(storage_probe.os, "access", lambda path, mode: False)
-    with pytest.raises(OutputError, match="not writable"):
-        quickly(adk, tmp_path)
-
-
-def test_bad_questions(adk, tmp_path):
-    with pytest.raises(PlanError, match="no analysis is called 'rsmd'"):
-        quickly(adk, tmp_path, analysis="rsmd")
-    with pytest.raises(PlanError, match="selected by"):
-        quickly(adk, tmp_path, select="name XX")
-    with pytest.raises(SourceError):
-        quickly(adk, tmp_path, source=tmp_path / "none.xtc")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_option_that_cannot_be_made_is_told(adk, tmp_path, monkeypatch):
-    convert = rounds.convert_trial
-
-    def failing(candidate, *arguments):
-        if candidate.to == "zarr":
-            raise OutputError("the disk is full")
-        return convert(candidate, *arguments)
-
-    monkeypatch.setattr(rounds, "convert_trial", failing)
-    found = quickly(adk, tmp_path)
-    assert found.trial("zarr").problem == "the disk is full"
-    assert found.trial("zarr").runs == ()
-    assert found.trial("h5md").runs
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_interrupted(adk, tmp_path, monkeypatch, error):
-    seen = []
-
-    def interrupted(*_arguments):
-        seen.extend(tmp_path.iterdir())
-        raise error
-
-    monkeypatch.setattr(rounds, "timed_run", interrupted)
-    with pytest.raises(error):
-        quickly(adk, tmp_path)
-    assert seen  # there was something to remove
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_terminated(tmp_path):
-    code = (
-        "import sys, time; from pathlib import Path; from mdio.advisor.trial import scratch\n"
-        "with scratch(Path(sys.argv[1])) as folder:\n"
-        "    (folder / 'x').write_text('x'); print('ready', flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
-    with process:
-        assert process.stdout.readline() == b"ready\n"
-        assert len(list(tmp_path.iterdir())) == 1
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 128 + signal.SIGTERM
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_killed_process_left_is_removed(tmp_path):
-    code = (
-        "import os, sys; from pathlib import Path; from mdio.advisor.trial import scratch\n"
-        "with scratch(Path(sys.argv[1])): os._exit(9)"
-    )
-    subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
-    (left,) = tmp_path.iterdir()
-    with scratch(tmp_path) as folder:
-        assert not left.exists()
-        with scratch(tmp_path) as other:  # one that is in use stays
-            assert folder.exists()
-            assert other != folder
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_cold_reads_are_told_where_they_cannot_be(adk, tmp_path, monkeypatch):

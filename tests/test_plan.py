@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.chunk_shapes import fit_parts, split_atoms
-from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_chunks, plan_pieces
-from mdio.layouts.plan_table import plan_table
+from mdio.layouts.plan import WriteOptions, plan_chunks, plan_pieces
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -307,85 +306,3 @@ def test_json_of_a_plan():
     assert values["n_pieces"] == 21
     assert values["arrays"][1]["chunk_nbytes"] == plan.arrays[1].chunk_nbytes
     assert values.keys() >= asdict(plan).keys()
-
-
-TABLE = """\
-layout       h5md
-content      4,187 frames of 3,341 atoms
-compression  none
-precision    float32 in full
-work         21 pieces of 208 frames
-writes       21 in 1 file
-stripes      1.00 MiB over 8 targets
-alignment    chunks begin on stripes, 1.2% padding
-size         172 MiB
-
-group       array      atoms       chunk     bytes  chunks
-trajectory  positions  3,341  26 x 3,341  0.99 MiB     162
-ca          positions    214   208 x 214   522 KiB      21"""
-
-
-def test_the_table():
-    options = WriteOptions(groups={"ca": 214}, stripe_count=8)
-    plan = plan_pieces(info(4187, 3341), options, quantised=False).replace(layout="h5md")
-    assert plan_table(plan) == TABLE
-
-
-def test_the_table_of_segments():
-    plan = LayoutPlan(
-        "segments",
-        10,
-        5,
-        4,
-        container="dcd",
-        segment_frames=(4, 4, 2),
-        n_files=4,
-        nbytes=999,
-        has_box=False,
-        notes=("DCD has no steps",),
-    )
-    text = plan_table(plan)
-    assert "segments     3 with 2 to 4 frames" in text
-    assert "arrays       positions\n" in text
-    assert "writes       3 in 4 files" in text
-    assert "size         999 B\n" in text
-    assert text.endswith("note: DCD has no steps")
-    assert "stripes" not in text
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "0.98 KiB"),
-        (10 * MIB, "10.0 MiB"),
-        (999 * MIB, "999 MiB"),
-        (1 << 40, "1.00 TiB"),
-    ],
-)
-def test_sizes_for_people(nbytes, text):
-    plan = LayoutPlan("xtc", 1, 1, 1, nbytes=nbytes)
-    assert plan_table(plan).splitlines()[-1] == f"size         {text}"
-
-
-def test_a_table_of_any_plan_has_a_row_an_array():
-    array = ArrayPlan("trajectory", "positions", 3341, 64, 3341)
-    plan = LayoutPlan(
-        "zarr",
-        4187,
-        3341,
-        128,
-        arrays=(array,),
-        precision=0.01,
-        precision_source="xtc",
-        stripe_count=-1,
-        nbytes=172 * MIB,
-    )
-    lines = plan_table(plan).splitlines()
-    assert "precision    0.01 angstrom, all that the XTC holds" in lines
-    assert "stripes      1.00 MiB over all targets" in lines
-    assert "shards       a piece each, 4.89 MiB of the full system" in lines
-    assert "size         at most 172 MiB" in lines
-    cells = " ".join(lines[-1].split())
-    assert cells == "trajectory positions 3,341 64 x 3,341 2.45 MiB 66"
