@@ -9,7 +9,7 @@ from mdio.analysis.pictures import need_matplotlib
 from mdio.benches.gather import WAYS, launch, measure, save_gather_page, summarise, verdict
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import positives, sizes
-from mdio.cli.common import human_nbytes, positive, print_json
+from mdio.cli.common import add_bench_output, human_nbytes, positive, print_json
 from mdio.cli.ranks import root_speaks, world
 
 __all__ = ["run", "setup"]
@@ -39,15 +39,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="this is an MPI program already: measure on its ranks, print, save nothing",
     )
-    parser.add_argument(
-        "-o",
-        "--out",
-        default="bench-output/gather",
-        metavar="FOLDER",
-        help="for gather.jsonl and gather.html (default: %(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_bench_output(parser, "gather", "gather.jsonl and gather.html")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,10 +18,9 @@ from mdio.benches.layouts import (
 from mdio.benches.reading import read_all, read_shared
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import one_of, positives, sizes
-from mdio.cli.common import positive, print_json
-from mdio.cli.ranks import root_speaks, world
+from mdio.cli.common import add_bench_output, positive, print_json
+from mdio.cli.workers import workers_or_ranks
 from mdio.core.errors import PlanError
-from mdio.parallel.executors import Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = ["run", "setup"]
@@ -78,15 +77,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         help="with --read --mpi: read h5md through parallel HDF5, each rank by itself or all "
         "together (default: by plain reads)",
     )
-    parser.add_argument(
-        "-o",
-        "--out",
-        default="bench-output/layouts",
-        metavar="FOLDER",
-        help="for layouts.jsonl and layouts.html (default: %(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_bench_output(parser, "layouts", "layouts.jsonl and layouts.html")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -136,20 +127,13 @@ def _tell(text: str) -> None:
 def _read(args: argparse.Namespace) -> int:
     if args.driver != "plain" and not args.mpi:
         raise PlanError(f"--driver {args.driver} is for ranks of MPI; add --mpi")
-    if args.mpi:
-        comm = world("--mpi")
-        with root_speaks(comm), MPIExecutor(comm, to_all=False) as ranks:
-            if args.driver == "plain":
-                found = read_all(args.source, ranks)
-            else:
-                together = args.driver == "collective"
-                found = read_shared(args.source, ranks, collective=together)
-            if comm.rank == 0:
-                print_json(found)
-        return 0
-    count = args.workers[0]
-    with Processes(count) if count > 1 else Serial() as executor:
-        print_json(read_all(args.source, executor))
+    with workers_or_ranks(args.workers[0], mpi=args.mpi) as executor:
+        if args.driver != "plain" and isinstance(executor, MPIExecutor):
+            found = read_shared(args.source, executor, collective=args.driver == "collective")
+        else:
+            found = read_all(args.source, executor)
+        if executor.is_owner:
+            print_json(found)
     return 0
 
 

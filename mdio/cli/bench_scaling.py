@@ -18,7 +18,7 @@ from mdio.benches.scaling import (
 )
 from mdio.benches.scaling_pictures import save_scaling_page
 from mdio.cli.bench import one_of, positives
-from mdio.cli.common import positive, print_json
+from mdio.cli.common import add_bench_output, positive, print_json
 from mdio.parallel.executors import available_cores
 from mdio.parallel.gather import GATHERS
 
@@ -71,15 +71,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeats", type=positive, default=5, help="of each case (default: 5)")
     parser.add_argument("--mpiexec", metavar="CMD", help="launcher of MPI programs, with options")
-    parser.add_argument(
-        "-o",
-        "--out",
-        default="bench-output/scaling",
-        metavar="FOLDER",
-        help="for scaling.jsonl, scaling.csv and scaling.html (default: %(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_bench_output(parser, "scaling", "scaling.jsonl, scaling.csv and scaling.html")
 
 
 def run(args: argparse.Namespace) -> int:

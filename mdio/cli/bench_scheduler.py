@@ -8,7 +8,7 @@ from mdio.analysis.pictures import need_matplotlib
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.benches.scheduler import SCHEDULERS, measure, save_scheduler_page
 from mdio.cli.bench import one_of
-from mdio.cli.common import positive, print_json
+from mdio.cli.common import add_bench_output, positive, print_json
 from mdio.parallel.executors import available_cores
 
 __all__ = ["run", "setup"]
@@ -29,15 +29,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         help=f"of {', '.join(names)} (default: all)",
     )
     parser.add_argument("--repeats", type=positive, default=3, help="of each (default: 3)")
-    parser.add_argument(
-        "-o",
-        "--out",
-        default="bench-output/scheduler",
-        metavar="FOLDER",
-        help="for scheduler.jsonl and scheduler.html (default: %(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_bench_output(parser, "scheduler", "scheduler.jsonl and scheduler.html")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
+    "add_bench_output",
     "add_frame_options",
     "human_nbytes",
     "parse_nbytes",
@@ -80,6 +81,19 @@ def add_frame_options(parser: argparse.ArgumentParser) -> None:
     frames.add_argument("-b", "--begin", type=float, metavar="PS", help="first time, ps")
     frames.add_argument("-e", "--end", type=float, metavar="PS", help="last time, ps")
     frames.add_argument("--dt", type=float, metavar="PS", help="only frames this time apart, ps")
+
+
+def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> None:
+    """Add where the bench `name` keeps its `files`, and what it prints."""
+    parser.add_argument(
+        "-o",
+        "--out",
+        default=f"bench-output/{name}",
+        metavar="FOLDER",
+        help=f"for {files} (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
 
 
 @contextmanager

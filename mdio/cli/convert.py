@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from typing import Literal
 
 from mdio.cli.common import (
@@ -15,17 +16,17 @@ from mdio.cli.common import (
     print_json,
     progress_bar,
 )
-from mdio.cli.ranks import root_speaks, world
+from mdio.cli.workers import workers_or_ranks
 from mdio.converters.byte_conversion import ByteConversion
 from mdio.converters.convert import Conversion, prepare
 from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.converters.parts_conversion import PartsConversion
 from mdio.converters.transform import PBC_CHOICES
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.plan_table import plan_table
-from mdio.parallel.executors import Executor, Processes, Serial
-from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.executors import Executor
 
 __all__ = ["run", "setup"]
 
@@ -151,6 +152,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
         const="collective",
         help="with --mpi: write h5md through parallel HDF5, in collective writes",
     )
+    together.add_argument(
+        "--per-rank",
+        action="store_true",
+        help="h5md: one file for each rank or worker, in the folder OUT.parts, joined in OUT",
+    )
     parser.add_argument(
         "--hint",
         metavar="KEY=VALUE",
@@ -197,24 +203,22 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         stripe_count=args.progressive[-1][1] if args.progressive else args.stripe_count,
         progressive=args.progressive[:-1] if args.progressive else (),
         mpio=args.mpio,
+        per_rank=args.per_rank,
         hints=args.hint,
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
-    if not args.mpi:
-        with Processes(args.workers) if args.workers > 1 else Serial() as executor:
-            return _run(args, executor)
-    comm = world("--mpi")
-    with root_speaks(comm), MPIExecutor(comm, to_all=False) as executor:
+    with workers_or_ranks(args.workers, mpi=args.mpi) as executor:
         return _run(args, executor)
 
 
 def _run(args: argparse.Namespace, executor: Executor) -> int:
     options = _options(args)
     # Prepared once: the others get the opened source and the plan, and find the index stored.
-    conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
+    conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
+    _say_parts(args, conversion, executor)
     if args.dry_run:
         if executor.is_owner:
             _print_plan(args, conversion.plan)
@@ -234,6 +238,15 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
     if checked is not None and not checked.ok:
         raise CorruptLayoutError(f"{args.out}: verify failed: {checked.bad[0]}")
     return 0
+
+
+def _say_parts(
+    args: argparse.Namespace, conversion: Conversion | ByteConversion, executor: Executor
+) -> None:
+    """Say that the output comes in parts where nobody asked for that."""
+    unasked = isinstance(conversion, PartsConversion) and not args.per_rank
+    if unasked and executor.is_owner and not args.quiet:
+        print(f"mdio convert: {args.out}: {conversion.plan.notes[-1]}", file=sys.stderr)
 
 
 def _print_plan(args: argparse.Namespace, plan: LayoutPlan) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 
 from mdio.cli.common import human_nbytes, positive, print_json, progress_bar
-from mdio.cli.ranks import root_speaks, world
+from mdio.cli.workers import workers_or_ranks
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions, ConvertResult
-from mdio.parallel.executors import Executor, Processes, Serial
-from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.executors import Executor
 
 __all__ = ["run", "setup"]
 
@@ -32,11 +31,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Split and say what was written; under MPI, rank 0 speaks for all."""
-    if not args.mpi:
-        with Processes(args.workers) if args.workers > 1 else Serial() as executor:
-            return _run(args, executor)
-    comm = world("--mpi")
-    with root_speaks(comm), MPIExecutor(comm, to_all=False) as executor:
+    with workers_or_ranks(args.workers, mpi=args.mpi) as executor:
         return _run(args, executor)
 
 
