@@ -11,7 +11,7 @@ install: .venv/installed mpi-where-possible
 .venv/installed: setup.cfg pyproject.toml setup.py mdio/_version.py $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e ".[dask,cloud,advise,report,test]"
+	$(BIN)/python -m pip install --quiet -e ".[dask,advise,report,test]"
 	touch $@
 
 # A second environment with MPICH and parallel HDF5, which PyPI's wheels lack.
