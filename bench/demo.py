@@ -99,7 +99,7 @@ def print_table(rows: list[dict], references: dict[str, dict]) -> None:
     )
 
 
-def save_plot(rows: list[dict], references: dict[str, dict], rmsd: np.ndarray, path: Path) -> None:
+def save_plot(rows: list[dict], references: dict[str, dict], path: Path) -> None:
     """Draw time to read and to analyse beside MDAnalysis on the source, and the RMSD itself."""
     import matplotlib
 
@@ -122,7 +122,8 @@ def save_plot(rows: list[dict], references: dict[str, dict], rmsd: np.ndarray, p
     left.set_xscale("log")
     left.margins(x=0.15)
     left.set_xlabel("microseconds a frame (one process)")
-    left.legend(loc="lower right")
+    left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
+    rmsd = references["xtc"]["values"]
     right.plot(rmsd[:98], color="black", lw=2.5, label="MDAnalysis on the XTC")
     right.plot(chosen[-2]["values"][:98], color="tab:orange", lw=1, label="mdio on the zarr")
     right.set_xlabel("frame (first tile)")
@@ -130,6 +131,11 @@ def save_plot(rows: list[dict], references: dict[str, dict], rmsd: np.ndarray, p
     right.legend()
     figure.suptitle(f"Adenylate kinase, 3,341 atoms, {len(rmsd):,} frames")
     figure.savefig(path, dpi=130)
+
+
+def measured(row: dict) -> dict:
+    """Return a row without its RMSD values."""
+    return {key: value for key, value in row.items() if key != "values"}
 
 
 def main() -> int:
@@ -149,6 +155,7 @@ def main() -> int:
         print(f"{source}: {source.stat().st_size / 1e6:.1f} MB", flush=True)
         reference, rmsd_us = reference_rmsd(top, source)
         references[suffix] = {
+            "values": reference,
             "mbytes": source.stat().st_size / 1e6,
             "iterate_us": iterate(top, source),
             "rmsd_us": rmsd_us,
@@ -158,13 +165,13 @@ def main() -> int:
             row["rmsd_diff"] = float(np.abs(row["values"] - reference).max())
             rows.append(row)
     print_table(rows, references)
-    save_plot(rows, references, reference, args.folder / "demo.png")
+    save_plot(rows, references, args.folder / "demo.png")
     record = {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "frames": len(reference),
-        "rows": [{k: v for k, v in row.items() if k != "values"} for row in rows],
-        "references": references,
+        "rows": [measured(row) for row in rows],
+        "references": {suffix: measured(one) for suffix, one in references.items()},
     }
     (args.folder / "demo.json").write_text(json.dumps(record, indent=1))
     print(f"plot: {args.folder / 'demo.png'}")
