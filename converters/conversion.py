@@ -15,6 +15,7 @@ from mdio.converters.striping import StripeWish
 from mdio.converters.topology import topologies
 from mdio.core.publish import publish, temporary_for
 from mdio.layouts.base import LayoutWriter, OutputMeta
+from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.view import ViewLayout
 from mdio.parallel.executors import Executor
@@ -80,7 +81,7 @@ class Conversion:
                 atoms=self.choice.kept,
                 groups=self.choice.groups,
                 transformed=self.transformed,
-                striping=self.striping.apply(temporary, self.plan),
+                striping=self._stripe(temporary),
             )
             writer = self.writer(temporary, self.plan, meta)
             stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
@@ -97,12 +98,27 @@ class Conversion:
             nbytes = self._write(work, executor, progress)
             return executor.from_owner(end)
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether the output has a folder of parts."""
+        return False
+
+    def _stripe(self, path: Path) -> StripeRecord | None:
+        """Ask for the stripes of what is about to be made."""
+        return self.striping.apply(path, self.plan)
+
     def _publication(self, stack: ExitStack, force: bool) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
         # The same topology may serve several outputs: one that is there already stays.
         new = {path: data for path, data in self.beside.items() if not _holds(path, data)}
         temporary = stack.enter_context(
-            publish(self.out, force=force, sources=self.source_paths, companions=list(new))
+            publish(
+                self.out,
+                force=force,
+                sources=self.source_paths,
+                companions=list(new),
+                in_parts=self.in_parts,
+            )
         )
         if self.plan.compression is None and self.plan.precision is None:
             check_room(self.out, self.plan.nbytes)  # other sizes are not known before

@@ -11,6 +11,7 @@ from mdio.converters.byte_conversion import ByteConversion, byte_conversion
 from mdio.converters.conversion import Conversion
 from mdio.converters.mpio_conversion import MPIOConversion, check_mpio
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
+from mdio.converters.parts_conversion import PartsConversion, check_per_rank, parts_reason
 from mdio.converters.selection import choose_atoms
 from mdio.converters.striping import StripeWish
 from mdio.converters.transform import TransformedLayout
@@ -29,9 +30,12 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
 def prepare(
-    source: Paths, out: str | PathLike[str], options: ConversionOptions
+    source: Paths,
+    out: str | PathLike[str],
+    options: ConversionOptions,
+    executor: Executor | None = None,
 ) -> Conversion | ByteConversion:
-    """Open the source and plan the output; nothing is written.
+    """Open the source and plan the output for `executor` (one process); nothing is written.
 
     Raises
     ------
@@ -42,6 +46,8 @@ def prepare(
     layout_name = layout_name_for_output(target, options.to)
     if options.mpio is not None:
         check_mpio(options, layout_name)
+    if options.per_rank:
+        check_per_rank(options, layout_name)
     if options.contiguous:
         refuse_contiguous(layout_name)
     writer = writer_class(layout_name)
@@ -87,8 +93,14 @@ def prepare(
         if copied is not None:
             return copied
     plan = writer.plan_for(view.info, wanted)
+    executor = executor or Serial()
     if options.mpio is None:
-        return Conversion(target, view, choice, plan, writer, files, striping, transformed)
+        reason = parts_reason(options, plan, executor) if layout_name == "h5md" else None
+        if reason is None:
+            return Conversion(target, view, choice, plan, writer, files, striping, transformed)
+        parted = PartsConversion(target, view, choice, plan, writer, files, striping, transformed)
+        parted.divide(executor.n_workers, reason)
+        return parted
     shared = MPIOConversion(target, view, choice, plan, writer, files, striping, transformed)
     shared.write_with(options)
     return shared
@@ -146,8 +158,10 @@ def convert(
     >>> mdio.convert(DCD, out, top=PSF, groups={"ca": "name CA"}).n_frames
     98
     """
-    conversion = prepare(source, out, ConversionOptions(**options))
+    wanted = ConversionOptions(**options)
     if executor is not None:
+        conversion = prepare(source, out, wanted, executor)
         return conversion.run(executor, force=force, progress=progress)
     with Processes(workers) if workers > 1 else Serial() as chosen:
+        conversion = prepare(source, out, wanted, chosen)
         return conversion.run(chosen, force=force, progress=progress)

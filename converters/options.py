@@ -52,6 +52,8 @@ class ConversionOptions:
     """(end in bytes, stripe count) of the components of a progressive layout before the last."""
     mpio: Literal["independent", "collective"] | None = None
     """Write h5md through parallel HDF5, on the ranks of an `MPIExecutor`; None = without."""
+    per_rank: bool = False
+    """One h5md file for each rank or worker, joined by virtual datasets in the output."""
     hints: Sequence[str] = ()
     """``KEY=VALUE`` for MPI-IO."""
 

@@ -1,5 +1,7 @@
 """H5MD files: our own, read by plain system calls, and those of others, read through h5py.
 
+Our own may lie in parts (`mdio.layouts.h5md_parts`).
+
 Format: H5MD 1.1 (de Buyl, Colberg, Hoefling 2014, 10.1016/j.cpc.2014.01.018). h5py is imported
 when the first file is opened.
 """
@@ -10,14 +12,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mdio.core.errors import MdioError, SourceError
+from mdio.core.errors import MdioError, PlanError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.contents import Contents, ContentsLayout
 
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["H5MDLayout", "written_by_mdio"]
+__all__ = ["H5MDLayout", "open_hdf5", "written_by_mdio"]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
@@ -31,7 +33,8 @@ def _is_hdf5(path: Path) -> bool:
         return False
 
 
-def _open_hdf5(path: Path) -> h5py.File:
+def open_hdf5(path: Path) -> h5py.File:
+    """Open a file for reading."""
     import h5py
 
     # Some shared file systems have no locks; nobody writes to a published output anyway.
@@ -55,7 +58,7 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
     if not _is_hdf5(where):
         return False
     try:
-        with _open_hdf5(where) as file:
+        with open_hdf5(where) as file:
             return "mdio/manifest" in file
     except (OSError, RuntimeError, KeyError, ValueError):
         return False
@@ -96,7 +99,7 @@ class H5MDLayout(ContentsLayout):
         if not path.is_file() or not _is_hdf5(path):
             return False
         try:
-            with _open_hdf5(path) as file:
+            with open_hdf5(path) as file:
                 return "h5md" in file
         except (OSError, RuntimeError, KeyError, ValueError):
             return path.suffix.lower() in cls.suffixes
@@ -105,13 +108,14 @@ class H5MDLayout(ContentsLayout):
         from mdio.layouts.h5md_foreign import ForeignFile
         from mdio.layouts.h5md_io import FOREIGN_ERRORS, MANIFEST
         from mdio.layouts.h5md_own import OwnFile
+        from mdio.layouts.h5md_parts import JoinedFile, is_joined
 
         if not self.path.exists():
             raise SourceError(f"{self.path}: no such file")
         group = self.options.get("group")
         shared = self.options.get("driver") == "mpio"
         try:
-            file = self._open_shared() if shared else _open_hdf5(self.path)
+            file = self._open_shared() if shared else open_hdf5(self.path)
         except FOREIGN_ERRORS as error:
             raise SourceError(
                 f"{self.path}: not an HDF5 file, or a truncated one "
@@ -122,10 +126,16 @@ class H5MDLayout(ContentsLayout):
             if shared:
                 from mdio.layouts.h5md_mpio_reader import MPIOFile
 
+                if is_joined(file):
+                    raise PlanError(
+                        f"{self.path}: its frames lie in parts, which parallel HDF5 does not open "
+                        'together; leave driver="mpio" out: any number of ranks may read them'
+                    )
                 opened = MPIOFile(self.path, file, group, bool(self.options.get("collective")))
             elif MANIFEST in file or _names_mdio(file):  # or its manifest is lost
                 with file:
-                    opened = OwnFile(self.path, file, group)
+                    kind = JoinedFile if is_joined(file) else OwnFile
+                    opened = kind(self.path, file, group)
             else:
                 opened = ForeignFile(
                     self.path, file, group, convert_units=self.options.get("convert_units", True)

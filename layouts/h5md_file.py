@@ -24,10 +24,13 @@ from mdio.layouts.plan import MAX_PADDING, ArrayPlan, LayoutPlan
 
 __all__ = [
     "LIBVER",
+    "UNITS",
     "Places",
     "chunk_table",
     "create_column",
+    "create_columns",
     "create_file",
+    "create_groups",
     "is_aligned",
     "run_table",
     "value_path",
@@ -102,13 +105,13 @@ def create_file(
         alignment_threshold=threshold,
         alignment_interval=plan.alignment_nbytes,
     ) as file:
-        _create_groups(file, plan.arrays)
+        create_groups(file, plan.arrays)
         for array in aligned:
             _create_array(file, array, plan.n_frames, gzip_level)
     with open_file(path, "r+", libver=LIBVER) as file:
         for array in others:
             _create_array(file, array, plan.n_frames, gzip_level)
-        columns = _create_columns(file, plan)
+        columns = create_columns(file, plan)
         for group, ids in atom_ids.items():
             file[f"particles/{group}"].create_dataset("id", data=ids)
         chunks = {}
@@ -119,7 +122,8 @@ def create_file(
     return Places(chunks, *columns)
 
 
-def _create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
+def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
+    """Make what an H5MD file has besides numbers, and a group for each array."""
     h5md = file.create_group("h5md")
     h5md.attrs.create("version", (1, 1), dtype="<i4")
     # Strings of fixed length, as the H5MD text has them: HDF5 does not survive damage to the heap
@@ -169,7 +173,8 @@ def create_column(parent: h5py.Group, name: str, shape: tuple[int, ...], dtype: 
     return Column.of(parent[name])
 
 
-def _create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, Column]:
+def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, Column]:
+    """Make time, step and box of all frames, and the links to them from every array."""
     particles = file["particles"]
     first = particles[f"{FULL_SYSTEM}/position"]
     time = create_column(first, "time", (plan.n_frames,), "<f8")

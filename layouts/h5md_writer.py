@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import h5py
@@ -67,6 +69,8 @@ class H5MDWriter(LayoutWriter):
     """
 
     places: Places
+    more: Mapping[str, Any] = MappingProxyType({})
+    """What else the manifest says."""
     _handle_fd: int | None = None
     _handle_file: h5py.File | None = None
 
@@ -132,13 +136,17 @@ class H5MDWriter(LayoutWriter):
         OutputError
             It exists and is not empty, or cannot be written.
         """
+        with writing(self.path):
+            self.places = create_file(self.path, self.plan, self._level, self._atom_ids())
+            if self._level is not None:
+                self._handle_file = h5py.File(self.path, "r+", libver=LIBVER)
+
+    def _atom_ids(self) -> dict[str, NDArray[np.int64]]:
+        """Return the numbers that atoms have in the source, where they are not 0, 1, 2, ..."""
         ids = {} if self.meta.atoms is None else {FULL_SYSTEM: np.asarray(self.meta.atoms)}
         for name, atoms in (self.meta.groups or {}).items():
             ids[name] = ids[FULL_SYSTEM][atoms] if FULL_SYSTEM in ids else np.asarray(atoms)
-        with writing(self.path):
-            self.places = create_file(self.path, self.plan, self._level, ids)
-            if self._level is not None:
-                self._handle_file = h5py.File(self.path, "r+", libver=LIBVER)
+        return ids
 
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
         """Cut one piece into chunks, rounded and compressed as planned."""
@@ -227,7 +235,8 @@ class H5MDWriter(LayoutWriter):
             has_box = self._write_edges(file)
             self._write_steps(file)
             self._write_tables(file)
-            manifest = manifest_of(self.plan, self.meta, has_box=has_box, column_crc32c=crcs)
+            said = dict(self.more, has_box=has_box, column_crc32c=crcs)
+            manifest = manifest_of(self.plan, self.meta, **said)
             text = json.dumps(manifest).encode()
             file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
             file.flush()

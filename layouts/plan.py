@@ -125,7 +125,7 @@ class LayoutPlan:
     container: str | None = None
     """Format of the segments."""
     segment_frames: tuple[int, ...] = ()
-    """Frames of each segment."""
+    """Frames of each segment, or of each part of an h5md file."""
     fields: tuple[str, ...] = ("positions",)
     """Per-atom arrays of native files and segments."""
     has_box: bool = True

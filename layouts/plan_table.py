@@ -35,7 +35,8 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     if plan.segment_frames:
         low, high = min(plan.segment_frames), max(plan.segment_frames)
         frames = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        rows.append(("segments", f"{len(plan.segment_frames):,} with {frames} frames"))
+        what = "segments" if plan.layout == "segments" else "parts"
+        rows.append((what, f"{len(plan.segment_frames):,} with {frames} frames"))
     rows.append(("compression", plan.compression or "none"))
     if plan.precision is not None:
         exact = ", all that the XTC holds" if plan.precision_source == "xtc" else ""

@@ -21,11 +21,21 @@ from pathlib import Path
 from mdio.core.errors import MdioError, OutputError
 from mdio.core.signals import terminations_raised
 
-__all__ = ["flush_tree", "leftovers", "output_errors", "publish", "temporary_for"]
+__all__ = [
+    "PARTS_MARKER",
+    "flush_tree",
+    "leftovers",
+    "output_errors",
+    "parts_of",
+    "publish",
+    "temporary_for",
+]
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
 TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+\.tmp")
-OURS = ("manifest.json", "zarr.json", ".zgroup")
+PARTS_MARKER = "parts.json"
+"""What a folder of parts holds besides them."""
+OURS = ("manifest.json", "zarr.json", ".zgroup", PARTS_MARKER)
 """A folder that holds one of these is an output that ``force`` may replace."""
 INDEX_ENDING = ".mdio-index"
 FLUSHERS = 8
@@ -41,6 +51,11 @@ def _host() -> str:
 def temporary_for(target: Path, ending: str = "tmp") -> Path:
     """Return the name under which this process builds `target` (or a companion file of it)."""
     return target.parent / f".{target.name}.mdio-{_host()}-{os.getpid()}.{ending}"
+
+
+def parts_of(target: Path) -> Path:
+    """Return the folder beside `target` for files that it refers to."""
+    return target.with_name(f"{target.name}.parts")
 
 
 def leftovers(target: Path, ending: str = "tmp") -> list[Path]:
@@ -161,6 +176,11 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
 
 def _tidy(target: Path) -> None:
     """Put right what killed processes left: a replaced output comes back, the rest goes."""
+    parts = parts_of(target)
+    if leftovers(target, "old") and not os.path.lexists(target):
+        for old in leftovers(parts, "old"):  # and its parts with it, before it
+            _remove(parts)
+            old.rename(parts)
     for old in leftovers(target, "old"):
         if os.path.lexists(target):
             _remove(old)
@@ -191,6 +211,35 @@ def _put_in_place(temporary: Path, target: Path, force: bool) -> None:
         temporary.rename(target)
 
 
+def _put_both_in_place(target: Path, force: bool) -> None:
+    """Put a file and the folder of its parts in place, and what they replace back if that fails.
+
+    The file is under its name only while its own parts are, so that wherever a process is killed
+    in between, no file refers to the parts of another.
+    """
+    parts = parts_of(target)
+    there = [path for path in (target, parts) if os.path.lexists(path)]
+    if there and not force:
+        raise OutputError(f"{there[0]}: it appeared while this was written; nothing was replaced")
+    moved: list[Path] = []
+    placed: list[Path] = []
+    try:
+        for path in there:
+            path.rename(temporary_for(path, "old"))
+            moved.append(path)
+        for path in (parts, target):
+            temporary_for(path).rename(path)
+            placed.append(path)
+    except BaseException:
+        for path in placed:
+            path.rename(temporary_for(path))
+        for path in reversed(moved):
+            temporary_for(path, "old").rename(path)
+        raise
+    for path in there:
+        _remove(temporary_for(path, "old"))
+
+
 @contextmanager
 def publish(
     target: str | os.PathLike[str],
@@ -198,6 +247,7 @@ def publish(
     force: bool = False,
     sources: Sequence[str | os.PathLike[str]] = (),
     companions: Sequence[str | os.PathLike[str]] = (),
+    in_parts: bool = False,
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends well.
 
@@ -212,6 +262,11 @@ def publish(
     companions
         Further files that belong to the output (``NAME.top.pdb``); the block may write each at
         ``temporary_for(companion)``, and those that it wrote are renamed just before the target.
+    in_parts
+        The target is a file that refers to others in the folder ``parts_of(target)``, which the
+        block makes at ``temporary_for(parts_of(target))`` with a `PARTS_MARKER` in it. The two
+        appear, and are replaced, together. A target without parts that replaces one with parts
+        takes these away.
 
     Yields
     ------
@@ -229,21 +284,31 @@ def publish(
     beside = [Path(companion).absolute() for companion in companions]
     for path in (goal, *beside):
         _check(path, force, [Path(source) for source in sources])
+    parts = parts_of(goal)
+    if in_parts or (parts / PARTS_MARKER).is_file():
+        _check(parts, force or not in_parts, [Path(source) for source in sources])
     temporary = temporary_for(goal)
     try:
-        for path in (goal, *beside):
+        for path in (goal, parts, *beside):
             _tidy(path)
         with terminations_raised():
             try:
                 yield temporary
                 made = [path for path in beside if temporary_for(path).exists()]
-                for path in (*made, goal):
+                for path in (*made, *[parts] * in_parts, goal):
                     flush_tree(temporary_for(path))
-                for path in (*made, goal):
+                for path in made:
                     _put_in_place(temporary_for(path), path, force)
+                if in_parts:
+                    _put_both_in_place(goal, force)
+                else:
+                    orphaned = os.path.lexists(goal) and (parts / PARTS_MARKER).is_file()
+                    _put_in_place(temporary, goal, force)
+                    if orphaned:
+                        _remove(parts)
                 _flush(goal.parent)
             except BaseException:
-                for path in (goal, *beside):  # (those of a forked child have other names)
+                for path in (goal, parts, *beside):  # (those of a forked child have other names)
                     _remove(temporary_for(path))
                 raise
     except OSError as error:
