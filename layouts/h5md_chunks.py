@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
-from mdio.layouts.h5md_io import bytes_of, pread_checksum, pread_exactly
+from mdio.layouts.h5md_io import bytes_of, pread_at_once, pread_checksum, pread_exactly
 
 __all__ = ["ChunkedArray"]
 
@@ -79,6 +78,12 @@ class ChunkedArray:
         self._deflated, self._shuffled = deflated, shuffled
         self._scratch: NDArray[np.float32] | None = None
         self._held: tuple[int, int] | None = None
+        # Frames of all atoms then lie one after the other, as they do in memory.
+        self._in_rows = not deflated and self.chunk_atoms == self.n_atoms
+        self._all_parts = [
+            _Part(j, None, slice(j * self.chunk_atoms, self._end_of(j)))
+            for j in range(self.grid[1])
+        ]
         self._parts: tuple[AtomIndices, list[_Part]] | None = None
 
     @property
@@ -101,7 +106,7 @@ class ChunkedArray:
         CorruptLayoutError
             The file is truncated, or a checksum does not agree; names array and frames.
         """
-        parts = list(self._all_parts()) if atoms is None else self._parts_of(atoms)
+        parts = self._all_parts if atoms is None else self._parts_of(atoms)
         for i in range(start // self.chunk_frames, -(-stop // self.chunk_frames)):
             first = i * self.chunk_frames
             lo, hi = max(start - first, 0), min(stop - first, self.chunk_frames)
@@ -126,10 +131,6 @@ class ChunkedArray:
     def _end_of(self, j: int) -> int:
         return min((j + 1) * self.chunk_atoms, self.n_atoms)
 
-    def _all_parts(self) -> Iterator[_Part]:
-        for j in range(self.grid[1]):
-            yield _Part(j, None, slice(j * self.chunk_atoms, self._end_of(j)))
-
     def _parts_of(self, atoms: AtomIndices) -> list[_Part]:
         """Sort a selection by chunk; the answer for the last selection is kept."""
         if self._parts is not None and np.array_equal(self._parts[0], atoms):
@@ -149,15 +150,15 @@ class ChunkedArray:
         self, fd: int, i: int, part: _Part, lo: int, hi: int, rows: NDArray[np.float32]
     ) -> bool:
         """Read frames ``lo:hi`` of a chunk into `rows` without a copy, if that is possible."""
-        whole_rows = part.atoms is None and self.grid[1] == 1
-        if self._deflated or not whole_rows or not rows.flags.c_contiguous:
+        if not self._in_rows or part.atoms is not None or not rows.flags.c_contiguous:
             return False
         n_valid = min(self.chunk_frames, self.n_frames - i * self.chunk_frames)
         if hi - lo < n_valid:
             if self._held == (i, part.j):
                 return False
             offset = int(self._offset[i, 0]) + lo * 12 * self.chunk_atoms
-            pread_exactly(fd, rows, offset, self.name_of(i, 0))
+            if not pread_at_once(fd, rows, offset):
+                pread_exactly(fd, rows, offset, self.name_of(i, 0))
             return True
         checksum = pread_checksum(fd, rows, int(self._offset[i, 0]), self.name_of(i, 0))
         if rows.nbytes < self._nbytes[i, 0]:  # the zeros behind the last frame

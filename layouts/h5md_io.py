@@ -33,6 +33,7 @@ __all__ = [
     "SOURCE_STEP",
     "Column",
     "bytes_of",
+    "pread_at_once",
     "pread_checksum",
     "pread_exactly",
     "pwrite_all",
@@ -121,6 +122,17 @@ def pread_exactly(fd: int, target: NDArray[Any], offset: int, what: str) -> None
         done += n_read
 
 
+def pread_at_once(fd: int, target: NDArray[Any], offset: int) -> bool:
+    """Fill a C-contiguous array from the file with one call, and return whether that was possible.
+
+    If not, `pread_exactly` either can or says why it cannot.
+    """
+    try:
+        return os.preadv(fd, [bytes_of(target)], offset) == target.nbytes
+    except OSError:
+        return False
+
+
 def pread_checksum(fd: int, target: NDArray[Any], offset: int, what: str) -> int:
     """Fill a C-contiguous array from the file, and return the crc32c of its bytes.
 
@@ -203,11 +215,14 @@ class Column:
 
         Columns that stay in memory are verified when they are first read.
         """
-        if self._rows is None and self.row_nbytes * self.shape[0] <= CACHED_NBYTES:
+        rows = self._rows
+        if rows is None:
+            if self.row_nbytes * self.shape[0] > CACHED_NBYTES:
+                return self._read(fd, start, stop, what)
             rows = self._read(fd, 0, self.shape[0], what)
             self._compare(crc32c(rows), what)
             self._rows = rows
-        return self._read(fd, start, stop, what) if self._rows is None else self._rows[start:stop]
+        return rows[start:stop]
 
     def _read(self, fd: int, start: int, stop: int, what: str) -> NDArray[Any]:
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype)

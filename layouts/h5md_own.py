@@ -88,6 +88,7 @@ class OwnFile:
                 f"{path}: not laid out as its manifest says ({' '.join(str(error).split())}); "
                 "convert the source anew"
             ) from error
+        self._whats = {name: f"{path}: {name}" for name in self._columns}
         members = {}
         if self.group == FULL_SYSTEM:
             runs = self.manifest["group_atoms"]
@@ -206,7 +207,7 @@ class OwnFile:
         return float(time[0]), bool(box.any())
 
     def _rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        return self._columns[name].read(self._fd, start, stop, f"{self.path}: {name}")
+        return self._columns[name].read(self._fd, start, stop, self._whats[name])
 
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -241,7 +242,7 @@ class OwnFile:
         """Read every chunk of every array, and yield its name and what is wrong with it."""
         parts: list[tuple[str, Callable[[], None]]] = []
         for name, column in self._columns.items():
-            what = f"{self.path}: {name}"
+            what = self._whats[name]
             parts.append((what, partial(column.verify, self._fd, what)))
         for array in self.arrays.values():
             for i, j in np.ndindex(*array.grid):

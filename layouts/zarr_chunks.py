@@ -55,6 +55,9 @@ class ChunkedArray:
         self.chunk_frames, self.chunk_atoms, _ = metadata.chunk_shape
         self.frames_per_shard, self.n_atom_chunks, _ = metadata.chunks_per_file
         self.plain = metadata.compressor is None and metadata.quantised is None
+        # Frames of all atoms then lie one after the other, as they do in memory.
+        self._in_rows = self.plain and self.chunk_atoms == self.n_atoms
+        self._chunk_nbytes = metadata.chunk_nbytes
         self._files = ShardFiles(folder, metadata)
         self._row: int | None = None
         self._decoded: dict[int, FloatArray] = {}
@@ -73,10 +76,12 @@ class ChunkedArray:
         CorruptLayoutError
             A shard or chunk is missing or damaged; the message names the file and the frames.
         """
-        parts = list(parts_of(start, stop, self.chunk_frames, self.n_frames))
-        if self.plain and self.n_atom_chunks == 1 and atoms is None and out.flags.c_contiguous:
-            runs = [part for part in parts if part.whole]
-            self._read_runs(runs, out)
+        in_rows = self._in_rows and atoms is None and out.flags.c_contiguous
+        if in_rows and self._read_within(start, stop, out):
+            return
+        parts = parts_of(start, stop, self.chunk_frames, self.n_frames)
+        if in_rows:
+            self._read_runs([part for part in parts if part.whole], out)
             parts = [part for part in parts if not part.whole]
         for part in parts:
             target = out[part.rows]
@@ -112,9 +117,9 @@ class ChunkedArray:
             offset, nbytes = shard.span(row * self.n_atom_chunks + column)
         except CorruptLayoutError as error:
             raise self._corrupt(number, str(error)) from error
-        if self.plain and nbytes != self.metadata.chunk_nbytes:
+        if self.plain and nbytes != self._chunk_nbytes:
             raise self._corrupt(
-                number, f"{shard.path}: a chunk of {nbytes} bytes, not {self.metadata.chunk_nbytes}"
+                number, f"{shard.path}: a chunk of {nbytes} bytes, not {self._chunk_nbytes}"
             )
         return shard, offset, nbytes
 
@@ -130,6 +135,18 @@ class ChunkedArray:
                 f"{shard.path}: the checksum of a chunk is wrong; the file is damaged, convert the "
                 "source anew",
             )
+
+    def _read_within(self, start: int, stop: int, out: FloatArray) -> bool:
+        """Read frames that are only a part of one chunk, and return whether they are that."""
+        number, first = divmod(start, self.chunk_frames)
+        begin = start - first
+        end = min(begin + self.chunk_frames, self.n_frames)
+        if stop > end or stop - start == end - begin:
+            return False
+        shard, offset, _ = self._locate(number, 0)
+        flat = out.reshape(-1).view(np.uint8)
+        shard.read_into([flat], offset + 12 * first * self.chunk_atoms)
+        return True
 
     def _read_runs(self, parts: list[Part], out: FloatArray) -> None:
         """Read whole chunks straight into `out`, as many of a shard as possible with one call."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Part", "parts_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """The wanted frames of one row of chunks."""
 
     number: int
@@ -23,15 +21,13 @@ class Part:
     """Whether they are all that the row has."""
 
 
-def parts_of(start: int, stop: int, chunk_frames: int, n_frames: int) -> Iterator[Part]:
-    """Yield what frames ``start:stop`` take from each row of chunks."""
+def parts_of(start: int, stop: int, chunk_frames: int, n_frames: int) -> list[Part]:
+    """Return what frames ``start:stop`` take from each row of chunks."""
+    parts = []
     for number in range(start // chunk_frames, (stop - 1) // chunk_frames + 1):
         begin, end = number * chunk_frames, min((number + 1) * chunk_frames, n_frames)
         first, last = max(start, begin), min(stop, end)
-        yield Part(
-            number,
-            first - begin,
-            last - begin,
-            slice(first - start, last - start),
-            (first, last) == (begin, end),
-        )
+        rows = slice(first - start, last - start)
+        whole = first == begin and last == end
+        parts.append(Part(number, first - begin, last - begin, rows, whole))
+    return parts

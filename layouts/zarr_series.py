@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from mdio.layouts.zarr_tree import SERIES, SeriesName, series_arrays, series_met
 __all__ = ["SeriesArray", "SeriesWriter", "write_file", "write_numbers"]
 
 Numbers = NDArray[Any]
+KEPT_NBYTES = 8 << 20
+"""Files of one array up to this size together stay in memory, at least one of them: frames of a
+long trajectory are then fetched in any order without reading the numbers of 65,536 frames each."""
 MAX_PARTS = 512
 """Pieces of memory that one call writes; the system allows 1024."""
 
@@ -50,13 +54,14 @@ def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> None:
 
 
 class SeriesArray:
-    """An array of numbers without shards, of which the file read last is kept in memory."""
+    """An array of numbers without shards, of which the files read last are kept in memory."""
 
     def __init__(self, folder: Path, metadata: ArrayMetadata) -> None:
         self.folder = folder
         self.metadata = metadata
         self.rows_per_file = metadata.file_shape[0]
-        self._last: tuple[int, Numbers] | None = None
+        self._n_kept = max(1, KEPT_NBYTES // metadata.chunk_nbytes)
+        self._kept: OrderedDict[int, Numbers] = OrderedDict()
 
     def file(self, number: int) -> Numbers:
         """Return the rows of one file.
@@ -66,8 +71,10 @@ class SeriesArray:
         CorruptLayoutError
             It is missing, truncated, or its checksum is wrong.
         """
-        if self._last is not None and self._last[0] == number:
-            return self._last[1]
+        kept = self._kept.get(number)
+        if kept is not None:
+            self._kept.move_to_end(number)
+            return kept
         path = self.folder / self.metadata.file_name(number)
         begin = number * self.rows_per_file
         end = min(begin + self.rows_per_file, self.metadata.shape[0])
@@ -92,7 +99,9 @@ class SeriesArray:
             )
         numbers = data[:-CRC_NBYTES].view(DTYPES[self.metadata.dtype])
         rows: Numbers = numbers.reshape(self.metadata.file_shape)[: end - begin]
-        self._last = number, rows
+        while len(self._kept) >= self._n_kept:
+            self._kept.popitem(last=False)
+        self._kept[number] = rows
         return rows
 
     @property
@@ -103,6 +112,11 @@ class SeriesArray:
     def read(self, start: int, stop: int, out: Numbers) -> None:
         """Fill `out` with rows ``start:stop``, start < stop; raises CorruptLayoutError."""
         size = self.rows_per_file
+        number, first = divmod(start, size)
+        last = first + stop - start
+        if last <= size:
+            out[...] = self.file(number)[first:last]
+            return
         for number in range(start // size, (stop - 1) // size + 1):
             begin = number * size
             first, last = max(start, begin), min(stop, begin + size)

@@ -122,11 +122,13 @@ class Shard:
 
     def read_into(self, buffers: Sequence[Bytes], offset: int) -> None:
         """Fill `buffers` one after the other with the bytes from `offset` on."""
-        wanted = sum(buffer.nbytes for buffer in buffers)
-        found = os.preadv(self.fd, [buffer.data for buffer in buffers], offset)
+        wanted = 0
+        for buffer in buffers:
+            wanted += buffer.nbytes
+        found = os.preadv(self.fd, buffers, offset)
         while found < wanted:  # the system reads at most 2 GiB at a time
             left = _behind(buffers, found)
-            more = os.preadv(self.fd, [buffer.data for buffer in left], offset + found)
+            more = os.preadv(self.fd, left, offset + found)
             if more == 0:
                 raise CorruptLayoutError(f"{self.path}: it ends within a chunk; it is truncated")
             found += more

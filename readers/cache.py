@@ -24,6 +24,9 @@ MAX_UNIT_NBYTES = 256 << 20
 """A compressed chunk larger than this is not kept whole for the sake of one frame."""
 NEAR_FRAMES = 4
 """A jump no longer than this counts as reading on: the frames between cost less than a call."""
+NEAR_STEPS = 2
+"""After a jump, so many of these in a row are wanted before a run is read ahead: frames that are
+fetched at random lie near one another now and then, and a run costs as much as many of them."""
 
 
 class Frame(NamedTuple):
@@ -32,21 +35,21 @@ class Frame(NamedTuple):
     positions: FloatArray
     velocities: FloatArray | None
     forces: FloatArray | None
-    box: FloatArray | None
+    box: FloatArray
+    """(6,), zeros if there is none; to be copied."""
     time: float
     step: int
 
 
 def _frames_of(room: Room) -> list[Frame | None]:
     block = room.block
-    boxes = zip(block.box, np.any(block.box, axis=1).tolist(), strict=True)
     return list(
         map(
             Frame,
             room.rows("positions"),
             room.rows("velocities"),
             room.rows("forces"),
-            (box if there else None for box, there in boxes),
+            block.box,
             block.time.tolist(),
             block.step.tolist(),
         )
@@ -56,9 +59,9 @@ def _frames_of(room: Room) -> list[Frame | None]:
 class FrameCache:
     """Holds the last run of frames read from a layout, and guesses what to read next.
 
-    Reading on, forwards or backwards, fetches whole chunks, several if they are small. A jump
-    fetches one frame where a frame can be had alone, and the chunk around it where it has to be
-    decoded whole anyway.
+    Reading on, forwards or backwards, fetches whole chunks, several if they are small. A jump, and
+    the first step after it, fetch one frame where a frame can be had alone, and the chunk around it
+    where it has to be decoded whole anyway.
 
     Frames are handed out as views, each once: what the caller makes of one is never seen again,
     since a frame that is asked for again is read again. From then on, and in chunks that were
@@ -84,6 +87,7 @@ class FrameCache:
         self._frames: list[Frame | None] = []
         self._asked_again = False
         self._last = -1
+        self._n_near = 0
         self.keeps = False
         """Whether frames stay here, so that the caller has to copy them."""
 
@@ -148,17 +152,22 @@ class FrameCache:
             self._asked_again = True
             return self._start, self._stop, True
         ahead = frame - self._last
-        if self._last >= 0 and 0 < ahead <= NEAR_FRAMES:
-            start = frame - frame % self._unit
-            stop = start + self._run
-        elif -NEAR_FRAMES <= ahead < 0:
-            stop = frame - frame % self._unit + self._unit
-            start = stop - self._run
-        else:  # a jump, or the first frame, which all get who open and rewind; few of them read on
-            start = frame - frame % self._jump_unit
-            stop = start + self._jump_unit
-            return start, min(stop, self._n_frames), self._asked_again or self._jump_unit > 1
-        return max(start, 0), min(stop, self._n_frames), self._asked_again
+        if self._last < 0:
+            self._n_near = NEAR_STEPS - 1  # the first frame: all get it who open and rewind
+        elif -NEAR_FRAMES <= ahead <= NEAR_FRAMES:
+            self._n_near += 1
+            if self._n_near >= NEAR_STEPS or self._jump_unit > 1:
+                start = frame - frame % self._unit
+                stop = start + self._run
+                if ahead < 0:
+                    stop = start + self._unit
+                    start = stop - self._run
+                return max(start, 0), min(stop, self._n_frames), self._asked_again
+        else:
+            self._n_near = 0
+        start = frame - frame % self._jump_unit
+        stop = min(start + self._jump_unit, self._n_frames)
+        return start, stop, self._asked_again or self._jump_unit > 1
 
     def _read(self, start: int, stop: int) -> Room:
         room = self._ring.take(stop - start)

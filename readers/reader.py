@@ -131,11 +131,10 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         else:
             self._hand_over(found)
         ts.dimensions = found.box
-        ts.frame = frame
+        ts.frame = self._frame = frame
         data = ts.data
         data["time"] = found.time
         data["step"] = found.step
-        self._frame = frame
         return ts
 
     def _hand_over(self, found: Frame) -> None:

@@ -45,25 +45,30 @@ class Room:
 
 
 class _Buffer:
-    """The per-atom arrays of some frames."""
+    """The per-atom arrays of some frames, and the room that was made of them last."""
 
     def __init__(self, fields: tuple[str, ...], n_frames: int, n_atoms: int) -> None:
         self.n_frames = n_frames
-        self._n_atoms = n_atoms
         self._memory = {name: _Memory((n_frames, n_atoms, 3), np.float32) for name in fields}
+        self._room = self._made(n_frames)
         self._idle = self._n_references()
 
     def _n_references(self) -> list[int]:
-        return [sys.getrefcount(memory) for memory in self._memory.values()]
+        return [sys.getrefcount(self._room), *map(sys.getrefcount, self._memory.values())]
 
     def is_idle(self) -> bool:
+        """Return whether nobody has the room any more, nor any array of a frame."""
         return self._n_references() == self._idle
 
     def room(self, n_frames: int) -> Room:
-        arrays = {name: memory.view(np.ndarray) for name, memory in self._memory.items()}
+        if self._room.block.n_frames != n_frames:
+            self._room = self._made(n_frames)
+        return self._room
+
+    def _made(self, n_frames: int) -> Room:
         block = FrameBlock.empty(n_frames, 0)
-        for name, array in arrays.items():
-            setattr(block, name, array[:n_frames])
+        for name, memory in self._memory.items():
+            setattr(block, name, memory.view(np.ndarray)[:n_frames])
         return Room(block, self._memory)
 
 
@@ -92,11 +97,11 @@ class BufferRing:
 
     def take(self, n_frames: int) -> Room:
         """Return room for `n_frames`; nobody minds what becomes of what is in it."""
-        idle = [buffer for buffer in self._buffers if buffer.is_idle()]
-        for buffer in idle:
-            if buffer.n_frames >= n_frames:
+        for buffer in self._buffers:
+            if buffer.n_frames >= n_frames and buffer.is_idle():
                 return buffer.room(n_frames)
         if len(self._buffers) >= self._n_buffers:
+            idle = [buffer for buffer in self._buffers if buffer.is_idle()]
             left = idle[0] if idle else self._buffers[0]
             self._buffers = [buffer for buffer in self._buffers if buffer is not left]
         buffer = _Buffer(self._fields, n_frames, self._n_atoms)

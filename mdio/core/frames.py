@@ -83,8 +83,12 @@ class FrameBlock:
 
     def present(self) -> dict[str, FloatArray]:
         """Return the per-atom arrays that this block has, by name of field."""
-        found = {name: getattr(self, name) for name in FIELDS}
-        return {name: array for name, array in found.items() if array is not None}
+        found = {"positions": self.positions}
+        if self.velocities is not None:
+            found["velocities"] = self.velocities
+        if self.forces is not None:
+            found["forces"] = self.forces
+        return found
 
     def frames(self, index: slice | NDArray[np.int64]) -> FrameBlock:
         """Return the frames that `index` picks (views for a slice, copies for an array)."""
