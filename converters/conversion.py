@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from mdio.converters.options import ConvertResult, Progress
@@ -19,6 +20,7 @@ from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.view import ViewLayout
 from mdio.parallel.executors import Executor
+from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = ["Conversion", "MakeWriter"]
 
@@ -129,8 +131,12 @@ class Conversion:
     def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
         """Do this process' share, and store and commit in the owner what others have encoded."""
         nbytes = 0
+        imap = executor.imap
+        if isinstance(executor, MPIExecutor):
+            # What a rank writes may take the system now a little, now long.
+            imap = partial(executor.imap, at_own_pace=True)
         pieces, describe = self.plan.pieces(), describe_on(executor)
-        for _, (receipt, items) in executor.imap(work, pieces, describe=describe):
+        for _, (receipt, items) in imap(work, pieces, describe=describe):
             for item in items:
                 work.writer.store(item)
             work.writer.commit(receipt)

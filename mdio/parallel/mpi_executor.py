@@ -1,6 +1,7 @@
 """Work on the ranks of an MPI program: every rank makes the same calls and does its share.
 
-Ranks do not ask for work, they know which items are theirs; results go to rank 0 as they are made.
+Ranks do not ask each other for work: they know which items are theirs, or a counter that the ranks
+of a node share tells (`mdio.parallel.mpi_deal`); results go to rank 0 as they are made.
 What takes care here is failure. An MPI program in which one rank raises and the others wait hangs
 until its time is up, so a rank that fails tells all others, every rank leaves at its next item, and
 all raise the same error. Where some rank is too long at one item for that, the program is ended
@@ -17,7 +18,8 @@ from typing import Any, TypeVar, cast
 
 from mdio.core.errors import BlockError
 from mdio.parallel.executors import Executor, item_error
-from mdio.parallel.mpi_run import Nap, Run, abort, picklable
+from mdio.parallel.mpi_deal import Dealer
+from mdio.parallel.mpi_run import SMALL_NBYTES, Nap, Run, abort, picklable
 
 __all__ = ["MPIExecutor"]
 
@@ -54,6 +56,7 @@ class MPIExecutor(Executor):
         self._contiguous = contiguous
         self._grace_s = grace_s
         self._active: Iterator[Any] | None = None
+        self._dealer: Dealer | None = None
 
     @property
     def n_workers(self) -> int:
@@ -102,17 +105,27 @@ class MPIExecutor(Executor):
         items: Iterable[Item],
         *,
         describe: Callable[[Item], str] = str,
+        at_own_pace: bool = False,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results as they arrive, on rank 0; see `Executor.imap` and `to_all`.
 
         Every rank must go through the iterator. `items` must be the same on all. When an item
         fails, or the iterator is closed on rank 0 before its end, all ranks raise; the message is
         that of the first item that failed, on every rank.
+
+        With `at_own_pace` the ranks of a node deal out their items among themselves, each to the
+        one that is free, and small results do not wait for rank 0 while it is at an item.
         """
-        self._active = iterator = self._imap(func, items, describe)
+        self._active = iterator = self._imap(func, items, describe, at_own_pace)
         return iterator
 
-    def _share(self, items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
+    def _share(
+        self, run: Run, items: Iterable[Item], at_own_pace: bool
+    ) -> Iterator[tuple[int, Item]]:
+        if at_own_pace and self._comm.size > 1:
+            if self._dealer is None:
+                self._dealer = Dealer(self._comm)
+            return self._dealer.deal(items, run.wait_until)
         numbered = enumerate(items)
         rank, size = self._comm.rank, self._comm.size
         if not self._contiguous:
@@ -125,11 +138,13 @@ class MPIExecutor(Executor):
         func: Callable[[Item], Result],
         items: Iterable[Item],
         describe: Callable[[Item], str],
+        at_own_pace: bool,
     ) -> Iterator[tuple[int, Result]]:
-        run = Run(self._comm, self._grace_s)
+        run = Run(self._comm, self._grace_s, SMALL_NBYTES if at_own_pace else 0)
         kept: list[tuple[int, Result]] = []
         try:
-            for number, result in self._results(run, func, items, describe):
+            share = self._share(run, items, at_own_pace)
+            for number, result in self._results(run, func, share, describe):
                 if self._to_all:
                     kept.append((number, result))
                 yield number, result
@@ -148,12 +163,12 @@ class MPIExecutor(Executor):
         self,
         run: Run,
         func: Callable[[Item], Result],
-        items: Iterable[Item],
+        share: Iterable[tuple[int, Item]],
         describe: Callable[[Item], str],
     ) -> Iterator[tuple[int, Result]]:
         """Do this rank's share; yield all ranks' results on rank 0, nothing elsewhere."""
         is_root = self._comm.rank == 0
-        for number, item in self._share(items):
+        for number, item in share:
             if run.stopped():
                 return
             try:
@@ -207,5 +222,8 @@ class MPIExecutor(Executor):
             if error is not None and time.monotonic() > deadline:
                 abort(self._exit_comm, error)
             nap.take()
+        if self._dealer is not None:
+            self._dealer.close()
+            self._dealer = None
         self._comm.Free()
         self._exit_comm.Free()

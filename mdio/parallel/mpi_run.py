@@ -19,6 +19,8 @@ DONE = -1
 """In place of an item's number: this rank sends no more results."""
 UNDER_WAY = 2
 """Results that a rank may have made and rank 0 not yet taken."""
+SMALL_NBYTES = 1 << 20
+"""More may be under way where ranks go at their own pace, if all have no more bytes than this."""
 LONGEST_NAP_S = 0.005
 FORWARD_S = 0.5
 """Launchers drop what they have not yet read of a rank's messages when the program is ended."""
@@ -37,12 +39,23 @@ class Nap:
 
 
 class Run:
-    """What one rank knows of one call of `MPIExecutor.imap`."""
+    """What one rank knows of one call of `MPIExecutor.imap`.
 
-    def __init__(self, comm: Any, grace_s: float) -> None:
+    Parameters
+    ----------
+    comm, grace_s
+        As `MPIExecutor` has them.
+    small_nbytes
+        Results with together no more bytes may be under way, however many they are.
+    """
+
+    def __init__(self, comm: Any, grace_s: float, small_nbytes: int = 0) -> None:
         self.comm = comm
         self.grace_s = grace_s
+        self.small_nbytes = small_nbytes
         self.sent: deque[Any] = deque()
+        self.sizes: deque[int] = deque()
+        """Bytes of each message of `sent`."""
         self.n_working: int = comm.size - 1
         """Other ranks that have not said DONE (known on rank 0)."""
         self.number = -1
@@ -62,6 +75,7 @@ class Run:
             for rank in range(self.comm.size):
                 if rank != self.comm.rank:
                     self.sent.append(self.comm.isend(None, dest=rank, tag=STOP))
+                    self.sizes.append(0)
 
     def fail(self, number: int, error: BaseException) -> None:
         """Note that item `number` failed here, and make all ranks stop."""
@@ -70,12 +84,19 @@ class Run:
 
     def send(self, number: int, result: Any = None) -> None:
         """Send a result to rank 0; waits while it has not taken earlier ones."""
-        self.wait_until(lambda: self._n_sent() < UNDER_WAY)
-        self.sent.append(self.comm.issend((number, result), dest=0, tag=RESULT))
+        from mpi4py import MPI
+
+        data = MPI.pickle.dumps((number, result))  # what `issend` would do, but its size is known
+        self.wait_until(
+            lambda: self._n_sent() < UNDER_WAY or sum(self.sizes) + len(data) <= self.small_nbytes
+        )
+        self.sent.append(self.comm.Issend([data, MPI.BYTE], dest=0, tag=RESULT))
+        self.sizes.append(len(data))
 
     def _n_sent(self) -> int:
         while self.sent and self.sent[0].Test():
             self.sent.popleft()
+            self.sizes.popleft()
         return len(self.sent)
 
     def arrived(self) -> Iterator[tuple[int, Any]]:

@@ -76,6 +76,51 @@ def check_a_slow_consumer_does_not_get_a_pile():
             assert ahead <= UNDER_WAY + 3, f"rank {rank} was {ahead} results ahead"
 
 
+def check_own_pace_gives_every_item_once():
+    """To all ranks of this node together, and the counter begins anew with each call."""
+    with MPIExecutor(COMM) as executor:
+        for n_items in (0, 1, SIZE, 3 * SIZE + 1, 50):
+            found = dict(executor.imap(lambda n: n * n, range(n_items), at_own_pace=True))
+            assert found == {n: n * n for n in range(n_items)}
+
+
+def check_a_slow_rank_is_given_less():
+    """Rank 0 takes ten items' time for its first one: the others do the rest meanwhile."""
+
+    def work(_):
+        first, held_up[:] = not held_up, [True]
+        time.sleep(0.2 if RANK == 0 and first else 0.002)
+        return RANK, time.monotonic()
+
+    held_up = []
+    with MPIExecutor(COMM) as executor:
+        done = executor.map(abs, range(3))  # and then as ever
+        assert done == [0, 1, 2]
+        found = [result for _, result in executor.imap(work, range(20 * SIZE), at_own_pace=True)]
+    shares = [sum(rank == one for rank, _ in found) for one in range(SIZE)]
+    assert sum(shares) == 20 * SIZE
+    if SIZE > 1:
+        # Small results do not wait until rank 0 has taken them.
+        assert 1 <= shares[0] < 15 and max(shares[1:]) > 20, shares
+
+
+def check_large_results_wait_at_any_pace():
+    taken = []
+    with MPIExecutor(COMM, to_all=False) as executor:
+        for _, (rank, made_at, _) in executor.imap(_large, range(12 * SIZE), at_own_pace=True):
+            taken.append((rank, made_at, time.monotonic()))
+            time.sleep(0.005)
+    for rank in {rank for rank, _, _ in taken}:
+        made = [made_at for maker, made_at, _ in taken if maker == rank]
+        for n_taken, (_, _, taken_at) in enumerate(t for t in taken if t[0] == rank):
+            ahead = sum(made_at < taken_at for made_at in made) - n_taken
+            assert ahead <= UNDER_WAY + 3, f"rank {rank} was {ahead} results ahead"
+
+
+def _large(_):
+    return RANK, time.monotonic(), bytes(600_000)
+
+
 def check_a_failure_is_everybodys():
     for culprit in {0, SIZE - 1}:
 
