@@ -186,8 +186,10 @@ class TestErrors:
         ],
     )
     def test_results_without_a_row_a_frame(self, path, executor, kernel, says):
-        message = rf"^frames \d+:\d+: {kernel.__name__} returned {says} for a block of 5[12] frames"
-        with pytest.raises(BlockError, match=message + ".*one row a frame"):
+        message = (
+            rf"^block \d \(frames \d+:\d+\): {kernel.__name__} returned {says} for 5[12] frames"
+        )
+        with pytest.raises(BlockError, match=message + r".*one row a frame, shape \(5[12], ...\)"):
             analyze(
                 MemoryLayout(path),
                 kernel=kernel,

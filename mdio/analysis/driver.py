@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import reduce
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdio.analysis.kernel import BlockFunction, Kernel, as_kernel
 from mdio.analysis.plan import Plan, Request, Trajectory
 from mdio.analysis.ranks import analyze_on_ranks
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.work import BlockResult, BlockWork, NumberedBlock, describe
+from mdio.analysis.work import (
+    BlockResult,
+    BlockWork,
+    NumberedBlock,
+    Place,
+    check_shapes,
+    describe,
+)
 from mdio.core.errors import PlanError
 from mdio.core.timing import Stopwatch
-from mdio.parallel.executors import Executor, Serial
+from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.gather import GATHERS, How
 from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.shared_rows import SharedRows
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -111,14 +120,20 @@ def analyze(
 
 def _analyze(plan: Plan, executor: Executor, progress: Progress | None) -> AnalysisResult:
     watch = Stopwatch()
-    here = isinstance(executor, Serial)  # then progress need not wait for whole blocks
-    if here:
+    if isinstance(executor, Serial):  # then progress need not wait for whole blocks
         work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
+        results = _gather(executor, work, plan.blocks, None)
+        values = _joined(plan, results, None)
+    elif isinstance(executor, Processes) and executor.forks and _keeps_rows(plan):
+        with SharedRows(len(plan.frames)) as rows:
+            place = Place(rows, plan.frames)
+            work = BlockWork(plan.for_workers().layout, plan.prepared, place=place)
+            results = _gather(executor, work, plan.blocks, progress)
+            values = _joined(plan, results, rows)
     else:
         work = BlockWork(plan.for_workers().layout, plan.prepared)
-    results = _gather(executor, work, plan.blocks, None if here else progress)
-    reducer = plan.prepared.reducer
-    values = reducer.finish(reduce(reducer.merge, (result.state for result in results)))
+        results = _gather(executor, work, plan.blocks, progress)
+        values = _joined(plan, results, None)
     frames = plan.frames
     return AnalysisResult(
         frame=np.arange(frames.start, frames.stop, frames.step, dtype=np.int64),
@@ -130,9 +145,13 @@ def _analyze(plan: Plan, executor: Executor, progress: Progress | None) -> Analy
         workers=executor.n_workers,
         prepare_s=plan.prepare_s,
         labels=plan.prepared.labels,
-        per_frame=isinstance(reducer, Stack),
+        per_frame=isinstance(plan.prepared.reducer, Stack),
         tasks=list(getattr(executor, "tasks", ())),
     )
+
+
+def _keeps_rows(plan: Plan) -> bool:
+    return type(plan.prepared.reducer) is Stack and SharedRows.available()
 
 
 def _gather(
@@ -147,3 +166,23 @@ def _gather(
         if progress is not None:
             progress(result.timing.n_frames, result.timing.nbytes_read)
     return [results[number] for number in range(len(blocks))]
+
+
+def _joined(plan: Plan, results: list[BlockResult], rows: SharedRows | None) -> NDArray[Any]:
+    """Return the values of all blocks, of which some or all may be among the shared rows."""
+    check_shapes(
+        list(zip(enumerate(plan.blocks), (one.row_shape for one in results), strict=True)),
+        plan.prepared,
+    )
+    states = [result.state for result in results]
+    if rows is not None and None in states:
+        whole = rows.whole()
+        if all(state is None for state in states):
+            return whole
+        at = plan.frames.index
+        for number, block in enumerate(plan.blocks):
+            if states[number] is None:
+                start = at(block.start)
+                states[number] = ([whole[start : start + len(block)]],)
+    reducer = plan.prepared.reducer
+    return reducer.finish(reduce(reducer.merge, states))  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,15 @@ from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
 
-__all__ = ["BlockFunction", "Kernel", "Prepared", "UserKernel", "as_kernel", "check_rows"]
+__all__ = [
+    "BlockFunction",
+    "Kernel",
+    "Prepared",
+    "UserKernel",
+    "as_kernel",
+    "check_rows",
+    "kernel_name",
+]
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
 """From the frames of a block to an array with one row a frame."""
@@ -132,8 +141,21 @@ def as_kernel(kernel: Kernel | BlockFunction, select: str | None = None) -> Kern
     return UserKernel(kernel, select)
 
 
-def check_rows(rows: Any, run: range, function: BlockFunction) -> NDArray[Any]:
+def kernel_name(function: BlockFunction) -> str:
+    """Return how messages call a kernel's function."""
+    inner = function.func if isinstance(function, partial) else function
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def check_rows(
+    rows: Any, run: range, function: BlockFunction, label: str | None = None
+) -> NDArray[Any]:
     """Return `rows` as an array if there is one for each frame of `run`.
+
+    Parameters
+    ----------
+    label
+        What the message begins with; by default the frames.
 
     Raises
     ------
@@ -142,12 +164,12 @@ def check_rows(rows: Any, run: range, function: BlockFunction) -> NDArray[Any]:
     """
     found = np.asarray(rows)
     if found.ndim < 1 or len(found) != len(run) or found.dtype == object:
-        name = getattr(function, "__name__", type(function).__name__)
         what = f"an array of shape {found.shape}"
         if found.dtype == object:
             what = "None" if rows is None else f"{type(rows).__name__}, which is no array"
         raise BlockError(
-            f"{block_name(run)}: {name} returned {what} for a block of {len(run)} frames; "
-            "return an array with one row a frame, such as block.positions[:, 0]"
+            f"{label or block_name(run)}: {kernel_name(function)} returned {what} for "
+            f"{len(run)} frames; expected one row a frame, shape ({len(run)}, ...), such as "
+            "block.positions[:, 0]"
         )
     return found

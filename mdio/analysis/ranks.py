@@ -1,8 +1,8 @@
 """The block-analysis driver on the ranks of an MPI program.
 
 Rank 0 opens the trajectory, reads the topology and prepares the kernel, once; what it found is
-broadcast. Every rank computes its blocks and keeps their rows; when all are done, the rows are
-gathered on rank 0 in one go, each with its frame's time, the way that was asked for.
+broadcast. Every rank computes its blocks and keeps their rows; when all are done, times and rows
+are gathered on rank 0, the way that was asked for, each straight into the array that it becomes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from mdio.analysis.kernel import UserKernel
 from mdio.analysis.plan import Plan, Request
 from mdio.analysis.reducers import Stack, State
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.work import BlockWork, NumberedBlock, describe
+from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe
 from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, worker_name
 from mdio.parallel.gather import Gathered, How, gather_rows
@@ -43,6 +43,7 @@ class _RankWork:
         self.states: list[State] = []
         self.times: list[NDArray[np.float64]] = []
         self.timings: list[BlockTiming] = []
+        self.shapes: list[tuple[NumberedBlock, RowShape | None]] = []
         self.done_at = time.perf_counter()
         """When the last block was done (the papers' t5)."""
 
@@ -51,17 +52,21 @@ class _RankWork:
         result.timing.rank, result.timing.worker = self.worker.rank, self.worker.worker
         self.times.append(result.time)
         self.timings.append(result.timing)
+        self.shapes.append((item, result.row_shape))
         if self.keeps:
-            self.states.append(result.state)
+            self.states.append(cast(State, result.state))
         self.done_at = time.perf_counter()
         return None if self.keeps else result.state, result.timing
 
-    def summed(self, settled_at: float, gathered_at: float, gathered: Gathered) -> WorkerTiming:
+    def summed(
+        self, settled_at: float, gathered_at: float, gathered: list[Gathered]
+    ) -> WorkerTiming:
         """Return this rank's times."""
         found = per_worker(self.timings)[0] if self.timings else self.worker
         found.t_wait_s = settled_at - self.done_at
         found.t_comm_s = gathered_at - self.done_at
-        found.t_put_s, found.t_get_s = gathered.t_put_s, gathered.t_get_s
+        found.t_put_s = sum(part.t_put_s for part in gathered)
+        found.t_get_s = sum(part.t_get_s for part in gathered)
         return found
 
 
@@ -88,13 +93,12 @@ def analyze_on_ranks(
         if plan.is_ours:
             plan.layout.close()
     settled_at = time.perf_counter()
-    gathered = gather_rows(_rows_to_send(work, comm), comm, gather)
+    gathered = _gathered(work, plan, comm, gather)
     gathered_at = time.perf_counter()
     ranks = comm.gather(work.summed(settled_at, gathered_at, gathered))
     result = _empty(plan, executor, gather)
     if comm.rank == 0:
-        assert gathered.rows is not None
-        _fill(result, plan, done, gathered.rows, ranks)
+        _fill(result, plan, done, [part.rows for part in gathered], ranks)
         result.seconds = plan.opened_s + time.perf_counter() - begun
     if executor.to_all:
         result = comm.bcast(result)
@@ -152,41 +156,41 @@ def _for_others(error: Exception | None) -> MdioError | None:
     return BlockError(f"rank 0 failed: {type(error).__name__}: {error}")
 
 
-def _rows_to_send(work: _RankWork, comm: Any) -> NDArray[Any]:
-    """Return this rank's frame times, and with them its rows if they are to be gathered.
-
-    Ranks without frames take part with none, in the shape that the others have.
+def _gathered(work: _RankWork, plan: Plan, comm: Any, how: How) -> list[Gathered]:
+    """Gather all frames' times and, if they are kept, all rows: each as it lies in memory.
 
     Raises
     ------
     BlockError
-        Rows of different shapes (on all ranks).
+        Blocks have rows of different shapes (on all ranks).
     """
+    every = [found for of_rank in comm.allgather(_unlike(work.shapes)) for found in of_rank]
+    check_shapes(sorted(every, key=lambda found: found[0][0]), plan.prepared)
     times = np.concatenate(work.times) if work.times else np.empty(0)
-    if not work.keeps:
-        return times
-    rows = None
-    kind: tuple[tuple[int, ...], str] | BlockError | None = None
-    try:
-        if work.states:
-            stack = Stack()
-            rows = stack.finish(reduce(stack.merge, work.states))
-            kind = rows.shape[1:], rows.dtype.str
-    except BlockError as error:
-        kind = error
-    kinds = comm.allgather(kind)
-    failed = next((one for one in kinds if isinstance(one, BlockError)), None)
-    if failed is not None:
-        raise failed
-    shapes = {shape for shape, _ in filter(None, kinds)}
-    if len(shapes) > 1:
-        raise BlockError(f"rows of different shapes, {sorted(shapes)}, cannot be stacked")
-    dtype = np.result_type(*(np.dtype(name) for _, name in filter(None, kinds)))
-    records = np.empty(len(times), [("time", "f8"), ("row", dtype, shapes.pop())])
-    records["time"] = times
-    if rows is not None:
-        records["row"] = rows
-    return records
+    gathered = [gather_rows(times, comm, how)]
+    if work.keeps:
+        gathered.append(gather_rows(_rows_of_one_type(work, comm, every[0][1]), comm, how))
+    return gathered
+
+
+def _unlike(
+    shapes: list[tuple[NumberedBlock, RowShape | None]],
+) -> list[tuple[NumberedBlock, RowShape | None]]:
+    """Return the first block of each shape."""
+    first = {shape: (block, shape) for block, shape in reversed(shapes)}
+    return list(first.values())
+
+
+def _rows_of_one_type(work: _RankWork, comm: Any, row_shape: RowShape | None) -> NDArray[Any]:
+    """Return this rank's rows in the type of all; of a rank without frames, none of that type."""
+    stack = Stack()
+    rows = stack.finish(reduce(stack.merge, work.states)) if work.states else None
+    work.states.clear()  # joined: what they held need not stay beside it
+    dtypes = comm.allgather(None if rows is None else rows.dtype)
+    dtype = np.result_type(*(one for one in dtypes if one is not None))
+    if rows is None:
+        return np.empty((0, *(row_shape or ())), dtype)
+    return rows.astype(dtype, copy=False)
 
 
 def _empty(plan: Plan, executor: MPIExecutor, gather: How) -> AnalysisResult:
@@ -209,17 +213,15 @@ def _fill(
     result: AnalysisResult,
     plan: Plan,
     done: Done,
-    rows: NDArray[Any],
+    parts: list[NDArray[Any] | None],
     ranks: list[WorkerTiming],
 ) -> None:
     """Put on rank 0 what all ranks have sent into the result."""
     timings = [done[number][1] for number in range(len(plan.blocks))]
-    rows = _in_order_of_blocks(rows, timings)
-    if result.per_frame:
-        result.time = np.ascontiguousarray(rows["time"])
-        result.values = np.ascontiguousarray(rows["row"])
+    result.time, *rows = (_in_order_of_blocks(part, timings) for part in parts if part is not None)
+    if rows:
+        result.values = rows[0]
     else:
-        result.time = rows
         reducer = plan.prepared.reducer
         states = [done[number][0] for number in range(len(plan.blocks))]
         result.values = reducer.finish(reduce(reducer.merge, states))  # type: ignore[arg-type]

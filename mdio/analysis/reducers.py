@@ -9,7 +9,7 @@ themselves and pickle.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,9 @@ State = tuple[Any, ...]
 
 class Reducer(ABC):
     """What to do with rows, of which there is one a frame."""
+
+    of_one_shape: ClassVar[bool] = False
+    """Whether the rows of all frames need to have one shape."""
 
     @abstractmethod
     def lift(self, rows: Rows) -> State:
@@ -46,6 +49,8 @@ class Reducer(ABC):
 
 class Stack(Reducer):
     """All rows in order: (F, ...)."""
+
+    of_one_shape = True
 
     def lift(self, rows: Rows) -> State:
         """Keep a copy of the rows."""
@@ -78,6 +83,8 @@ class Stack(Reducer):
 class Sum(Reducer):
     """The sum over all frames; float64 for floats, int64 for whole numbers."""
 
+    of_one_shape = True
+
     def lift(self, rows: Rows) -> State:
         """Sum over the frames."""
         return (_wide(rows).sum(axis=0),)
@@ -97,6 +104,8 @@ class _Moments(Reducer):
     Merged as in Chan, Golub & LeVeque 1983 (10.1080/00031305.1983.10483115), which loses no digits
     where the mean is far larger than the deviations.
     """
+
+    of_one_shape = True
 
     def lift(self, rows: Rows) -> State:
         """Return the moments of some frames."""

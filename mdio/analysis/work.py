@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.collect import Collected
-from mdio.analysis.kernel import Prepared, check_rows
+from mdio.analysis.kernel import Prepared, check_rows, kernel_name
 from mdio.analysis.reducers import State
 from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError
 from mdio.core.frames import FrameBlock
 from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.layouts.base import Layout
+from mdio.parallel.shared_rows import SharedRows
 
-__all__ = ["BlockResult", "BlockWork", "NumberedBlock", "describe"]
+__all__ = [
+    "BlockResult",
+    "BlockWork",
+    "NumberedBlock",
+    "Place",
+    "RowShape",
+    "check_shapes",
+    "describe",
+]
 
 READ_NBYTES = 4 << 20
 """Decoded bytes of whole frames that one read may span: few enough to stay in the cores' caches
@@ -28,6 +37,7 @@ DENSE_STEP = 2
 """Up to this step (or the frames of a chunk, if more), frames in between are read and dropped."""
 
 NumberedBlock = tuple[int, range]
+RowShape = tuple[int, ...]
 
 
 def describe(item: NumberedBlock) -> str:
@@ -39,9 +49,42 @@ def describe(item: NumberedBlock) -> str:
 class BlockResult:
     """What a worker sends back."""
 
-    state: State
+    state: State | None
+    """None if the block's rows have gone to their `Place`."""
     time: NDArray[np.float64]
     timing: BlockTiming
+    row_shape: RowShape | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the rows of all frames may go, instead of back with each block."""
+
+    rows: SharedRows
+    frames: range
+    """Which frame each row is of."""
+
+
+def check_shapes(
+    found: Sequence[tuple[NumberedBlock, RowShape | None]], prepared: Prepared
+) -> None:
+    """Raise BlockError if blocks have rows of different shapes that need to be of one.
+
+    Parameters
+    ----------
+    found
+        Blocks in order, and the shape of their rows.
+    """
+    if not prepared.reducer.of_one_shape:
+        return
+    first, shape = found[0]
+    for block, other in found:
+        if other != shape:
+            raise BlockError(
+                f"{describe(block)}: {kernel_name(prepared.function)} returned rows of shape "
+                f"{other}, but in {describe(first)} rows of shape {shape}; rows of different "
+                "shapes cannot be joined"
+            )
 
 
 class BlockWork:
@@ -59,6 +102,8 @@ class BlockWork:
         How long opening took, if `layout` is open already: the first block here accounts for it.
     on_read
         Called with (frames, decoded bytes) after each read has been computed, in this process.
+    place
+        Where rows that are kept may go.
     """
 
     def __init__(
@@ -67,9 +112,11 @@ class BlockWork:
         prepared: Prepared,
         opened_s: float = 0.0,
         on_read: Callable[[int, int], None] | None = None,
+        place: Place | None = None,
     ) -> None:
         self.layout = layout
         self.prepared = prepared
+        self.place = place
         self._opened_s = opened_s
         self._on_read = on_read
         self._edges: NDArray[np.int64] | None = None
@@ -77,7 +124,7 @@ class BlockWork:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what belongs to this process."""
-        return {"layout": self.layout, "prepared": self.prepared}
+        return {"layout": self.layout, "prepared": self.prepared, "place": self.place}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -100,14 +147,14 @@ class BlockWork:
             timing.began_unix_s -= self._opened_s  # as if it had been opened just now
         span = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
         loop = Stopwatch()
-        collected = Collected(self.prepared.reducer, len(block))
+        collected = self._collected(block)
         times = np.empty(len(block))
         at = 0
         for run in sub_blocks(self._edges, block, span):
             watch.lap()
             frames = self._read(run, info.chunk_frames)
             timing.t_io_s += watch.lap()
-            collected.add(self._compute(item, frames, run, collected))
+            self._compute(item, frames, run, collected)
             timing.t_comp_s += watch.lap()
             times[at : at + len(run)] = frames.time
             at += len(run)
@@ -119,22 +166,36 @@ class BlockWork:
         timing.t_rmsd_s = whole.lap()
         if timing.t_open_s:  # what was opened before the call counts as part of it
             timing.t_rmsd_s += self._opened_s
-        return BlockResult(collected.state, times, timing)
+        return BlockResult(collected.state, times, timing, collected.row_shape)
+
+    def _collected(self, block: range) -> Collected:
+        reducer, place = self.prepared.reducer, self.place
+        if place is None:
+            return Collected(reducer, len(block))
+        return Collected(reducer, len(block), place.rows, place.frames.index(block.start))
 
     def _compute(
         self, item: NumberedBlock, frames: FrameBlock, run: range, collected: Collected
-    ) -> NDArray[Any]:
+    ) -> None:
+        """Compute the rows of one read and collect them."""
         function: Any = self.prepared.function
         room = collected.room(len(run)) if self.prepared.fills else None
+        where = "" if run == item[1] else f" (in {block_name(run)})"
         try:
             rows = function(frames) if room is None else function(frames, out=room)
         except MdioError:
             raise
         except Exception as error:
-            where = "" if run == item[1] else f" (in {block_name(run)})"
             text = " ".join(f"{type(error).__name__}: {error}".split())
             raise BlockError(f"{describe(item)} failed: {text}{where}") from error
-        return check_rows(rows, run, function)
+        checked = check_rows(rows, run, function, f"{describe(item)}{where}")
+        try:
+            collected.add(checked)
+        except BlockError as error:
+            raise BlockError(
+                f"{describe(item)}{where}: {kernel_name(function)} returned {error}, which cannot "
+                "be joined"
+            ) from None
 
     def _read(self, run: range, chunk_frames: int | None) -> FrameBlock:
         first, beyond = run[0], run[-1] + 1

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import ClassVar, Self, TypeVar
 
 from mdio.core.errors import BlockError, MdioError, PlanError
-from mdio.parallel.pool import Failure, WorkerPool
+from mdio.parallel.pool import Failure, WorkerPool, start_method
 
 __all__ = ["Executor", "Processes", "Serial", "available_cores", "item_error"]
 
@@ -184,6 +184,11 @@ class Processes(Executor):
     def n_workers(self) -> int:
         """Number of processes."""
         return self._n_workers
+
+    @property
+    def forks(self) -> bool:
+        """Whether workers are forked, and so hold what files this process holds."""
+        return start_method() == "fork"
 
     def imap(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import signal
 import traceback
@@ -13,10 +14,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import numpy as np
+
 from mdio.core.errors import PlanError
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 
-__all__ = ["Failure", "WorkerPool"]
+__all__ = ["Failure", "WorkerPool", "start_method"]
 
 GRACE_S = 10.0
 """How long an idle worker may take to close its files before it is killed."""
@@ -46,6 +49,12 @@ class _Worker:
             self.pipe.send(message)
 
 
+def start_method() -> str:
+    """Return how workers start: forked, where the system can."""
+    methods = multiprocessing.get_all_start_methods()
+    return "fork" if "fork" in methods else methods[0]
+
+
 def _send(pipe: Connection[Any, Any], value: object) -> None:
     """Send `value`; arrays go as they lie in memory, without being copied into the pickle."""
     buffers: list[pickle.PickleBuffer] = []
@@ -53,16 +62,21 @@ def _send(pipe: Connection[Any, Any], value: object) -> None:
     raws = [buffer.raw() for buffer in buffers]
     pipe.send(([raw.nbytes for raw in raws], head))
     for raw in raws:
-        if raw.nbytes:
-            pipe.send_bytes(raw)
+        while raw:
+            raw = raw[os.write(pipe.fileno(), raw) :]
 
 
 def _receive(pipe: Connection[Any, Any]) -> Any:
+    """Receive what `_send` sent; arrays come where they stay, which `recv_bytes_into` copies to."""
     sizes, head = pipe.recv()
-    buffers = [bytearray(size) for size in sizes]
+    buffers = [np.empty(size, np.uint8) for size in sizes]
     for buffer in buffers:
-        if buffer:
-            pipe.recv_bytes_into(buffer)
+        rest = memoryview(buffer)
+        while rest:
+            n_read = os.readv(pipe.fileno(), [rest])
+            if n_read == 0:
+                raise EOFError
+            rest = rest[n_read:]
     return pickle.loads(head, buffers=buffers)
 
 
@@ -134,8 +148,8 @@ class WorkerPool:
                 f"{func!r} cannot be sent to worker processes ({error}); use a function or class "
                 "that is defined at the top of a module, or the serial executor"
             ) from error
-        methods = multiprocessing.get_all_start_methods()
-        self._context = multiprocessing.get_context("fork" if "fork" in methods else None)
+        self._forks = start_method() == "fork"
+        self._context = multiprocessing.get_context("fork" if self._forks else None)
         self._workers: list[_Worker] = []
 
     @property
@@ -151,8 +165,7 @@ class WorkerPool:
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        forked = self._context.get_start_method() == "fork"
-        inherited = [w.pipe for w in self._workers] + [ours] if forked else []
+        inherited = [w.pipe for w in self._workers] + [ours] if self._forks else []
         process = self._context.Process(
             target=_work, args=(theirs, self._func, inherited), daemon=True
         )
