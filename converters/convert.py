@@ -44,10 +44,10 @@ def prepare(
     """
     target = Path(out)
     layout_name = layout_name_for_output(target, options.to)
-    if options.mpio is not None:
-        check_mpio(options, layout_name)
     if options.per_rank:
         check_per_rank(options, layout_name)
+    if options.mpio is not None:
+        check_mpio(options, layout_name)
     if options.contiguous:
         refuse_contiguous(layout_name)
     writer = writer_class(layout_name)

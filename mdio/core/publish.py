@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import shutil
-import socket
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +16,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mdio.core.errors import MdioError, OutputError
+from mdio.core.replacing import (
+    PARTS_MARKER,
+    TEMPORARY,
+    leftovers,
+    parts_of,
+    put_both_in_place,
+    put_in_place,
+    remove,
+    temporary_for,
+    tidy,
+)
 from mdio.core.signals import terminations_raised
 
 __all__ = [
     "PARTS_MARKER",
+    "TEMPORARY",
     "flush_tree",
     "leftovers",
     "output_errors",
@@ -32,9 +41,6 @@ __all__ = [
 ]
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
-TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+\.tmp")
-PARTS_MARKER = "parts.json"
-"""What a folder of parts holds besides them."""
 OURS = ("manifest.json", "zarr.json", ".zgroup", PARTS_MARKER)
 """A folder that holds one of these is an output that ``force`` may replace."""
 INDEX_ENDING = ".mdio-index"
@@ -42,37 +48,6 @@ FLUSHERS = 8
 """Files that are flushed at the same time."""
 NAME_NBYTES = 255
 """What file systems allow."""
-
-
-def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname())[:40]
-
-
-def temporary_for(target: Path, ending: str = "tmp") -> Path:
-    """Return the name under which this process builds `target` (or a companion file of it)."""
-    return target.parent / f".{target.name}.mdio-{_host()}-{os.getpid()}.{ending}"
-
-
-def parts_of(target: Path) -> Path:
-    """Return the folder beside `target` for files that it refers to."""
-    return target.with_name(f"{target.name}.parts")
-
-
-def leftovers(target: Path, ending: str = "tmp") -> list[Path]:
-    """Return temporaries of `target` whose processes are gone, the latest last.
-
-    Whether a process of another host still lives cannot be seen from here: its temporaries are
-    left out.
-    """
-    pattern = re.compile(
-        rf"\.{re.escape(target.name)}\.mdio-{re.escape(_host())}-(?P<pid>\d+)\.{ending}"
-    )
-    found: list[tuple[int, Path]] = []
-    for path in target.parent.iterdir():
-        match = pattern.fullmatch(path.name)
-        if match is not None and not _lives(int(match["pid"])):
-            found.append((path.lstat().st_mtime_ns, path))
-    return [path for _, path in sorted(found)]
 
 
 @contextmanager
@@ -89,26 +64,6 @@ def output_errors(path: Path) -> Iterator[None]:
         name = TEMPORARY.sub(r"\1", str(path))
         reason = FULL.get(error.errno or 0, f"it cannot be written ({error.strerror or error})")
         raise OutputError(f"{name}: {reason}; free some space or choose another place") from error
-
-
-def _lives(pid: int) -> bool:
-    """Return whether another process with this number runs."""
-    if pid == os.getpid():
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
@@ -174,72 +129,6 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
             )
 
 
-def _tidy(target: Path) -> None:
-    """Put right what killed processes left: a replaced output comes back, the rest goes."""
-    parts = parts_of(target)
-    if leftovers(target, "old") and not os.path.lexists(target):
-        for old in leftovers(parts, "old"):  # and its parts with it, before it
-            _remove(parts)
-            old.rename(parts)
-    for old in leftovers(target, "old"):
-        if os.path.lexists(target):
-            _remove(old)
-        else:
-            old.rename(target)
-    for path in leftovers(target):
-        _remove(path)
-
-
-def _put_in_place(temporary: Path, target: Path, force: bool) -> None:
-    if os.path.lexists(target) and not force:
-        raise OutputError(f"{target}: it appeared while this was written; nothing was replaced")
-    aside = temporary_for(target, "old")
-    if os.path.lexists(target):
-        both_files = not temporary.is_dir() and not (target.is_dir() and not target.is_symlink())
-        if both_files:
-            temporary.replace(target)
-            return
-        try:
-            target.rename(aside)
-            temporary.rename(target)
-        except BaseException:
-            if os.path.lexists(aside) and not os.path.lexists(target):
-                aside.rename(target)
-            raise
-        _remove(aside)
-    else:
-        temporary.rename(target)
-
-
-def _put_both_in_place(target: Path, force: bool) -> None:
-    """Put a file and the folder of its parts in place, and what they replace back if that fails.
-
-    The file is under its name only while its own parts are, so that wherever a process is killed
-    in between, no file refers to the parts of another.
-    """
-    parts = parts_of(target)
-    there = [path for path in (target, parts) if os.path.lexists(path)]
-    if there and not force:
-        raise OutputError(f"{there[0]}: it appeared while this was written; nothing was replaced")
-    moved: list[Path] = []
-    placed: list[Path] = []
-    try:
-        for path in there:
-            path.rename(temporary_for(path, "old"))
-            moved.append(path)
-        for path in (parts, target):
-            temporary_for(path).rename(path)
-            placed.append(path)
-    except BaseException:
-        for path in placed:
-            path.rename(temporary_for(path))
-        for path in reversed(moved):
-            temporary_for(path, "old").rename(path)
-        raise
-    for path in there:
-        _remove(temporary_for(path, "old"))
-
-
 @contextmanager
 def publish(
     target: str | os.PathLike[str],
@@ -285,12 +174,15 @@ def publish(
     for path in (goal, *beside):
         _check(path, force, [Path(source) for source in sources])
     parts = parts_of(goal)
+    if in_parts and leftovers(goal, "old"):
+        tidy(goal)  # a killed process may have left both under other names
+        _check(goal, force, [])
     if in_parts or (parts / PARTS_MARKER).is_file():
         _check(parts, force or not in_parts, [Path(source) for source in sources])
     temporary = temporary_for(goal)
     try:
         for path in (goal, parts, *beside):
-            _tidy(path)
+            tidy(path)
         with terminations_raised():
             try:
                 yield temporary
@@ -298,18 +190,18 @@ def publish(
                 for path in (*made, *[parts] * in_parts, goal):
                     flush_tree(temporary_for(path))
                 for path in made:
-                    _put_in_place(temporary_for(path), path, force)
+                    put_in_place(temporary_for(path), path, force)
                 if in_parts:
-                    _put_both_in_place(goal, force)
+                    put_both_in_place(goal, force)
                 else:
                     orphaned = os.path.lexists(goal) and (parts / PARTS_MARKER).is_file()
-                    _put_in_place(temporary, goal, force)
+                    put_in_place(temporary, goal, force)
                     if orphaned:
-                        _remove(parts)
+                        remove(parts)
                 _flush(goal.parent)
             except BaseException:
                 for path in (goal, parts, *beside):  # (those of a forked child have other names)
-                    _remove(temporary_for(path))
+                    remove(temporary_for(path))
                 raise
     except OSError as error:
         writing = error.errno in FULL or str(error.filename or "").startswith(str(temporary))
