@@ -50,6 +50,10 @@ def prepare(
         check_mpio(options, layout_name)
     if options.contiguous:
         refuse_contiguous(layout_name)
+    if layout_name != "segments" and (options.container, options.segments) != (None, None):
+        raise PlanError(
+            f"{out}: --container and --segments belong to the layout segments, not to {layout_name}"
+        )
     writer = writer_class(layout_name)
     origin = open_source(source)
     choice = choose_atoms(origin, options.top, options.select, options.groups)

@@ -25,6 +25,12 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 EXACT_TABLES = ("h5md", "zarr")
 """Layouts that keep box, time and step to the bit. Native formats keep them as their fields allow
 (DCD has one time step for all frames, NetCDF float32 times), so there positions alone decide."""
+ROUNDED = {
+    "xtc": ("positions",),
+    "trr": ("positions", "velocities", "forces"),
+    "ncdf": ("velocities", "forces"),
+}
+"""What a container keeps in units that are not MDAnalysis': nm, AMBER's time unit, kcal/mol."""
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 
@@ -136,8 +142,9 @@ def _source_view(layout: Layout, against: Paths, top: str | PathLike[str] | None
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
     if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
         raise SourceError(
-            f"{source.path} has {info.n_frames} frames of {info.n_atoms} atoms, too few to be the "
-            f"source of {layout.path}; give the trajectory that it was made from"
+            f"{source.path} has {info.n_frames} frames of {info.n_atoms} atoms, so {layout.path} "
+            f"({layout.info.n_frames} of {layout.info.n_atoms}) was not made from it; give the "
+            "trajectory that it was made from"
         )
     return ViewLayout(source.path, source=whole, frames=frames, atoms=atoms)
 
@@ -159,7 +166,7 @@ def _compare(
     same_step = info.precision == expected.precision and info.compression == "xtc"
     exact = info.precision is None or _kept_source_step(layout) or same_step
     result.allowed_diff_angstrom = 0.0 if exact else (info.precision or 0.0) / 2
-    in_nm = _container(layout) in ("xtc", "trr")
+    rounded = ROUNDED.get(_container(layout), ())
     rows = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
     for start in range(0, info.n_frames, rows):
         stop = min(start + rows, info.n_frames)
@@ -168,9 +175,8 @@ def _compare(
         except OSError as error:
             result.add(f"frames {start} to {stop - 1}: {error}")
             continue
-        _compare_blocks(
-            mine, theirs, start, result, tables=layout.name in EXACT_TABLES, in_nm=in_nm
-        )
+        tables = layout.name in EXACT_TABLES
+        _compare_blocks(mine, theirs, start, result, tables=tables, rounded=rounded)
         result.frames_compared += stop - start
         if progress is not None:
             progress(stop - start, mine.nbytes)
@@ -193,7 +199,7 @@ def _compare_blocks(
     result: VerifyResult,
     *,
     tables: bool,
-    in_nm: bool,
+    rounded: Sequence[str],
 ) -> None:
     stop = start + mine.n_frames
     allowed = result.allowed_diff_angstrom or 0.0
@@ -203,14 +209,14 @@ def _compare_blocks(
             result.add(f"frames {start} to {stop - 1}: the source has no {name}")
             continue
         if name == "positions":
-            worst, excess = _difference(array, other, allowed, in_nm=in_nm)
+            worst, excess = _difference(array, other, allowed, rounded=name in rounded)
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
             if excess:
                 result.add(
                     f"frames {start} to {stop - 1}: positions differ by up to {worst:g} angstrom, "
                     f"{allowed:g} is allowed"
                 )
-        elif _difference(array, other, 0.0, in_nm=in_nm)[1]:
+        elif _difference(array, other, 0.0, rounded=name in rounded)[1]:
             result.add(f"frames {start} to {stop - 1}: {name} differ")
     if tables:
         for name in ("box", "time", "step"):
@@ -219,19 +225,19 @@ def _compare_blocks(
 
 
 def _difference(
-    mine: NDArray[np.float32], theirs: NDArray[np.float32], allowed: float, *, in_nm: bool
+    mine: NDArray[np.float32], theirs: NDArray[np.float32], allowed: float, *, rounded: bool
 ) -> tuple[float, bool]:
     """Return the largest difference, and whether any exceeds what is allowed.
 
-    Formats in nm may round float32 at every step from angstrom to nm and back.
+    Formats with units of their own may round float32 at every step to these and back.
     """
     if np.array_equal(mine, theirs, equal_nan=True):
         return 0.0, False
     finite = np.isfinite(mine) & np.isfinite(theirs)
     same_special = np.array_equal(mine[~finite], theirs[~finite], equal_nan=True)
     diff = np.abs(mine[finite].astype(np.float64) - theirs[finite])
-    if (allowed == 0.0 and not in_nm) or not same_special:
+    if (allowed == 0.0 and not rounded) or not same_special:
         return float(diff.max(initial=0.0)), True
     rounding = np.spacing(np.maximum(np.abs(mine[finite]), np.abs(theirs[finite])))
-    rounding *= 3 if in_nm else 1
+    rounding *= 3 if rounded else 1
     return float(diff.max(initial=0.0)), bool(np.any(diff > allowed + rounding))

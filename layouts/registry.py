@@ -131,6 +131,12 @@ def open_layout(path: str | PathLike[str], *, layout: str | None = None, **optio
         cls = layout_class(name)
         if cls.sniff(where):
             return cls(where, **options)
+    if where.is_dir():
+        raise UnknownLayoutError(
+            f"{where}: a folder that is no layout of mdio; name a trajectory file, or a folder "
+            "NAME.zarr or NAME.segments"
+        )
     raise UnknownLayoutError(
-        f"{where}: neither a layout of mdio nor a trajectory that MDAnalysis knows by its suffix"
+        f"{where}: neither a layout of mdio nor a trajectory that MDAnalysis knows by its suffix; "
+        "link or rename a trajectory to a name with the suffix of its format"
     )

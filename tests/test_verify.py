@@ -1,0 +1,46 @@
+"""What `mdio.verify` lets pass and what it does not, where formats have units of their own."""
+
+import netCDF4
+import pytest
+from MDAnalysisTests.datafiles import TRR_sub_sol
+
+import mdio
+from mdio.core.errors import PlanError, SourceError
+
+
+@pytest.fixture
+def ncdf(tmp_path):
+    """Velocities in AMBER's units and forces in kcal, which rounds them."""
+    mdio.convert(TRR_sub_sol, tmp_path / "a.ncdf")
+    return tmp_path / "a.ncdf"
+
+
+def test_units_of_a_container_may_round(ncdf):
+    assert mdio.verify(ncdf, TRR_sub_sol).bad == []
+
+
+@pytest.mark.parametrize("name", ["coordinates", "velocities", "forces"])
+def test_more_than_rounding_is_found(ncdf, name):
+    with netCDF4.Dataset(ncdf, "a") as file:
+        file.set_auto_maskandscale(False)
+        row = file[name][1]
+        row[7] *= 1 + 1e-5
+        file[name][1] = row
+    (bad,) = mdio.verify(ncdf, TRR_sub_sol).bad
+    assert ("positions" if name == "coordinates" else name) in bad
+
+
+def test_a_source_that_it_was_not_made_from(adk, tmp_path):
+    late, few = tmp_path / "late.zarr", tmp_path / "few.dcd"
+    mdio.convert(adk["dcd"], late, start=90, stop=95)
+    mdio.convert(adk["dcd"], few, stop=10)
+    with pytest.raises(SourceError, match=r"has 10 frames .*late\.zarr \(5 of 3341\) was not made"):
+        mdio.verify(late, few)
+
+
+@pytest.mark.parametrize("suffix", ["h5md", "zarr", "dcd", "trr"])
+@pytest.mark.parametrize("option", [{"segments": 3}, {"container": "trr"}])
+def test_options_of_segments_are_refused_elsewhere(adk, tmp_path, suffix, option):
+    with pytest.raises(PlanError, match=f"belong to the layout segments, not to {suffix}"):
+        mdio.convert(adk["dcd"], tmp_path / f"a.{suffix}", **option)
+    assert list(tmp_path.iterdir()) == []
