@@ -22,11 +22,17 @@ from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.output import OutputMeta, Receipt, Stored
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 
-__all__ = ["Layout", "LayoutWriter", "OutputMeta", "Receipt", "Stored"]
+__all__ = ["Layout", "LayoutWriter", "OutputMeta", "Receipt", "Stored", "boundaries_of"]
 
 AtomIndices = NDArray[np.int64]
 CHECK_NBYTES = 16 << 20
 """Decoded bytes that `Layout.check` reads at a time where a layout has no chunks of its own."""
+
+
+def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
+    """Return where chunks begin, or frames where there are no chunks, and ``n_frames``."""
+    edges = np.arange(0, info.n_frames, info.chunk_frames or 1, dtype=np.int64)
+    return np.append(edges, info.n_frames)
 
 
 class Layout(ABC):
@@ -94,9 +100,7 @@ class Layout(ABC):
 
         Blocks that begin and end at these read no chunk, shard or segment twice.
         """
-        info = self.info
-        edges = np.arange(0, info.n_frames, info.chunk_frames or 1, dtype=np.int64)
-        return np.append(edges, info.n_frames)
+        return boundaries_of(self.info)
 
     def read(
         self,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, Layout, boundaries_of
 from mdio.layouts.registry import open_layout
 
 __all__ = ["ChainLayout", "open_source"]
@@ -65,6 +65,7 @@ class ChainLayout(Layout):
             raise ValueError("a chain needs one trajectory at least")
         super().__init__(self.members[0].path, fields=fields, **options)
         self._infos: list[TrajectoryInfo] = []
+        self._own_boundaries: dict[int, NDArray[np.int64]] = {}
         self._opened: OrderedDict[int, Layout] = OrderedDict()
         self._edges = np.zeros(1, np.int64)
 
@@ -81,7 +82,7 @@ class ChainLayout(Layout):
             raise
 
     def _join(self) -> TrajectoryInfo:
-        self._infos = [self._use(number).info for number in range(len(self.members))]
+        self._learn()
         first = self._infos[0]
         for info in self._infos:
             if info.n_atoms != first.n_atoms:
@@ -113,6 +114,15 @@ class ChainLayout(Layout):
             nbytes=sum(info.nbytes for info in self._infos),
         )
 
+    def _learn(self) -> None:
+        """Ask each member, while it is open, for all that will be asked of it but frames."""
+        self._infos, self._own_boundaries = [], {}
+        for number in range(len(self.members)):
+            member = self._use(number)
+            self._infos.append(member.info)
+            if type(member).boundaries is not Layout.boundaries:
+                self._own_boundaries[number] = member.boundaries()
+
     def _close(self) -> None:
         while self._opened:
             self._opened.popitem()[1].close()
@@ -127,10 +137,10 @@ class ChainLayout(Layout):
     def boundaries(self) -> NDArray[np.int64]:
         """Return where the members, and the pieces of each, begin."""
         _ = self.info
-        edges = [
-            self._use(number).boundaries()[:-1] + self._edges[number]
-            for number in range(len(self.members))
-        ]
+        edges = []
+        for number, info in enumerate(self._infos):
+            own = self._own_boundaries.get(number)
+            edges.append((boundaries_of(info) if own is None else own)[:-1] + self._edges[number])
         return np.concatenate([*edges, self._edges[-1:]])
 
     def _read_into(

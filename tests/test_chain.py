@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from suites.layout_reading import (
 )
 from suites.native_files import write_trr
 
+import mdio
 from mdio.core.errors import SourceError, UnknownLayoutError
 from mdio.layouts.base import Layout
 from mdio.layouts.chain import MAX_OPEN, ChainLayout, open_source
@@ -150,3 +153,65 @@ def test_a_truncated_member_is_named(files, tmp_path):
     bad.write_bytes(files[0].read_bytes()[:-4])
     with pytest.raises(SourceError, match=r"bad\.trr: frame 2 is truncated"):
         open_source([files[0], bad]).info  # noqa: B018
+
+
+class _Counted(TRRLayout):
+    """Counts how often each file is opened."""
+
+    opened: ClassVar[Counter[str]] = Counter()
+
+    def _open(self):
+        self.opened[str(self.path)] += 1
+        return super()._open()
+
+
+class _OfTwos(_Counted):
+    """Begins a piece at every other frame."""
+
+    def boundaries(self):
+        return np.array([*range(0, self.info.n_frames, 2), self.info.n_frames])
+
+
+@pytest.fixture
+def counted(files, tmp_path):
+    """Twelve files of other names: of 3, 4, 1 and 5 frames."""
+    _Counted.opened.clear()
+    paths = [tmp_path / f"{number}.trr" for number in range(12)]
+    for number, path in enumerate(paths):
+        path.write_bytes(files[number % 4].read_bytes())
+    return paths
+
+
+def times_opened():
+    return sorted(_Counted.opened.values())
+
+
+@pytest.mark.parametrize("kind", [_Counted, _OfTwos])
+def test_members_are_opened_once_to_be_known(counted, kind):
+    with ChainLayout([kind(path) for path in counted]) as chain:
+        assert chain.info.n_frames == 39
+        for _ in range(3):
+            edges = chain.boundaries().tolist()
+        assert times_opened() == [1] * 12
+        first = [0, 3, 7, 8, 13]
+        every = [13 * turn + at for turn in range(3) for at in first[:-1]]
+        if kind is _OfTwos:
+            every = sorted({*every, *(13 * t + at for t in range(3) for at in (2, 5, 10, 12))})
+        else:
+            every = list(range(39))
+        assert edges == [*every, 39]
+        chain.read(0, 39)
+        assert max(times_opened()) == 2
+
+
+def test_an_analysis_opens_members_to_know_and_to_read_them(counted):
+    """And the first once more, for the reference."""
+    for workers in (None, 2):
+        _Counted.opened.clear()
+        with ChainLayout([_Counted(path) for path in counted]) as chain:
+            executor = mdio.Serial() if workers is None else mdio.Processes(workers)
+            mdio.analyze(chain, kernel=mdio.RMSD(), executor=executor)
+        assert len(_Counted.opened) == 12
+        # What workers open, they alone know.
+        most = 2 * 12 + 1 if workers is None else 12 + 1
+        assert sum(times_opened()) <= most
