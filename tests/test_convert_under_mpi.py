@@ -55,15 +55,18 @@ def test_a_damaged_frame_met_by_one_rank(bad, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("target", ["zarr", "h5md"])
-def test_a_killed_rank_ends_the_job_and_the_former_output_stays(adk, tmp_path, target):
-    out = tmp_path / f"a.{target}"
-    mdio.convert(adk["dcd"], out, stop=5)
-    words = ("convert", *[adk["dcd"]] * 600, out, "--mpi", "--force")
+@pytest.mark.parametrize(
+    ("name", "how"), [("a.zarr", ()), ("a.h5md", ()), ("a.h5md", ("--per-rank",))]
+)
+def test_a_killed_rank_ends_the_job_and_the_former_output_stays(adk, tmp_path, name, how):
+    out = tmp_path / name
+    mdio.convert(adk["dcd"], out, stop=5, per_rank=bool(how))
+    there = len(list(tmp_path.iterdir()))
+    words = ("convert", *[adk["dcd"]] * 600, out, "--mpi", "--force", *how)
     process = start_under_mpi(3, *CLI, *words)
     limit = time.monotonic() + 60
     ranks: list[int] = []
-    while (len(ranks) < 3 or len(list(tmp_path.iterdir())) < 2) and time.monotonic() < limit:
+    while (len(ranks) < 3 or len(list(tmp_path.iterdir())) <= there) and time.monotonic() < limit:
         ranks = ranks if len(ranks) == 3 else _ranks(process.pid)  # known before there is work
         time.sleep(0.005)
     begun = time.monotonic()
@@ -73,6 +76,8 @@ def test_a_killed_rank_ends_the_job_and_the_former_output_stays(adk, tmp_path, t
     assert process.returncode != 0, text + err
     assert mdio.open(out).info.n_frames == 5
     assert mdio.verify(out).ok
+    mdio.convert(adk["dcd"], out, force=True, per_rank=bool(how))
+    assert len(list(tmp_path.iterdir())) == there  # what the killed ranks had begun is gone
 
 
 def _ranks(pid):

@@ -12,9 +12,12 @@ import mdio
 
 pytestmark = needs_mpi
 CLI = ("-m", "mdio.cli.main")
-TARGETS = ["zarr", "h5md", "segments", "dcd"]
+TARGETS = ["zarr", "h5md", "parts", "gzip-parts", "segments", "dcd"]
+PARTS = ("--per-rank", "--chunk-frames", "26")
 WORDS = {
     "h5md": ("--chunk-frames", "26"),
+    "parts": PARTS,
+    "gzip-parts": (*PARTS, "--compression", "gzip:1"),
     "segments": ("--container", "dcd", "--segments", "8"),
     "zarr": ("--chunk-frames", "26"),
 }
@@ -25,9 +28,10 @@ LIMIT_S = 30
 def former(adk, tmp_path, request):
     """Return an output of five frames that is about to be replaced."""
     target = request.getfixturevalue("target")
-    out = tmp_path / f"a.{target}"
-    container = {"container": "dcd"} if target == "segments" else {}
-    mdio.convert(adk["dcd"], out, stop=5, **container)
+    in_parts = target.endswith("parts")
+    out = tmp_path / ("a.h5md" if in_parts else f"a.{target}")
+    options = {"container": "dcd"} if target == "segments" else {"per_rank": in_parts}
+    mdio.convert(adk["dcd"], out, stop=5, **options)
     return out
 
 
@@ -41,7 +45,8 @@ def fail(out, n_ranks, *words):
     assert err.count("mdio convert:") == 1
     assert mdio.open(out).info.n_frames == 5
     assert mdio.verify(out).ok
-    assert [path.name for path in out.parent.iterdir()] == [out.name]
+    names = {out.name, f"{out.name}.parts"} if "--per-rank" in words else {out.name}
+    assert {path.name for path in out.parent.iterdir()} == names
     return err
 
 
@@ -49,7 +54,7 @@ def fail(out, n_ranks, *words):
 def test_a_full_disk_on_one_rank(adk, former, target):
     program = (CHECKS / "run_limited.py", 2, 300_000, "convert", *[adk["dcd"]] * 8)
     err = fail(former, 4, *program, former, "--mpi", "--force", *WORDS.get(target, ()))
-    assert f"a.{target}" in err and ("too large" in err or "larger than the limit" in err)
+    assert former.name in err and ("too large" in err or "larger than the limit" in err)
     assert "(rank 2)" in err
 
 
@@ -68,7 +73,7 @@ def test_a_corrupt_frame_met_by_rank_3(adk, former, target, tmp_path_factory):
     data[at : at + 64] = b"\xff" * 64
     bad.write_bytes(data)
     sources = [adk["xtc"]] * 8
-    sources[7 if target == "dcd" else 3] = bad  # within a piece of rank 3
+    sources[7 if target == "dcd" or "parts" in target else 3] = bad  # within a piece of rank 3
     words = (*sources, former, "--mpi", "--force", *WORDS.get(target, ()))
     err = fail(former, 4, *CLI, "convert", *words)
     assert "bad.xtc" in err and "frame" in err and "(rank 3)" in err

@@ -20,6 +20,9 @@ OUTPUTS = {
     "b.zarr": {"precision": "auto", "chunk_frames": 10},
     "a.h5md": {"chunk_frames": 5, "groups": {"ca": np.arange(7, 3000, 15)}},
     "b.h5md": {"compression": "gzip:1"},
+    "parts.h5md": {"per_rank": True, "chunk_frames": 5},
+    "groups.h5md": {"per_rank": True, "chunk_frames": 5, "groups": {"ca": np.arange(7, 3000, 15)}},
+    "gzip.h5md": {"per_rank": True, "chunk_frames": 5, "compression": "gzip:1"},
     "a.segments": {"segments": 5, "container": "dcd"},
     "bytes.segments": {"segments": 6},
     "b.segments": {"segments": 90, "container": "ncdf"},
@@ -34,7 +37,8 @@ VARYING = ("manifest", "zarr.json", "index")
 
 
 def convert(source, out, executor, **options):
-    conversion = executor.from_owner(lambda: prepare(source, out, ConversionOptions(**options)))
+    wanted = ConversionOptions(**options)
+    conversion = executor.from_owner(lambda: prepare(source, out, wanted, executor))
     return conversion.run(executor)
 
 
@@ -64,8 +68,11 @@ def check_equal_to_serial(source, folder):
             result = convert(source, out, executor, **options)
         assert result.workers == COMM.size
         if COMM.rank == 0:
+            parts = len(list(folder.glob(f"{name}.parts/*.h5md")))
+            assert parts == (COMM.size if name in ("parts.h5md", "gzip.h5md") else parts), name
+            assert bool(parts) == options.get("per_rank", False), name
             with Serial() as serial:
-                convert(source, folder / f"serial-{name}", serial, **options)
+                convert(source, folder / f"serial-{name}", serial, **options | {"per_rank": False})
             assert mdio.verify(out).ok, name
             assert same_frames(out, folder / f"serial-{name}"), name
             if out.suffix != ".h5md":  # its manifest lies inside
