@@ -13,18 +13,26 @@ from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 from mdio.core import xtc_fallback, xtc_native
 from mdio.core.xtc_codec import XTCFrames, scan
 
-SIDES = ["native", "fallback"]
+SIDES = ["native", "plain", "fallback"]
+"""plain: native code without the instructions of newer processors."""
 VECTORS_NM = np.array([[8.1, 0, 0], [1.25, 7.5, 0], [-0.5, 2.25, 9]], np.float32)
 
 
 @contextmanager
 def use_side(side: str) -> Iterator[None]:
     """Make XTC go through the native module, or through libmdaxdr."""
-    native = pytest.importorskip("mdio._xtc") if side == "native" else xtc_fallback
+    is_native = side != "fallback"
+    kernels = pytest.importorskip("mdio._xtc") if is_native else xtc_fallback
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(xtc_native, "kernels", native)
-        patch.setattr(xtc_native, "NATIVE", side == "native")
-        yield
+        patch.setattr(xtc_native, "kernels", kernels)
+        patch.setattr(xtc_native, "NATIVE", is_native)
+        if is_native:
+            kernels._plain_only(side == "plain")
+        try:
+            yield
+        finally:
+            if is_native:
+                kernels._plain_only(False)
 
 
 def write(path: Path, frames_nm: np.ndarray, precision: float = 1000.0) -> Path:

@@ -13,6 +13,7 @@
 
 #include "bits.h"
 #include "format.h"
+#include "quad.h"
 #include "triple.h"
 
 namespace mdio::xtc {
@@ -36,6 +37,9 @@ struct Group {
 struct Workspace {
     Triple small[N_SMALL + 1];
     TriplePair pairs[TriplePair::MAX_BITS + 1];
+#if MDIO_X86
+    TripleQuad quads[TripleQuad::MAX_BITS + 1];
+#endif
     Triple whole;
     int widths[3];  // bits of each axis, where whole triples are stored axis by axis
     bool by_axis;
@@ -49,6 +53,9 @@ struct Workspace {
             const auto offset = -static_cast<std::uint32_t>(SMALL_SIZES[i] / 2);
             small[i].set(i, sizes, Uint4{offset, offset, offset, 0});
             if (i <= TriplePair::MAX_BITS) pairs[i].set(small[i]);
+#if MDIO_X86
+            if (i <= TripleQuad::MAX_BITS) quads[i].set(small[i]);
+#endif
         }
     }
 
@@ -134,6 +141,16 @@ int find_groups(Workspace& work, Walk& walk, std::uint64_t base_bit) {
     return n_groups;
 }
 
+// The differences of a group, of any size, to the atom before, which at first is `here`.
+void take_one_by_one(const Triple& triple, const std::uint8_t* data, const Group& group, Uint4 here,
+                     Uint4* out) {
+    std::uint32_t bit = group.run_bit;
+    for (int k = 0; k < group.run; ++k, bit += static_cast<std::uint32_t>(triple.n_bits)) {
+        here += triple.read(data, bit);
+        out[k == 0 ? 0 : k + 1] = here;
+    }
+}
+
 // The second pass: integers of the atoms of `n_groups`. Two differences are taken at a time, also
 // where there is only one left: what is stored for the other one is overwritten by the next group.
 void take_integers(Workspace& work, const std::uint8_t* data, int n_groups) {
@@ -145,10 +162,7 @@ void take_integers(Workspace& work, const std::uint8_t* data, int n_groups) {
         std::uint32_t bit = group.run_bit;
         const auto step = static_cast<std::uint32_t>(group.small);
         if (group.small > TriplePair::MAX_BITS) {
-            for (int k = 0; k < group.run; ++k, bit += step) {
-                here += work.small[group.small].read(data, bit);
-                out[k == 0 ? 0 : k + 1] = here;
-            }
+            take_one_by_one(work.small[group.small], data, group, here, out);
         } else {
             const TriplePair& pair = work.pairs[group.small];
             Uint4 first, second;
@@ -163,6 +177,30 @@ void take_integers(Workspace& work, const std::uint8_t* data, int n_groups) {
         out += 1 + group.run;
     }
 }
+
+#if MDIO_X86
+
+// The same with four differences at a time.
+MDIO_QUADS void take_integers_by_fours(Workspace& work, const std::uint8_t* data, int n_groups) {
+    Uint4* out = work.integers;
+    for (int i = 0; i < n_groups; ++i) {
+        const Group group = work.groups[i];
+        const Uint4 whole = work.read_whole(data, group.bit);
+        out[group.run > 0 ? 1 : 0] = whole;
+        if (group.small > TripleQuad::MAX_BITS) {
+            take_one_by_one(work.small[group.small], data, group, whole, out);
+        } else if (group.run > 0) {
+            const TripleQuad& quad = work.quads[group.small];
+            auto here = reinterpret_cast<__m128i>(whole);
+            here = quad.read(data, group.run_bit, here, out, out + 2);
+            if (group.run > 4)
+                quad.read(data, group.run_bit + 4 * quad.n_bits, here, out + 5, out + 6);
+        }
+        out += 1 + group.run;
+    }
+}
+
+#endif
 
 // Integers as coordinates in angstrom, in xdrfile's and MDAnalysis' order of operations.
 inline Float4 to_angstrom(Uint4 integers, float nm) {
@@ -185,9 +223,41 @@ void store_atoms(const Uint4* integers, int n, bool is_end, float nm, float* tar
     if (is_end) store_atom(integers[n - 1], nm, target);
 }
 
+#if MDIO_X86
+
+// The same with two atoms at a time.
+MDIO_QUADS void store_atoms_by_twos(const Uint4* integers, int n, bool is_end, float nm,
+                                    float* target) {
+    const int n_spilling = is_end ? n - 1 : n;
+    int i = 0;
+    for (; i + 4 <= n_spilling; i += 4) {
+        store_two(integers + i, nm, target + 3 * i);
+        store_two(integers + i + 2, nm, target + 3 * i + 6);
+    }
+    store_atoms(integers + i, n - i, is_end, nm, target + 3 * i);
+}
+
+#endif
+
+// The passes for this processor.
+struct Passes {
+    decltype(&take_integers) take = take_integers;
+    decltype(&store_atoms) store = store_atoms;
+
+    Passes() {
+#if MDIO_X86
+        if (has_quads()) {
+            take = take_integers_by_fours;
+            store = store_atoms_by_twos;
+        }
+#endif
+    }
+};
+
 void unpack(Workspace& work, const Header& header, const std::uint8_t* data,
             const Selection& wanted, float* out) {
     work.begin(header);
+    const Passes passes;
     const float nm = 1.0f / header.precision;
     Walk walk{data, 8 * header.packed_nbytes, header.n_atoms, header.small};
     std::int64_t next = 0;  // of the selection
@@ -196,11 +266,11 @@ void unpack(Workspace& work, const Header& header, const std::uint8_t* data,
         const int n_groups = find_groups(work, walk, base_bit);
         const std::int64_t end = walk.done + walk.n_found;
         if (wanted.atoms == nullptr) {
-            take_integers(work, data + base_bit / 8, n_groups);
-            store_atoms(work.integers, walk.n_found, end == header.n_atoms, nm,
-                        out + 3 * walk.done);
+            passes.take(work, data + base_bit / 8, n_groups);
+            passes.store(work.integers, walk.n_found, end == header.n_atoms, nm,
+                         out + 3 * walk.done);
         } else if (wanted.atoms[next] < end) {
-            take_integers(work, data + base_bit / 8, n_groups);
+            passes.take(work, data + base_bit / 8, n_groups);
             for (; next < wanted.n && wanted.atoms[next] < end; ++next)
                 store_atom(work.integers[wanted.atoms[next] - walk.done], nm,
                            out + 3 * (wanted.targets ? wanted.targets[next] : next));

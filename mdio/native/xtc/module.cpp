@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "../kernels/cpu.h"
 #include "file.h"
 #include "run.h"
 
@@ -115,4 +116,5 @@ PYBIND11_MODULE(_xtc, module) {
                py::arg("n_threads"));
     module.def("encode", encode, py::arg("positions").noconvert(), py::arg("vectors").noconvert(),
                py::arg("time").noconvert(), py::arg("step").noconvert(), py::arg("precision"));
+    module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
 }
