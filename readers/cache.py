@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import FIELDS, FrameBlock
 from mdio.layouts.base import Layout
 from mdio.readers.ahead import ReadAhead, may_read_ahead
 from mdio.readers.ring import BufferRing, Room
@@ -29,31 +28,15 @@ NEAR_STEPS = 2
 fetched at random lie near one another now and then, and a run costs as much as many of them."""
 
 
-class Frame(NamedTuple):
-    """One frame, whose per-atom arrays nobody else has: they may be kept and changed."""
-
-    positions: FloatArray
-    velocities: FloatArray | None
-    forces: FloatArray | None
-    box: FloatArray
-    """(6,), zeros if there is none; to be copied."""
-    time: float
-    step: int
+Frame = tuple[FloatArray, FloatArray | None, FloatArray | None, FloatArray, float, int]
+"""Positions, velocities and forces of one frame, arrays that nobody else has, so that they may be
+kept and changed; its box, (6,), zeros if there is none, to be copied; its time and its step."""
 
 
 def _frames_of(room: Room) -> list[Frame | None]:
     block = room.block
-    return list(
-        map(
-            Frame,
-            room.rows("positions"),
-            room.rows("velocities"),
-            room.rows("forces"),
-            block.box,
-            block.time.tolist(),
-            block.step.tolist(),
-        )
-    )
+    per_atom = (room.rows(name) for name in FIELDS)
+    return list(zip(*per_atom, block.box, block.time.tolist(), block.step.tolist(), strict=True))
 
 
 class FrameCache:
@@ -102,15 +85,17 @@ class FrameCache:
 
         Raises what `Layout.read` raises.
         """
-        held = self._start <= frame < self._stop
-        found = self._frames[frame - self._start] if held else None
+        at = frame - self._start
+        held = 0 <= at < len(self._frames)
+        found = self._frames[at] if held else None
         if found is None:
             self._fetch(frame, again=held)
-            found = self._frames[frame - self._start]
+            at = frame - self._start
+            found = self._frames[at]
             assert found is not None
         self._last = frame
         if not self.keeps:
-            self._frames[frame - self._start] = None
+            self._frames[at] = None
         return found
 
     def stop_reading_ahead(self) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import FrameReadError
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
-from mdio.readers.cache import Frame, FrameCache
+from mdio.readers.cache import FrameCache
 
 __all__ = ["LayoutReader"]
 
@@ -118,49 +118,44 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         return self._fill(int(frame), self.ts)
 
     def _fill(self, frame: int, ts: Timestep) -> Timestep:
+        cache = self._cache
         try:
-            found = self._cache.frame(frame)
+            positions, velocities, forces, box, time, step = cache.frame(frame)
         except OSError as error:
             raise FrameReadError(f"frame {frame}: {error}") from error
-        if self._cache.keeps or ts is not self.ts:
-            ts.positions = found.positions
-            if found.velocities is not None:
-                ts.velocities = found.velocities
-            if found.forces is not None:
-                ts.forces = found.forces
+        if cache.keeps or ts is not self.ts:
+            ts.positions = positions
+            if velocities is not None:
+                ts.velocities = velocities
+            if forces is not None:
+                ts.forces = forces
         else:
-            self._hand_over(found)
-        ts.dimensions = found.box
+            # Somebody who has kept the timestep's array, or a view of it, goes on seeing the
+            # present frame there, as with MDAnalysis' readers of files: what is kept is filled,
+            # and what is not is replaced.
+            ts.has_positions = True
+            if sys.getrefcount(ts._pos) > self._n_references:
+                ts.positions = positions
+            else:
+                ts._pos = positions
+            if velocities is not None:
+                ts.has_velocities = True
+                if sys.getrefcount(ts._velocities) > self._n_references:
+                    ts.velocities = velocities
+                else:
+                    ts._velocities = velocities
+            if forces is not None:
+                ts.has_forces = True
+                if sys.getrefcount(ts._forces) > self._n_references:
+                    ts.forces = forces
+                else:
+                    ts._forces = forces
+        ts.dimensions = box
         ts.frame = self._frame = frame
         data = ts.data
-        data["time"] = found.time
-        data["step"] = found.step
+        data["time"] = time
+        data["step"] = step
         return ts
-
-    def _hand_over(self, found: Frame) -> None:
-        """Make the arrays of a frame those of the timestep.
-
-        Somebody who has kept the timestep's array, or a view of it, goes on seeing the present
-        frame there, as with MDAnalysis' readers of files: what is kept is filled, not replaced.
-        """
-        ts = self.ts
-        ts.has_positions = True
-        if sys.getrefcount(ts._pos) > self._n_references:
-            ts.positions = found.positions
-        else:
-            ts._pos = found.positions
-        if found.velocities is not None:
-            ts.has_velocities = True
-            if sys.getrefcount(ts._velocities) > self._n_references:
-                ts.velocities = found.velocities
-            else:
-                ts._velocities = found.velocities
-        if found.forces is not None:
-            ts.has_forces = True
-            if sys.getrefcount(ts._forces) > self._n_references:
-                ts.forces = found.forces
-            else:
-                ts._forces = found.forces
 
     def timeseries(
         self,

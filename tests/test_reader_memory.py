@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import mdio
-from mdio.readers import cache, ring
+from mdio.readers import ring
 
 KINDS = ["xtc", "h5md", "zarr", "gzip.h5md", "step.zarr", "segments"]
 
@@ -190,4 +190,3 @@ def test_a_frame_knows_its_own_views():
     assert all(type(row) is np.ndarray and row.flags.writeable for row in rows)
     part = rows[1][1:3][:, 0]
     assert part.base is rows[1]
-    assert cache.Frame._fields[0] == "positions"
