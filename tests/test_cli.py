@@ -117,7 +117,13 @@ def test_convert_with_verify_and_a_summary(adk, tmp_path):
         (["convert", "ADK"], 2, "required"),
         (["info", "nothing.zarr"], 1, "nothing.zarr"),
         (["verify", "folder"], 1, "folder"),
+        (["verify", "folder"], 1, "a folder that is no layout"),
         (["nonsense"], 2, "nonsense"),
+        ([], 2, "COMMAND"),
+        (["convert", "ADK", "a.zarr", "--chunkframes", "3"], 2, "mdio convert --help"),
+        (["bench", "nonsense"], 2, "nonsense"),
+        (["bench", "layouts", "ADK", "--layouts", "zar"], 2, "'zar' is none of h5md"),
+        (["model", "predict", "x.toml"], 2, "--ranks"),
     ],
 )
 def test_one_line_errors_and_exit_codes(adk, tmp_path, words, code, text):
@@ -128,7 +134,8 @@ def test_one_line_errors_and_exit_codes(adk, tmp_path, words, code, text):
     done = mdio(*words, cwd=tmp_path, ok=False)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-    assert text in done.stderr.splitlines()[-1]
+    (line,) = done.stderr.splitlines()
+    assert text in line and line.startswith("mdio")
     assert done.stdout == ""
 
 

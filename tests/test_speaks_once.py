@@ -29,7 +29,7 @@ def run(words, **ranks):
 @pytest.mark.parametrize(
     ("words", "code", "out", "err"),
     [
-        ((*CLI, "convert", "--mpi", "--bogus"), 2, "", "usage: mdio convert"),
+        ((*CLI, "convert", "--mpi", "--bogus"), 2, "", "mdio convert: "),
         ((*CLI, "convert", "--help"), 0, "usage: mdio convert", ""),
         ((*CLI, "--version"), 0, "mdio ", ""),
         ((*CLI, "bench", "layouts", "--help"), 0, "usage: mdio bench layouts", ""),
@@ -49,7 +49,7 @@ def test_every_launcher(launcher):
     words = (*CLI, "convert", "--mpi", "--bogus")
     first, second = (run(words, **{launcher: rank}) for rank in "01")
     assert (first.returncode, second.returncode) == (2, 2)
-    assert "usage: mdio convert" in first.stderr
+    assert first.stderr.startswith("mdio convert: ")
     assert second.stderr == second.stdout == ""
     words = ("-c", MISSING)
     first, second = (run(words, **{launcher: rank}) for rank in "01")
@@ -59,7 +59,7 @@ def test_every_launcher(launcher):
 
 def test_srun_also_starts_programs_of_their_own():
     done = run((*CLI, "info"), SLURM_PROCID="3")
-    assert done.returncode == 2 and "usage: mdio info" in done.stderr
+    assert done.returncode == 2 and done.stderr.startswith("mdio info: ")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from mdio._version import __version__
 from mdio.cli.ranks import parse_once
@@ -31,8 +32,15 @@ COMMANDS = {
 """Each is a module of `mdio.cli` with ``setup(parser)`` and ``run(args)``."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong in one line, without all options before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} ({self.prog} --help tells how)\n")
+
+
 def _parser(command: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="mdio",
         description="How molecular-dynamics trajectories lie on disk and get read in parallel.",
         epilog="mdio COMMAND --help tells the options of a command.",
@@ -54,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if not word.startswith("-")), None)
     with parse_once(words):
-        args = _parser(command).parse_args(words)
+        parser = _parser(command)
+        args, unknown = parser.parse_known_args(words)
+        if unknown:
+            parser.prog = f"mdio {args.command}"  # argparse would name the program alone
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(import_module(f"mdio.cli.{args.command}").run(args))
     except MdioError as error:
