@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import MdioError, PlanError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.base import AtomIndices
 from mdio.layouts.contents import Contents, ContentsLayout
 
 if TYPE_CHECKING:
@@ -157,8 +158,8 @@ class H5MDLayout(ContentsLayout):
         require_parallel_hdf5('driver="mpio"')
         return open_shared(self.path, "r", self.options["comm"])
 
-    def take_part(self) -> None:
-        """Read nothing while the other ranks read (collective; only with ``collective=True``)."""
+    def take_part(self, atoms: AtomIndices | None = None) -> None:
+        """Read nothing while others read `atoms` (collective; only with ``collective=True``)."""
         info = self.info
         block = FrameBlock.empty(
             0,
@@ -166,7 +167,7 @@ class H5MDLayout(ContentsLayout):
             velocities=info.has_velocities and "velocities" in self.fields,
             forces=info.has_forces and "forces" in self.fields,
         )
-        self._opened.take_part(block.present())  # type: ignore[attr-defined]
+        self._opened.take_part(block.present(), atoms)  # type: ignore[attr-defined]
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.options.get("comm") is not None:

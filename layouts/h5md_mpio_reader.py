@@ -58,10 +58,17 @@ class MPIOFile(OwnFile):
         if not direct:
             out[...] = rows if atoms is None else rows[:, atoms - first]
 
-    def take_part(self, present: Mapping[str, Any]) -> None:
-        """Read nothing while the other ranks read the fields in `present` (collective)."""
+    def take_part(self, present: Mapping[str, Any], atoms: AtomIndices | None = None) -> None:
+        """Read nothing while the other ranks read `atoms` of the fields in `present` (collective).
+
+        `atoms` tell which array they read.
+        """
+        if atoms is not None and not atoms.size:
+            return
+        covered = None if atoms is None else self._groups.cover(atoms)
+        group = self.group if covered is None else covered[0]
         for field in present:
-            self._transfer((self.group, field), None, np.empty((1,), "<f4"))
+            self._transfer((group, field), None, np.empty((1,), "<f4"))
 
     def _transfer(
         self, key: tuple[str, str], first: tuple[int, int, int] | None, rows: NDArray[np.float32]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernel import BlockFunction, Kernel, as_kernel
-from mdio.analysis.plan import Plan, Request, Trajectory
+from mdio.analysis.plan import MPIO_MODES, MPIOMode, Plan, Request, Trajectory
 from mdio.analysis.ranks import analyze_on_ranks
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult
@@ -52,6 +52,7 @@ def analyze(
     step: int | None = None,
     reducer: Reducer | None = None,
     gather: How = "blocking",
+    mpio: MPIOMode | None = None,
     progress: Progress | None = None,
 ) -> AnalysisResult:
     """Compute a kernel over the frames of a trajectory.
@@ -81,6 +82,9 @@ def analyze(
         How rows become the result, instead of the kernel's own way.
     gather
         How ranks bring their rows together (`mdio.parallel.gather`); without MPI it has no effect.
+    mpio
+        With `MPIExecutor`: read an h5md file that mdio wrote through parallel HDF5,
+        ``independent`` or ``collective``, instead of by plain calls with checksums.
     progress
         Called with (frames, decoded bytes) as blocks are done (serially, as reads are).
 
@@ -93,6 +97,8 @@ def analyze(
 
     Raises
     ------
+    MissingExtraError
+        `mpio` is given, but h5py was built without MPI.
     PlanError
         Arguments that do not fit together or do not fit the trajectory.
     SourceError, CorruptLayoutError
@@ -107,9 +113,13 @@ def analyze(
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     run_in = executor if executor is not None else Serial()
     n_blocks = run_in.n_workers * blocks_per_worker
-    request = Request(trajectory, chosen, top, group, start, stop, step, reducer, n_blocks)
+    if mpio is not None and mpio not in MPIO_MODES:
+        raise PlanError(f"mpio is {mpio!r}; give one of {', '.join(MPIO_MODES)}")
+    request = Request(trajectory, chosen, top, group, start, stop, step, reducer, n_blocks, mpio)
     if isinstance(run_in, MPIExecutor):
         return analyze_on_ranks(request, run_in, gather, progress)
+    if mpio is not None:
+        raise PlanError("--mpio and --collective are for ranks of MPI; add --executor mpi")
     plan = request.plan()
     try:
         return _analyze(plan, run_in, progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mdio.analysis.kernel import Kernel, Prepared
 from mdio.analysis.known import known
@@ -20,10 +20,14 @@ from mdio.layouts.chain import open_source
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-__all__ = ["Plan", "Request", "Trajectory"]
+__all__ = ["MPIO_MODES", "MPIOMode", "Plan", "Request", "Trajectory"]
 
 WITH_GROUPS = ("h5md", "zarr")
 """Layouts that may hold atom groups besides the full system."""
+
+MPIOMode = Literal["independent", "collective"]
+MPIO_MODES: tuple[MPIOMode, ...] = ("independent", "collective")
+"""Ways to read through parallel HDF5."""
 
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
 
@@ -61,6 +65,8 @@ class Request:
     step: int | None
     reducer: Reducer | None
     n_blocks: int
+    mpio: MPIOMode | None = None
+    """How ranks read through parallel HDF5, if they do."""
 
     def plan(self) -> Plan:
         """Open the trajectory, choose blocks, prepare the kernel.

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernel import UserKernel
-from mdio.analysis.plan import Plan, Request
+from mdio.analysis.mpio import check_mpio, shared_file
+from mdio.analysis.plan import MPIOMode, Plan, Request
 from mdio.analysis.reducers import Stack, State
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe
@@ -30,16 +32,17 @@ from mdio.parallel.mpi_executor import MPIExecutor
 __all__ = ["analyze_on_ranks"]
 
 Done = dict[int, tuple[State | None, BlockTiming]]
+Progress = Callable[[int, int], None]
 NAP_S = 0.002
 
 
 class _RankWork:
     """One rank's blocks; keeps their rows here where they are to be gathered as arrays."""
 
-    def __init__(self, work: BlockWork, rank: int, keeps: bool) -> None:
+    def __init__(self, work: BlockWork, plan: Plan, comm: Any) -> None:
         self.work = work
-        self.worker = WorkerTiming(f"rank {rank} ({worker_name()})", rank)
-        self.keeps = keeps
+        self.worker = WorkerTiming(f"rank {comm.rank} ({worker_name()})", comm.rank)
+        self.keeps = isinstance(plan.prepared.reducer, Stack)
         self.states: list[State] = []
         self.times: list[NDArray[np.float64]] = []
         self.timings: list[BlockTiming] = []
@@ -74,21 +77,20 @@ def analyze_on_ranks(
     request: Request,
     executor: MPIExecutor,
     gather: How,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> AnalysisResult:
     """Run an analysis on all ranks of `executor` (collective); see `mdio.analysis.driver`."""
     comm = executor.comm
+    if comm.rank != 0:
+        progress = None
     plan = _plan_from_root(request, comm)
     begun = time.perf_counter()
     try:
-        reducer = plan.prepared.reducer
-        keeps = isinstance(reducer, Stack)
-        work = _RankWork(BlockWork(plan.layout, plan.prepared, plan.opened_s), comm.rank, keeps)
-        done: Done = {}
-        for number, outcome in executor.imap(work, enumerate(plan.blocks), describe=describe):
-            done[number] = outcome
-            if progress is not None and comm.rank == 0:
-                progress(outcome[1].n_frames, outcome[1].nbytes_read)
+        if request.mpio is None:
+            work = _RankWork(BlockWork(plan.layout, plan.prepared, plan.opened_s), plan, comm)
+            done = _done(executor.imap(work, enumerate(plan.blocks), describe=describe), progress)
+        else:
+            work, done = _work_on_shared_file(plan, request.mpio, executor, progress)
     finally:
         if plan.is_ours:
             plan.layout.close()
@@ -105,6 +107,31 @@ def analyze_on_ranks(
     return result
 
 
+def _done(results: Iterator[tuple[int, Any]], progress: Progress | None) -> Done:
+    done: Done = {}
+    for number, outcome in results:
+        done[number] = outcome
+        if progress is not None:
+            progress(outcome[1].n_frames, outcome[1].nbytes_read)
+    return done
+
+
+def _work_on_shared_file(
+    plan: Plan, mode: MPIOMode, executor: MPIExecutor, progress: Progress | None
+) -> tuple[_RankWork, Done]:
+    """Read through parallel HDF5; collectively, results are only sent when all are there."""
+    comm = executor.comm
+    with shared_file(plan, mode, executor) as shared:
+        opened_s = plan.opened_s + shared.opened_s
+        work = _RankWork(BlockWork(shared.as_layout, plan.prepared, opened_s), plan, comm)
+        items = list(enumerate(plan.blocks))
+        if mode == "independent":
+            return work, _done(executor.imap(work, items, describe=describe), progress)
+        own = _done(shared.run(work, items, describe), progress)
+    others = (comm.gather(own) or [own])[1:]
+    return work, own | _done(chain.from_iterable(one.items() for one in others), progress)
+
+
 def _plan_from_root(request: Request, comm: Any) -> Plan:
     """Plan on rank 0 and tell the others, or raise on all ranks what went wrong there.
 
@@ -116,6 +143,8 @@ def _plan_from_root(request: Request, comm: Any) -> Plan:
     if comm.rank == 0:
         try:
             plan = request.plan()
+            if request.mpio is not None:
+                check_mpio(plan, request.mpio)
             pickled = _pickled(_without_function(plan, request))
         except Exception as caught:  # all ranks must learn of it, or they would wait for ever
             error = caught

@@ -72,6 +72,19 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default="blocking",
         help="how ranks bring their rows together, with --executor mpi (default: blocking)",
     )
+    workers.add_argument(
+        "--mpio",
+        action="store_const",
+        const="independent",
+        help="with --executor mpi: read h5md through parallel HDF5, each rank by itself",
+    )
+    workers.add_argument(
+        "--collective",
+        dest="mpio",
+        action="store_const",
+        const="collective",
+        help="with --executor mpi: read h5md through parallel HDF5, in collective reads",
+    )
     parser.add_argument("-o", "--out", metavar="FILE", help="frame, time, values: .npz or .csv")
     parser.add_argument("--timings", metavar="FILE", help="times of every block, as JSON")
     parser.add_argument("--report", metavar="FILE", help="an HTML page of pictures of the times")
@@ -120,6 +133,8 @@ def _n_frames(args: argparse.Namespace, quiet: bool) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Analyse, save, print a summary; under MPI, rank 0 does all but the analysis alone."""
+    if args.mpio and args.executor != "mpi":
+        raise PlanError("--mpio and --collective are for ranks of MPI; add --executor mpi")
     if args.executor != "mpi":
         with _executor(args) as executor:
             return _run(args, executor)
@@ -145,6 +160,7 @@ def _run(args: argparse.Namespace, executor: Executor, is_root: bool = True) -> 
             stop=args.stop,
             step=args.step,
             gather=args.gather,
+            mpio=args.mpio,
             progress=progress,
         )
     if is_root:

@@ -30,7 +30,7 @@ class Agreement:
         An mpi4py intracommunicator; it is duplicated, so that a rank that is elsewhere when another
         one asks cannot answer by mistake.
     unfinished
-        Files to remove before the program is ended, the output's own first.
+        Files to remove before the program is ended, the output's own first; there may be none.
     grace_s
         How long a rank that has failed waits for the others before it ends the program.
     """
@@ -61,7 +61,7 @@ class Agreement:
         deadline, nap = time.monotonic() + self._grace_s, Nap()
         while not request.Test():
             if error is not None and time.monotonic() > deadline:
-                self._end(error)
+                self._end(error, is_ours=True)
             nap.take()
         if not any_failed[0]:
             return
@@ -69,19 +69,20 @@ class Agreement:
         first_number, first, _ = min(
             (outcome for outcome in outcomes if outcome[1] is not None), key=lambda one: one[0]
         )
+        is_ours = error is not None and number == first_number
         if any(outcome[2] for outcome in outcomes):
-            self._end(first)
-        raise error if error is not None and number == first_number else first
+            self._end(first, is_ours)
+        raise error if error is not None and is_ours else first
 
     def close(self) -> None:
         """Free the communicator (collective)."""
         self._comm.Free()
 
-    def _end(self, error: BaseException) -> NoReturn:
+    def _end(self, error: BaseException, is_ours: bool) -> NoReturn:
         """Remove what is unfinished, say why, once, and end the whole program."""
         from mpi4py import MPI
 
-        speaks = False
+        speaks = is_ours and not self._unfinished
         for number, path in enumerate(self._unfinished):
             try:
                 path.unlink()
