@@ -18,6 +18,7 @@ from typing import Any
 
 from mdio.benches.layouts import Case
 from mdio.benches.records import mpiexec_command
+from mdio.core.publish import parts_of
 
 __all__ = ["Job", "calibrate", "jobs", "run", "take_away"]
 
@@ -60,6 +61,7 @@ def jobs(n_atoms: int, top: str | None, quick: bool) -> list[Job]:
     """Return the conversions; those of a few atoms only with a topology."""
     raw = [
         Job("h5md", Case("h5md", "mpi", 1), syncs=True),
+        Job("h5md, per rank", Case("h5md", "mpi", 1), ("--per-rank",), syncs=True),
         Job("zarr", Case("zarr", "mpi", 1)),
         Job("segments of dcd", Case("segments:dcd", "mpi", 1)),
     ]
@@ -79,11 +81,12 @@ def jobs(n_atoms: int, top: str | None, quick: bool) -> list[Job]:
 
 
 def take_away(out: Path) -> None:
-    """Remove an output, and the topology beside it."""
+    """Remove an output, its parts, and the topology beside it."""
     if out.is_dir():
         shutil.rmtree(out)
     else:
         out.unlink(missing_ok=True)
+        shutil.rmtree(parts_of(out), ignore_errors=True)
     out.with_suffix(".top.pdb").unlink(missing_ok=True)
 
 
