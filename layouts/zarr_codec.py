@@ -17,6 +17,7 @@ from mdio.layouts.quantised import QuantisedFormat, decode_chunk, encode_chunk
 from mdio.layouts.zarr_compressors import (
     QUANTISED_NAME,
     quantised_from_metadata,
+    quantised_metadata,
 )
 
 __all__ = ["QuantisedCodec"]
@@ -35,21 +36,24 @@ class QuantisedCodec(ArrayBytesCodec):
     rule
         ``step``, or ``xtc``: the integers of an XTC with this step, or the floats as they are.
     compressor
-        ``zstd`` or ``lz4``.
+        ``bitpack``, ``zstd`` or ``lz4``.
     level
-        Of the compressor.
+        Of zstd and lz4.
     """
 
     is_fixed_size = False
 
     step_angstrom: float
     rule: str = "step"
-    compressor: str = "zstd"
+    compressor: str = "bitpack"
     level: int = 1
 
     @property
     def _format(self) -> QuantisedFormat:
-        return quantised_from_metadata(self.to_dict()["configuration"])
+        options = {"rule": self.rule, "step_angstrom": self.step_angstrom}
+        return quantised_from_metadata(
+            options | {"compressor": self.compressor, "level": self.level}
+        )
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
@@ -61,9 +65,7 @@ class QuantisedCodec(ArrayBytesCodec):
 
     def to_dict(self) -> dict[str, Any]:
         """Return its metadata."""
-        options = {"rule": self.rule, "step_angstrom": self.step_angstrom}
-        options |= {"compressor": self.compressor, "level": self.level}
-        return {"name": QUANTISED_NAME, "configuration": options}
+        return quantised_metadata(self._format)
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
         """Refuse: the size depends on the numbers."""

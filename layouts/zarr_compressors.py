@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -164,7 +164,7 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
     rule
         `LayoutPlan.precision_source`.
     option
-        ``--compression``; zstd by default.
+        ``--compression``: ``zstd[:LEVEL]`` or ``lz4[:LEVEL]``, or ``bitpack``, the default.
 
     Raises
     ------
@@ -173,34 +173,35 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
     """
     if not 0 < step < np.inf:
         raise PlanError(f"--precision is {step}; give a positive step in angstrom")
-    if option is None or option == "none":
-        option = "zstd"
+    form = QuantisedFormat(step, "xtc" if rule == "xtc" else "step")
+    if option in (None, "none", form.compression):
+        return form
     name, level = _split(option, QUANTISED_LEVELS, "zarr with --precision")
-    return QuantisedFormat(
-        step=step,
-        rule="xtc" if rule == "xtc" else "step",
-        compressor="lz4" if name == "lz4" else "zstd",
-        level=level,
-    )
+    return replace(form, compressor="lz4" if name == "lz4" else "zstd", level=level)
 
 
 def quantised_metadata(form: QuantisedFormat) -> dict[str, Any]:
     """Return the codec of ours as it stands in ``zarr.json``."""
     options: dict[str, Any] = {"rule": form.rule, "step_angstrom": form.step}
-    options |= {"compressor": form.compressor, "level": form.level}
+    options |= {"compressor": form.compressor}
+    if form.compressor != "bitpack":
+        options |= {"level": form.level}
     return {"name": QUANTISED_NAME, "configuration": options}
 
 
 def quantised_from_metadata(options: Mapping[str, Any]) -> QuantisedFormat:
     """Undo `quantised_metadata`, given its configuration; raises ValueError."""
     try:
-        step, level = float(options["step_angstrom"]), int(options["level"])
-        rule, compressor = options["rule"], options["compressor"]
+        step, rule = float(options["step_angstrom"]), options["rule"]
+        form = QuantisedFormat(step, rule, options["compressor"])
+        if form.compressor != "bitpack":
+            form = replace(form, level=int(options["level"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"{QUANTISED_NAME} is configured as {dict(options)}") from error
-    if not 0 < step < np.inf or rule not in ("step", "xtc") or compressor not in QUANTISED_LEVELS:
+    compressors = ("bitpack", *QUANTISED_LEVELS)
+    if not 0 < step < np.inf or rule not in ("step", "xtc") or form.compressor not in compressors:
         raise ValueError(f"{QUANTISED_NAME} is configured as {dict(options)}")
-    return QuantisedFormat(step, rule, compressor, level)
+    return form
 
 
 def compressor_from_metadata(codec: Mapping[str, Any]) -> Compressor:

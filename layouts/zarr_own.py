@@ -119,10 +119,9 @@ class OwnTree:
         self._time.read(self.n_frames - 1, self.n_frames, time[1:])
         self._box.read(0, 1, box)
         positions = self.arrays[self.group, "positions"]
-        compression = manifest["compression"]
+        compression = manifest.get("compression")
         if compression is None and positions.metadata.quantised is not None:
-            form = positions.metadata.quantised
-            compression = f"{form.compressor}:{form.level}"
+            compression = positions.metadata.quantised.compression
         return TrajectoryInfo(
             layout=layout,
             path=str(self.path),
@@ -138,7 +137,7 @@ class OwnTree:
             chunk_frames=positions.chunk_frames,
             chunk_atoms=min(positions.chunk_atoms, positions.n_atoms),
             compression=compression,
-            precision=manifest["precision"],
+            precision=manifest.get("precision"),
             nbytes=int(manifest.get("nbytes", 0)),
             source=manifest["source"],
         )

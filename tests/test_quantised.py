@@ -18,7 +18,7 @@ from mdio.layouts.quantised import HEADER, QuantisedFormat, decode_chunk, encode
 from mdio.layouts.scratch import MAX_KEPT_NBYTES, Scratch
 
 QUICK = settings(max_examples=80, deadline=None, derandomize=True)
-COMPRESSORS = ("zstd", "lz4")
+COMPRESSORS = ("bitpack", "zstd", "lz4")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def roundtrip(positions: np.ndarray, form: QuantisedFormat, **part) -> np.ndarra
 
 def mode_of(data: bytes) -> int:
     """Return 0 floats, 1 integers of a step, 2 those of an XTC, whatever they are compared with."""
-    return data[4] - 2 if data[4] > 2 else data[4]
+    return data[4] and (data[4] - 1) % 2 + 1
 
 
 def bound(positions: np.ndarray, step: float) -> np.ndarray:
@@ -72,9 +72,10 @@ def test_the_error_is_at_most_half_a_step(positions, step, compressor):
         elements=st.floats(width=32),
     ),
     st.sampled_from(["step", "xtc"]),
+    st.sampled_from(COMPRESSORS),
 )
-def test_any_floats_are_kept_within_the_bound_or_as_they_are(positions, rule):
-    form = QuantisedFormat(0.01, rule)
+def test_any_floats_are_kept_within_the_bound_or_as_they_are(positions, rule, compressor):
+    form = QuantisedFormat(0.01, rule, compressor)
     data = encode_chunk(positions, form)
     back = roundtrip(positions, form)
     if mode_of(data) != 1:
@@ -96,11 +97,12 @@ def test_a_chunk_with_a_number_that_fits_no_integer_is_kept_as_it_is(adk, bad):
 
 def test_large_jumps_take_wider_integers(adk):
     positions = adk[:6, :200].copy()
-    narrow = encode_chunk(positions, QuantisedFormat(0.01))
+    form = QuantisedFormat(0.01, compressor="zstd")
+    narrow = encode_chunk(positions, form)
     positions[3] += 5000
-    wide = encode_chunk(positions, QuantisedFormat(0.01))
+    wide = encode_chunk(positions, form)
     assert (narrow[5], wide[5]) == (2, 4)
-    error = np.abs(roundtrip(positions, QuantisedFormat(0.01)).astype(np.float64) - positions)
+    error = np.abs(roundtrip(positions, form).astype(np.float64) - positions)
     assert np.all(error <= bound(positions, 0.01))
 
 
@@ -108,13 +110,14 @@ def test_a_step_at_the_edge_of_two_bytes():
     positions = np.zeros((4, 1, 3), np.float32)
     for jump, itemsize in ((32767, 2), (-32768, 2), (32768, 4), (-32769, 4)):
         positions[1:, 0, 0] = jump
-        form = QuantisedFormat(1.0)
+        form = QuantisedFormat(1.0, compressor="zstd")
         assert encode_chunk(positions, form)[5] == itemsize
         assert np.array_equal(roundtrip(positions, form), positions)
 
 
+@pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("precision", [100, 1000, 10000, 333])
-def test_the_floats_of_an_xtc_come_back_bit_for_bit(adk, tmp_path, precision):
+def test_the_floats_of_an_xtc_come_back_bit_for_bit(adk, tmp_path, precision, compressor):
     path = tmp_path / "adk.xtc"
     nm = (adk / 10).astype(np.float32)
     with XTCFile(str(path), "w") as file:
@@ -123,7 +126,7 @@ def test_the_floats_of_an_xtc_come_back_bit_for_bit(adk, tmp_path, precision):
     reader = XTCReader(str(path), refresh_offsets=True)
     positions = np.array([ts.positions.copy() for ts in reader])
     reader.close()
-    form = QuantisedFormat(10 / precision, "xtc")
+    form = QuantisedFormat(10 / precision, "xtc", compressor)
     data = encode_chunk(positions, form)
     assert mode_of(data) == 2
     assert roundtrip(positions, form).tobytes() == positions.tobytes()
@@ -137,12 +140,13 @@ def test_the_floats_of_an_xtc_come_back_bit_for_bit(adk, tmp_path, precision):
         elements=st.integers(-(2**22), 2**22),
     ),
     st.sampled_from([100.0, 1000.0, 10000.0]),
+    st.sampled_from(COMPRESSORS),
 )
-def test_any_integers_of_an_xtc_come_back(integers, precision):
+def test_any_integers_of_an_xtc_come_back(integers, precision, compressor):
     # The arithmetic of xdrfile (a float32 reciprocal) and of MDAnalysis (times 10).
     inverse = np.float32(1) / np.float32(precision)
     positions = (integers.astype(np.float32) * inverse) * np.float32(10)
-    form = QuantisedFormat(10 / precision, "xtc")
+    form = QuantisedFormat(10 / precision, "xtc", compressor)
     assert mode_of(encode_chunk(positions, form)) == 2
     assert roundtrip(positions, form).tobytes() == positions.tobytes()
 
@@ -161,7 +165,7 @@ def test_any_frames_of_any_atoms(adk, data):
     first = data.draw(st.integers(0, 11))
     last = data.draw(st.integers(first + 1, 12))
     rule = data.draw(st.sampled_from(["step", "xtc"]))  # xtc: these are stored as floats
-    form = QuantisedFormat(0.01, rule)
+    form = QuantisedFormat(0.01, rule, data.draw(st.sampled_from(COMPRESSORS)))
     whole = roundtrip(positions, form)
     picked = None if atoms is None else np.array(atoms, np.int64)
     part = roundtrip(positions, form, first=first, last=last, atoms=picked)
@@ -179,13 +183,15 @@ def test_it_is_smaller_than_the_same_xtc(adk, tmp_path):
         for name in COMPRESSORS
     }
     assert sizes["zstd"] < 0.75 * xtc
+    assert sizes["bitpack"] < 0.8 * xtc
     assert sizes["lz4"] < 0.85 * xtc
 
 
-def test_every_byte_matters_or_is_noticed_or_is_harmless(adk):
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_every_byte_matters_or_is_noticed_or_is_harmless(adk, compressor):
     """Damage gives ValueError or other numbers, never a crash, and never another size."""
     positions = adk[:4, :10]
-    data = encode_chunk(positions, QuantisedFormat(0.01))
+    data = encode_chunk(positions, QuantisedFormat(0.01, compressor=compressor))
     out = np.empty_like(positions)
     for at in range(len(data)):
         for bit in (0, 4, 7):
@@ -198,9 +204,10 @@ def test_every_byte_matters_or_is_noticed_or_is_harmless(adk):
             assert out.shape == positions.shape
 
 
+@pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("length", [0, 1, 31, 32, 40, -1])
-def test_truncated_chunks_are_refused(adk, length):
-    data = encode_chunk(adk[:4, :10], QuantisedFormat(0.01))
+def test_truncated_chunks_are_refused(adk, length, compressor):
+    data = encode_chunk(adk[:4, :10], QuantisedFormat(0.01, compressor=compressor))
     with pytest.raises(ValueError):
         decode_chunk(memoryview(data[:length]), (4, 10), np.empty((4, 10, 3), np.float32))
 
@@ -214,9 +221,10 @@ def test_lying_numbers_allocate_nothing(adk, shape):
 
 
 def test_the_header_is_as_documented(adk):
-    data = encode_chunk(adk[:4, :10], QuantisedFormat(0.01))
-    fields = struct.unpack_from("<4sBBHIIdII", data)
-    assert fields[:7] == (b"mdq1", 1, 2, 0, 4, 10, 0.01)
+    for compressor, mode, itemsize in (("bitpack", 5, 0), ("zstd", 1, 2)):
+        data = encode_chunk(adk[:4, :10], QuantisedFormat(0.01, compressor=compressor))
+        fields = struct.unpack_from("<4sBBHIIdII", data)
+        assert fields[:7] == (b"mdq1", mode, itemsize, 0, 4, 10, 0.01)
     assert HEADER.size == 32
     assert 32 + fields[7] + fields[8] == len(data)
 
@@ -228,8 +236,9 @@ def test_the_native_kernels_and_numpy_make_the_same_bytes(adk, monkeypatch):
     made = {}
     for name, backend in (("native", kernels._kernels), ("numpy", kernels_numpy)):
         monkeypatch.setattr(kernels, "_kernels", backend)
-        made[name] = [encode_chunk(positions, QuantisedFormat(s)) for s in (0.01, 1e-5)]
-        made[name] += [roundtrip(positions, QuantisedFormat(0.01)).tobytes()]
+        forms = [QuantisedFormat(s, compressor=c) for s in (0.01, 1e-5) for c in COMPRESSORS]
+        made[name] = [encode_chunk(positions, form) for form in forms]
+        made[name] += [roundtrip(positions, form).tobytes() for form in forms]
     assert made["native"] == made["numpy"]
 
 
@@ -274,8 +283,9 @@ def test_folding_refuses_other_arrays():
 
 
 def test_one_frame(adk):
-    back = roundtrip(adk[:1], QuantisedFormat(0.01))
-    assert np.abs(back.astype(np.float64) - adk[:1]).max() <= 0.0051
+    for compressor in COMPRESSORS:
+        back = roundtrip(adk[:1], QuantisedFormat(0.01, compressor=compressor))
+        assert np.abs(back.astype(np.float64) - adk[:1]).max() <= 0.0051
 
 
 def test_decoding_keeps_its_memory_but_not_that_of_large_chunks():
@@ -296,8 +306,8 @@ def test_decoding_keeps_its_memory_but_not_that_of_large_chunks():
 def test_threads_decode_at_the_same_time():
     rng = np.random.default_rng(5)
     chunks = [rng.normal(0, 20, (30, 400, 3)).cumsum(0).astype(np.float32) for _ in range(6)]
-    form = QuantisedFormat(0.01)
-    encoded = [encode_chunk(chunk, form) for chunk in chunks]
+    forms = [QuantisedFormat(0.01, compressor=c) for c in 2 * COMPRESSORS]
+    encoded = [encode_chunk(chunk, form) for chunk, form in zip(chunks, forms, strict=True)]
     expected = []
     for chunk, data in zip(chunks, encoded, strict=True):
         expected.append(np.empty_like(chunk))

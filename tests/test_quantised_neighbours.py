@@ -20,6 +20,10 @@ GOLDEN = Path(__file__).parent / "golden" / "quantised"
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
 
 
+BITPACKED = {"bitpack": 4, "zstd": 0, "lz4": 0}
+"""What is added to the mode."""
+
+
 @pytest.fixture(scope="module")
 def water() -> np.ndarray:
     """Return 10 frames of a protein in water, 100 ps apart."""
@@ -54,10 +58,12 @@ def decoded(data: bytes, shape: tuple[int, int], **part) -> np.ndarray:
 def test_water_far_apart_in_time_is_smaller_than_its_xtc(water):
     """Bit for bit what MDAnalysis reads of the XTC, in fewer bytes than the XTC has."""
     positions = water[:5]
-    for rule, mode in (("xtc", 4), ("step", 3)):
-        data = encode_chunk(positions, QuantisedFormat(0.01, rule))
+    cases = [("xtc", 4, "zstd", 0.97), ("step", 3, "zstd", 0.97)]
+    cases += [("xtc", 8, "bitpack", 1.0), ("step", 7, "bitpack", 1.0)]
+    for rule, mode, compressor, share in cases:
+        data = encode_chunk(positions, QuantisedFormat(0.01, rule, compressor))
         assert data[4] == mode
-        assert len(data) / 5 < 0.97 * Path(XTC).stat().st_size / 10
+        assert len(data) / 5 < share * Path(XTC).stat().st_size / 10
         back = decoded(data, positions.shape[:2])
         if rule == "xtc":
             assert back.tobytes() == positions.tobytes()
@@ -89,12 +95,15 @@ def test_a_chunk_as_it_was_first_written_stays_readable(name):
 def test_frames_close_in_time_are_differenced_along_the_frames(water):
     moves = np.cumsum(np.random.default_rng(1).normal(0, 0.05, (8, 900, 3)), axis=0)
     positions = (water[:1, :900] + moves).astype(np.float32)
-    assert encode_chunk(positions, QuantisedFormat(0.01))[4] == 1
+    for compressor, packed in BITPACKED.items():
+        data = encode_chunk(positions, QuantisedFormat(0.01, compressor=compressor))
+        assert data[4] == 1 + packed
 
 
-def test_it_is_chosen_where_it_is_smaller(water, monkeypatch):
+@pytest.mark.parametrize("compressor", ["bitpack", "zstd"])
+def test_it_is_chosen_where_it_is_smaller(water, monkeypatch, compressor):
     for positions in (water[:5, :8000], water[:5, -8000:], np.repeat(water[:1, :8000], 5, axis=0)):
-        form = QuantisedFormat(0.01)
+        form = QuantisedFormat(0.01, compressor=compressor)
         chosen = encode_chunk(positions, form)
         with monkeypatch.context() as patch:
             patch.setattr(quantised, "choose_neighbours", lambda deltas: None)
@@ -165,14 +174,15 @@ def test_every_side_chooses_alike_across_runs():
     assert all(other == found[0] for other in found)
 
 
+@pytest.mark.parametrize("compressor", BITPACKED)
 @pytest.mark.parametrize("rule", ["step", "xtc"])
 @QUICK
 @given(st.data())
-def test_any_frames_of_any_atoms(rule, data):
+def test_any_frames_of_any_atoms(rule, compressor, data):
     values = molecules(6, 30)
     positions = values.astype(np.float32) * (np.float32(1) / np.float32(1000)) * np.float32(10)
-    encoded = encode_chunk(positions, QuantisedFormat(0.01, rule))
-    assert encoded[4] == (4 if rule == "xtc" else 3)
+    encoded = encode_chunk(positions, QuantisedFormat(0.01, rule, compressor))
+    assert encoded[4] == (4 if rule == "xtc" else 3) + BITPACKED[compressor]
     atoms = data.draw(st.none() | st.lists(st.integers(0, 119), min_size=1, max_size=8))
     first = data.draw(st.integers(0, 5))
     last = data.draw(st.integers(first + 1, 6))
@@ -183,10 +193,11 @@ def test_any_frames_of_any_atoms(rule, data):
     assert np.abs(whole - positions).max() < 1e-4
 
 
-def test_damage_is_noticed_or_harmless():
+@pytest.mark.parametrize("compressor", BITPACKED)
+def test_damage_is_noticed_or_harmless(compressor):
     positions = molecules(3, 5).astype(np.float32) / 100
-    data = encode_chunk(positions, QuantisedFormat(0.01))
-    assert data[4] == 3
+    data = encode_chunk(positions, QuantisedFormat(0.01, compressor=compressor))
+    assert data[4] == 3 + BITPACKED[compressor]
     out = np.empty_like(positions)
     for at in range(len(data)):
         for bit in (0, 4, 7):

@@ -127,12 +127,15 @@ class TestAutoFromXTC(LayoutReadingTests):
         for name in ("positions", "box", "time", "step"):
             getattr(block, name)[...] = getattr(oracle, name)
         reader.close()
-        path = tmp_path_factory.mktemp("zarr") / "adk.zarr"
+        folder = tmp_path_factory.mktemp("zarr")
         source = {"precision": 0.01, "compression": "xtc"}
-        write_tree(path, block, source=source, precision="auto", chunk_frames=32)
-        shards = path / "particles" / "trajectory" / "position" / "value"
-        size = sum(file.stat().st_size for file in shards.glob("c.*"))
-        assert size < 0.8 * adk["xtc"].stat().st_size
+        for compression, share in (("zstd", 0.8), ("none", 0.82)):
+            path = folder / f"{compression}.zarr"
+            options = {"precision": "auto", "compression": compression, "chunk_frames": 32}
+            write_tree(path, block, source=source, **options)
+            shards = path / "particles" / "trajectory" / "position" / "value"
+            size = sum(file.stat().st_size for file in shards.glob("c.*"))
+            assert size < share * adk["xtc"].stat().st_size
         return ReadingCase(ZarrLayout, path, oracle)
 
 
@@ -150,7 +153,9 @@ def test_info_says_how_it_is_stored(tmp_path):
         ({}, (None, None)),
         ({"compression": "zstd:7"}, ("zstd:7", None)),
         ({"compression": "lz4"}, ("lz4:5", None)),
-        ({"precision": 0.02}, ("zstd:1", 0.02)),
+        ({"precision": 0.02}, ("bitpack", 0.02)),
+        ({"precision": 0.03, "compression": "bitpack"}, ("bitpack", 0.03)),
+        ({"precision": 0.04, "compression": "zstd"}, ("zstd", 0.04)),
     ):
         path = tmp_path / f"{expected}.zarr"
         write_tree(path, block, groups={"ca": [1, 2]}, **SMALL, **options)
@@ -260,18 +265,20 @@ def test_few_files_are_open_at_a_time(tmp_path):
 
 
 def test_reading_needs_neither_zarr_nor_mdanalysis(tmp_path):
-    for name, options in (("raw", {}), ("quantised", {"precision": 0.01})):
+    made = {"raw": {}, "bits": {"precision": 0.01}}
+    made["zstd"] = {"precision": 0.01, "compression": "zstd"}
+    for name, options in made.items():
         write_tree(tmp_path / f"{name}.zarr", make_block(), groups={"ca": [1, 2]}, **options)
     code = (
         "import sys\n"
         "from mdio.layouts.registry import open_layout\n"
-        "for name in ('raw', 'quantised'):\n"
+        "for name in ('raw', 'bits', 'zstd'):\n"
         "    with open_layout(f'{sys.argv[1]}/{name}.zarr') as layout:\n"
         "        assert layout.read(0, 23, atoms=[1]).positions.shape == (23, 1, 3)\n"
         "        assert layout.read(0, 23).positions.shape == (23, 17, 3)\n"
         "    wrong = {'zarr', 'MDAnalysis', 'h5py', 'netCDF4'} & set(sys.modules)\n"
         "    assert not wrong, wrong\n"
-        "    assert ('numcodecs' in sys.modules) == (name == 'quantised')\n"
+        "    assert ('numcodecs' in sys.modules) == (name == 'zstd')\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 

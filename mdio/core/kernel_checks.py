@@ -98,6 +98,17 @@ def deltas_arguments(
     return output(out, last - first, n_out), atoms, last
 
 
+def deltas_output(out: Int32s | None, shape: tuple[int, ...]) -> Int32s:
+    """Check that integers can be put there; or make room for them."""
+    if out is None:
+        return np.empty(shape, np.int32)
+    if int32s(out, "out").shape != shape:
+        raise ValueError(f"out has shape {out.shape}; it must be {shape}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only")
+    return out
+
+
 def int32s(array: Int32s, name: str) -> Int32s:
     """Check that an array is one that native code can go through in one piece."""
     if array.dtype != np.int32 or not array.flags.c_contiguous:

@@ -147,7 +147,7 @@ def gather_atoms(src: Float32s, atoms: Int64s, out: Float32s) -> None:
         _kernels.copy_atoms(src, out, indices, False, 1.0)
 
 
-def quantise_deltas(positions: Float32s, step: float) -> Int32s | None:
+def quantise_deltas(positions: Float32s, step: float, out: Int32s | None = None) -> Int32s | None:
     """Turn coordinates into integers of `step`, differenced along the frames.
 
     Parameters
@@ -156,6 +156,8 @@ def quantise_deltas(positions: Float32s, step: float) -> Int32s | None:
         Coordinates.
     step
         In the same unit; each integer is ``rint(x / step)`` in float64.
+    out : (F, A, 3) int32, optional
+        Filled and returned; C-contiguous.
 
     Returns
     -------
@@ -164,11 +166,14 @@ def quantise_deltas(positions: Float32s, step: float) -> Int32s | None:
         number is not finite or its integer reaches 2**30.
     """
     positions = checks.native_rows(positions, "positions")
-    deltas: Int32s | None = _kernels.quantise_deltas(positions, checks.step_size(step, "step"))
-    return deltas
+    deltas = checks.deltas_output(out, positions.shape)
+    done = _kernels.quantise_deltas(positions, checks.step_size(step, "step"), deltas)
+    return deltas if done else None
 
 
-def quantise_xtc(positions: Float32s, precision_per_nm: float) -> Int32s | None:
+def quantise_xtc(
+    positions: Float32s, precision_per_nm: float, out: Int32s | None = None
+) -> Int32s | None:
     """Find the integers that an XTC file held, differenced along the frames.
 
     Parameters
@@ -178,15 +183,13 @@ def quantise_xtc(positions: Float32s, precision_per_nm: float) -> Int32s | None:
     precision_per_nm
         The file's precision (usually 1000).
 
-    Returns
-    -------
-    (F, A, 3) int32, or None
-        As `quantise_deltas`; None unless `dequantise_xtc` gives back every bit.
+    Other arguments and the result are those of `quantise_deltas`; it is None unless
+    `dequantise_xtc` gives back every bit.
     """
     positions = checks.native_rows(positions, "positions")
     precision = checks.step_size(precision_per_nm, "precision_per_nm")
-    deltas: Int32s | None = _kernels.quantise_xtc(positions, precision)
-    return deltas
+    deltas = checks.deltas_output(out, positions.shape)
+    return deltas if _kernels.quantise_xtc(positions, precision, deltas) else None
 
 
 def dequantise_deltas(

@@ -13,11 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.kernels_numpy_dihedrals import dihedrals
-from mdio.core.kernels_numpy_neighbours import (
-    choose_neighbours,
-    difference_neighbours,
-    neighbour_sums,
+from mdio.core.kernels_numpy_integers import (
+    dequantise_deltas,
+    dequantise_xtc,
+    quantise_deltas,
+    quantise_xtc,
+    sum_neighbours_step,
+    sum_neighbours_xtc,
+    sum_packed_neighbours_step,
+    sum_packed_neighbours_xtc,
+    sum_packed_step,
+    sum_packed_xtc,
 )
+from mdio.core.kernels_numpy_neighbours import choose_neighbours, difference_neighbours
+from mdio.core.kernels_numpy_packed import pack
 
 __all__ = [
     "choose_neighbours",
@@ -29,6 +38,7 @@ __all__ = [
     "difference_neighbours",
     "dihedrals",
     "fold",
+    "pack",
     "planar_to_xyz",
     "quantise_deltas",
     "quantise_xtc",
@@ -36,6 +46,10 @@ __all__ = [
     "shuffle",
     "sum_neighbours_step",
     "sum_neighbours_xtc",
+    "sum_packed_neighbours_step",
+    "sum_packed_neighbours_xtc",
+    "sum_packed_step",
+    "sum_packed_xtc",
     "unfold",
     "unshuffle",
 ]
@@ -45,9 +59,6 @@ Float64s = NDArray[np.float64]
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Folded = NDArray[np.uint16] | NDArray[np.uint32]
-
-LIMIT = 2**30
-"""Integers of this size and more are not stored: differences of smaller ones fit in int32."""
 
 
 def crc32c(data: memoryview, value: int) -> int:
@@ -82,92 +93,6 @@ def copy_atoms(
     if scale != 1.0:
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             out *= np.float32(scale)
-
-
-def _difference(integers: Float64s) -> Int32s | None:
-    if not np.all(np.abs(integers) < LIMIT):  # NaN compares false
-        return None
-    deltas: Int32s = integers.astype(np.int32)
-    deltas[1:] -= deltas[:-1].copy()
-    return deltas
-
-
-def quantise_deltas(positions: Float32s, step: float) -> Int32s | None:
-    """Differenced integers of `positions` at `step`."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _difference(np.rint(positions.astype(np.float64) / step))
-
-
-def _decode_xtc(integers: Int32s, precision: float) -> Float32s:
-    return (integers.astype(np.float32) * _inverse(precision)) * np.float32(10)
-
-
-def _inverse(precision: float) -> np.float32:
-    return np.float32(1) / np.float32(precision)
-
-
-def quantise_xtc(positions: Float32s, precision: float) -> Int32s | None:
-    """Differenced integers that decode to `positions` bit for bit, if there are such."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        guess = np.rint(positions.astype(np.float64) / (10 * float(_inverse(precision))))
-    if not np.all(np.abs(guess) < LIMIT):
-        return None
-    wanted = np.ascontiguousarray(positions).view(np.int32)
-    integers = guess.astype(np.int32)
-    missed = _decode_xtc(integers, precision).view(np.int32) != wanted
-    for shift in (-1, 1, -2, 2):
-        if not missed.any():
-            break
-        tried = guess[missed].astype(np.int32) + np.int32(shift)
-        hit = _decode_xtc(tried, precision).view(np.int32) == wanted[missed]
-        where = tuple(axis[hit] for axis in np.nonzero(missed))
-        integers[where] = tried[hit]
-        missed[where] = False
-    return None if missed.any() else _difference(integers.astype(np.float64))
-
-
-def _sums(deltas: Int32s, atoms: Int64s | None, first: int, last: int) -> Int32s:
-    rows = deltas[:last] if atoms is None else deltas[:last, atoms]
-    sums: Int32s = np.cumsum(rows, axis=0, dtype=np.int32)
-    return sums[first:]
-
-
-def dequantise_deltas(
-    deltas: Int32s, step: float, out: Float32s, atoms: Int64s | None, first: int, last: int
-) -> None:
-    """Fill `out` with frames ``first:last`` of what `quantise_deltas` made."""
-    with np.errstate(over="ignore"):
-        out[...] = _sums(deltas, atoms, first, last) * np.float64(step)
-
-
-def dequantise_xtc(
-    deltas: Int32s, precision: float, out: Float32s, atoms: Int64s | None, first: int, last: int
-) -> None:
-    """Fill `out` with frames ``first:last`` of what `quantise_xtc` made."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        out[...] = _decode_xtc(_sums(deltas, atoms, first, last), precision)
-
-
-def sum_neighbours_step(
-    differences: Int32s, kept: NDArray[np.uint8], step: float, out: Float32s, atoms: Int64s | None
-) -> None:
-    """Fill `out` from differences along the atoms, as `dequantise_deltas` does."""
-    sums = neighbour_sums(differences, kept)
-    with np.errstate(over="ignore"):
-        out[...] = (sums if atoms is None else sums[:, atoms]) * np.float64(step)
-
-
-def sum_neighbours_xtc(
-    differences: Int32s,
-    kept: NDArray[np.uint8],
-    precision: float,
-    out: Float32s,
-    atoms: Int64s | None,
-) -> None:
-    """Fill `out` from differences along the atoms, as `dequantise_xtc` does."""
-    sums = neighbour_sums(differences, kept)
-    with np.errstate(over="ignore", invalid="ignore"):
-        out[...] = _decode_xtc(sums if atoms is None else sums[:, atoms], precision)
 
 
 def _bytes(data: memoryview) -> NDArray[np.uint8]:

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "packed.h"
+
 namespace mdio {
 
 struct Frames {
@@ -62,6 +64,30 @@ void sum_neighbours_step(const Neighbours& from, double step, const Output& out,
                          const int64_t* atoms);
 void sum_neighbours_xtc(const Neighbours& from, double precision, const Output& out,
                         const int64_t* atoms);
+
+// Packs rows of integers into `to`, which has room for the widest, and returns how many bytes.
+int64_t pack(const int32_t* rows, int64_t n_rows, int64_t n_numbers, uint8_t* to);
+// Checks what `pack` made; throws std::invalid_argument.
+Packed packed(const uint8_t* data, int64_t nbytes, int64_t n_rows, int64_t n_numbers);
+
+// Rows are frames differenced along the frames, the first one along the atoms.
+void sum_packed_step(const Packed& packed, double step, const Output& out, const int64_t* atoms,
+                     int64_t first, int64_t last);
+void sum_packed_xtc(const Packed& packed, double precision, const Output& out,
+                    const int64_t* atoms, int64_t first, int64_t last);
+
+// Rows are frames differenced along the atoms.
+struct PackedNeighbours {
+    const Packed& packed;
+    const uint8_t* kept;
+    uint32_t* room;  // for NEIGHBOUR_ROWS rows of whole eights of numbers, and one more
+};
+constexpr int64_t NEIGHBOUR_ROWS = 4;
+
+void sum_packed_neighbours_step(const PackedNeighbours& from, double step, const Output& out,
+                                const int64_t* atoms, int64_t first, int64_t last);
+void sum_packed_neighbours_xtc(const PackedNeighbours& from, double precision, const Output& out,
+                               const int64_t* atoms, int64_t first, int64_t last);
 
 // `from` of `unfold` holds uint32 (wide) or uint16, and need not be aligned.
 bool folds_to_16_bits(const int32_t* from, int64_t n);

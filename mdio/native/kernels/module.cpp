@@ -83,16 +83,11 @@ void copy_atoms(const Array& src, Array out, const Atoms& atoms, bool swap, doub
 }
 
 template <class Number, bool (*quantise)(const mdio::Frames&, Number, int32_t*)>
-py::object quantised(const Array& positions, double number) {
-    py::array_t<int32_t> deltas({positions.shape(0), positions.shape(1), py::ssize_t(3)});
+bool quantised(const Array& positions, double number, Array out) {
     const mdio::Frames from = frames(positions);
-    int32_t* to = deltas.mutable_data();
-    bool done;
-    {
-        py::gil_scoped_release unlocked;
-        done = quantise(from, Number(number), to);
-    }
-    return done ? py::object(deltas) : py::none();
+    auto* to = static_cast<int32_t*>(out.mutable_data());
+    py::gil_scoped_release unlocked;
+    return quantise(from, Number(number), to);
 }
 
 template <class Number,
@@ -208,6 +203,8 @@ double dihedrals(const Array& positions, const Array& quads, Array out) {
 
 }  // namespace
 
+void add_packed(py::module_& module);
+
 PYBIND11_MODULE(_kernels, module) {
     module.doc() = "Native twins of mdio.core.kernels_numpy; call them through mdio.core.kernels.";
     module.def("crc32c", crc32c);
@@ -233,5 +230,6 @@ PYBIND11_MODULE(_kernels, module) {
         const Bytes bytes(buffer);
         return mdio::crc32c_all_ways(bytes.data(), bytes.size(), value);
     });
+    add_packed(module);
     module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
 }

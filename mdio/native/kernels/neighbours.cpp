@@ -11,6 +11,7 @@
 
 #include "codes.h"
 #include "kernels.h"
+#include "packed.h"
 
 namespace mdio {
 namespace {
@@ -85,38 +86,133 @@ std::array<int64_t, CLASSES> beginnings(const uint8_t* kept, int64_t n_atoms) {
     return begins;
 }
 
-template <class Code>
-MDIO_INLINE void decode_frame(const uint32_t* x, const Code& code, int64_t n_out,
-                              const int64_t* atoms, char* to) {
-    for (int64_t i = 0; i < n_out; ++i) {
-        const uint32_t* from = x + 3 * (atoms ? atoms[i] : i);
-        float xyz[3];
-        for (int axis = 0; axis < 3; ++axis) xyz[axis] = code.decode(int32_t(from[axis]));
-        std::memcpy(to + 12 * i, xyz, 12);
+constexpr int64_t RING = 8;                 // atoms, a power of two and more than BACK
+constexpr int64_t FRAMES = NEIGHBOUR_ROWS;  // at a time: atoms wait for others, frames do not
+constexpr int64_t BLOCK = 256;              // atoms
+
+// x, y, z and a number that does not matter.
+using Four = uint32_t __attribute__((vector_size(16)));
+
+// Frames of differences, up to FRAMES at a time: the first at `data`, `row` numbers apart.
+struct Rows {
+    const uint32_t* data;
+    int64_t row;
+};
+
+// `more_behind`: whether four numbers can be loaded where there are three.
+template <bool more_behind>
+MDIO_INLINE Four load(const uint32_t* from) {
+    if (!more_behind) return Four{from[0], from[1], from[2], 0};
+    Four x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+}
+
+// Sums `count` frames, whose results are `stride` bytes apart.
+template <int64_t count, bool more_behind, class Code>
+MDIO_INLINE void sum_frames(const Rows& rows, const uint8_t* kept,
+                            std::array<int64_t, CLASSES> next, const Code& code, int64_t n_atoms,
+                            char* to, int64_t stride) {
+    Four ring[RING][count] = {};
+    uint32_t block[count][3 * BLOCK + 1];
+    for (int64_t start = 0; start < n_atoms; start += BLOCK) {
+        const int64_t n = std::min(BLOCK, n_atoms - start);
+        for (int64_t i = 0; i < n; ++i) {
+            const uint8_t how = kept[start + i];
+            const uint32_t* from = rows.data + next[how >> 2];
+            next[how >> 2] += 3;
+            const Four* others = ring[(i - 1 - (how & 3)) & (RING - 1)];
+            Four* sums = ring[i & (RING - 1)];
+            for (int64_t f = 0; f < count; ++f) {
+                sums[f] = others[f] + load<more_behind>(from + f * rows.row);
+                std::memcpy(block[f] + 3 * i, &sums[f], sizeof(Four));
+            }
+        }
+        for (int64_t f = 0; f < count; ++f)
+            decode_row(block[f], 3 * n, code, to + f * stride + 12 * start);
+    }
+}
+
+// Sums frames `first` to `last`, which `rows_of(first, count)` fetches, some at a time.
+template <bool more_behind, class Code, class RowsOf>
+MDIO_INLINE void sum_all(const RowsOf& rows_of, const uint8_t* kept, int64_t n_atoms,
+                         const Code& code, const Output& out, const int64_t* atoms, int64_t first,
+                         int64_t last) {
+    const auto begins = beginnings(kept, n_atoms);
+    const int64_t n_needed =
+        !atoms ? n_atoms : out.n_atoms ? *std::max_element(atoms, atoms + out.n_atoms) + 1 : 0;
+    std::vector<char> picked_from(size_t(atoms ? 12 * FRAMES * n_needed : 0));
+    const int64_t stride = atoms ? 12 * n_needed : out.stride;
+    for (int64_t f = first; f < last;) {
+        const int64_t count = std::min(FRAMES, last - f);
+        const Rows rows = rows_of(f, count);
+        char* to = out.data + (f - first) * out.stride;
+        char* sums = atoms ? picked_from.data() : to;
+        if (count == FRAMES)
+            sum_frames<FRAMES, more_behind>(rows, kept, begins, code, n_needed, sums, stride);
+        else
+            for (int64_t i = 0; i < count; ++i)
+                sum_frames<1, more_behind>({rows.data + i * rows.row, 0}, kept, begins, code,
+                                           n_needed, sums + i * stride, 0);
+        if (atoms)
+            for (int64_t i = 0; i < count; ++i)
+                for (int64_t a = 0; a < out.n_atoms; ++a)
+                    std::memcpy(to + i * out.stride + 12 * a, sums + i * stride + 12 * atoms[a],
+                                12);
+        f += count;
     }
 }
 
 template <class Code>
-void sum_neighbours(const Neighbours& from, const Code& code, const Output& out,
-                    const int64_t* atoms) {
-    const auto begins = beginnings(from.kept, from.n_atoms);
-    const int64_t n_needed =
-        !atoms ? from.n_atoms : out.n_atoms ? *std::max_element(atoms, atoms + out.n_atoms) + 1 : 0;
-    std::vector<uint32_t> padded(size_t(PAD + 3 * n_needed));
-    uint32_t* x = padded.data() + PAD;
-    for (int64_t f = 0; f < from.n_frames; ++f) {
-        const int32_t* differences = from.differences + f * 3 * from.n_atoms;
-        auto next = begins;
-        for (int64_t i = 0; i < n_needed; ++i) {
-            const uint8_t kept = from.kept[i];
-            int64_t& at = next[kept >> 2];
-            const uint32_t* other = x + 3 * (i - 1 - (kept & 3));
-            for (int axis = 0; axis < 3; ++axis)
-                x[3 * i + axis] = other[axis] + uint32_t(differences[at + axis]);
-            at += 3;
-        }
-        decode_frame(x, code, out.n_atoms, atoms, out.data + f * out.stride);
-    }
+MDIO_INLINE void sum_plain_rows(const Neighbours& from, const Code& code, const Output& out,
+                                const int64_t* atoms) {
+    const int64_t row = 3 * from.n_atoms;
+    const auto rows_of = [&](int64_t f, int64_t) {
+        return Rows{reinterpret_cast<const uint32_t*>(from.differences) + f * row, row};
+    };
+    sum_all<false>(rows_of, from.kept, from.n_atoms, code, out, atoms, 0, from.n_frames);
+}
+
+template <class Code>
+MDIO_INLINE void sum_packed_rows(const PackedNeighbours& from, const Code& code, const Output& out,
+                                 const int64_t* atoms, int64_t first, int64_t last) {
+    const Packed& packed = from.packed;
+    const int64_t row = EIGHT * packed.n_eights();
+    const Groups unpack = unpacker();
+    const auto rows_of = [&](int64_t f, int64_t count) {
+        for (int64_t i = 0; i < count; ++i)
+            unpack(packed.groups_at(f + i), packed.widths_of(f + i), packed.n_eights(),
+                   from.room + i * row);
+        return Rows{from.room, row};
+    };
+    sum_all<true>(rows_of, from.kept, packed.n_numbers / 3, code, out, atoms, first, last);
+}
+
+template <class Code>
+MDIO_TARGET("avx2,fma")
+void sum_plain_rows_avx2(const Neighbours& from, const Code& code, const Output& out,
+                         const int64_t* atoms) {
+    sum_plain_rows(from, code, out, atoms);
+}
+
+template <class Code>
+MDIO_TARGET("avx2,fma")
+void sum_packed_rows_avx2(const PackedNeighbours& from, const Code& code, const Output& out,
+                          const int64_t* atoms, int64_t first, int64_t last) {
+    sum_packed_rows(from, code, out, atoms, first, last);
+}
+
+template <class Code>
+void sum_either(const Neighbours& from, const Code& code, const Output& out,
+                const int64_t* atoms) {
+    (has_avx2() ? sum_plain_rows_avx2<Code> : sum_plain_rows<Code>)(from, code, out, atoms);
+}
+
+template <class Code>
+void sum_either(const PackedNeighbours& from, const Code& code, const Output& out,
+                const int64_t* atoms, int64_t first, int64_t last) {
+    (has_avx2() ? sum_packed_rows_avx2<Code> : sum_packed_rows<Code>)(from, code, out, atoms,
+                                                                      first, last);
 }
 
 }  // namespace
@@ -156,12 +252,22 @@ void difference_neighbours(int32_t* deltas, int64_t n_frames, int64_t n_atoms,
 
 void sum_neighbours_step(const Neighbours& from, double step, const Output& out,
                          const int64_t* atoms) {
-    sum_neighbours(from, Step{step}, out, atoms);
+    sum_either(from, Step{step}, out, atoms);
 }
 
 void sum_neighbours_xtc(const Neighbours& from, double precision, const Output& out,
                         const int64_t* atoms) {
-    sum_neighbours(from, xtc(float(precision)), out, atoms);
+    sum_either(from, xtc(float(precision)), out, atoms);
+}
+
+void sum_packed_neighbours_step(const PackedNeighbours& from, double step, const Output& out,
+                                const int64_t* atoms, int64_t first, int64_t last) {
+    sum_either(from, Step{step}, out, atoms, first, last);
+}
+
+void sum_packed_neighbours_xtc(const PackedNeighbours& from, double precision, const Output& out,
+                               const int64_t* atoms, int64_t first, int64_t last) {
+    sum_either(from, xtc(float(precision)), out, atoms, first, last);
 }
 
 }  // namespace mdio

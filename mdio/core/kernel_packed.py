@@ -1,0 +1,182 @@
+"""Rows of integers in as few bits as are needed: smaller than floats, and quick to read.
+
+The numbers of a row are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...) and taken in groups of
+32; zeros fill the last group of a row up to a multiple of 8. Each group is stored with as many bits
+a number as its largest needs. There are, one after the other:
+
+- the widths: for each row, for each group a byte, 0 to 32;
+- the groups, of as many bytes for every 8 numbers as their width says; the lowest bit of a number
+  and of a byte comes first;
+- 16 bytes of zeros, so that native code can load whole vectors.
+
+As in `mdio.core.kernels`, whose checks and choice between C++ and NumPy these share. The size has
+to be what the widths say: anything else raises ValueError, and no bytes are read outside.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core import kernel_checks as checks
+from mdio.core import kernels
+from mdio.core.kernel_checks import Float32s, Int32s, Int64s
+
+__all__ = ["difference_first", "pack", "packed_limit", "sum_packed", "sum_packed_neighbours"]
+
+Bytes = NDArray[np.uint8]
+
+GROUP = 32
+BEHIND = 16
+NEIGHBOUR_ROWS = 4
+"""Native code sums so many frames at a time."""
+
+
+def packed_limit(n_rows: int, n_numbers: int) -> int:
+    """Return the most bytes that rows of so many integers can take."""
+    return n_rows * (-(-n_numbers // GROUP) + _plain_nbytes(n_numbers)) + BEHIND
+
+
+def _plain_nbytes(n_numbers: int) -> int:
+    """Return the bytes of whole eights of integers."""
+    return 4 * 8 * -(-n_numbers // 8)
+
+
+def pack(integers: Int32s, room: Bytes) -> Bytes | None:
+    """Pack integers, if that makes them smaller.
+
+    Parameters
+    ----------
+    integers : (R, ...) int32
+        Rows; C-contiguous.
+    room
+        Where to; at least `packed_limit` bytes.
+
+    Returns
+    -------
+    (n,) uint8, or None
+        What of `room` is filled; None if it were more than the integers as they are.
+    """
+    checks.int32s(integers, "integers")
+    if not integers.size:
+        raise ValueError("there are no integers to pack")
+    n_rows, n_numbers = len(integers), integers.size // len(integers)
+    most = packed_limit(n_rows, n_numbers)
+    if room.dtype != np.uint8 or room.ndim != 1 or not room.flags.c_contiguous:
+        raise TypeError("room must be a contiguous array of uint8")
+    if room.size < most or not room.flags.writeable:
+        raise ValueError(f"room has {room.size} bytes; it must be writable and have {most}")
+    nbytes = int(kernels._kernels.pack(integers, room))
+    return room[:nbytes] if nbytes - BEHIND <= n_rows * _plain_nbytes(n_numbers) else None
+
+
+def difference_first(deltas: Int32s) -> None:
+    """Turn the first frame of (F, A, 3) into differences of each atom to the one before, in place.
+
+    These are smaller than coordinates.
+    """
+    checks.integer_frames(deltas, "deltas")
+    deltas[0, 1:] -= deltas[0, :-1].copy()
+
+
+def sum_packed(
+    packed: Bytes,
+    shape: tuple[int, int],
+    scale: float,
+    out: Float32s,
+    atoms: Int64s | None = None,
+    first: int = 0,
+    last: int | None = None,
+    *,
+    xtc: bool,
+) -> None:
+    """Undo `pack` of what `mdio.core.kernels.quantise_deltas` or `quantise_xtc` made.
+
+    In between, `difference_first` has been applied.
+
+    Parameters
+    ----------
+    packed : (n,) uint8
+        C-contiguous.
+    shape : (F, A)
+        Frames and atoms, at least one of each.
+    scale
+        Step, or precision per nm if `xtc`.
+    out : (last - first, k, 3) float32
+        Filled, with the arithmetic of `dequantise_deltas`, or `dequantise_xtc` if `xtc`.
+    atoms : (k,) int64, optional
+        Which atoms; all by default.
+    first, last
+        Frames that are wanted; all by default.
+    xtc
+        What `scale` is.
+
+    Raises
+    ------
+    ValueError
+        The bytes do not fit together, whether those wanted are concerned or not.
+    """
+    out, atoms, last = _arguments(packed, shape, out, atoms, first, last)
+    scale = checks.step_size(scale, "scale")
+    undo = kernels._kernels.sum_packed_xtc if xtc else kernels._kernels.sum_packed_step
+    undo(packed, *shape, scale, out, atoms, first, last)
+
+
+def sum_packed_neighbours(
+    packed: Bytes,
+    kept: Bytes,
+    n_frames: int,
+    scale: float,
+    out: Float32s,
+    atoms: Int64s | None = None,
+    first: int = 0,
+    last: int | None = None,
+    *,
+    xtc: bool,
+    room: Bytes | None = None,
+) -> None:
+    """Undo `pack` of what `mdio.core.kernel_neighbours.difference_neighbours` made.
+
+    Parameters
+    ----------
+    kept : (A,) uint8
+        What is kept of the atoms.
+    room : (n,) uint8, optional
+        Memory to work in, at least `neighbours_room` bytes.
+
+    The other arguments are those of `sum_packed`.
+    """
+    shape = (n_frames, kept.size)
+    checks.kept_bytes(kept, kept.size)
+    out, atoms, last = _arguments(packed, shape, out, atoms, first, last)
+    scale = checks.step_size(scale, "scale")
+    most = neighbours_room(kept.size)
+    room = np.empty(most, np.uint8) if room is None else room
+    if room.dtype != np.uint8 or room.size < most or not room.flags.c_contiguous:
+        raise ValueError(f"room must be {most} contiguous bytes")
+    backend = kernels._kernels
+    undo = backend.sum_packed_neighbours_xtc if xtc else backend.sum_packed_neighbours_step
+    undo(packed, n_frames, kept, scale, out, atoms, first, last, room)
+
+
+def neighbours_room(n_atoms: int) -> int:
+    """Return the bytes that `sum_packed_neighbours` works in."""
+    return NEIGHBOUR_ROWS * _plain_nbytes(3 * n_atoms) + 4
+
+
+def _arguments(
+    packed: Bytes,
+    shape: tuple[int, int],
+    out: Float32s,
+    atoms: Int64s | None,
+    first: int,
+    last: int | None,
+) -> tuple[Float32s, Int64s | None, int]:
+    n_frames, n_atoms = shape
+    if packed.dtype != np.uint8 or packed.ndim != 1 or not packed.flags.c_contiguous:
+        raise TypeError("packed must be a contiguous array of uint8")
+    last = n_frames if last is None else last
+    if not 0 <= first <= last <= n_frames:
+        raise IndexError(f"frames {first}:{last} asked for, but there are {n_frames} frames")
+    atoms, n_out = checks.indices(atoms, n_atoms)
+    return checks.output(out, last - first, n_out), atoms, last

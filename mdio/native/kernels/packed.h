@@ -1,0 +1,37 @@
+// Rows of integers, each group of them in just the bits that its largest needs;
+// mdio/core/kernel_packed.py says how they lie.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace mdio {
+
+constexpr int64_t EIGHT = 8;       // numbers: those of w bits are w bytes
+constexpr int64_t GROUP = 32;      // numbers
+constexpr int64_t MAX_WIDTH = 32;  // bits
+constexpr int64_t BEHIND = 16;     // bytes after the last group, which loads may touch
+
+inline int64_t eights_of(int64_t n_numbers) { return (n_numbers + EIGHT - 1) / EIGHT; }
+inline int64_t groups_of(int64_t n_numbers) { return (n_numbers + GROUP - 1) / GROUP; }
+
+struct Packed {
+    const uint8_t* widths;        // of all rows
+    const uint8_t* groups;
+    std::vector<int64_t> begins;  // of each row among `groups`, in bytes, and the end of the last
+    int64_t n_numbers;            // of a row
+
+    int64_t n_groups() const { return groups_of(n_numbers); }
+    int64_t n_eights() const { return eights_of(n_numbers); }
+    const uint8_t* widths_of(int64_t row) const { return widths + row * n_groups(); }
+    const uint8_t* groups_at(int64_t row) const { return groups + begins[std::size_t(row)]; }
+};
+
+// Unpacks or adds numbers from the beginning of a group on, and returns where what follows begins.
+using Groups = const uint8_t* (*)(const uint8_t* from, const uint8_t* widths, int64_t n_eights,
+                                  uint32_t* to);
+Groups unpacker();
+Groups adder();
+
+}  // namespace mdio
