@@ -81,12 +81,31 @@ def golden_positions() -> np.ndarray:
     return (integers.astype(np.float32) * inverse * np.float32(10)).reshape(3, 24, 3)
 
 
-@pytest.mark.parametrize("name", ["v1-step-zstd", "v1-xtc-zstd", "v1-step-lz4"])
+def golden_close_positions() -> np.ndarray:
+    """Return 5 frames close in time, as an XTC holds them."""
+    integers = np.rint(np.repeat(golden_positions()[:1], 5, axis=0).astype(np.float64) * 100)
+    integers += np.indices(integers.shape).sum(axis=0) % 7 * np.arange(5)[:, None, None]
+    inverse = np.float32(1) / np.float32(1000)
+    return integers.astype(np.float32) * inverse * np.float32(10)
+
+
+GOLDEN_MODES = {
+    "v1-step-zstd": 3,
+    "v1-xtc-zstd": 4,
+    "v1-step-lz4": 3,
+    "v1-close-step-bitpack": 5,
+    "v1-close-xtc-bitpack": 6,
+    "v1-step-bitpack": 7,
+    "v1-xtc-bitpack": 8,
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN_MODES)
 def test_a_chunk_as_it_was_first_written_stays_readable(name):
     data = (GOLDEN / f"{name}.mdq1").read_bytes()
-    assert data[4] == (4 if "xtc" in name else 3)
-    expected = golden_positions()
-    found = decoded(data, (3, 24))
+    assert data[4] == GOLDEN_MODES[name]
+    expected = golden_close_positions() if "close" in name else golden_positions()
+    found = decoded(data, expected.shape[:2])
     if "xtc" in name:
         assert found.tobytes() == expected.tobytes()
     assert np.abs(found - expected).max() < 1e-5

@@ -1,6 +1,7 @@
 """Trees of format version 1, as they were first written, stay readable for ever.
 
-They hold `golden_block`; ``v1-xtc.zarr`` has its positions rounded as an XTC would.
+They hold `golden_block`, ``v1-bitpack.zarr`` in chunks of both ways of differencing; ``v1-xtc.zarr``
+has its positions rounded as an XTC would.
 """
 
 from pathlib import Path
@@ -13,7 +14,7 @@ from mdio.core.frames import FrameBlock
 from mdio.layouts.registry import open_layout
 
 GOLDEN = Path(__file__).parent / "golden" / "zarr"
-TREES = ("v1", "v1-quantised", "v1-xtc")
+TREES = ("v1", "v1-quantised", "v1-bitpack", "v1-xtc")
 
 
 def golden_block() -> FrameBlock:
@@ -39,7 +40,7 @@ def test_a_tree_of_version_1_reads_as_on_its_first_day(name):
     expected = golden_block()
     if name == "v1-xtc":
         expected.positions[...] = xtc_floats(expected.positions)
-    bound = 0.005 + 1e-6 if name == "v1-quantised" else 0
+    bound = 0.005 + 1e-6 if name in ("v1-quantised", "v1-bitpack") else 0
     with open_layout(GOLDEN / f"{name}.zarr") as layout:
         info = layout.info
         found = layout.read(0, 10)
