@@ -200,7 +200,9 @@ class JoinedFile(OwnFile):
         while at < stop:
             part = self.parts[number]
             until = min(stop, part.stop)
-            rows = block.frames(slice(at - start, until - start))
+            rows = block
+            if (at, until) != (start, stop):
+                rows = block.frames(slice(at - start, until - start))
             first = part.first_frame
             self._part(number).read_into(at - first, until - first, atoms, rows)
             at, number = until, number + 1

@@ -3,9 +3,6 @@
 import json
 import os
 import pickle
-import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -16,14 +13,16 @@ import pytest
 from numpy.testing import assert_array_equal
 from suites.blocks import oracle_of
 from suites.h5md_cases import make_block, write_h5md
+from suites.h5md_parts_cases import copy_parts, frames_of, make_parts, parts_in
 from suites.layout_reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
 import mdio
 from mdio.cli.main import main
 from mdio.converters.parts_conversion import PartWorker
-from mdio.core.errors import CorruptLayoutError, OutputError, PlanError
+from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.h5md import H5MDLayout, written_by_mdio
+from mdio.layouts.h5md_own import OwnFile
 from mdio.layouts.h5md_parts_writer import plan_parts
 from mdio.layouts.h5md_writer import H5MDWriter
 from mdio.layouts.plan import WriteOptions
@@ -95,33 +94,21 @@ def oracle(adk):
 
 
 @pytest.fixture(scope="module")
-def made(adk, source, tmp_path_factory):
+def made(adk, tmp_path_factory):
     """An output in three parts that nobody changes."""
-    out = tmp_path_factory.mktemp("made") / "a.h5md"
-    options = {"top": adk["psf"], "groups": {"ca": "name CA"}, "chunk_frames": 13}
-    mdio.convert(source, out, workers=3, per_rank=True, **options)
-    return out
+    return make_parts(adk, tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
 def mine(made, tmp_path):
     """A copy to change."""
-    shutil.copy(made, tmp_path / "a.h5md")
-    shutil.copytree(made.with_name("a.h5md.parts"), tmp_path / "a.h5md.parts")
-    return tmp_path / "a.h5md"
+    return copy_parts(made, tmp_path)
 
 
-def frames_of(path):
-    with mdio.open(path) as layout:
-        return layout.read(0, layout.info.n_frames)
-
-
-def parts_in(path):
-    return sorted(part.name for part in path.with_name(f"{path.name}.parts").glob("*.h5md"))
-
-
-@pytest.mark.parametrize("compression", [None, "gzip:1"])
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(
+    ("workers", "compression"),
+    [(1, None), (2, None), (3, None), (4, None), (7, None), (2, "gzip:1"), (7, "gzip:1")],
+)
 def test_equal_to_one_file(source, oracle, made, tmp_path, workers, compression):
     out = tmp_path / "a.h5md"
     options = {"chunk_frames": 13, "compression": compression}
@@ -235,8 +222,6 @@ def test_a_stored_group_is_read_for_its_atoms(made, monkeypatch):
     asked = []
     with mdio.open(made) as layout:
         _ = layout.info
-        from mdio.layouts.h5md_own import OwnFile
-
         read = OwnFile._read_array
         monkeypatch.setattr(
             OwnFile, "_read_array", lambda self, key, *a: (asked.append(key), read(self, key, *a))
@@ -268,216 +253,6 @@ def test_many_parts_are_not_all_open(adk, tmp_path, monkeypatch):
     assert_array_equal(copied.read(3, 90).positions, expected[3:90])
     copied.close()
     assert open_files() == before
-
-
-def test_missing_parts(mine):
-    (mine.with_name("a.h5md.parts") / "0001.h5md").unlink()
-    message = r"a\.h5md\.parts/0001\.h5md: this part of a\.h5md \(frames \d+ to \d+\) is missing"
-    with pytest.raises(CorruptLayoutError, match=message):
-        mdio.open(mine).read(0, 1)
-    with h5py.File(mine) as file:
-        assert np.isnan(file[VALUE][400]).all()  # to others it is at least no coordinate
-    shutil.rmtree(mine.with_name("a.h5md.parts"))
-    with pytest.raises(CorruptLayoutError, match=r"a\.h5md\.parts: the folder with the 3 parts"):
-        _ = mdio.open(mine).info
-    assert main(["verify", str(mine)]) == 1
-
-
-def test_a_part_of_another_output(mine, source, tmp_path):
-    (tmp_path / "other").mkdir()
-    other = tmp_path / "other" / "a.h5md"
-    mdio.convert(source, other, workers=3, per_rank=True, chunk_frames=13)
-    shutil.copy(other.with_name("a.h5md.parts") / "0001.h5md", mine.with_name("a.h5md.parts"))
-    with mdio.open(mine) as layout:
-        layout.read(0, 1)
-        with pytest.raises(CorruptLayoutError, match=r"0001\.h5md: not the file that a\.h5md mea"):
-            layout.read(400, 401)
-    result = mdio.verify(mine)
-    assert not result.ok and len(result.bad) == 1 and "0001.h5md" in result.bad[0]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
-def test_a_truncated_part(mine, share):
-    part = mine.with_name("a.h5md.parts") / "0002.h5md"
-    os.truncate(part, int(share * part.stat().st_size))
-    with mdio.open(mine) as layout, pytest.raises(CorruptLayoutError, match=r"0002\.h5md.*part 2"):
-        layout.read(700, 784)
-    bad = mdio.verify(mine).bad
-    assert len(bad) == 1 and "0002.h5md" in bad[0]
-
-
-def test_a_changed_byte_in_a_part(mine):
-    part = mine.with_name("a.h5md.parts") / "0001.h5md"
-    with h5py.File(part) as file:
-        offset = file[VALUE].id.get_chunk_info(1).byte_offset
-    with part.open("r+b") as file:
-        file.seek(offset + 1000)
-        file.write(b"\x55\xaa")
-    with mdio.open(mine) as layout, pytest.raises(CorruptLayoutError, match=r"0001\.h5md.*crc32c"):
-        layout.read(0, 784)
-    bad = mdio.verify(mine).bad
-    assert len(bad) == 1 and "0001.h5md" in bad[0]
-
-
-def test_a_time_that_differs_from_its_parts(mine):
-    """Consistent in itself, but not what the part says: somebody has written both."""
-    part = mine.with_name("a.h5md.parts") / "0001.h5md"
-    from mdio.core.kernels import crc32c
-
-    with h5py.File(part, "r+") as file:
-        file["particles/trajectory/position/time"][0] = -1.0
-        manifest = json.loads(file["mdio/manifest"].asstr()[()])
-        manifest["column_crc32c"]["time"] = crc32c(file["particles/trajectory/position/time"][()])
-        del file["mdio/manifest"]
-        file["mdio/manifest"] = json.dumps(manifest)
-    bad = mdio.verify(mine).bad
-    assert len(bad) == 1 and "its times are not those in" in bad[0]
-
-
-def with_manifest(path, change):
-    with h5py.File(path, "r+") as file:
-        manifest = json.loads(file["mdio/manifest"].asstr()[()])
-        del file["mdio/manifest"]
-        change(manifest)
-        file["mdio/manifest"] = json.dumps(manifest)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda m: m.pop("parts"),
-        lambda m: m.update(parts=7),
-        lambda m: m["parts"].pop(),
-        lambda m: m["parts"].reverse(),
-        lambda m: m["parts"][0].update(file="../../x.h5md"),
-        lambda m: m["parts"][0].update(file="x"),
-        lambda m: m["parts"][0].update(n_frames=-3),
-        lambda m: m["parts"][0].update(n_frames="3"),
-        lambda m: m["parts"][0].pop("uuid"),
-        lambda m: m["parts"][0].update(more=1),
-        lambda m: m["parts"][2].update(n_frames=10**15),
-        lambda m: m.update(parts_folder=".."),
-        lambda m: m.update(parts_folder="a/b"),
-        lambda m: m.update(parts_folder=None),
-        lambda m: m.update(parts_folder="\0"),
-    ],
-)
-def test_lying_manifests(mine, change):
-    with_manifest(mine, change)
-    with pytest.raises(CorruptLayoutError, match=r"a\.h5md"):
-        mdio.open(mine).read(0, 784)
-
-
-def test_a_file_that_is_a_part_of_itself(mine):
-    with h5py.File(mine) as file:
-        uuid = json.loads(file["mdio/manifest"].asstr()[()])["uuid"]
-    with_manifest(mine, lambda m: m["parts"][0].update(uuid=uuid))
-    folder = mine.with_name("a.h5md.parts")
-    shutil.copy(mine, folder / "0000.h5md")
-    (folder / "a.h5md.parts").symlink_to(folder)
-    with pytest.raises(CorruptLayoutError, match=r"0000\.h5md"):
-        mdio.open(mine).read(0, 1)
-
-
-def test_force_replaces_both(adk, mine):
-    with pytest.raises(OutputError, match="exists already"):
-        mdio.convert(adk["xtc"], mine, per_rank=True)
-    mdio.convert(adk["xtc"], mine, per_rank=True, force=True)
-    assert frames_of(mine).n_frames == 98
-    assert parts_in(mine) == ["0000.h5md"]
-    mdio.convert(adk["xtc"], mine, stop=7, force=True)
-    assert [path.name for path in mine.parent.iterdir()] == ["a.h5md"]
-    mdio.convert(adk["xtc"], mine, per_rank=True, force=True)
-    assert sorted(path.name for path in mine.parent.iterdir()) == ["a.h5md", "a.h5md.parts"]
-    assert mdio.verify(mine, adk["xtc"]).ok
-
-
-def test_parts_of_a_file_that_was_moved_away_are_not_replaced(adk, mine):
-    mine.rename(mine.with_name("kept.h5md"))
-    with pytest.raises(OutputError, match=r"a\.h5md\.parts: it exists already"):
-        mdio.convert(adk["xtc"], mine, per_rank=True)
-    mdio.convert(adk["xtc"], mine)  # one file is in nobody's way
-    assert frames_of(mine.with_name("kept.h5md")).n_frames == 784
-
-
-def test_a_folder_of_something_else_is_not_replaced(adk, tmp_path):
-    (tmp_path / "a.h5md.parts").mkdir()
-    (tmp_path / "a.h5md.parts" / "thesis.tex").touch()
-    with pytest.raises(OutputError, match="no trajectory"):
-        mdio.convert(adk["xtc"], tmp_path / "a.h5md", per_rank=True, force=True)
-
-
-def test_a_part_is_not_replaced_by_what_is_made_of_it(mine):
-    part = mine.with_name("a.h5md.parts") / "0001.h5md"
-    for per_rank in (True, False):
-        with pytest.raises(OutputError, match="the source"):
-            mdio.convert(part, mine, force=True, per_rank=per_rank)
-    assert mdio.verify(mine).ok
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_damaged_frame_leaves_the_former_output(adk, mine, tmp_path_factory, workers):
-    bad = tmp_path_factory.mktemp("bad") / "bad.xtc"
-    data = bytearray(adk["xtc"].read_bytes())
-    at = len(data) * 2 // 3
-    data[at : at + 64] = b"\xff" * 64
-    bad.write_bytes(data)
-    for options in ({}, {"compression": "gzip:1"}):
-        with pytest.raises(OSError, match=r"bad\.xtc"):
-            mdio.convert(
-                [adk["xtc"]] * 3 + [bad],
-                mine,
-                workers=workers,
-                per_rank=True,
-                force=True,
-                **options,
-            )
-    assert sorted(path.name for path in mine.parent.iterdir()) == ["a.h5md", "a.h5md.parts"]
-    assert mdio.verify(mine).ok and frames_of(mine).n_frames == 784
-
-
-@pytest.mark.parametrize("nth", [0, 1, 2, 3])
-def test_a_rename_that_fails_leaves_the_former_output(adk, mine, nth, monkeypatch):
-    rename, left = Path.rename, [nth]
-
-    def fail(self, target):
-        left[0] -= 1
-        if left[0] == -1:
-            raise OSError(5, "broken disk")
-        return rename(self, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", fail)
-        with pytest.raises(OSError, match="broken disk"):
-            mdio.convert(adk["xtc"], mine, per_rank=True, force=True)
-    assert sorted(path.name for path in mine.parent.iterdir()) == ["a.h5md", "a.h5md.parts"]
-    assert mdio.verify(mine).ok and frames_of(mine).n_frames == 784
-
-
-@pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_killed_between_renames(adk, mine, nth):
-    """No file ever refers to parts of another; the next conversion puts right what is left."""
-    code = (
-        "import os, sys, mdio\n"
-        "from pathlib import Path\n"
-        "rename, left = Path.rename, [int(sys.argv[3])]\n"
-        "def once(self, target):\n"
-        "    rename(self, target)\n"
-        "    left[0] -= 1\n"
-        "    if not left[0]: os._exit(9)\n"
-        "Path.rename = once\n"
-        "mdio.convert(sys.argv[1], sys.argv[2], per_rank=True, force=True)\n"
-    )
-    words = [sys.executable, "-c", code, str(adk["xtc"]), str(mine), str(nth)]
-    assert subprocess.run(words, check=False).returncode == 9
-    if mine.exists():  # only once its own parts are there
-        assert nth == 4 and mdio.verify(mine, adk["xtc"]).ok
-    with pytest.raises((OutputError, PlanError)):
-        mdio.convert(adk["xtc"], mine, stop=3, per_rank=True)  # it is there again
-    assert mdio.verify(mine).ok
-    assert frames_of(mine).n_frames == (98 if nth == 4 else 784)
-    mdio.convert(adk["xtc"], mine, stop=3, per_rank=True, force=True)
-    assert sorted(path.name for path in mine.parent.iterdir()) == ["a.h5md", "a.h5md.parts"]
 
 
 def test_dry_run_tells(adk, tmp_path, capsys):

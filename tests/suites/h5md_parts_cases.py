@@ -1,0 +1,45 @@
+"""H5MD in parts for tests: 784 frames in three of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+
+import mdio
+
+
+def make_parts(adk, folder: Path) -> Path:
+    """Convert eight times the same trajectory, with a group, on three workers."""
+    out = folder / "a.h5md"
+    options = {"top": adk["psf"], "groups": {"ca": "name CA"}, "chunk_frames": 13}
+    mdio.convert([adk["xtc"]] * 8, out, workers=3, per_rank=True, **options)
+    for path in folder.glob("*.top.pdb"):
+        path.unlink()
+    return out
+
+
+def copy_parts(made: Path, folder: Path) -> Path:
+    """Copy the file and its parts, to change them."""
+    shutil.copy(made, folder / "a.h5md")
+    shutil.copytree(made.with_name("a.h5md.parts"), folder / "a.h5md.parts")
+    return folder / "a.h5md"
+
+
+def frames_of(path):
+    with mdio.open(path) as layout:
+        return layout.read(0, layout.info.n_frames)
+
+
+def parts_in(path):
+    return sorted(part.name for part in path.with_name(f"{path.name}.parts").glob("*.h5md"))
+
+
+def with_manifest(path, change):
+    with h5py.File(path, "r+") as file:
+        manifest = json.loads(file["mdio/manifest"].asstr()[()])
+        del file["mdio/manifest"]
+        change(manifest)
+        file["mdio/manifest"] = json.dumps(manifest)

@@ -1,0 +1,134 @@
+"""Parts that are missing, changed or not the right ones, and manifests that lie."""
+
+import json
+import os
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+from suites.h5md_parts_cases import copy_parts, make_parts, with_manifest
+
+import mdio
+from mdio.cli.main import main
+from mdio.core.errors import CorruptLayoutError
+from mdio.core.kernels import crc32c
+
+VALUE = "particles/trajectory/position/value"
+
+
+@pytest.fixture(scope="module")
+def source(adk):
+    """784 frames, as one listing."""
+    return [adk["xtc"]] * 8
+
+
+@pytest.fixture(scope="module")
+def made(adk, tmp_path_factory):
+    """An output in three parts that nobody changes."""
+    return make_parts(adk, tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def mine(made, tmp_path):
+    """A copy to change."""
+    return copy_parts(made, tmp_path)
+
+
+def test_missing_parts(mine):
+    (mine.with_name("a.h5md.parts") / "0001.h5md").unlink()
+    message = r"a\.h5md\.parts/0001\.h5md: this part of a\.h5md \(frames \d+ to \d+\) is missing"
+    with pytest.raises(CorruptLayoutError, match=message):
+        mdio.open(mine).read(0, 1)
+    with h5py.File(mine) as file:
+        assert np.isnan(file[VALUE][400]).all()  # to others it is at least no coordinate
+    shutil.rmtree(mine.with_name("a.h5md.parts"))
+    with pytest.raises(CorruptLayoutError, match=r"a\.h5md\.parts: the folder with the 3 parts"):
+        _ = mdio.open(mine).info
+    assert main(["verify", str(mine)]) == 1
+
+
+def test_a_part_of_another_output(mine, source, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "a.h5md"
+    mdio.convert(source, other, workers=3, per_rank=True, chunk_frames=13)
+    shutil.copy(other.with_name("a.h5md.parts") / "0001.h5md", mine.with_name("a.h5md.parts"))
+    with mdio.open(mine) as layout:
+        layout.read(0, 1)
+        with pytest.raises(CorruptLayoutError, match=r"0001\.h5md: not the file that a\.h5md mea"):
+            layout.read(400, 401)
+    result = mdio.verify(mine)
+    assert not result.ok and len(result.bad) == 1 and "0001.h5md" in result.bad[0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
+def test_a_truncated_part(mine, share):
+    part = mine.with_name("a.h5md.parts") / "0002.h5md"
+    os.truncate(part, int(share * part.stat().st_size))
+    with mdio.open(mine) as layout, pytest.raises(CorruptLayoutError, match=r"0002\.h5md.*part 2"):
+        layout.read(700, 784)
+    bad = mdio.verify(mine).bad
+    assert len(bad) == 1 and "0002.h5md" in bad[0]
+
+
+def test_a_changed_byte_in_a_part(mine):
+    part = mine.with_name("a.h5md.parts") / "0001.h5md"
+    with h5py.File(part) as file:
+        offset = file[VALUE].id.get_chunk_info(1).byte_offset
+    with part.open("r+b") as file:
+        file.seek(offset + 1000)
+        file.write(b"\x55\xaa")
+    with mdio.open(mine) as layout, pytest.raises(CorruptLayoutError, match=r"0001\.h5md.*crc32c"):
+        layout.read(0, 784)
+    bad = mdio.verify(mine).bad
+    assert len(bad) == 1 and "0001.h5md" in bad[0]
+
+
+def test_a_time_that_differs_from_its_parts(mine):
+    """Consistent in itself, but not what the part says: somebody has written both."""
+    part = mine.with_name("a.h5md.parts") / "0001.h5md"
+    with h5py.File(part, "r+") as file:
+        file["particles/trajectory/position/time"][0] = -1.0
+        manifest = json.loads(file["mdio/manifest"].asstr()[()])
+        manifest["column_crc32c"]["time"] = crc32c(file["particles/trajectory/position/time"][()])
+        del file["mdio/manifest"]
+        file["mdio/manifest"] = json.dumps(manifest)
+    bad = mdio.verify(mine).bad
+    assert len(bad) == 1 and "its times are not those in" in bad[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.pop("parts"),
+        lambda m: m.update(parts=7),
+        lambda m: m["parts"].pop(),
+        lambda m: m["parts"].reverse(),
+        lambda m: m["parts"][0].update(file="../../x.h5md"),
+        lambda m: m["parts"][0].update(file="x"),
+        lambda m: m["parts"][0].update(n_frames=-3),
+        lambda m: m["parts"][0].update(n_frames="3"),
+        lambda m: m["parts"][0].pop("uuid"),
+        lambda m: m["parts"][0].update(more=1),
+        lambda m: m["parts"][2].update(n_frames=10**15),
+        lambda m: m.update(parts_folder=".."),
+        lambda m: m.update(parts_folder="a/b"),
+        lambda m: m.update(parts_folder=None),
+        lambda m: m.update(parts_folder="\0"),
+    ],
+)
+def test_lying_manifests(mine, change):
+    with_manifest(mine, change)
+    with pytest.raises(CorruptLayoutError, match=r"a\.h5md"):
+        mdio.open(mine).read(0, 784)
+
+
+def test_a_file_that_is_a_part_of_itself(mine):
+    with h5py.File(mine) as file:
+        uuid = json.loads(file["mdio/manifest"].asstr()[()])["uuid"]
+    with_manifest(mine, lambda m: m["parts"][0].update(uuid=uuid))
+    folder = mine.with_name("a.h5md.parts")
+    shutil.copy(mine, folder / "0000.h5md")
+    (folder / "a.h5md.parts").symlink_to(folder)
+    with pytest.raises(CorruptLayoutError, match=r"0000\.h5md"):
+        mdio.open(mine).read(0, 1)
