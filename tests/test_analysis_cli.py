@@ -121,6 +121,7 @@ def test_several_trajectories_are_joined(tmp_path, want):
         (["rmsd", DCD, "--weights", "mass"], 2, "topology"),
         (["rmsd", DCD, "--group", "ca"], 2, "no stored groups"),
         (["rmsd", "none.xtc"], 1, "none.xtc"),
+        (["rmsd", DCD, "-s", "none.psf"], 1, "none.psf: no such file"),
         (["nothing", DCD], 2, "rmsd, dihedrals"),
         (["rmsd", DCD, "--start", "98"], 2, "no frame"),
         (["rmsd", DCD, "-o", "x.dat"], 2, "npz"),
@@ -136,6 +137,33 @@ def test_errors(capsys, words, code, says):
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert re.search(says, printed.err)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["dihedrals", "--weights", "mass"], "--weights mass is for rmsd and rgyr, not"),
+        (["dihedrals", "--ref-frame", "3"], "--ref-frame 3 is for rmsd and distances"),
+        (["distances", "--repeat", "3"], "--repeat 3 is for rmsd"),
+        (["rmsd", "--angles", "psi"], "--angles psi is for dihedrals"),
+        (["math:hypot", "--weights", "mass"], "not for math:hypot"),
+        (["rmsd", "--gather", "one-sided"], "add --executor mpi"),
+        (["rmsd", "--scheduler", "tcp://h:1", "--executor", "serial"], "for --executor dask"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(capsys, words, says):
+    assert main(["analyze", words[0], DCD, "-s", PSF, *words[1:]]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_summary_names_every_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["-s", PSF, "--select", CA, "-o", "o.csv", "--timings", "t.json", "--report", "r.html"]
+    assert main(["analyze", "rmsf", DCD, *words]) == 0
+    said = capsys.readouterr().out
+    assert "o.csv: values of shape (214,)" in said
+    assert "t.json: times" in said and "r.html: pictures" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.csv", "r.html", "t.json"]
 
 
 @pytest.mark.parametrize("suffix", ["h5md", "zarr"])

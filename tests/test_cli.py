@@ -72,6 +72,16 @@ def test_info_of_native_files(adk, tmp_path):
         assert (facts["layout"], facts["n_frames"], facts["n_atoms"]) == (suffix, 98, 3341)
 
 
+def test_info_of_one_frame_and_of_several_files(adk, tmp_path):
+    from MDAnalysisTests.datafiles import GRO
+
+    one = mdio("info", GRO, cwd=tmp_path).stdout
+    assert "\n  time         0 ps\n" in one
+    both = mdio("info", adk["xtc"], adk["dcd"], cwd=tmp_path).stdout.splitlines()
+    assert both[:2] == [str(adk["xtc"]), str(adk["dcd"])]
+    assert "  frames       196" in both
+
+
 def test_split(adk, tmp_path):
     done = mdio("split", adk["xtc"], "adk.segments", "-n", 5, "--json", cwd=tmp_path)
     assert json.loads(done.stdout).keys() >= CONVERT_KEYS
@@ -99,6 +109,7 @@ def test_convert_with_verify_and_a_summary(adk, tmp_path):
     )  # fmt: skip
     assert "22 frames of 214 atoms" in done.stdout
     assert "a.top.pdb" in done.stdout
+    assert "verified: 22 frames compared with the source, largest difference 0 angs" in done.stdout
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.top.pdb", "a.zarr"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels import KERNELS, Kernel, UserKernel
@@ -11,7 +12,7 @@ from mdio.analysis.report import check_report, save_report
 from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output
 from mdio.cli.common import positive, print_json, progress_bar
 from mdio.cli.ranks import root_speaks, world
-from mdio.core.errors import PlanError
+from mdio.core.errors import PlanError, SourceError
 from mdio.layouts.chain import open_source
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.gather import GATHERS
@@ -20,6 +21,13 @@ from mdio.parallel.mpi_executor import MPIExecutor
 __all__ = ["run", "setup"]
 
 EXECUTORS = ("serial", "processes", "dask", "mpi")
+ONLY_FOR: dict[str, tuple[object, tuple[str, ...]]] = {
+    "--ref-frame": (0, ("rmsd", "distances")),
+    "--weights": (None, ("rmsd", "rgyr")),
+    "--angles": ("phi,psi", ("dihedrals",)),
+    "--repeat": (1, ("rmsd",)),
+}
+"""What these options are where they are left away, and the kernels that know them."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +65,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
     workers.add_argument(
         "--executor", choices=EXECUTORS, help="default: processes with -w, else serial"
     )
-    workers.add_argument("-w", "--workers", type=positive, metavar="N", help="default: all cores")
+    workers.add_argument(
+        "-w",
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="worker processes (default: one, with --executor processes or dask all cores)",
+    )
     workers.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask cluster")
     workers.add_argument(
         "--blocks-per-worker",
@@ -90,6 +104,22 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", metavar="FILE", help="an HTML page of pictures of the times")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+
+
+def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
+    for option, (default, kernels) in ONLY_FOR.items():
+        given = getattr(args, option[2:].replace("-", "_"))
+        if given != default and args.kernel not in kernels:
+            raise PlanError(
+                f"{option} {given} is for {' and '.join(kernels)}, not for {args.kernel}; "
+                "leave it away"
+            )
+    if args.gather != "blocking" and args.executor != "mpi":
+        raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --executor mpi")
+    if args.scheduler and args.executor not in (None, "dask"):
+        raise PlanError(f"--scheduler is for --executor dask, not {args.executor}")
+    if args.top is not None and not Path(args.top).exists():
+        raise SourceError(f"{args.top}: no such file; name the topology of the trajectory")
 
 
 def _kernel(args: argparse.Namespace) -> Kernel:
@@ -144,6 +174,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, executor: Executor, is_root: bool = True) -> int:
+    _refuse_what_would_be_ignored(args)
     kernel = _kernel(args)
     _check_outputs(args)
     quiet = args.quiet or not is_root
@@ -205,4 +236,9 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
         f"t_comp/t_IO {'-' if ratio is None else f'{ratio:.2f}'}"
     )
     if args.out is not None:
-        print(f"  {args.out}: frame, time and values of shape {result.values.shape}")
+        columns = "frame, time and values" if result.per_frame else "values"
+        print(f"  {args.out}: {columns} of shape {result.values.shape}")
+    if args.timings is not None:
+        print(f"  {args.timings}: times of every block")
+    if args.report is not None:
+        print(f"  {args.report}: pictures of the times")

@@ -235,6 +235,11 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
             print_json(report)
         elif not args.quiet:
             _print_summary(result)
+            if checked is not None and checked.ok:
+                print(
+                    f"  verified: {checked.frames_compared:,} frames compared with the source, "
+                    f"largest difference {checked.max_abs_diff_angstrom:g} angstrom"
+                )
     if checked is not None and not checked.ok:
         raise CorruptLayoutError(f"{args.out}: verify failed: {checked.bad[0]}")
     return 0

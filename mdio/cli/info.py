@@ -46,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
         "layout": facts["layout"],
         "frames": f"{facts['n_frames']:,}",
         "atoms": f"{facts['n_atoms']:,}",
-        "time": f"{facts['time_first_ps']:g} to {facts['time_last_ps']:g} ps, "
+        "time": f"{facts['time_first_ps']:g} ps"
+        if facts["n_frames"] == 1
+        else f"{facts['time_first_ps']:g} to {facts['time_last_ps']:g} ps, "
         f"every {facts['dt_ps']:g} ps",
         "has": ", ".join(
             ["positions"]
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         "striping": facts["striping"]["layout"] if facts["striping"] else "",
         "source": (facts["source"] or {}).get("path", ""),
     }
-    print(facts["path"])
+    print(*args.path, sep="\n")
     for name, value in rows.items():
         if value:
             print(f"  {name:<12} {value}")
