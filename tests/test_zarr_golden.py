@@ -1,7 +1,7 @@
 """Trees of format version 1, as they were first written, stay readable for ever.
 
-They hold `golden_block`, ``v1-bitpack.zarr`` in chunks of both ways of differencing; ``v1-xtc.zarr``
-has its positions rounded as an XTC would.
+They hold `golden_block`, ``v1-bitpack.zarr`` in chunks differenced either way; ``v1-xtc.zarr`` has
+its positions rounded as an XTC would.
 """
 
 from pathlib import Path

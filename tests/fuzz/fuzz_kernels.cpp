@@ -1,8 +1,10 @@
 // libFuzzer target for the kernels that see bytes of a file (chunks of quantised positions, DCD,
 // TRR and NetCDF frames): `make fuzz`. Each runs with the newer instructions and without them, on
 // buffers that are exactly as large as promised and begin at any byte; both give the same bits.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 #include "cpu.h"
@@ -98,6 +100,91 @@ void chunk(Input input, bool is_wide) {
     });
 }
 
+// A chunk in groups of bits, from any bytes on: the widths are made such that the size is right, or
+// left as they are.
+void packed_chunk(Input input, bool is_repaired) {
+    const std::int64_t n_atoms = 1 + input.byte() % 60, n = 3 * n_atoms;
+    const std::int64_t n_frames = 1 + input.byte() % 9;
+    const double step = std::ldexp(1.0, input.byte() - 128);
+    std::vector<std::uint8_t> kept(static_cast<std::size_t>(n_atoms));
+    for (auto& one : kept) one = input.byte();
+    std::vector<std::uint8_t> data(input.data, input.data + input.nbytes);
+    if (is_repaired) {
+        std::size_t nbytes = static_cast<std::size_t>(n_frames * groups_of(n));
+        data.resize(std::max(data.size(), nbytes));
+        for (std::int64_t row = 0; row < n_frames; ++row)
+            for (std::int64_t g = 0; g < groups_of(n); ++g) {
+                auto& width = data[static_cast<std::size_t>(row * groups_of(n) + g)];
+                width %= MAX_WIDTH + 1;
+                nbytes += width * static_cast<std::size_t>(std::min<std::int64_t>(
+                                      GROUP / EIGHT, eights_of(n) - GROUP / EIGHT * g));
+            }
+        data.resize(nbytes + BEHIND, 0x5A);
+    }
+    data.shrink_to_fit();
+    const auto all = [&] {
+        return packed(data.data(), static_cast<std::int64_t>(data.size()), n_frames, n);
+    };
+    try {
+        all();
+    } catch (const std::invalid_argument&) {
+        require(!is_repaired);
+        return;
+    }
+    const Packed whole = all();
+    using Atoms = const std::int64_t*;
+    const auto undo = [&](const auto& sum) {
+        undo_all_and_some(input, n_frames, n_atoms, sum);
+    };
+    undo([&](Output out, Atoms atoms, std::int64_t first) {
+        sum_packed_step(whole, step, out, atoms, first, n_frames);
+    });
+    undo([&](Output out, Atoms atoms, std::int64_t first) {
+        sum_packed_xtc(whole, step, out, atoms, first, n_frames);
+    });
+    std::vector<std::uint32_t> room(
+        static_cast<std::size_t>(NEIGHBOUR_ROWS * EIGHT * eights_of(n) + 1));
+    const PackedNeighbours from{whole, kept.data(), room.data()};
+    undo([&](Output out, Atoms atoms, std::int64_t first) {
+        sum_packed_neighbours_step(from, step, out, atoms, first, n_frames);
+    });
+    undo([&](Output out, Atoms atoms, std::int64_t first) {
+        sum_packed_neighbours_xtc(from, step, out, atoms, first, n_frames);
+    });
+}
+
+// Any integers, packed alike on both paths, in no more room than there may be; and back.
+void packed_integers(Input input) {
+    const std::int64_t n_atoms = 1 + input.byte() % 60, n = 3 * n_atoms;
+    const std::uint8_t shift = input.byte() % 32;
+    const auto n_frames = static_cast<std::int64_t>(input.nbytes) / (4 * n);
+    if (n_frames == 0) return;
+    std::vector<std::int32_t> deltas(static_cast<std::size_t>(n * n_frames));
+    std::memcpy(deltas.data(), input.data, 4 * deltas.size());
+    for (auto& one : deltas) one >>= shift;
+    const auto most =
+        static_cast<std::size_t>(n_frames * (groups_of(n) + 4 * EIGHT * eights_of(n)) + BEHIND);
+    std::vector<std::uint8_t> plain(most), fast(most);
+    plain_only = true;
+    const std::int64_t nbytes = pack(deltas.data(), n_frames, n, plain.data());
+    plain_only = false;
+    require(pack(deltas.data(), n_frames, n, fast.data()) == nbytes);
+    plain.resize(static_cast<std::size_t>(nbytes));
+    fast.resize(plain.size());
+    require(plain == fast);
+    const Packed whole = packed(plain.data(), nbytes, n_frames, n);
+    const auto back = both_ways(deltas.size(), [&](char* to) {
+        sum_packed_step(whole, 1.0, Output{to, n_atoms, 12 * n_atoms}, nullptr, 0, n_frames);
+    });
+    std::vector<std::uint32_t> sums(static_cast<std::size_t>(n));
+    for (std::int64_t i = 0; i < n * n_frames; ++i) {
+        auto& sum = sums[static_cast<std::size_t>(i % n)];
+        sum += std::uint32_t(deltas[static_cast<std::size_t>(i)]);
+        if (i >= 3 && i < n) sum += sums[static_cast<std::size_t>(i - 3)];
+        require(back[static_cast<std::size_t>(i)] == float(std::int32_t(sum)));
+    }
+}
+
 // Positions to a chunk and back: half a step, along the frames and along the atoms alike.
 void round_trip(Input input, bool is_xtc) {
     const std::int64_t n_atoms = 1 + input.byte() % 40;
@@ -165,11 +252,14 @@ void bytes(Input input) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t nbytes) {
     if (nbytes < 2) return 0;
     const Input input{data + 1, nbytes - 1};
-    switch (data[0] % 5) {
+    switch (data[0] % 10) {
         case 0: chunk(input, false); break;
         case 1: chunk(input, true); break;
         case 2: round_trip(input, false); break;
         case 3: round_trip(input, true); break;
+        case 5: packed_chunk(input, false); break;
+        case 6: packed_chunk(input, true); break;
+        case 7: packed_integers(input); break;
         default: bytes(input);
     }
     return 0;

@@ -15,7 +15,7 @@ command -v "$compiler" >/dev/null || {
 mkdir -p $work/failures
 "$python" tests/fuzz/seeds.py $work/seeds
 for target in xtc kernels; do
-    sources=$(find mdio/native/$target -name '*.cpp' ! -name module.cpp)
+    sources=$(find mdio/native/$target -name '*.cpp' ! -name 'module*.cpp')
     "$compiler" -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined \
         -fno-sanitize-recover=all -Imdio/native/$target \
         tests/fuzz/fuzz_$target.cpp $sources -pthread -o $work/fuzz_$target
