@@ -19,6 +19,7 @@ KINDS = {
     "lz4": {"compression": "lz4"},
     "gzip": {"compression": "gzip"},
     "quantised": {"precision": 0.01},
+    "quantised-zstd": {"precision": 0.01, "compression": "zstd"},
 }
 
 

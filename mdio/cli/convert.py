@@ -98,7 +98,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "bit for bit (default: lossless)",
     )
     stored.add_argument(
-        "--compression", metavar="NAME[:LEVEL]", default="none", help="default: none"
+        "--compression",
+        metavar="NAME[:LEVEL]",
+        default="none",
+        help="default: none; with --precision groups of bits, which are read fastest "
+        "(zstd: about a tenth smaller, several times slower)",
     )
     stored.add_argument("--pbc", choices=PBC_CHOICES, help="wrap atoms or make molecules whole")
     stored.add_argument("--center", metavar="SEL", help="put these atoms in the middle of the box")
