@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout, LayoutWriter, Receipt, Stored
 from mdio.parallel.executors import Executor
@@ -28,9 +30,9 @@ def describe_on(executor: Executor) -> Callable[[Piece], str]:
 
 
 class PieceWorker:
-    """Reads one piece from the source and hands it to the writer.
+    """Reads one piece from the source and hands it to the writer, a batch after the other.
 
-    Keeps the opened source and the memory of its frames from piece to piece.
+    Keeps the opened source and the memory of its frames from batch to batch.
     """
 
     def __init__(self, source: Layout, writer: LayoutWriter) -> None:
@@ -41,26 +43,28 @@ class PieceWorker:
     def __call__(self, piece: Piece) -> tuple[Receipt, list[Stored]]:
         """Return the receipt, and the items that their owner has to store."""
         start, stop = piece
+        step = self.writer.batch_frames or stop - start
+        blocks, crcs, nbytes, left = [], {}, 0, []
+        for first in range(start, stop, step):
+            block = self._read(first, min(first + step, stop))
+            for item in self.writer.encode(first, block):
+                if self.writer.parallel_store:
+                    self.writer.store(item)
+                else:
+                    left.append(item)
+                crcs[item.key] = item.crcs
+                nbytes += item.nbytes
+            blocks.append((block.box.copy(), block.time.copy(), block.step.copy()))
+        box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
+        return Receipt(start, stop, crcs, nbytes, box, time, number), left
+
+    def _read(self, start: int, stop: int) -> FrameBlock:
+        """Return frames of the source, in memory that the next call overwrites."""
         room = self._room
         if room is None or room.n_frames < stop - start:
             room = self._room = self.source.read(start, stop)
-            block = room
-        else:
-            block = self.source.read(start, stop, out=room.frames(slice(0, stop - start)))
-        items = self.writer.encode(start, block)
-        if self.writer.parallel_store:
-            for item in items:
-                self.writer.store(item)
-        receipt = Receipt(
-            start=start,
-            stop=stop,
-            crcs={item.key: item.crcs for item in items},
-            nbytes=sum(item.nbytes for item in items),
-            box=block.box.copy(),
-            time=block.time.copy(),
-            step=block.step.copy(),
-        )
-        return receipt, [] if self.writer.parallel_store else items
+            return room
+        return self.source.read(start, stop, out=room.frames(slice(0, stop - start)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_room": None}

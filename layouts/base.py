@@ -266,6 +266,11 @@ class LayoutWriter(ABC):
         """Whether `store` may be called by every worker at once, each with its own keys."""
         return False
 
+    @property
+    def batch_frames(self) -> int | None:
+        """Frames of a piece that `encode` had best be given at a time; None: all of them."""
+        return None
+
     @abstractmethod
     def create(self) -> None:
         """Make the files or folders (owner, once).
@@ -275,7 +280,7 @@ class LayoutWriter(ABC):
 
     @abstractmethod
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
-        """Turn one whole piece, whose first frame is `start`, into bytes. Pure; any process."""
+        """Turn one piece, or a batch of one, from frame `start` on, into bytes. Pure."""
 
     @abstractmethod
     def store(self, item: Stored) -> None:

@@ -33,6 +33,9 @@ CONTAINERS = {
 """Where the encoder of each native format is."""
 PIECE_NBYTES = 8 << 20
 """Decoded bytes of a piece."""
+BATCH_NBYTES = 2 << 20
+"""Encoded bytes of a batch of frames of one size: so few that they are still in the processor's
+cache when they are summed and written, and so many that calls cost nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class Encoder(ABC):
     @abstractmethod
     def frame_nbytes(self) -> int | None:
         """Bytes of every frame; None where they differ."""
+
+    @property
+    def batch_frames(self) -> int | None:
+        """Frames of a batch; None where frames differ in size, and cannot be placed apart."""
+        return None if self.frame_nbytes is None else max(1, BATCH_NBYTES // self.frame_nbytes)
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
         """Return the ``header_nbytes`` bytes before frames with these times (ps) and steps."""

@@ -69,7 +69,7 @@ class _FileWriter(LayoutWriter):
             self.path.touch(exist_ok=striped)
 
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
-        """Return the bytes of the piece; its key is its first frame."""
+        """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)
         return [Stored(str(start), data, [crc32c(data)])]
 
@@ -119,6 +119,11 @@ class _ParallelFileWriter(_FileWriter):
     def parallel_store(self) -> bool:
         """Every worker writes its own pieces."""
         return True
+
+    @property
+    def batch_frames(self) -> int | None:
+        """See `Encoder`."""
+        return self._encoder.batch_frames
 
 
 class TRRFileWriter(_ParallelFileWriter):

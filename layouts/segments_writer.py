@@ -6,6 +6,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,11 @@ class SegmentsWriter(LayoutWriter):
         """Every worker stores its own pieces."""
         return True
 
+    @property
+    def batch_frames(self) -> int | None:
+        """See `Encoder`."""
+        return self._encoder.batch_frames
+
     def create(self) -> None:
         """Make the folders and empty files."""
         with output_errors(self.path):
@@ -147,12 +153,12 @@ class SegmentsWriter(LayoutWriter):
                 file.touch()
 
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
-        """Return the bytes of the piece; its key is its first frame."""
+        """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)
         return [Stored(str(start), data, [crc32c(data)])]
 
     def store(self, item: Stored) -> None:
-        """Write a piece into its segment, or beside it."""
+        """Write a piece, or a batch of one, into its segment, or beside it."""
         start = int(item.key)
         number = self._number(start)
         frame = start - self._firsts[number]
@@ -178,7 +184,7 @@ class SegmentsWriter(LayoutWriter):
     def _complete(self, number: int, receipts: Sequence[Receipt]) -> None:
         time = np.concatenate([receipt.time for receipt in receipts])
         step = np.concatenate([receipt.step for receipt in receipts])
-        parts = [(receipt.crcs[str(receipt.start)][0], receipt.nbytes) for receipt in receipts]
+        parts = [part for receipt in receipts for part in self._summed(receipt)]
         with self._file(number).open("r+b", buffering=0) as file:
             header = self._encoder.header(time, step)
             write_all(file.fileno(), header, 0)
@@ -195,6 +201,14 @@ class SegmentsWriter(LayoutWriter):
         self._done[number] = segment
         if segment.stop == self.plan.n_frames:
             self._time_last_ps = info.time_last_ps
+
+    def _summed(self, receipt: Receipt) -> list[tuple[int, int]]:
+        """Return crc32c and size of each batch of a piece, in order."""
+        frame_nbytes = self._encoder.frame_nbytes
+        if frame_nbytes is None:  # then a piece is one batch
+            return [(receipt.crcs[str(receipt.start)][0], receipt.nbytes)]
+        edges = [*sorted(map(int, receipt.crcs)), receipt.stop]
+        return [(receipt.crcs[str(a)][0], (b - a) * frame_nbytes) for a, b in pairwise(edges)]
 
     def _join(self, number: int, fd: int, receipts: Sequence[Receipt]) -> None:
         """Append the parts of an XTC segment to its first piece."""
