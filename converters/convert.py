@@ -12,12 +12,11 @@ from mdio.converters.conversion import Conversion
 from mdio.converters.mpio_conversion import MPIOConversion, check_mpio
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
 from mdio.converters.parts_conversion import PartsConversion, check_per_rank, parts_reason
-from mdio.converters.selection import choose_atoms
+from mdio.converters.selection import choose_atoms, open_with_topology
 from mdio.converters.striping import StripeWish
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
-from mdio.layouts.chain import open_source
 from mdio.layouts.contiguous import refuse_contiguous
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import layout_name_for_output, writer_class
@@ -55,7 +54,7 @@ def prepare(
             f"{out}: --container and --segments belong to the layout segments, not to {layout_name}"
         )
     writer = writer_class(layout_name)
-    origin = open_source(source)
+    origin = open_with_topology(source, options.top)
     choice = choose_atoms(origin, options.top, options.select, options.groups)
     whole: Layout = origin
     transformed = None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import PlanError, SourceError
+from mdio.core.errors import AtomCountError, PlanError, SourceError
 from mdio.layouts.base import Layout
+from mdio.layouts.chain import open_source
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -29,17 +30,9 @@ def load_topology(top: str | PathLike[str], source: Layout) -> Universe:
     SourceError
         The topology cannot be read, or has another number of atoms than `source`.
     """
-    import MDAnalysis as mda
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses and missing attributes are not our user's concern
-        try:
-            universe = mda.Universe(str(top), to_guess=())
-        except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError) as error:
-            raise SourceError(
-                f"{top}: cannot be read as a topology ({error}); "
-                "give a PSF, PDB, GRO, PRMTOP, TPR or another format that MDAnalysis reads"
-            ) from error
+        universe = _read_topology(top)
         n_atoms = source.info.n_atoms
         if len(universe.atoms) != n_atoms:
             raise SourceError(
@@ -49,6 +42,41 @@ def load_topology(top: str | PathLike[str], source: Layout) -> Universe:
         first = source.read(0, 1)
         universe.load_new(first.positions, dimensions=first.box, order="fac", dt=source.info.dt_ps)
     return universe
+
+
+def _read_topology(top: str | PathLike[str]) -> Universe:
+    import MDAnalysis as mda
+
+    try:
+        return mda.Universe(str(top), to_guess=())
+    except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError) as error:
+        raise SourceError(
+            f"{top}: cannot be read as a topology ({error}); "
+            "give a PSF, PDB, GRO, PRMTOP, TPR or another format that MDAnalysis reads"
+        ) from error
+
+
+def open_with_topology(
+    source: str | PathLike[str] | Sequence[str | PathLike[str]], top: str | PathLike[str] | None
+) -> Layout:
+    """Open a source; `top` says how many atoms it has where its format (AMBER's ASCII) does not.
+
+    Raises
+    ------
+    SourceError
+        The source cannot be opened, or needs a topology that was not given or cannot be read.
+    """
+    layout = open_source(source)
+    try:
+        layout.info  # noqa: B018 - opens it
+    except AtomCountError:
+        if top is None:
+            raise
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            n_atoms = len(_read_topology(top).atoms)
+        return open_source(source, n_atoms=n_atoms)
+    return layout
 
 
 class AtomChoice:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.converters.selection import open_with_topology
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
-from mdio.layouts.chain import open_source
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.view import ViewLayout
@@ -121,7 +121,7 @@ def _check_all(
 
 def _source_view(layout: Layout, against: Paths, top: str | PathLike[str] | None) -> ViewLayout:
     """Return the frames and atoms of the source that `layout` should hold."""
-    source = open_source(against)
+    source = open_with_topology(against, top)
     manifest = layout.manifest
     frames: Any = None
     atoms = None

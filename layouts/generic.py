@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mdio.core.errors import MdioError, SourceError
+from mdio.core.errors import AtomCountError, MdioError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 
@@ -131,12 +131,14 @@ class GenericLayout(Layout):
             except MdioError:
                 raise
             except Exception as error:  # readers raise anything on bad input
-                hint = ""
                 if "n_atoms" in str(error) and "n_atoms" not in self.options:
-                    hint = "; say how many atoms there are (n_atoms=), or give a topology"
+                    raise AtomCountError(
+                        f"{self.path}: its format does not say how many atoms there are; name a "
+                        "topology with -s/--top FILE (in Python: n_atoms=)"
+                    ) from error
                 raise SourceError(
                     f"{self.path}: cannot be {what} by MDAnalysis "
-                    f"({type(error).__name__}: {_one_line(error)}){hint}"
+                    f"({type(error).__name__}: {_one_line(error)})"
                 ) from error
 
     def _timestep(self, frame: int) -> Any:

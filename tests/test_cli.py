@@ -80,6 +80,25 @@ def test_info_of_one_frame_and_of_several_files(adk, tmp_path):
     both = mdio("info", adk["xtc"], adk["dcd"], cwd=tmp_path).stdout.splitlines()
     assert both[:2] == [str(adk["xtc"]), str(adk["dcd"])]
     assert "  frames       196" in both
+    assert "  time         5 to 98 ps" in both  # there is no one step between all of them
+
+
+def test_a_source_whose_topology_counts_its_atoms(tmp_path):
+    from MDAnalysisTests.datafiles import PRM, TRJ
+
+    for command in (["info", TRJ], ["convert", TRJ, "a.zarr"]):
+        refused = mdio(*command, cwd=tmp_path, ok=False)
+        assert refused.returncode == 1
+        assert "name a topology with -s" in refused.stderr
+    assert "  atoms        252\n" in mdio("info", TRJ, "-s", PRM, cwd=tmp_path).stdout
+    mdio("convert", TRJ, "a.zarr", "-s", PRM, "-w", 2, "--verify", cwd=tmp_path)
+    u, v = mda.Universe(PRM, TRJ), mda.Universe(PRM, str(tmp_path / "a.zarr"))
+    for ours, theirs in zip(v.trajectory, u.trajectory, strict=True):
+        assert np.array_equal(ours.positions, theirs.positions)
+    assert (
+        "11 frames compared"
+        in mdio("verify", "a.zarr", "--against", TRJ, "-s", PRM, cwd=tmp_path).stdout
+    )
 
 
 def test_split(adk, tmp_path):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from typing import Any
 
 from mdio._version import __version__
 from mdio.cli.common import human_nbytes, print_json
-from mdio.layouts.chain import open_source
+from mdio.converters.selection import open_with_topology
 from mdio.layouts.lustre import get_stripe
 
 __all__ = ["run", "setup"]
@@ -28,13 +29,26 @@ class _Version(argparse.Action):
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("path", metavar="PATH", nargs="+", help="trajectory (several are joined)")
+    parser.add_argument(
+        "-s", "--top", metavar="FILE", help="topology, for formats that do not count their atoms"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--version", nargs=0, action=_Version, help="version and decoders in use")
 
 
+def _times(facts: dict[str, Any]) -> str:
+    first, last, dt = (facts[key] for key in ("time_first_ps", "time_last_ps", "dt_ps"))
+    steps = facts["n_frames"] - 1
+    if steps == 0:
+        return f"{first:g} ps"
+    # Frames may be joined, or have times that the step of their file has nothing to do with.
+    even = abs(first + steps * dt - last) <= 0.5 * abs(dt)
+    return f"{first:g} to {last:g} ps" + (f", every {dt:g} ps" if even else "")
+
+
 def run(args: argparse.Namespace) -> int:
     """Print what is known of the trajectory."""
-    with open_source(args.path) as layout:
+    with open_with_topology(args.path, args.top) as layout:
         facts = asdict(layout.info)
     found = get_stripe(args.path[0])
     facts["striping"] = None if found is None else asdict(found)
@@ -46,10 +60,7 @@ def run(args: argparse.Namespace) -> int:
         "layout": facts["layout"],
         "frames": f"{facts['n_frames']:,}",
         "atoms": f"{facts['n_atoms']:,}",
-        "time": f"{facts['time_first_ps']:g} ps"
-        if facts["n_frames"] == 1
-        else f"{facts['time_first_ps']:g} to {facts['time_last_ps']:g} ps, "
-        f"every {facts['dt_ps']:g} ps",
+        "time": _times(facts),
         "has": ", ".join(
             ["positions"]
             + [name for name in ("velocities", "forces", "box") if facts[f"has_{name}"]]

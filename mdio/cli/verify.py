@@ -17,7 +17,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", metavar="SRC", nargs="+", help="compare every frame with this source"
     )
-    parser.add_argument("-s", "--top", metavar="FILE", help="topology (only after --pbc/--center)")
+    parser.add_argument(
+        "-s", "--top", metavar="FILE", help="topology (after --pbc/--center, or if SRC needs one)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 

@@ -6,6 +6,7 @@
     ├── UnknownLayoutError (ValueError)    nothing here can read or write that
     ├── PlanError          (ValueError)    options that do not fit together or do not fit the data
     ├── SourceError        (OSError)       an input that is missing, truncated, corrupt, mismatching
+    │   └── AtomCountError                 its format does not say how many atoms it has
     ├── CorruptLayoutError (OSError)       an output of mdio that is unfinished or damaged
     ├── OutputError        (OSError)       it cannot be written: it exists, the disk is full, ...
     ├── FrameRangeError    (IndexError)    frames or atoms outside the trajectory
@@ -18,6 +19,7 @@ Every error takes that one message, so that all survive pickling from a worker t
 """
 
 __all__ = [
+    "AtomCountError",
     "BlockError",
     "CorruptLayoutError",
     "FrameRangeError",
@@ -45,6 +47,10 @@ class PlanError(MdioError, ValueError):
 
 class SourceError(MdioError, OSError):
     """An input trajectory that is missing, truncated, corrupt or does not match its topology."""
+
+
+class AtomCountError(SourceError):
+    """The format of an input does not say how many atoms it has; a topology does."""
 
 
 class CorruptLayoutError(MdioError, OSError):
