@@ -115,6 +115,24 @@ def test_a_failing_block_ends_all_ranks_with_one_line(folder, monkeypatch):
 
 
 @needs_mpi
+def test_a_killed_rank_ends_all_ranks(folder, tmp_path, monkeypatch):
+    """What is said of it, the launcher says."""
+    monkeypatch.setenv("PYTHONPATH", str(CHECKS))
+    words = ["analyze", "mpi_kernels:killed_late", folder / "adk.dcd"]
+    begun = time.monotonic()
+    code, _, err = command_line(3, *words, "--executor", "mpi", "-o", tmp_path / "o.npz")
+    assert time.monotonic() - begun < 60
+    assert code != 0
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+    # Worker processes have a parent that outlives them.
+    program = [sys.executable, "-m", "mdio.cli.main", *words, "-w", "3"]
+    done = subprocess.run([*map(str, program)], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert "block 1 (frames 33:65) failed: its worker process was killed by SIGKILL" in done.stderr
+
+
+@needs_mpi
 def test_a_corrupt_chunk_ends_all_ranks_with_one_line(folder, tmp_path):
     damaged = tmp_path / "damaged.zarr"
     subprocess.run(["cp", "-r", folder / "adk.zarr", damaged], check=True)

@@ -114,8 +114,7 @@ class SharedFile:
         """
         if not self._collective:
             return self._layout.read(start, stop, atoms=atoms, out=out)
-        self._agree()
-        self._somebody_reads(here=True)
+        self._agree(asks=True)
         self._is_reading = True
         block = self._layout.read(start, stop, atoms=atoms, out=out)
         self._is_reading = False
@@ -145,22 +144,15 @@ class SharedFile:
                     error.__cause__ = cause
                 self._agree(error, number=item[0], broken=self._is_reading)
             yield item[0], result
-        self._agree()
-        while self._somebody_reads(here=False):
+        while self._agree():  # while any rank asks to read
             self._layout.take_part(self._atoms)
-            self._agree()
 
-    def _agree(self, *failed: Any, **how: Any) -> None:
+    def _agree(self, *failed: Any, **how: Any) -> bool:
         try:
-            self._agreement.reach(*failed, **how)
+            return self._agreement.reach(*failed, **how)
         except BaseException:
             self.is_over = True
             raise
-
-    def _somebody_reads(self, here: bool) -> bool:
-        from mpi4py import MPI
-
-        return bool(self._comm.allreduce(here, op=MPI.LOR))
 
 
 @contextmanager

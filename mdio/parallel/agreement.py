@@ -41,8 +41,13 @@ class Agreement:
         self._grace_s = grace_s
 
     def reach(
-        self, error: BaseException | None = None, *, number: int = 0, broken: bool = False
-    ) -> None:
+        self,
+        error: BaseException | None = None,
+        *,
+        number: int = 0,
+        broken: bool = False,
+        asks: bool = False,
+    ) -> bool:
         """Return on all ranks if none has failed; otherwise raise the same error on all.
 
         Parameters
@@ -53,18 +58,25 @@ class Agreement:
             Of several errors, that with the lowest number is raised.
         broken
             Whether it has failed within a collective call, so that the program has to end.
+        asks
+            Anything that all ranks are to know if it is so on one.
+
+        Returns
+        -------
+        bool
+            Whether any rank asks.
         """
         from mpi4py import MPI
 
-        failed, any_failed = np.array([error is not None], "i4"), np.zeros(1, "i4")
-        request = self._comm.Iallreduce(failed, any_failed, op=MPI.MAX)
+        here, anywhere = np.array([error is not None, asks], "i4"), np.zeros(2, "i4")
+        request = self._comm.Iallreduce(here, anywhere, op=MPI.MAX)
         deadline, nap = time.monotonic() + self._grace_s, Nap()
         while not request.Test():
             if error is not None and time.monotonic() > deadline:
                 self._end(error, is_ours=True)
             nap.take()
-        if not any_failed[0]:
-            return
+        if not anywhere[0]:
+            return bool(anywhere[1])
         outcomes = self._comm.allgather((number, picklable(error), broken))
         first_number, first, _ = min(
             (outcome for outcome in outcomes if outcome[1] is not None), key=lambda one: one[0]

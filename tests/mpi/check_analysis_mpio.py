@@ -41,10 +41,10 @@ CASES = [
     ("plain", {"kernel": mdio.RMSD()}),
     ("plain", {"kernel": corners, "start": 3, "stop": 80, "step": 2}),
     ("plain", {"kernel": corners, "step": 23}),  # each frame is a read
-    ("plain", {"kernel": corners, "start": 11, "stop": 13}),  # most ranks have none
     ("plain", {"kernel": corners, "blocks_per_worker": 3, "gather": "one-sided"}),
-    ("gzip", {"kernel": FewAtoms()}),  # of another array than take_part would take of itself
-    ("gzip", {"kernel": FewAtoms(), "stop": 10}),
+    ("plain", {"kernel": corners, "start": 11, "stop": 13}),  # most ranks have none
+    ("gzip", {"kernel": FewAtoms()}),
+    ("gzip", {"kernel": FewAtoms(), "stop": 8}),  # of the group's array, also by idle ranks
     ("gzip", {"kernel": mdio.RMSD(), "group": "ca", "gather": "nonblocking"}),
     ("gzip", {"kernel": RMSF()}),
     ("speeds", {"kernel": UserKernel(speeds, fields=("positions", "velocities"))}),
@@ -62,13 +62,14 @@ def check_equal_to_serial():
     transfers = []
     transfer = MPIOFile._transfer
 
-    def spy(self, *args):
-        transfers.append(args)
-        return transfer(self, *args)
+    def spy(self, key, *args):
+        transfers.append(key)
+        return transfer(self, key, *args)
 
     MPIOFile._transfer = spy
-    work.READ_NBYTES = 10 * 12 * 3341
-    for name, arguments in CASES:
+    work.READ_NBYTES = (10 if SIZE < 3 else 25) * 12 * 3341
+    # Ranks that share a core wait long for each other.
+    for name, arguments in CASES if SIZE < 3 else CASES[1::2]:
         want = serial(FOLDER / f"{name}.h5md", **arguments)
         for mode in MODES:
             transfers.clear()
@@ -87,10 +88,10 @@ def check_equal_to_serial():
                 else:
                     assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes()), name
             assert sum(seen) == (len(want[0]) if RANK == 0 else 0)
-            counts = COMM.allgather(len(transfers))
-            assert sum(counts) > 0
-            if mode == "collective":
-                assert len(set(counts)) == 1, counts
+            every = COMM.allgather(transfers)
+            assert any(every)
+            if mode == "collective":  # all ranks take part in all reads, of the same arrays
+                assert all(one == every[0] for one in every), every
     MPIOFile._transfer = transfer
 
 
