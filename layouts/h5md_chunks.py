@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
+from mdio.layouts.first_read import LONG_NBYTES
 from mdio.layouts.h5md_io import bytes_of, pread_at_once, pread_checksum, pread_exactly
 
 __all__ = ["ChunkedArray"]
@@ -78,6 +79,7 @@ class ChunkedArray:
         self._deflated, self._shuffled = deflated, shuffled
         self._scratch: NDArray[np.float32] | None = None
         self._held: tuple[int, int] | None = None
+        self._long_read = False
         # Frames of all atoms then lie one after the other, as they do in memory.
         self._in_rows = not deflated and self.chunk_atoms == self.n_atoms
         self._all_parts = [
@@ -160,7 +162,11 @@ class ChunkedArray:
             if not pread_at_once(fd, rows, offset):
                 pread_exactly(fd, rows, offset, self.name_of(i, 0))
             return True
-        checksum = pread_checksum(fd, rows, int(self._offset[i, 0]), self.name_of(i, 0))
+        rising = not self._long_read and rows.nbytes >= LONG_NBYTES
+        self._long_read |= rising
+        checksum = pread_checksum(
+            fd, rows, int(self._offset[i, 0]), self.name_of(i, 0), rising=rising
+        )
         if rows.nbytes < self._nbytes[i, 0]:  # the zeros behind the last frame
             padding = np.empty((self.chunk_frames - n_valid, self.chunk_atoms, 3), np.float32)
             offset = int(self._offset[i, 0]) + rows.nbytes

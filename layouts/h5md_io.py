@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.kernels import crc32c
 from mdio.core.publish import TEMPORARY
+from mdio.layouts.first_read import read_rising
 
 __all__ = [
     "ARRAYS",
@@ -95,8 +96,10 @@ def bytes_of(array: Any) -> memoryview:
     return memoryview(array).cast("B")
 
 
-def pread_exactly(fd: int, target: NDArray[Any], offset: int, what: str) -> None:
-    """Fill a C-contiguous array from the file.
+def pread_exactly(
+    fd: int, target: NDArray[Any], offset: int, what: str, *, rising: bool = False
+) -> None:
+    """Fill a C-contiguous array from the file, beginning with short reads if `rising`.
 
     Raises
     ------
@@ -109,7 +112,8 @@ def pread_exactly(fd: int, target: NDArray[Any], offset: int, what: str) -> None
     done = 0
     while done < len(view):
         try:
-            n_read = os.preadv(fd, [view[done:]], offset + done)
+            n_read = read_rising(fd, view, offset) if rising and not done else 0
+            n_read = n_read or os.preadv(fd, [view[done:]], offset + done)
         except OSError as error:
             raise CorruptLayoutError(
                 f"{what}: {len(view)} bytes at {offset} cannot be read ({error.strerror})"
@@ -133,7 +137,9 @@ def pread_at_once(fd: int, target: NDArray[Any], offset: int) -> bool:
         return False
 
 
-def pread_checksum(fd: int, target: NDArray[Any], offset: int, what: str) -> int:
+def pread_checksum(
+    fd: int, target: NDArray[Any], offset: int, what: str, *, rising: bool = False
+) -> int:
     """Fill a C-contiguous array from the file, and return the crc32c of its bytes.
 
     Raises
@@ -145,7 +151,7 @@ def pread_checksum(fd: int, target: NDArray[Any], offset: int, what: str) -> int
     crc = 0
     for begin in range(0, flat.size, PIECE_NBYTES):
         piece = flat[begin : begin + PIECE_NBYTES]
-        pread_exactly(fd, piece, offset + begin, what)
+        pread_exactly(fd, piece, offset + begin, what, rising=rising and not begin)
         crc = crc32c(piece, crc)
     return crc
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError
+from mdio.layouts.first_read import LONG_NBYTES, read_rising
 from mdio.layouts.zarr_metadata import ArrayMetadata
 
 __all__ = ["CRC_NBYTES", "Shard", "ShardFiles", "pack_shard", "packed_nbytes"]
@@ -71,6 +72,7 @@ class Shard:
 
     def __init__(self, path: Path, n_chunks: int) -> None:
         self.path = path
+        self._long_read = False
         try:
             self.fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError as error:
@@ -125,9 +127,12 @@ class Shard:
         wanted = 0
         for buffer in buffers:
             wanted += buffer.nbytes
-        found = os.preadv(self.fd, buffers, offset)
+        found = 0
+        if not self._long_read and buffers[0].nbytes >= LONG_NBYTES:
+            self._long_read = True
+            found = read_rising(self.fd, buffers[0].data, offset)
         while found < wanted:  # the system reads at most 2 GiB at a time
-            left = _behind(buffers, found)
+            left = _behind(buffers, found) if found else buffers
             more = os.preadv(self.fd, left, offset + found)
             if more == 0:
                 raise CorruptLayoutError(f"{self.path}: it ends within a chunk; it is truncated")

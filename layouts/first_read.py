@@ -1,0 +1,54 @@
+"""How the first long read of a file begins, for the sake of all later ones.
+
+Linux reads ahead of a program that goes through a file, in pieces that grow, and keeps the larger
+pieces in larger runs of memory (folios, from ext4 and XFS). But what a program asks for with its
+very first call it gets page by page, however much that is: a file whose first megabytes are read at
+once lies scattered in memory, and copying from there takes twice as long ever after, also for other
+programs. So the first calls are short (``mm/readahead.c`` of Linux 6: the first window has order 0,
+each that follows a higher one). Nothing but that depends on it.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["LONG_NBYTES", "read_rising"]
+
+RISING_NBYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
+"""Bytes of the first calls, one after the other."""
+LONG_NBYTES = sum(RISING_NBYTES)
+"""Reads of fewer bytes are left as they are."""
+
+
+def read_rising(fd: int, target: memoryview, offset: int) -> int:
+    """Begin to fill `target` with the bytes of a file from `offset` on.
+
+    Parameters
+    ----------
+    fd
+        Of which nothing as long has been read before.
+    target
+        Bytes, writable.
+    offset
+        Where in the file they are.
+
+    Returns
+    -------
+    int
+        How many bytes of `target` have been read: none if it is short, fewer than intended at the
+        end of the file. The caller reads the rest.
+
+    Raises
+    ------
+    OSError
+        As the system has it.
+    """
+    if len(target) < LONG_NBYTES:
+        return 0
+    done = 0
+    for nbytes in RISING_NBYTES:
+        n_read = os.preadv(fd, [target[done : done + nbytes]], offset + done)
+        done += n_read
+        if n_read < nbytes:
+            break
+    return done
