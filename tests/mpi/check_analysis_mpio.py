@@ -44,7 +44,7 @@ CASES = [
     ("plain", {"kernel": corners, "blocks_per_worker": 3, "gather": "one-sided"}),
     ("plain", {"kernel": corners, "start": 11, "stop": 13}),  # most ranks have none
     ("gzip", {"kernel": FewAtoms()}),
-    ("gzip", {"kernel": FewAtoms(), "stop": 8}),  # of the group's array, also by idle ranks
+    ("gzip", {"kernel": FewAtoms(), "stop": 1}),  # of the group's array, also by idle ranks
     ("gzip", {"kernel": mdio.RMSD(), "group": "ca", "gather": "nonblocking"}),
     ("gzip", {"kernel": RMSF()}),
     ("speeds", {"kernel": UserKernel(speeds, fields=("positions", "velocities"))}),
@@ -97,7 +97,7 @@ def check_equal_to_serial():
 
 def check_failures_are_everybodys():
     def fails(block):
-        if block.time[0] > 80:
+        if block.time[-1] > 80:
             raise ZeroDivisionError("no such angle")
         return block.time
 
