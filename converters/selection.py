@@ -72,11 +72,17 @@ def open_with_topology(
     except AtomCountError:
         if top is None:
             raise
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            n_atoms = len(_read_topology(top).atoms)
-        return open_source(source, n_atoms=n_atoms)
+        return open_source(source, n_atoms=atom_count(top))
     return layout
+
+
+def atom_count(top: str | PathLike[str] | Universe) -> int:
+    """Return how many atoms a topology has; raises SourceError if it cannot be read."""
+    if not isinstance(top, str | PathLike):
+        return len(top.atoms)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return len(_read_topology(top).atoms)
 
 
 class AtomChoice:

@@ -106,6 +106,20 @@ def test_own_function(tmp_path, monkeypatch, capsys):
     assert "one row a frame" in capsys.readouterr().err
 
 
+def test_a_trajectory_whose_topology_counts_its_atoms(tmp_path, capsys):
+    from MDAnalysisTests.datafiles import PRM, TRJ
+
+    out = str(tmp_path / "out.npz")
+    u = mda.Universe(PRM, TRJ)
+    want = rms.RMSD(u.select_atoms("name CA")).run().results.rmsd[:, 2]
+    words = ["analyze", "rmsd", TRJ, "--select", "name CA", "-o", out, "--quiet"]
+    for workers in ("1", "2"):
+        assert main([*words, "-s", PRM, "-w", workers]) == 0
+        np.testing.assert_allclose(np.load(out)["values"], want, atol=1e-5)
+    assert main(["analyze", "rmsd", TRJ]) == 1
+    assert "name a topology with -s" in capsys.readouterr().err
+
+
 def test_several_trajectories_are_joined(tmp_path, want):
     out = tmp_path / "out.npz"
     words = ["-s", PSF, "--select", CA, "-w", "3", "-o", str(out), "--quiet"]

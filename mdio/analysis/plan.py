@@ -11,8 +11,9 @@ from mdio.analysis.kernel import Kernel, Prepared
 from mdio.analysis.known import known
 from mdio.analysis.reducers import Reducer
 from mdio.analysis.system import System, members
+from mdio.converters.selection import atom_count
 from mdio.core.blocks import aligned_blocks
-from mdio.core.errors import PlanError
+from mdio.core.errors import AtomCountError, PlanError
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import Layout
 from mdio.layouts.chain import open_source
@@ -76,7 +77,16 @@ class Request:
         PlanError, SourceError, CorruptLayoutError
             As `mdio.analysis.driver.analyze`.
         """
-        layout = _open(self.trajectory, self.group, self.kernel.fields)  # imports what reads it
+        try:
+            return self._plan()
+        except AtomCountError:
+            if self.top is None:
+                raise
+            return self._plan(n_atoms=atom_count(self.top))
+
+    def _plan(self, **options: int) -> Plan:
+        # This imports what reads it.
+        layout = _open(self.trajectory, self.group, self.kernel.fields, **options)
         watch = Stopwatch()
         is_ours = layout is not self.trajectory
         try:
@@ -94,14 +104,17 @@ class Request:
             raise
 
 
-def _open(trajectory: Trajectory, group: str | None, fields: tuple[str, ...]) -> Layout:
+def _open(
+    trajectory: Trajectory, group: str | None, fields: tuple[str, ...], **options: int | str
+) -> Layout:
     if isinstance(trajectory, Layout):
         if group is not None and trajectory.options.get("group") != group:
             raise PlanError(f"{trajectory.path}: open the layout with group={group!r} instead")
         return trajectory
     if not isinstance(trajectory, str | PathLike) and not len(trajectory):
         raise PlanError("no trajectory is given; name one at least")
-    options = {} if group is None else {"group": group}
+    if group is not None:
+        options["group"] = group
     layout = open_source(trajectory, fields=fields, **options)
     for member in members(layout):
         if group is not None and member.name not in WITH_GROUPS:
