@@ -7,6 +7,7 @@ A checksum is the remainder of a polynomial over GF(2); appending n bytes multip
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 __all__ = ["combine", "combine_all"]
 
@@ -27,6 +28,7 @@ def _times(a: int, b: int) -> int:
     return product
 
 
+@lru_cache(maxsize=64)  # nearly all parts of a file have one size
 def _power_of_x(n: int) -> int:
     result, square = ONE, X
     while n:
