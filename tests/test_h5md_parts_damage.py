@@ -7,11 +7,12 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-from suites.h5md_parts_cases import copy_parts, make_parts, with_manifest
+from suites.h5md_cases import make_block, write_h5md
+from suites.h5md_parts_cases import copy_parts, frames_of, make_parts, with_manifest
 
 import mdio
 from mdio.cli.main import main
-from mdio.core.errors import CorruptLayoutError
+from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.kernels import crc32c
 
 VALUE = "particles/trajectory/position/value"
@@ -132,3 +133,26 @@ def test_a_file_that_is_a_part_of_itself(mine):
     (folder / "a.h5md.parts").symlink_to(folder)
     with pytest.raises(CorruptLayoutError, match=r"0000\.h5md"):
         mdio.open(mine).read(0, 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_bytes_in_the_file_that_joins(tmp_path, seed):
+    """What it says of parts is never followed to wrong frames, and nothing crashes."""
+    block = make_block()
+    write_h5md(tmp_path / "source.h5md", block)
+    path = tmp_path / "x.h5md"
+    mdio.convert(tmp_path / "source.h5md", path, workers=2, per_rank=True, chunk_frames=4)
+    data = bytearray(path.read_bytes())
+    rng = np.random.default_rng(seed)
+    for n_hits in 12 * [1, 40]:
+        hit = data.copy()
+        for at in rng.integers(0, len(data), n_hits):
+            hit[at] = rng.integers(0, 256)
+        path.write_bytes(hit)
+        try:
+            got = frames_of(path)
+        except MdioError as error:
+            assert "x.h5md" in str(error)
+        else:
+            for name in ("positions", "time", "step", "box"):
+                np.testing.assert_array_equal(getattr(got, name), getattr(block, name))
