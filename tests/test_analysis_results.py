@@ -64,6 +64,12 @@ def test_save(path, tmp_path, positions):
         got.save_timings(tmp_path)
 
 
+def test_what_a_prompt_shows_is_short(path):
+    shown = repr(analyze(MemoryLayout(path), kernel=first_x, executor=Processes(2)))
+    assert "values=array(" in shown and "workers=2" in shown
+    assert "Timing(" not in shown
+
+
 def ragged(block):
     return np.zeros((block.n_frames, 1 + int(block.time[0] > 100)))
 

@@ -86,6 +86,19 @@ def test_one_row_and_options(tmp_path, capsys):
     assert float(lines[1].split()[4]) == pytest.approx(500, rel=0.01)
 
 
+def test_what_bench_scaling_wrote_can_be_fitted(adk, tmp_path, capsys):
+    """On worker processes too, which know nothing of MPI's gathers."""
+    words = ["-s", str(adk["psf"]), "--select", "name CA", "--executor", "processes"]
+    words += ["-w", "1,2", "--repeats", "1", "-o", str(tmp_path), "--quiet"]
+    assert main(["bench", "scaling", str(adk["dcd"]), *words]) == 0
+    table, profile = tmp_path / "scaling.csv", tmp_path / "mine.toml"
+    found = out_json(capsys, "model", "fit", table, "-o", profile, "--json")
+    assert found["n_rows"] == 2
+    words = ["model", "predict", profile, "--layout", "dcd", "--gather", "blocking", "--ranks", "1"]
+    (row,) = out_json(capsys, *words, "--json")["rows"]
+    assert 0 < row["t_total_s"] < 10
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [

@@ -20,6 +20,8 @@ MOST_PARTS = 1.5
 """Times the total that its mean parts may be; more is a sum, or another unit."""
 OPTIONAL_SECONDS = ("t_open_mean_s", "t_comm_mean_s", "t_comm_max_s", "t_total_std_s")
 REQUIRED_SECONDS = ("t_total_max_s", "t_comp_mean_s", "t_io_mean_s")
+TABLE_GATHERS = {**GATHER_NAMES, "none": "gather"}
+"""Workers without MPI send their rows to one process, which takes them one after another."""
 REQUIRED = ("layout", "gather", "workload_x", "n_ranks", *REQUIRED_SECONDS)
 
 
@@ -115,7 +117,7 @@ def _read(file: TextIO, path: str) -> list[TimingRow]:
 def _row(cells: dict[str, str], where: str) -> TimingRow:
     # What mdio itself measures (mdio bench scaling) has mdio's own names of layouts and gathers.
     cells["layout"] = BEHAVES_LIKE.get(cells["layout"], cells["layout"])
-    cells["gather"] = GATHER_NAMES.get(cells["gather"], cells["gather"])
+    cells["gather"] = TABLE_GATHERS.get(cells["gather"], cells["gather"])
     for name, known in (("layout", LAYOUTS), ("gather", GATHERS)):
         if cells[name] not in known:
             raise SourceError(

@@ -33,7 +33,7 @@ class AnalysisResult:
     """Their times, ps, (F,)."""
     values: NDArray[Any]
     """What the kernel computed, in the order of frames: (F, ...); or what its reducer made."""
-    timings: list[BlockTiming]
+    timings: list[BlockTiming] = field(repr=False)
     """Of each block, in order."""
     seconds: float
     """From opening the trajectory until all values were there, without imports and topology."""
@@ -46,11 +46,11 @@ class AnalysisResult:
     """Names of the columns of `values`, where they have any."""
     per_frame: bool = True
     """Whether `values` has one row a frame."""
-    ranks: list[WorkerTiming] = field(default_factory=list)
+    ranks: list[WorkerTiming] = field(default_factory=list, repr=False)
     """Of each worker; under MPI also of ranks without any block."""
     gather: str | None = None
     """How ranks brought their rows together, under MPI."""
-    tasks: list[dict[str, Any]] = field(default_factory=list)
+    tasks: list[dict[str, Any]] = field(default_factory=list, repr=False)
     """With Dask: which worker had which block when; see `mdio.analysis.timings`."""
 
     def __post_init__(self) -> None:

@@ -21,7 +21,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     fit = actions.add_parser("fit", help="a machine profile from a table of timings")
-    fit.add_argument("csv", metavar="CSV", help="timings; columns as in the documentation")
+    fit.add_argument(
+        "csv", metavar="CSV", help="timings: scaling.csv of mdio bench scaling, or its columns"
+    )
     fit.add_argument("-o", "--out", metavar="PROFILE.toml", required=True)
     fit.add_argument("--name", help="name of the machine (default: as in the table)")
     fit.add_argument(
