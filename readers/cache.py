@@ -26,7 +26,9 @@ NEAR_FRAMES = 4
 NEAR_STEPS = 2
 """After a jump, so many of these in a row are wanted before a run is read ahead: frames that are
 fetched at random lie near one another now and then, and a run costs as much as many of them."""
-
+LONG_RUN_FRAMES = 8
+"""The frame that is looked at last of a run of so many is copied out of it, which frees the memory
+of the run for the next: what is read then goes to where a processor's cache still has lines."""
 
 Frame = tuple[FloatArray, FloatArray | None, FloatArray | None, FloatArray, float, int]
 """Positions, velocities and forces of one frame, arrays that nobody else has, so that they may be
@@ -66,6 +68,7 @@ class FrameCache:
         self._ahead = ReadAhead(layout) if may_read_ahead(layout) else None
         # One that the caller still looks at, one that he gets next, one that is read ahead into.
         self._ring = BufferRing(info, layout.fields, 2 if self._ahead is None else 3)
+        self._singles = BufferRing(info, layout.fields, 2)  # for frames by themselves
         self._start = self._stop = 0
         self._frames: list[Frame | None] = []
         self._asked_again = False
@@ -126,6 +129,9 @@ class FrameCache:
             room = self._read(start, stop)
         self._frames, self.keeps = _frames_of(room), keeps
         self._start, self._stop = start, stop
+        if stop - start >= LONG_RUN_FRAMES and not keeps and self._ahead is None:
+            at = 0 if frame < self._last else stop - start - 1
+            self._frames[at] = self._copied(room, at)
         if self._ahead is not None and start == before and stop < self._n_frames:
             # The run before was the one before: so the next will be the next.
             end = min(stop + self._run, self._n_frames)
@@ -154,8 +160,15 @@ class FrameCache:
         stop = min(start + self._jump_unit, self._n_frames)
         return start, stop, self._asked_again or self._jump_unit > 1
 
+    def _copied(self, room: Room, at: int) -> Frame | None:
+        """Return a frame of a block in memory of its own."""
+        copy = self._singles.take(1)
+        copy.block.assign(room.block.frames(slice(at, at + 1)))
+        return _frames_of(copy)[0]
+
     def _read(self, start: int, stop: int) -> Room:
-        room = self._ring.take(stop - start)
+        ring = self._ring if stop - start > 1 else self._singles
+        room = ring.take(stop - start)
         self._layout.read(start, stop, out=room.block)
         return room
 

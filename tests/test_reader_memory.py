@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import mdio
-from mdio.readers import ring
+from mdio.readers import cache, ring
 
 KINDS = ["xtc", "h5md", "zarr", "gzip.h5md", "step.zarr", "segments"]
 
@@ -152,6 +152,30 @@ def test_memory_is_used_again_and_bounded(paths, monkeypatch):
     for _ in trajectory:
         pass
     assert len(made) <= first + 2
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("kind", ["zarr", "h5md", "xtc"])
+def test_runs_are_read_into_one_place(paths, reference, monkeypatch, kind, direction):
+    """Also while the caller still looks at the last frame of the run before."""
+    monkeypatch.setattr(cache, "RUN_NBYTES", 14 * 12 * 3341)
+    trajectory = universe(paths[kind]).trajectory
+    places = set()
+    real = trajectory.layout.read
+
+    def read(start, stop, out):
+        shown = trajectory.ts.frame, trajectory.ts.positions.copy()
+        found = real(start, stop, out=out)
+        if stop - start > 1:
+            places.add(out.positions.ctypes.data)
+        assert_array_equal(trajectory.ts.positions, shown[1])
+        assert_array_equal(shown[1], reference[shown[0]])
+        return found
+
+    trajectory.layout.read = read
+    for ts in trajectory[::direction]:
+        assert_array_equal(ts.positions, reference[ts.frame])
+    assert len(places) == 1
 
 
 def test_pairs_of_frames_cost_one_more_read_at_most(paths, reference):
