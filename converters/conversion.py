@@ -92,6 +92,7 @@ class Conversion:
 
         def end() -> ConvertResult:
             work.writer.finish()
+            self.plan = self.plan.replace(notes=tuple(work.writer.notes))
             stack.close()
             return self._result(nbytes, time.perf_counter() - begun, executor.n_workers)
 

@@ -249,6 +249,8 @@ class LayoutWriter(ABC):
         self.path = path
         self.plan = plan
         self.meta = meta
+        self.notes: list[str] = list(plan.notes)
+        """What the user is told in the end: what the plan says, and what writing found out."""
 
     @classmethod
     @abstractmethod

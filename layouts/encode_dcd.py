@@ -76,7 +76,7 @@ class DCDEncoder(Encoder):
 
     def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
         """Return a sentence if these times are not equally spaced."""
-        even = np.linspace(time[0], time[-1], len(time))
+        even = time[0] + _dt(time) * np.arange(len(time))  # what `_clock` makes of them
         # Times may come from a format in single precision, and go into one.
         room = 4e-7 * np.abs(time).max() + 1e-6 * _dt(time)
         if np.abs(time - even).max() <= room:

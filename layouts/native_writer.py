@@ -43,7 +43,6 @@ class _FileWriter(LayoutWriter):
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
-        self.notes: list[str] = []
         self._encoder = encoder_of(self.container, plan)
         self._room = Room()
         self._clocks: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
@@ -98,7 +97,8 @@ class _FileWriter(LayoutWriter):
             write_all(self._fd, self._encoder.header(time, step), 0)
             os.fsync(self._fd)
         lost = self._encoder.lost(time, step)
-        self.notes = [*self.plan.notes, *([lost] if lost else [])]
+        if lost is not None:
+            self.notes.append(lost)
         self.abort()
 
     def abort(self) -> None:

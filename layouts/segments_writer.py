@@ -119,7 +119,6 @@ class SegmentsWriter(LayoutWriter):
         super().__init__(path, plan, meta)
         assert plan.container is not None
         self.container = plan.container
-        self.notes: list[str] = list(plan.notes)
         self._encoder = encoder_of(plan.container, plan)
         self._room = Room()
         self._firsts = np.cumsum((0, *plan.segment_frames)).tolist()

@@ -101,6 +101,17 @@ def test_a_source_whose_topology_counts_its_atoms(tmp_path):
     )
 
 
+@pytest.mark.parametrize("out", [["a.dcd"], ["a.segments", "--container", "dcd"]])
+def test_times_that_dcd_cannot_hold_are_told(adk, tmp_path, out):
+    from MDAnalysisTests.datafiles import NCDF  # all its frames are at 0 ps
+
+    for name, sources in (("same", [NCDF]), ("joined", [adk["xtc"], adk["xtc"]])):
+        words = [f"{name}-{out[0]}", *out[1:]]
+        said = mdio("convert", *sources, *words, cwd=tmp_path).stdout
+        assert said.count("times that are not equally spaced") == 1
+    assert "note" not in mdio("convert", adk["xtc"], *out, cwd=tmp_path).stdout
+
+
 def test_split(adk, tmp_path):
     done = mdio("split", adk["xtc"], "adk.segments", "-n", 5, "--json", cwd=tmp_path)
     assert json.loads(done.stdout).keys() >= CONVERT_KEYS
