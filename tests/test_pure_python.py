@@ -14,7 +14,14 @@ WORDS = ["any_source", "precision_auto", "every_frame", "timeseries_in_bulk", "g
 SUITES = {
     "conversions and readers": ["-k", " or ".join(WORDS), "convert", "readers"],
     "native formats": ["xtc", "xtc_codec", "dcd", "trr", "native_writers"],
-    "outputs": ["quantised", "quantised_neighbours", "zarr_golden", "h5md_reader", "kernel_planes"],
+    "outputs": [
+        "quantised",
+        "quantised_neighbours",
+        "packed",
+        "zarr_golden",
+        "h5md_reader",
+        "kernel_planes",
+    ],
 }
 """Arguments of pytest, and files of tests without ``test_`` and ``.py``."""
 
