@@ -16,6 +16,7 @@ from mdio.converters.striping import StripeWish
 from mdio.converters.topology import topologies
 from mdio.core.publish import publish, temporary_for
 from mdio.layouts.base import LayoutWriter, OutputMeta
+from mdio.layouts.h5md import refers_to_parts
 from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.view import ViewLayout
@@ -121,6 +122,7 @@ class Conversion:
                 sources=self.source_paths,
                 companions=list(new),
                 in_parts=self.in_parts,
+                was_in_parts=force and refers_to_parts(self.out),
             )
         )
         if self.plan.compression is None and self.plan.precision is None:

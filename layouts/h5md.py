@@ -8,19 +8,21 @@ when the first file is opened.
 
 from __future__ import annotations
 
+import json
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import MdioError, PlanError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.replacing import parts_of
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.contents import Contents, ContentsLayout
 
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["H5MDLayout", "open_hdf5", "written_by_mdio"]
+__all__ = ["H5MDLayout", "open_hdf5", "refers_to_parts", "written_by_mdio"]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
@@ -62,6 +64,18 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
         with open_hdf5(where) as file:
             return "mdio/manifest" in file
     except (OSError, RuntimeError, KeyError, ValueError):
+        return False
+
+
+def refers_to_parts(path: Path) -> bool:
+    """Return whether a file is one of mdio whose frames lie in the folder of parts beside it."""
+    if not written_by_mdio(path):
+        return False
+    try:
+        with open_hdf5(path) as file:
+            manifest = json.loads(file["mdio/manifest"].asstr()[()])
+            return bool(manifest.get("parts_folder") == parts_of(path).name)
+    except (OSError, RuntimeError, KeyError, ValueError, AttributeError, TypeError):
         return False
 
 

@@ -43,6 +43,7 @@ def test_parts_of_a_file_that_was_moved_away_are_not_replaced(adk, mine):
     with pytest.raises(OutputError, match=r"a\.h5md\.parts: it exists already"):
         mdio.convert(adk["xtc"], mine, per_rank=True)
     mdio.convert(adk["xtc"], mine)  # one file is in nobody's way
+    mdio.convert(adk["xtc"], mine, force=True)  # and has no parts to take away
     assert frames_of(mine.with_name("kept.h5md")).n_frames == 784
 
 

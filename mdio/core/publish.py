@@ -137,6 +137,7 @@ def publish(
     sources: Sequence[str | os.PathLike[str]] = (),
     companions: Sequence[str | os.PathLike[str]] = (),
     in_parts: bool = False,
+    was_in_parts: bool = False,
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends well.
 
@@ -154,8 +155,9 @@ def publish(
     in_parts
         The target is a file that refers to others in the folder ``parts_of(target)``, which the
         block makes at ``temporary_for(parts_of(target))`` with a `PARTS_MARKER` in it. The two
-        appear, and are replaced, together. A target without parts that replaces one with parts
-        takes these away.
+        appear, and are replaced, together.
+    was_in_parts
+        The former target refers to that folder, which then goes with it.
 
     Yields
     ------
@@ -177,7 +179,8 @@ def publish(
     if in_parts and leftovers(goal, "old"):
         tidy(goal)  # a killed process may have left both under other names
         _check(goal, force, [])
-    if in_parts or (parts / PARTS_MARKER).is_file():
+    was_in_parts = was_in_parts and (parts / PARTS_MARKER).is_file()
+    if in_parts or was_in_parts:
         _check(parts, force or not in_parts, [Path(source) for source in sources])
     temporary = temporary_for(goal)
     try:
@@ -194,9 +197,8 @@ def publish(
                 if in_parts:
                     put_both_in_place(goal, force)
                 else:
-                    orphaned = os.path.lexists(goal) and (parts / PARTS_MARKER).is_file()
                     put_in_place(temporary, goal, force)
-                    if orphaned:
+                    if was_in_parts:
                         remove(parts)
                 _flush(goal.parent)
             except BaseException:
