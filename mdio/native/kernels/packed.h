@@ -6,15 +6,25 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu.h"
+
 namespace mdio {
 
 constexpr int64_t EIGHT = 8;       // numbers: those of w bits are w bytes
 constexpr int64_t GROUP = 32;      // numbers
+constexpr int64_t EIGHTS = GROUP / EIGHT;
 constexpr int64_t MAX_WIDTH = 32;  // bits
 constexpr int64_t BEHIND = 16;     // bytes after the last group, which loads may touch
 
 inline int64_t eights_of(int64_t n_numbers) { return (n_numbers + EIGHT - 1) / EIGHT; }
 inline int64_t groups_of(int64_t n_numbers) { return (n_numbers + GROUP - 1) / GROUP; }
+
+// Sum of the widths of some groups, fewer than 2**27.
+MDIO_INLINE int64_t sum_of(const uint8_t* widths, int64_t n) {
+    uint32_t sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += widths[i];
+    return sum;
+}
 
 struct Packed {
     const uint8_t* widths;        // of all rows
