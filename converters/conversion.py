@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mdio.converters.options import ConvertResult, Progress
-from mdio.converters.pieces import PieceWorker, describe_on
+from mdio.converters.pieces import PieceWorker, describe_on, spread
 from mdio.converters.provenance import check_room, output_meta
 from mdio.converters.selection import AtomChoice
 from mdio.converters.striping import StripeWish
@@ -138,7 +138,8 @@ class Conversion:
         if isinstance(executor, MPIExecutor):
             # What a rank writes may take the system now a little, now long.
             imap = partial(executor.imap, at_own_pace=True)
-        pieces, describe = self.plan.pieces(), describe_on(executor)
+        pieces = spread(self.plan.pieces(), self.plan.segment_frames, executor.n_workers)
+        describe = describe_on(executor)
         for _, (receipt, items) in imap(work, pieces, describe=describe):
             for item in items:
                 work.writer.store(item)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,39 @@ from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout, LayoutWriter, Receipt, Stored
 from mdio.parallel.executors import Executor
 
-__all__ = ["PieceWorker", "describe_on", "describe_piece"]
+__all__ = ["PieceWorker", "describe_on", "describe_piece", "spread"]
 
 Piece = tuple[int, int]
+
+FILES_PER_WORKER = 4
+"""Segments that are written at the same time: a worker that is slower than the others should not
+find them in its file."""
+
+
+def spread(pieces: Sequence[Piece], segment_frames: Sequence[int], n_workers: int) -> list[Piece]:
+    """Return pieces in an order in which those that are worked at together lie in different files.
+
+    Who writes into a file holds its lock in the kernel, and others who write there wait.
+
+    Parameters
+    ----------
+    pieces
+        (start, stop) frames, in order.
+    segment_frames
+        Frames of each file; none if there is but one.
+    n_workers
+        How many write at the same time.
+    """
+    if n_workers == 1 or len(segment_frames) < 2:
+        return list(pieces)
+    ends = list(accumulate(segment_frames))
+    n_seen = [0] * len(ends)
+    turns = []
+    for piece in pieces:
+        segment = bisect_right(ends, piece[0])
+        turns.append((segment // (FILES_PER_WORKER * n_workers), n_seen[segment], piece))
+        n_seen[segment] += 1
+    return [piece for *_, piece in sorted(turns)]
 
 
 def describe_piece(piece: Piece) -> str:
