@@ -10,7 +10,13 @@ from numpy.testing import assert_array_equal
 
 import mdio
 from mdio.core.errors import CorruptLayoutError
-from mdio.layouts.first_read import LONG_NBYTES, RISING_NBYTES, read_rising
+from mdio.layouts import first_read
+from mdio.layouts.first_read import (
+    LONG_NBYTES,
+    RISING_NBYTES,
+    devices_with_folios,
+    read_rising,
+)
 
 KINDS = ["h5md", "zarr"]
 CHUNK_FRAMES = 20
@@ -23,6 +29,13 @@ def paths(adk, tmp_path_factory):
     for kind in KINDS:
         mdio.convert(adk["dcd"], folder / f"adk.{kind}", chunk_frames=CHUNK_FRAMES)
     return {kind: folder / f"adk.{kind}" for kind in KINDS}
+
+
+@pytest.fixture(autouse=True)
+def folios(monkeypatch, tmp_path):
+    """Take the files of tests to be kept in folios, whatever the machine's file system."""
+    devices = frozenset([tmp_path.stat().st_dev])
+    monkeypatch.setattr(first_read, "devices_with_folios", lambda: devices)
 
 
 @pytest.fixture
@@ -101,3 +114,24 @@ def test_a_file_cut_while_it_is_open_is_an_error(paths, tmp_path, kind, left):
         os.truncate(file, begin + left)
         with pytest.raises(CorruptLayoutError, match=rf"{file.name}.*truncated"):
             layout.read(0, CHUNK_FRAMES)
+
+
+def test_a_file_that_comes_over_a_network_is_read_at_once(paths, sizes, monkeypatch):
+    monkeypatch.setattr(first_read, "devices_with_folios", frozenset)
+    with mdio.open(paths["zarr"]) as layout:
+        sizes.clear()
+        layout.read(0, 40)
+    assert len(sizes) == 1
+
+
+def test_devices_are_those_of_the_table_of_mounts(tmp_path):
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "36 35 98:1 / / rw,noatime master:1 - ext4 /dev/root rw\n"
+        "37 36 0:45 / /lustre/a\\040b rw - lustre 10.0.0.1@tcp:/scratch rw\n"
+        "38 36 259:3 / /local rw shared:7 master:2 - xfs /dev/nvme0n1p3 rw\n"
+        "39 36 0:46 / /nfs rw - nfs4 server:/ext4 rw\n"
+    )
+    found = devices_with_folios(str(table))
+    assert found == {os.makedev(98, 1), os.makedev(259, 3)}
+    assert devices_with_folios(str(tmp_path / "none")) == frozenset()
