@@ -26,6 +26,7 @@ from mdio.parallel.executors import Executor, Processes, Serial
 __all__ = ["Conversion", "ConversionOptions", "ConvertResult", "convert", "prepare"]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+CHUNKED = ("h5md", "zarr")
 
 
 def prepare(
@@ -52,6 +53,11 @@ def prepare(
     if layout_name != "segments" and (options.container, options.segments) != (None, None):
         raise PlanError(
             f"{out}: --container and --segments belong to the layout segments, not to {layout_name}"
+        )
+    if layout_name not in CHUNKED and (options.chunk_frames, options.chunk_atoms) != (None, None):
+        raise PlanError(
+            f"{out}: --chunk-frames and --chunk-atoms belong to the layouts h5md and zarr, not to "
+            f"{layout_name}"
         )
     writer = writer_class(layout_name)
     origin = open_with_topology(source, options.top)

@@ -190,6 +190,8 @@ def test_what_stands_in_the_way_is_told_before_the_work(tmp_path, monkeypatch, c
     words = ["analyze", "rmsd", str(tmp_path / "none.dcd"), "--report"]
     assert main([*words, str(tmp_path / "no" / "r.html")]) == 1
     assert "does not exist" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "r.pdf")]) == 2
+    assert "r.pdf: results are saved as .html or .htm" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main([*words, str(tmp_path / "r.html")]) == 1
     assert 'pip install "mdio-layouts[report]"' in capsys.readouterr().err

@@ -44,3 +44,11 @@ def test_options_of_segments_are_refused_elsewhere(adk, tmp_path, suffix, option
     with pytest.raises(PlanError, match=f"belong to the layout segments, not to {suffix}"):
         mdio.convert(adk["dcd"], tmp_path / f"a.{suffix}", **option)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["segments", "dcd", "xtc"])
+@pytest.mark.parametrize("option", [{"chunk_frames": 3}, {"chunk_atoms": 100}])
+def test_chunks_are_refused_where_there_are_none(adk, tmp_path, name, option):
+    with pytest.raises(PlanError, match=f"layouts h5md and zarr, not to {name}"):
+        mdio.convert(adk["dcd"], tmp_path / f"a.{name}", **option)
+    assert list(tmp_path.iterdir()) == []

@@ -45,11 +45,13 @@ def check_report(path: str | PathLike[str]) -> None:
     ------
     MissingExtraError
         There is no matplotlib.
+    PlanError
+        Its name is not that of an HTML file.
     OutputError
         The file cannot be written.
     """
     pictures.need_matplotlib("--report")
-    check_output(path)
+    check_output(path, (".html", ".htm"))
 
 
 def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -> None:
@@ -57,7 +59,7 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
 
     Raises
     ------
-    MissingExtraError, OutputError
+    MissingExtraError, PlanError, OutputError
         As `check_report`.
     """
     check_report(path)

@@ -141,14 +141,14 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
         Its folder is missing or read-only, or it is a folder itself.
     """
     target = Path(path)
+    if target.is_dir():
+        raise OutputError(f"{target}: it is a folder; give the name of a file")
     if suffixes and target.suffix.lower() not in suffixes:
         raise PlanError(
             f"{target}: results are saved as {' or '.join(suffixes)}; change the suffix"
         )
     if not target.parent.is_dir():
         raise OutputError(f"{target}: the folder {target.parent} does not exist; make it first")
-    if target.is_dir():
-        raise OutputError(f"{target}: it is a folder; give the name of a file")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise OutputError(f"{target}: the folder {target.parent} is not writable")
     return target
