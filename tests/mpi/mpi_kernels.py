@@ -7,7 +7,8 @@ import numpy as np
 
 
 def fails_late(block):
-    if block.time[-1] > 60:
+    """Fail in one block only: of several that fail, whichever is first ends the others."""
+    if block.time[0] <= 60 < block.time[-1]:
         raise ZeroDivisionError("no such\nangle")
     return block.time
 
