@@ -69,7 +69,7 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
 
 def refers_to_parts(path: Path) -> bool:
     """Return whether a file is one of mdio whose frames lie in the folder of parts beside it."""
-    if not written_by_mdio(path):
+    if not _is_hdf5(path):
         return False
     try:
         with open_hdf5(path) as file:

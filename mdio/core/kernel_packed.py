@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from mdio.core import kernel_checks as checks
 from mdio.core import kernels
 from mdio.core.kernel_checks import Float32s, Int32s, Int64s
+from mdio.core.kernels_numpy_packed import BEHIND, GROUP
 
 __all__ = ["difference_first", "pack", "packed_limit", "sum_packed", "sum_packed_neighbours"]
 
 Bytes = NDArray[np.uint8]
 
-GROUP = 32
-BEHIND = 16
 NEIGHBOUR_ROWS = 4
 """Native code sums so many frames at a time."""
 

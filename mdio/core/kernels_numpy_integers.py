@@ -83,16 +83,14 @@ def dequantise_deltas(
     deltas: Int32s, step: float, out: Float32s, atoms: Int64s | None, first: int, last: int
 ) -> None:
     """Fill `out` with frames ``first:last`` of what `quantise_deltas` made."""
-    with np.errstate(over="ignore"):
-        out[...] = _sums(deltas, atoms, first, last) * np.float64(step)
+    _step_floats(_sums(deltas, atoms, first, last), step, out, None)
 
 
 def dequantise_xtc(
     deltas: Int32s, precision: float, out: Float32s, atoms: Int64s | None, first: int, last: int
 ) -> None:
     """Fill `out` with frames ``first:last`` of what `quantise_xtc` made."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        out[...] = _decode_xtc(_sums(deltas, atoms, first, last), precision)
+    _xtc_floats(_sums(deltas, atoms, first, last), precision, out, None)
 
 
 def _step_floats(integers: Int32s, step: float, out: Float32s, atoms: Int64s | None) -> None:
@@ -124,6 +122,14 @@ def _unpacked_frames(packed: Bytes, n_frames: int, n_atoms: int, last: int) -> I
     deltas = unpacked(packed, n_frames, 3 * n_atoms, 0, last).reshape(last, n_atoms, 3)
     np.cumsum(deltas[:1], axis=1, dtype=np.int32, out=deltas[:1])
     return deltas
+
+
+def _unpacked_neighbours(
+    packed: Bytes, n_frames: int, kept: Bytes, first: int, last: int
+) -> Int32s:
+    """Return the integers of some frames that are stored as differences along the atoms."""
+    differences = unpacked(packed, n_frames, 3 * kept.size, first, last)
+    return neighbour_sums(differences.reshape(-1, kept.size, 3), kept)
 
 
 def sum_packed_step(
@@ -168,8 +174,8 @@ def sum_packed_neighbours_step(
     _room: Bytes,
 ) -> None:
     """Fill `out` from packed differences along the atoms, as `dequantise_deltas` does."""
-    differences = unpacked(packed, n_frames, 3 * kept.size, first, last)
-    _step_floats(neighbour_sums(differences.reshape(-1, kept.size, 3), kept), step, out, atoms)
+    sums = _unpacked_neighbours(packed, n_frames, kept, first, last)
+    _step_floats(sums, step, out, atoms)
 
 
 def sum_packed_neighbours_xtc(
@@ -184,5 +190,5 @@ def sum_packed_neighbours_xtc(
     _room: Bytes,
 ) -> None:
     """Fill `out` from packed differences along the atoms, as `dequantise_xtc` does."""
-    differences = unpacked(packed, n_frames, 3 * kept.size, first, last)
-    _xtc_floats(neighbour_sums(differences.reshape(-1, kept.size, 3), kept), precision, out, atoms)
+    sums = _unpacked_neighbours(packed, n_frames, kept, first, last)
+    _xtc_floats(sums, precision, out, atoms)

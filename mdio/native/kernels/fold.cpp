@@ -1,16 +1,12 @@
-// Signed integers as unsigned ones, small where the signed ones are small whatever their sign:
-// 0, -1, 1, -2, ... become 0, 1, 2, 3, ...
+// Arrays of integers, folded and back.
+#include "fold.h"
+
 #include <cstring>
 
-#include "cpu.h"
 #include "kernels.h"
 
 namespace mdio {
 namespace {
-
-MDIO_INLINE uint32_t folded(int32_t x) { return (uint32_t(x) << 1) ^ uint32_t(x >> 31); }
-
-MDIO_INLINE int32_t unfolded(uint32_t u) { return int32_t((u >> 1) ^ (0u - (u & 1))); }
 
 MDIO_INLINE uint32_t bits_of(const int32_t* from, int64_t n) {
     uint32_t bits = 0;
@@ -28,7 +24,7 @@ MDIO_INLINE void unfold_from(const char* from, int64_t n, int32_t* to) {
     for (int64_t i = 0; i < n; ++i) {
         Narrow u;
         std::memcpy(&u, from + i * int64_t(sizeof u), sizeof u);
-        to[i] = unfolded(u);
+        to[i] = int32_t(unfolded(u));
     }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "codes.h"
+#include "fold.h"
 #include "kernels.h"
 #include "packed.h"
 
@@ -24,11 +25,8 @@ constexpr int64_t CLASSES = 64;
 constexpr uint32_t MOST = 1u << 27;  // of one difference: sums of 3 * SAMPLE fit in 31 bits
 
 MDIO_INLINE uint32_t cost(uint32_t difference) {
-    const uint32_t folded = (difference << 1) ^ uint32_t(int32_t(difference) >> 31);
-    return std::min(folded, MOST);
+    return std::min(folded(int32_t(difference)), MOST);
 }
-
-MDIO_INLINE uint32_t bits(uint32_t sum) { return sum ? 32 - uint32_t(__builtin_clz(sum)) : 0; }
 
 MDIO_INLINE void add_costs(const uint32_t* x, int64_t n, int64_t back, uint32_t* sums) {
     for (int64_t i = 0; i < n; ++i) sums[i] += cost(x[i] - x[i - 3 * back]);

@@ -10,18 +10,13 @@
 #include <stdexcept>
 #include <string>
 
+#include "fold.h"
 #include "kernels.h"
 
 namespace mdio {
 namespace {
 
 constexpr int64_t MOST_GROUPS = 1 << 26;  // of a row: sums of their widths fit in 32 bits
-
-MDIO_INLINE uint32_t folded(int32_t x) { return (uint32_t(x) << 1) ^ uint32_t(x >> 31); }
-
-MDIO_INLINE uint32_t unfolded(uint32_t u) { return (u >> 1) ^ (0u - (u & 1)); }
-
-MDIO_INLINE uint32_t bits(uint32_t u) { return u ? 32 - uint32_t(__builtin_clz(u)) : 0; }
 
 MDIO_INLINE uint64_t load8(const uint8_t* from) {
     uint64_t word;
