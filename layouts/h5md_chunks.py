@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.first_read import LONG_NBYTES
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
-from mdio.layouts.first_read import LONG_NBYTES
 from mdio.layouts.h5md_io import bytes_of, pread_at_once, pread_checksum, pread_exactly
 
 __all__ = ["ChunkedArray"]

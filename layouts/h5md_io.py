@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, OutputError
+from mdio.core.first_read import read_rising
 from mdio.core.kernels import crc32c
 from mdio.core.publish import TEMPORARY
-from mdio.layouts.first_read import read_rising
 
 __all__ = [
     "ARRAYS",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError
-from mdio.layouts.first_read import LONG_NBYTES, read_rising
+from mdio.core.first_read import LONG_NBYTES, read_rising
 from mdio.layouts.zarr_metadata import ArrayMetadata
 
 __all__ = ["CRC_NBYTES", "Shard", "ShardFiles", "pack_shard", "packed_nbytes"]

@@ -9,9 +9,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import mdio
+from mdio.core import first_read
 from mdio.core.errors import CorruptLayoutError
-from mdio.layouts import first_read
-from mdio.layouts.first_read import (
+from mdio.core.first_read import (
     LONG_NBYTES,
     RISING_NBYTES,
     devices_with_folios,
@@ -135,3 +135,17 @@ def test_devices_are_those_of_the_table_of_mounts(tmp_path):
     found = devices_with_folios(str(table))
     assert found == {os.makedev(98, 1), os.makedev(259, 3)}
     assert devices_with_folios(str(tmp_path / "none")) == frozenset()
+
+
+def test_an_xtc_too(adk, sizes):
+    with mdio.open(adk["xtc"]) as layout:
+        _ = layout.info
+        sizes.clear()
+        found = layout.read(0, 98).positions
+        assert sizes[:4] == list(RISING_NBYTES)
+        assert len(sizes) == 5
+        sizes.clear()
+        assert_array_equal(layout.read(0, 98).positions, found)
+        assert len(sizes) == 1
+    theirs = mda.Universe(str(adk["psf"]), str(adk["xtc"])).trajectory.timeseries(order="fac")
+    assert_array_equal(found, theirs)

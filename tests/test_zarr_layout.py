@@ -14,8 +14,8 @@ from suites.blocks import oracle_of
 from suites.layout_reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 from suites.zarr_cases import TRICLINIC, make_block, write_tree
 
+from mdio.core import first_read
 from mdio.core.errors import PlanError
-from mdio.layouts import first_read
 from mdio.layouts.registry import open_layout
 from mdio.layouts.zarr_layout import ZarrLayout, written_by_mdio
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mdio.core import xtc_fallback, xtc_native
 from mdio.core.errors import FrameRangeError
+from mdio.core.first_read import LONG_NBYTES, read_rising
 from mdio.core.index import FrameIndex
 from mdio.core.xtc_header import HEADER_NBYTES, XTCHeader, parse_header
 from mdio.core.xtc_native import open_file, source_errors
@@ -21,10 +22,6 @@ __all__ = ["XTCFrames"]
 RUN_NBYTES = 4 << 20
 """Compressed bytes that are read at once: enough for one call to cost nothing, and they stay in
 cache until they are decoded."""
-FIRST_CALL_NBYTES = 256 << 10
-"""Bytes of a call during the first run. What Linux is asked for with the first call it keeps page
-by page, but what it reads ahead of short calls in larger pieces, from which all later passes copy
-in three quarters of the time."""
 
 
 class XTCFrames:
@@ -48,7 +45,7 @@ class XTCFrames:
         self.n_atoms = index.n_atoms
         self._edges = np.append(index.offsets, np.int64(index.nbytes))
         self._buffer = np.empty(0, np.uint8)
-        self._call_nbytes = FIRST_CALL_NBYTES
+        self._long_read = False
         self._fd = -1  # for `close` where the file cannot be opened
         self._fd = open_file(path)
 
@@ -195,15 +192,17 @@ class XTCFrames:
             self._buffer = np.zeros(room, np.uint8)
         view = memoryview(self._buffer)[:nbytes]
         done = 0
+        if not self._long_read and nbytes >= LONG_NBYTES:
+            self._long_read = True
+            done = read_rising(self._fd, view, offset)
         while done < nbytes:
-            got = os.preadv(self._fd, [view[done : done + self._call_nbytes]], offset + done)
+            got = os.preadv(self._fd, [view[done:]], offset + done)
             if got == 0:
                 raise ValueError(
                     f"it ends at byte {offset + done}, but had {self._edges[-1]} bytes when it "
                     "was indexed"
                 )
             done += got
-        self._call_nbytes = max(self._call_nbytes, nbytes)
         return self._buffer[:room]
 
 
