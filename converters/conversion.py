@@ -15,11 +15,11 @@ from mdio.converters.selection import AtomChoice
 from mdio.converters.striping import StripeWish
 from mdio.converters.topology import topologies
 from mdio.core.publish import publish, temporary_for
-from mdio.layouts.base import LayoutWriter, OutputMeta
 from mdio.layouts.h5md import refers_to_parts
 from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.view import ViewLayout
+from mdio.layouts.writer import LayoutWriter, OutputMeta
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 

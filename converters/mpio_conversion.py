@@ -11,8 +11,8 @@ from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.pieces import PieceWorker, describe_on
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.publish import temporary_for
-from mdio.layouts.base import Receipt, Stored
 from mdio.layouts.lustre import mpi_io_hints
+from mdio.layouts.writer import Receipt, Stored
 from mdio.parallel.agreement import Agreement
 from mdio.parallel.executors import Executor, item_error
 from mdio.parallel.mpi_executor import MPIExecutor

@@ -14,10 +14,11 @@ from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.pieces import PieceWorker, describe_on
 from mdio.core.errors import PlanError
 from mdio.core.publish import output_errors, parts_of, temporary_for
-from mdio.layouts.base import Layout, Receipt
+from mdio.layouts.base import Layout
 from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.view import ViewLayout
+from mdio.layouts.writer import Receipt
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 

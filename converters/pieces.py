@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from mdio.core.frames import FrameBlock
-from mdio.layouts.base import Layout, LayoutWriter, Receipt, Stored
+from mdio.layouts.base import Layout
+from mdio.layouts.writer import LayoutWriter, Receipt, Stored
 from mdio.parallel.executors import Executor
 
 __all__ = ["PieceWorker", "describe_on", "describe_piece", "spread"]

@@ -12,7 +12,8 @@ from uuid import uuid4
 from mdio.core.errors import OutputError
 from mdio.core.fingerprint import fingerprint
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.base import AtomIndices, OutputMeta
+from mdio.layouts.base import AtomIndices
+from mdio.layouts.writer import OutputMeta
 
 __all__ = ["check_room", "output_meta"]
 

@@ -1,9 +1,4 @@
-"""The contract of a layout: reading (`Layout`) and writing (`LayoutWriter`).
-
-Reading is random access to runs of frames. Writing is two steps, since the work is done by many
-workers while a file may have one owner only: `LayoutWriter.encode` is pure and runs in the workers,
-`LayoutWriter.store` runs where the key is owned (everywhere, if `LayoutWriter.parallel_store`).
-"""
+"""The contract of a layout that is read: random access to runs of frames."""
 
 from __future__ import annotations
 
@@ -17,12 +12,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.core.errors import FrameRangeError
+from mdio.core.errors import CorruptLayoutError, FrameRangeError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
-from mdio.layouts.output import OutputMeta, Receipt, Stored
-from mdio.layouts.plan import LayoutPlan, WriteOptions
 
-__all__ = ["Layout", "LayoutWriter", "OutputMeta", "Receipt", "Stored", "boundaries_of"]
+__all__ = ["Layout", "boundaries_of"]
 
 AtomIndices = NDArray[np.int64]
 CHECK_NBYTES = 16 << 20
@@ -47,6 +40,10 @@ class Layout(ABC):
         File or folder.
     fields
         Which per-atom arrays to read of those that are there; all by default.
+    verify
+        Compare whatever is read with the checksums that the output holds. False trusts the disk.
+    uuid
+        Identity of the output that is expected there; by default, whatever is found on first use.
     **options
         What the subclass documents (``group=`` for layouts with stored groups).
     """
@@ -55,10 +52,18 @@ class Layout(ABC):
     suffixes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, path: str | PathLike[str], *, fields: Sequence[str] = FIELDS, **options: Any
+        self,
+        path: str | PathLike[str],
+        *,
+        fields: Sequence[str] = FIELDS,
+        verify: bool = True,
+        uuid: str | None = None,
+        **options: Any,
     ) -> None:
         self.path = Path(path)
         self.fields = tuple(fields)
+        self.verify = verify
+        self.uuid = uuid
         self.options = options
         self._info: TrajectoryInfo | None = None
 
@@ -93,7 +98,27 @@ class Layout(ABC):
         """What is in the trajectory; opens it if need be."""
         if self._info is None:
             self._info = self._open()
+            self._check_identity()
         return self._info
+
+    @classmethod
+    def uuid_at(cls, path: Path) -> str | None:  # noqa: ARG003
+        """Return the identity of the output of mdio that is at `path` now; None if it has none."""
+        return None
+
+    def _check_identity(self) -> None:
+        """Refuse another output under the same name: once opened, a layout is one and the same."""
+        found = (self.manifest or {}).get("uuid")
+        if self.uuid is not None and found != self.uuid:
+            self.close()
+            raise self._replaced()
+        self.uuid = found
+
+    def _replaced(self) -> CorruptLayoutError:
+        return CorruptLayoutError(
+            f"{self.path}: was replaced while it was open, so what was read of it is of another "
+            "output; open it again"
+        )
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return the frames at which the layout's own pieces begin, ascending, ``n_frames`` last.
@@ -155,7 +180,12 @@ class Layout(ABC):
                 f"{stop - start} of {n_atoms} are read"
             )
         if start < stop:
-            self._read_into(start, stop, indices, out)
+            try:
+                self._read_into(start, stop, indices, out)
+            except CorruptLayoutError as error:
+                if self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid):
+                    raise self._replaced() from error
+                raise
         return out
 
     def _atom_indices(self, atoms: ArrayLike, n_atoms: int) -> AtomIndices:
@@ -216,7 +246,8 @@ class Layout(ABC):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopen, (type(self), str(self.path), self.fields, self.options))
+        options = {**self.options, "verify": self.verify, "uuid": self.uuid}
+        return (_reopen, (type(self), str(self.path), self.fields, options))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
@@ -226,79 +257,3 @@ def _reopen(
     cls: type[Layout], path: str, fields: tuple[str, ...], options: dict[str, Any]
 ) -> Layout:
     return cls(path, fields=fields, **options)
-
-
-class LayoutWriter(ABC):
-    """Writes one output at a temporary path; `mdio.core.publish` gives it its name in the end.
-
-    A writer is made once, by the owner, and pickled to the workers after `create`. The owner calls
-    `create`, then for every piece of ``plan.pieces()``, in any order, what a worker has encoded is
-    stored and `commit` is called with its receipt, and then `finish`.
-
-    Parameters
-    ----------
-    path
-        Temporary path: a file or a folder that does not exist yet.
-    plan
-        What to write.
-    meta
-        For the manifest.
-    """
-
-    def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
-        self.path = path
-        self.plan = plan
-        self.meta = meta
-        self.notes: list[str] = list(plan.notes)
-        """What the user is told in the end: what the plan says, and what writing found out."""
-
-    @classmethod
-    @abstractmethod
-    def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        """Plan an output of the frames and atoms of `info`. Pure.
-
-        Raises
-        ------
-        PlanError
-            Options that this layout does not have or that do not fit the trajectory.
-        """
-
-    @property
-    def parallel_store(self) -> bool:
-        """Whether `store` may be called by every worker at once, each with its own keys."""
-        return False
-
-    @property
-    def batch_frames(self) -> int | None:
-        """Frames of a piece that `encode` had best be given at a time; None: all of them."""
-        return None
-
-    @abstractmethod
-    def create(self) -> None:
-        """Make the files or folders (owner, once).
-
-        What workers need besides path, plan and meta is kept in plain, picklable attributes.
-        """
-
-    @abstractmethod
-    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
-        """Turn one piece, or a batch of one, from frame `start` on, into bytes. Pure."""
-
-    @abstractmethod
-    def store(self, item: Stored) -> None:
-        """Write one encoded item where it belongs."""
-
-    @abstractmethod
-    def commit(self, receipt: Receipt) -> None:
-        """Take note of a stored piece: its checksums, boxes, times and steps (owner)."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Check that every piece came, write the manifest last, flush to disk, close (owner)."""
-
-    def abort(self) -> None:
-        """Close handles after an error; the caller removes the files (owner)."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave handles behind: attributes that begin with ``_handle`` do not travel."""
-        return {k: v for k, v in self.__dict__.items() if not k.startswith("_handle")}

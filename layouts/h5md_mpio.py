@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from mdio.core.errors import MissingExtraError, OutputError
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import OutputMeta, Receipt, Stored
 from mdio.layouts.h5md_close import close_file
 from mdio.layouts.h5md_encoding import chunks_of
 from mdio.layouts.h5md_file import LIBVER, value_path
 from mdio.layouts.h5md_io import writing
 from mdio.layouts.h5md_writer import H5MDWriter
 from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.writer import OutputMeta, Receipt, Stored
 
 __all__ = ["H5MDMPIOWriter", "open_shared", "require_parallel_hdf5", "transfer_list"]
 

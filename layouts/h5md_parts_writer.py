@@ -20,7 +20,6 @@ import numpy as np
 
 from mdio.core.errors import OutputError
 from mdio.core.publish import PARTS_MARKER, parts_of, temporary_for
-from mdio.layouts.base import OutputMeta
 from mdio.layouts.h5md_close import open_file
 from mdio.layouts.h5md_file import (
     LIBVER,
@@ -35,6 +34,7 @@ from mdio.layouts.h5md_parts import IN_PARTS, Part, part_name
 from mdio.layouts.h5md_writer import H5MDWriter
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.segment_files import even_split
+from mdio.layouts.writer import OutputMeta
 
 __all__ = ["H5MDPartsWriter", "plan_parts"]
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
-from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.contiguous import plan_contiguous
 from mdio.layouts.h5md_close import close_file
 from mdio.layouts.h5md_encoding import (
@@ -49,6 +48,7 @@ from mdio.layouts.h5md_io import (
 )
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
+from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
 
 __all__ = ["H5MDWriter"]
 

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError
-from mdio.layouts.base import OutputMeta
 from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.writer import OutputMeta
 
 __all__ = [
     "FORMAT",

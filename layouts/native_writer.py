@@ -21,9 +21,9 @@ from mdio.core.errors import OutputError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.publish import output_errors
-from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.encode import Room, encoder_of, native_plan
 from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
 
 __all__ = ["DCDFileWriter", "NCDFFileWriter", "TRRFileWriter", "XTCFileWriter"]
 

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
-from mdio.layouts.base import Layout, LayoutWriter
+from mdio.layouts.base import Layout
+from mdio.layouts.writer import LayoutWriter
 
 __all__ = [
     "LAYOUTS",

@@ -18,12 +18,12 @@ from mdio.core.errors import OutputError, PlanError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.publish import output_errors
-from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.encode import CONTAINERS, Room, encoder_of, native_plan
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segment_files import MANIFEST, Segment, even_split, segment_name
+from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
 
 __all__ = ["SegmentsWriter", "describe_segment", "plan_segments", "write_manifest"]
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import CorruptLayoutError, OutputError
-from mdio.layouts.base import Receipt
 from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.writer import Receipt
 from mdio.layouts.zarr_metadata import DTYPES, ArrayMetadata
 from mdio.layouts.zarr_shard import CRC_NBYTES
 from mdio.layouts.zarr_tree import SERIES, SeriesName, series_arrays, series_metadata

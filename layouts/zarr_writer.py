@@ -13,11 +13,11 @@ from mdio.core import kernels
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.publish import flush_tree
-from mdio.layouts.base import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
 from mdio.layouts.quantised import decode_chunk, encode_chunk
 from mdio.layouts.scratch import Scratch
+from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.zarr_compressors import full_option
 from mdio.layouts.zarr_metadata import METADATA, ArrayMetadata, group_metadata
 from mdio.layouts.zarr_own import FULL_SYSTEM

@@ -12,9 +12,9 @@ from suites.blocks import info_of, store_piece
 
 from mdio.core.frames import FrameBlock
 from mdio.layouts import native_writer
-from mdio.layouts.base import OutputMeta
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import writer_class
+from mdio.layouts.writer import OutputMeta
 
 META = OutputMeta(uuid="0", created="", source={}, dt_ps=1.0, frames=[])
 SOURCES = {

@@ -17,9 +17,9 @@ from suites.blocks import info_of, store_piece
 from suites.layout_reading import Oracle, oracle_from_mdanalysis
 
 from mdio.core.frames import FrameBlock
-from mdio.layouts.base import OutputMeta
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.segments_writer import SegmentsWriter
+from mdio.layouts.writer import OutputMeta
 
 CONTAINERS = ("xtc", "trr", "dcd", "ncdf")
 META = OutputMeta(

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.layouts.base import OutputMeta
 from mdio.layouts.grouped import StoredGroups
 from mdio.layouts.manifest import (
     check_manifest,
@@ -17,6 +16,7 @@ from mdio.layouts.manifest import (
     runs_from_indices,
 )
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
+from mdio.layouts.writer import OutputMeta
 
 
 @given(st.lists(st.integers(0, 40), max_size=60))

@@ -12,10 +12,10 @@ from native_cases import (
 from suites.blocks import info_of, random_block
 
 from mdio.core.errors import OutputError, PlanError
-from mdio.layouts.base import Receipt
 from mdio.layouts.native_writer import XTCFileWriter
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import writer_class
+from mdio.layouts.writer import Receipt
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:MDAnalysis")
 

@@ -8,7 +8,7 @@ import numpy as np
 from suites.layout_reading import Oracle
 
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.base import LayoutWriter, Receipt
+from mdio.layouts.writer import LayoutWriter, Receipt
 
 
 def random_block(n_frames: int = 13, n_atoms: int = 23, **fields: bool) -> FrameBlock:

@@ -11,8 +11,8 @@ import numpy as np
 from suites.blocks import info_of, store_piece
 
 from mdio.core.frames import FrameBlock
-from mdio.layouts.base import OutputMeta
 from mdio.layouts.plan import WriteOptions
+from mdio.layouts.writer import OutputMeta
 from mdio.layouts.zarr_tree import count_files
 from mdio.layouts.zarr_writer import ZarrWriter
 

@@ -1,0 +1,94 @@
+"""The contract of a layout that is written.
+
+Writing is two steps, since the work is done by many workers while a file may have one owner only:
+`LayoutWriter.encode` is pure and runs in the workers, `LayoutWriter.store` runs where the key is
+owned (everywhere, if `LayoutWriter.parallel_store`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.output import OutputMeta, Receipt, Stored
+from mdio.layouts.plan import LayoutPlan, WriteOptions
+
+__all__ = ["LayoutWriter", "OutputMeta", "Receipt", "Stored"]
+
+
+class LayoutWriter(ABC):
+    """Writes one output at a temporary path; `mdio.core.publish` gives it its name in the end.
+
+    A writer is made once, by the owner, and pickled to the workers after `create`. The owner calls
+    `create`, then for every piece of ``plan.pieces()``, in any order, what a worker has encoded is
+    stored and `commit` is called with its receipt, and then `finish`.
+
+    Parameters
+    ----------
+    path
+        Temporary path: a file or a folder that does not exist yet.
+    plan
+        What to write.
+    meta
+        For the manifest.
+    """
+
+    def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
+        self.path = path
+        self.plan = plan
+        self.meta = meta
+        self.notes: list[str] = list(plan.notes)
+        """What the user is told in the end: what the plan says, and what writing found out."""
+
+    @classmethod
+    @abstractmethod
+    def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+        """Plan an output of the frames and atoms of `info`. Pure.
+
+        Raises
+        ------
+        PlanError
+            Options that this layout does not have or that do not fit the trajectory.
+        """
+
+    @property
+    def parallel_store(self) -> bool:
+        """Whether `store` may be called by every worker at once, each with its own keys."""
+        return False
+
+    @property
+    def batch_frames(self) -> int | None:
+        """Frames of a piece that `encode` had best be given at a time; None: all of them."""
+        return None
+
+    @abstractmethod
+    def create(self) -> None:
+        """Make the files or folders (owner, once).
+
+        What workers need besides path, plan and meta is kept in plain, picklable attributes.
+        """
+
+    @abstractmethod
+    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+        """Turn one piece, or a batch of one, from frame `start` on, into bytes. Pure."""
+
+    @abstractmethod
+    def store(self, item: Stored) -> None:
+        """Write one encoded item where it belongs."""
+
+    @abstractmethod
+    def commit(self, receipt: Receipt) -> None:
+        """Take note of a stored piece: its checksums, boxes, times and steps (owner)."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Check that every piece came, write the manifest last, flush to disk, close (owner)."""
+
+    def abort(self) -> None:
+        """Close handles after an error; the caller removes the files (owner)."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave handles behind: attributes that begin with ``_handle`` do not travel."""
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_handle")}
