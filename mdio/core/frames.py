@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ELEMENTS", "FIELDS", "FrameBlock", "TrajectoryInfo"]
+__all__ = ["ELEMENTS", "FIELDS", "FrameBlock", "LostBytes", "TrajectoryInfo", "plural"]
 
 FloatArray = NDArray[np.float32]
 
@@ -116,6 +116,37 @@ class FrameBlock:
         return cls(**{name: np.concatenate([getattr(b, name) for b in blocks]) for name in names})
 
 
+def plural(number: int, thing: str) -> str:
+    """Return ``1 frame`` or ``2 frames``."""
+    return f"{number:,} {thing}" + "s" * (number != 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LostBytes:
+    """A run of bytes of a file that holds no whole frame."""
+
+    path: str
+    frame: int
+    """How many whole frames of the file lie before it."""
+    offset: int
+    """Where in the file it begins."""
+    nbytes: int
+    at_end: bool = True
+    """Whether the file ends with it; otherwise whole frames follow."""
+    first: int = 0
+    """Number of the file's first frame in the trajectory (of joined files, that of each)."""
+
+    def __str__(self) -> str:
+        """Return it as a sentence, the same for every format."""
+        before = f"{plural(self.frame, 'whole frame')} before it"
+        if self.at_end:
+            return f"{self.path}: ends within frame {self.frame} (byte {self.offset}), {before}"
+        return (
+            f"{self.path}: bytes {self.offset} to {self.offset + self.nbytes - 1} hold no whole "
+            f"frame, {before}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class TrajectoryInfo:
     """What is known of a trajectory without reading its frames."""
@@ -147,6 +178,9 @@ class TrajectoryInfo:
     """Bytes on disk."""
     source: Mapping[str, Any] | None = None
     """Fingerprint of what it was converted from; None for native files."""
+    lost: tuple[LostBytes, ...] = ()
+    """What of a native file is no whole frame: its end, where it is cut or still being written;
+    with ``salvage=True`` also damage between frames. `n_frames` counts whole frames only."""
 
     def replace(self, **changes: Any) -> TrajectoryInfo:
         """Return a copy with `changes`."""
