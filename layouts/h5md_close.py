@@ -1,4 +1,4 @@
-"""Opening HDF5 files for writing, and closing those that cannot be written any more.
+"""Closing files of parallel HDF5, also those that cannot be written any more.
 
 A full disk shows when HDF5 closes a file and writes what it has kept in memory. HDF5 1.10 then
 frees the file but keeps its identifier, and whatever closes that once more makes the process crash:
@@ -13,16 +13,12 @@ import atexit
 import ctypes
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import h5py
 
 from mdio.layouts.h5md_io import FOREIGN_ERRORS
 
-__all__ = ["close_file", "open_file"]
+__all__ = ["close_file"]
 
 CLOSES_AGAIN = (2, 0, 0)
 """HDF5 2.0 takes a second close; nothing is lost if versions before it do so too."""
@@ -30,16 +26,6 @@ FORWARD_S = 0.5
 """Launchers drop what they have not yet read of a message when the program is ended."""
 
 _left: list[h5py.h5f.FileID] = []
-
-
-@contextmanager
-def open_file(path: Path, mode: str, **options: Any) -> Iterator[h5py.File]:
-    """Open a file as h5py does, and close it with `close_file`."""
-    file = h5py.File(path, mode, **options)
-    try:
-        yield file
-    finally:
-        close_file(file)
 
 
 def close_file(file: h5py.File) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mdio._version import __version__
 from mdio.core.frames import ELEMENTS
-from mdio.layouts.h5md_close import open_file
+from mdio.layouts.h5md_disk import open_output
 from mdio.layouts.h5md_io import BOX, CREATOR, FULL_SYSTEM, Column
 from mdio.layouts.plan import MAX_PADDING, ArrayPlan, LayoutPlan
 
@@ -98,7 +98,7 @@ def create_file(
     threshold = min((a.chunk_nbytes for a in aligned), default=1)
     mode = "w" if path.exists() and path.stat().st_size == 0 else "x"
     # The alignment is a property of the open file: large chunks first, the rest without it.
-    with open_file(
+    with open_output(
         path,
         mode,
         libver=LIBVER,
@@ -108,7 +108,7 @@ def create_file(
         create_groups(file, plan.arrays)
         for array in aligned:
             _create_array(file, array, plan.n_frames, gzip_level)
-    with open_file(path, "r+", libver=LIBVER) as file:
+    with open_output(path, "r+", libver=LIBVER) as file:
         for array in others:
             _create_array(file, array, plan.n_frames, gzip_level)
         columns = create_columns(file, plan)

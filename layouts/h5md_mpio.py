@@ -211,4 +211,4 @@ class H5MDMPIOWriter(H5MDWriter):
         file, self._handle_file = self._handle_file, None
         if file is not None:
             with writing(self.path):
-                close_file(file)
+                file.close()

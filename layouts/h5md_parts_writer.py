@@ -20,7 +20,7 @@ import numpy as np
 
 from mdio.core.errors import OutputError
 from mdio.core.publish import PARTS_MARKER, parts_of, temporary_for
-from mdio.layouts.h5md_close import open_file
+from mdio.layouts.h5md_disk import open_output
 from mdio.layouts.h5md_file import (
     LIBVER,
     UNITS,
@@ -123,7 +123,7 @@ class H5MDPartsWriter(H5MDWriter):
             self.folder.mkdir(exist_ok=True)  # Lustre's stripes may have been set for it
             marker = {"uuid": self.meta.uuid, "file": self.folder_name.removesuffix(".parts")}
             (self.folder / PARTS_MARKER).write_text(json.dumps(marker))
-            with open_file(self.path, mode, libver=LIBVER) as file:
+            with open_output(self.path, mode, libver=LIBVER) as file:
                 create_groups(file, self.plan.arrays)
                 for array in self.plan.arrays:
                     self._create_virtual(file, array)

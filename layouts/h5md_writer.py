@@ -19,7 +19,7 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.layouts.contiguous import plan_contiguous
-from mdio.layouts.h5md_close import close_file
+from mdio.layouts.h5md_disk import OutputFile
 from mdio.layouts.h5md_encoding import (
     chunks_of,
     encode_chunk,
@@ -72,7 +72,7 @@ class H5MDWriter(LayoutWriter):
     more: Mapping[str, Any] = MappingProxyType({})
     """What else the manifest says."""
     _handle_fd: int | None = None
-    _handle_file: h5py.File | None = None
+    _handle_file: OutputFile | None = None
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -139,7 +139,7 @@ class H5MDWriter(LayoutWriter):
         with writing(self.path):
             self.places = create_file(self.path, self.plan, self._level, self._atom_ids())
             if self._level is not None:
-                self._handle_file = h5py.File(self.path, "r+", libver=LIBVER)
+                self._handle_file = OutputFile(self.path, "r+", libver=LIBVER)
 
     def _atom_ids(self) -> dict[str, NDArray[np.int64]]:
         """Return the numbers that atoms have in the source, where they are not 0, 1, 2, ..."""
@@ -188,8 +188,8 @@ class H5MDWriter(LayoutWriter):
         plan = self._arrays[array]
         if self._handle_file is None:
             raise OutputError(f"{self.path}: compressed chunks are stored by the owner of the file")
-        with writing(self.path):
-            dataset = self._handle_file[value_path(*array)].id
+        with writing(self.path), self._handle_file.telling():
+            dataset = self._handle_file.file[value_path(*array)].id
             first = (at[0] * plan.chunk_frames, at[1] * plan.chunk_atoms, 0)
             dataset.write_direct_chunk(first, item.data)
 
@@ -227,23 +227,27 @@ class H5MDWriter(LayoutWriter):
                     f"{j * array.chunk_atoms} on; convert again"
                 )
         with writing(self.path):
-            file = self._handle_file or h5py.File(self.path, "r+", libver=LIBVER)
-            self._handle_file = file
-            places, what = self.places, str(self.path)
-            columns = {"time": places.time, "step": places.step, "box": places.box}
-            crcs = {name: column.checksum(self._fd, what) for name, column in columns.items()}
-            has_box = self._write_edges(file)
-            self._write_steps(file)
-            self._write_tables(file)
-            said = dict(self.more, has_box=has_box, column_crc32c=crcs)
-            manifest = manifest_of(self.plan, self.meta, **said)
-            text = json.dumps(manifest).encode()
-            file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
-            file.flush()
+            output = self._handle_file or OutputFile(self.path, "r+", libver=LIBVER)
+            self._handle_file = output
+            with output.telling():
+                self._write_rest(output.file)
             self._handle_file = None
-            close_file(file)
+            output.close()
             os.fsync(self._fd)
         self.abort()
+
+    def _write_rest(self, file: h5py.File) -> None:
+        """Write all that is known in the end, the manifest last."""
+        places, what = self.places, str(self.path)
+        columns = {"time": places.time, "step": places.step, "box": places.box}
+        crcs = {name: column.checksum(self._fd, what) for name, column in columns.items()}
+        has_box = self._write_edges(file)
+        self._write_steps(file)
+        self._write_tables(file)
+        said = dict(self.more, has_box=has_box, column_crc32c=crcs)
+        manifest = manifest_of(self.plan, self.meta, **said)
+        text = json.dumps(manifest).encode()
+        file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
 
     def _write_edges(self, file: h5py.File) -> bool:
         """Write the edges of the cells if there are any; H5MD says by their absence if not."""
@@ -299,7 +303,7 @@ class H5MDWriter(LayoutWriter):
         if self._handle_file is not None:
             file, self._handle_file = self._handle_file, None
             with suppress(*FOREIGN_ERRORS):  # what cannot be written is about to be removed
-                close_file(file)
+                file.close()
         if self._handle_fd is not None:
             os.close(self._handle_fd)
             self._handle_fd = None
