@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio._version import __version__
+from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import OutputMeta
@@ -17,18 +19,26 @@ from mdio.layouts.writer import OutputMeta
 __all__ = [
     "FORMAT",
     "FORMAT_VERSION",
+    "FULL_SYSTEM",
     "check_manifest",
     "indices_from_runs",
+    "is_group_name",
     "manifest_of",
     "runs_from_indices",
+    "seal",
 ]
 
 FORMAT = "mdio"
+FULL_SYSTEM = "trajectory"
+"""The particle group of all atoms."""
 FORMAT_VERSION = 1
 """Raised when older versions of mdio could misread what is written."""
 
 Runs = Sequence[Sequence[int]]
 
+SEAL = "manifest_crc32c"
+_NUMBER = (int, float)
+_NONE = type(None)
 _REQUIRED: Mapping[str, type | tuple[type, ...]] = {
     "layout": str,
     "uuid": str,
@@ -37,11 +47,24 @@ _REQUIRED: Mapping[str, type | tuple[type, ...]] = {
     "source": dict,
     "n_frames": int,
     "n_atoms": int,
-    "dt_ps": (int, float),
+    "dt_ps": _NUMBER,
     "has_box": bool,
     "groups": dict,
     "frames": list,
     "group_atoms": dict,
+}
+_OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
+    "atoms": (list, _NONE),
+    "compression": (str, _NONE),
+    "container": str,
+    "error_bound_angstrom": _NUMBER,
+    "fields": list,
+    "nbytes": int,
+    "precision": (*_NUMBER, _NONE),
+    "precision_source": (str, _NONE),
+    "stripe": dict,
+    "time_last_ps": (*_NUMBER, _NONE),
+    SEAL: int,
 }
 
 
@@ -131,8 +154,30 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
             "stripe_count": plan.stripe_count,
             **(meta.striping or {}),
         },
+        "checksum": "crc32c",
     }
-    return manifest | extra
+    return seal(manifest | extra)
+
+
+def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `manifest` with its own checksum, ``manifest_crc32c``, in the place of any other.
+
+    It is the crc32c of the rest as JSON with sorted keys and without spaces, so that it does not
+    depend on how the manifest is written.
+    """
+    rest = {key: value for key, value in manifest.items() if key != SEAL}
+    # Through JSON once: keys are strings only then, and are sorted as strings.
+    plain = json.loads(json.dumps(rest))
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return rest | {SEAL: kernels.crc32c(text.encode())}
+
+
+def is_group_name(name: str) -> bool:
+    """Return whether a particle group besides the full system may have that name.
+
+    A slash or ``..`` would lead elsewhere in the tree, or out of it.
+    """
+    return name not in ("", ".", "..", FULL_SYSTEM) and "/" not in name and "\0" not in name
 
 
 def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
@@ -141,8 +186,10 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
     Raises
     ------
     CorruptLayoutError
-        No manifest of mdio, a newer format version, keys that are missing or of a wrong type, or
-        runs of atoms that do not add up (so that nothing is allocated on a lying number).
+        No manifest of mdio, a newer format version, a checksum that is wrong (manifests of older
+        versions have none), keys that are missing or of a wrong type, names of groups that lead
+        elsewhere, or runs of atoms that do not add up (so that nothing is allocated on a lying
+        number).
     """
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CorruptLayoutError(
@@ -160,12 +207,14 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
             f"{manifest.get('mdio_version')}, this is mdio {__version__} and reads up to "
             f"{FORMAT_VERSION}; install a newer mdio"
         )
-    for key, kinds in _REQUIRED.items():
-        if not isinstance(manifest.get(key), kinds):
-            found = repr(manifest[key]) if key in manifest else "nothing"
+    if "checksum" in manifest or SEAL in manifest:
+        expected = seal(manifest)[SEAL]
+        if manifest.get(SEAL) != expected:
             raise CorruptLayoutError(
-                f"{path}: its manifest has {found[:60]} for {key!r}; convert the source anew"
+                f"{path}: its manifest has the checksum {expected}, expected "
+                f"{manifest.get(SEAL)!r}; it was damaged or changed, convert the source anew"
             )
+    _check_types(manifest, path)
     if manifest["n_frames"] < 1 or manifest["n_atoms"] < 1:
         raise CorruptLayoutError(
             f"{path}: its manifest tells of {manifest['n_frames']} frames of "
@@ -173,7 +222,18 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
         )
     counts = {"atoms": (manifest.get("atoms"), manifest["n_atoms"])}
     for name, n_atoms in manifest["groups"].items():
-        counts[f"group {name}"] = (manifest["group_atoms"].get(name, []), n_atoms)
+        if not is_group_name(name):
+            raise CorruptLayoutError(
+                f"{path}: its manifest tells of a group {name!r}, which is not a name for one; "
+                "convert the source anew"
+            )
+        runs = manifest["group_atoms"].get(name, [])
+        counts[f"group {name}"] = (runs, n_atoms)
+        if _count(runs) is not None and any(run[1] > manifest["n_atoms"] for run in runs):
+            raise CorruptLayoutError(
+                f"{path}: the group {name} in its manifest has atoms beyond the "
+                f"{manifest['n_atoms']} that there are; convert the source anew"
+            )
     for what, (runs, expected) in counts.items():
         if runs is not None and _count(runs) != expected:
             raise CorruptLayoutError(
@@ -183,9 +243,31 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
     return manifest
 
 
+def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None:
+    """Refuse what is of another type than mdio writes: nothing behind this need doubt it."""
+    optional = {key: kinds for key, kinds in _OPTIONAL.items() if key in manifest}
+    for key, kinds in {**_REQUIRED, **optional}.items():
+        found = manifest.get(key)
+        # JSON's true and false are numbers to Python.
+        right = isinstance(found, kinds) and (kinds is bool or not isinstance(found, bool))
+        if key == "frames":
+            right = right and _count(found) is not None
+        elif key == "fields":
+            right = right and all(isinstance(field, str) for field in found)
+        elif key == "groups":
+            right = right and all(type(n) is int for n in found.values())
+        if not right:
+            shown = repr(found)[:60] if key in manifest else "nothing"
+            raise CorruptLayoutError(
+                f"{path}: its manifest has {shown} for {key!r}; convert the source anew"
+            )
+
+
 def _count(runs: Any) -> int | None:
     """Return how many indices `runs` stand for without making them; None if they are no runs."""
     try:
+        if any(start < 0 or step < 1 for start, _, step in runs):
+            return None
         return sum(len(range(*run)) for run in runs)
     except (TypeError, ValueError, OverflowError):
         return None

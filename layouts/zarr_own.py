@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.grouped import StoredGroups
-from mdio.layouts.manifest import check_manifest, indices_from_runs
+from mdio.layouts.manifest import FULL_SYSTEM, check_manifest, indices_from_runs
 from mdio.layouts.zarr_chunks import ChunkedArray
 from mdio.layouts.zarr_metadata import ArrayMetadata, read_metadata
 from mdio.layouts.zarr_series import SeriesArray
 from mdio.layouts.zarr_tree import SERIES, SeriesName
 
-__all__ = ["FULL_SYSTEM", "OwnTree"]
+__all__ = ["OwnTree"]
 
 AtomIndices = NDArray[np.int64]
-FULL_SYSTEM = "trajectory"
-"""The particle group of all atoms."""
 
 
 class OwnTree:

@@ -13,14 +13,13 @@ from mdio.core import kernels
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.publish import flush_tree
-from mdio.layouts.manifest import manifest_of
+from mdio.layouts.manifest import FULL_SYSTEM, is_group_name, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
 from mdio.layouts.quantised import decode_chunk, encode_chunk
 from mdio.layouts.scratch import Scratch
 from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.zarr_compressors import full_option
 from mdio.layouts.zarr_metadata import METADATA, ArrayMetadata, group_metadata
-from mdio.layouts.zarr_own import FULL_SYSTEM
 from mdio.layouts.zarr_series import SeriesWriter, write_file, write_numbers
 from mdio.layouts.zarr_shard import pack_shard
 from mdio.layouts.zarr_tree import (
@@ -69,7 +68,7 @@ class ZarrWriter(LayoutWriter):
         elif precision is not None:
             source = "asked"
         for name in options.groups:
-            if name in ("", ".", "..", FULL_SYSTEM) or "/" in name or "\0" in name:
+            if not is_group_name(name):
                 raise PlanError(
                     f"--group {name}: not a name for a particle group; take one without a slash "
                     f"that is not {FULL_SYSTEM!r} (the full system)"

@@ -11,6 +11,7 @@ from suites.h5md_cases import make_block, write_h5md
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.layouts.h5md import H5MDLayout
+from mdio.layouts.manifest import seal
 
 SPLIT = {"chunk_frames": 4, "chunk_atoms": 6}
 COMPRESSIONS = [None, "gzip:1"]
@@ -134,11 +135,14 @@ def rewrite(path, change):
         (lambda m: "{", "cannot be read"),
         (lambda m: "[]", "not one of mdio"),
         (lambda m: 7, "cannot be read"),
-        (lambda m: json.dumps(m | {"format_version": 2}), "newer mdio"),
-        (lambda m: json.dumps(m | {"n_frames": 10**12}), "not laid out"),
-        (lambda m: json.dumps(m | {"n_atoms": 10**12}), "not laid out"),
-        (lambda m: json.dumps(m | {"groups": {}, "group_atoms": {}, "n_frames": 22}), "not laid"),
-        (lambda m: json.dumps(m | {"groups": {"cb": 0}}), "not laid out"),
+        (lambda m: json.dumps(seal(m | {"format_version": 2})), "newer mdio"),
+        (lambda m: json.dumps(seal(m | {"n_frames": 10**12})), "not laid out"),
+        (lambda m: json.dumps(seal(m | {"n_atoms": 10**12})), "not laid out"),
+        (
+            lambda m: json.dumps(seal(m | {"groups": {}, "group_atoms": {}, "n_frames": 22})),
+            "not laid",
+        ),
+        (lambda m: json.dumps(seal(m | {"groups": {"cb": 0}})), "not laid out"),
     ],
 )
 def test_a_manifest_that_lies(own, change, says):

@@ -2,6 +2,7 @@
 
 import json
 
+import google_crc32c
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from mdio.layouts.manifest import (
     indices_from_runs,
     manifest_of,
     runs_from_indices,
+    seal,
 )
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.writer import OutputMeta
@@ -77,11 +79,66 @@ def test_manifest_survives_json():
         ({"atoms": "all"}, "atoms"),
         ({"group_atoms": {}}, "group ca"),
         ({"group_atoms": {"ca": [[0, 3, 0]]}}, "group ca"),
+        ({"group_atoms": {"ca": [[4, 6, 1]]}}, "group ca .* beyond the 5"),
+        ({"group_atoms": {"ca": [[-2, 0, 1]]}}, "group ca"),
+        ({"group_atoms": {"ca": 1}}, "group ca"),
+        ({"groups": {"../x": 2}, "group_atoms": {"../x": [[1, 5, 3]]}}, r"a group '\.\./x'"),
+        ({"groups": {"trajectory": 2}}, "a group 'trajectory'"),
+        ({"groups": {"ca": [2]}}, "'groups'"),
+        ({"groups": {"ca": "2"}}, "'groups'"),
+        ({"n_frames": True}, "'n_frames'"),
+        ({"n_frames": [7]}, "'n_frames'"),
+        ({"dt_ps": [2.0]}, "'dt_ps'"),
+        ({"nbytes": [1]}, "'nbytes'"),
+        ({"precision": [0.1]}, "'precision'"),
+        ({"frames": [[0, 7]]}, "'frames'"),
+        ({"frames": [[[0], 7, 1]]}, "'frames'"),
+        ({"fields": [["positions"]]}, "'fields'"),
+        ({"fields": "positions"}, "'fields'"),
+        ({"time_last_ps": "1"}, "'time_last_ps'"),
     ],
 )
 def test_manifest_that_cannot_be_read(changes, says):
     with pytest.raises(CorruptLayoutError, match=says):
+        check_manifest(seal(manifest() | changes), "x")
+
+
+def test_the_checksum_is_that_of_the_canonical_json():
+    made = manifest(note="\u00e5")
+    rest = {key: value for key, value in made.items() if key != "manifest_crc32c"}
+    text = json.dumps(json.loads(json.dumps(rest)), sort_keys=True, separators=(",", ":"))
+    assert made["manifest_crc32c"] == google_crc32c.value(text.encode())
+    again = json.loads(json.dumps(dict(reversed(made.items())), indent=2))
+    assert check_manifest(again, "x") == made
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dt_ps": 3.0},
+        {"group_atoms": {"ca": [[0, 4, 3]]}},
+        {"added": None},
+        {"manifest_crc32c": 1},
+        {"manifest_crc32c": None},
+    ],
+)
+def test_a_changed_manifest(changes):
+    with pytest.raises(CorruptLayoutError, match="x: its manifest has the checksum"):
         check_manifest(manifest() | changes, "x")
+
+
+@pytest.mark.parametrize("lost", ["manifest_crc32c", "checksum", "error_bound_angstrom"])
+def test_a_manifest_that_lost_a_key(lost):
+    made = manifest()
+    del made[lost]
+    with pytest.raises(CorruptLayoutError, match="x: its manifest has the checksum"):
+        check_manifest(made, "x")
+
+
+def test_manifests_of_older_versions_have_no_checksum():
+    made = manifest()
+    del made["manifest_crc32c"], made["checksum"]
+    assert check_manifest(made, "x") == made
 
 
 @pytest.mark.parametrize("found", [None, [], {}, "mdio"])

@@ -14,6 +14,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.kernels import crc32c
+from mdio.layouts.manifest import seal
 
 VALUE = "particles/trajectory/position/value"
 
@@ -93,7 +94,7 @@ def test_a_time_that_differs_from_its_parts(mine):
         manifest = json.loads(file["mdio/manifest"].asstr()[()])
         manifest["column_crc32c"]["time"] = crc32c(file["particles/trajectory/position/time"][()])
         del file["mdio/manifest"]
-        file["mdio/manifest"] = json.dumps(manifest)
+        file["mdio/manifest"] = json.dumps(seal(manifest))
     bad = mdio.verify(mine).bad
     assert len(bad) == 1 and "its times are not those in" in bad[0]
 

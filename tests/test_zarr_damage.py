@@ -9,6 +9,7 @@ import pytest
 from suites.zarr_cases import make_block, write_tree
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
+from mdio.layouts.manifest import seal
 from mdio.layouts.registry import open_layout
 from mdio.layouts.zarr_layout import ZarrLayout
 
@@ -196,13 +197,17 @@ def edit(path, change):
         (lambda m: m.update(n_frames=10**12), "the manifest tells of"),
         (lambda m: m.update(n_atoms=10**12), "do not add up|the manifest tells of"),
         (lambda m: m.update(fields=["velocities"]), "fields"),
-        (lambda m: m.update(groups={"../../x": 2}), "do not add up"),
+        (lambda m: m.update(groups={"../../x": 2}), "not a name for one"),
         (lambda m: m.pop("uuid"), "uuid"),
         (lambda m: m.clear(), "not one of mdio"),
     ],
 )
 def test_a_manifest_that_lies(raw, change, message):
-    edit(raw / "zarr.json", lambda node: change(node["attributes"]["mdio"]))
+    def sealed(node):
+        change(node["attributes"]["mdio"])
+        node["attributes"]["mdio"] = seal(node["attributes"]["mdio"])
+
+    edit(raw / "zarr.json", sealed)
     with pytest.raises(CorruptLayoutError, match=message):
         _ = ZarrLayout(raw).info
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 
 import mdio
+from mdio.layouts.manifest import seal
 
 
 def make_parts(adk, folder: Path) -> Path:
@@ -42,4 +43,4 @@ def with_manifest(path, change):
         manifest = json.loads(file["mdio/manifest"].asstr()[()])
         del file["mdio/manifest"]
         change(manifest)
-        file["mdio/manifest"] = json.dumps(manifest)
+        file["mdio/manifest"] = json.dumps(seal(manifest))
