@@ -20,7 +20,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.contiguous import refuse_contiguous
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import layout_name_for_output, writer_class
-from mdio.layouts.view import ViewLayout, select_frames
+from mdio.layouts.view import ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Processes, Serial
 
 __all__ = ["Conversion", "ConversionOptions", "ConvertResult", "convert", "prepare"]
@@ -79,6 +79,8 @@ def prepare(
         options.dt_ps,
     )
     view = ViewLayout(origin.path, source=whole, frames=frames, atoms=choice.kept)
+    note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
+    notes = () if note is None else (note,)
     striping = StripeWish(options.stripe_nbytes, options.stripe_count, options.progressive)
     wanted = WriteOptions(
         compression=options.compression,
@@ -100,8 +102,10 @@ def prepare(
             target, files, origin.info, view.info, view.first, wanted, striping
         )
         if copied is not None:
+            copied.plan = copied.plan.replace(notes=(*copied.plan.notes, *notes))
             return copied
     plan = writer.plan_for(view.info, wanted)
+    plan = plan.replace(notes=(*plan.notes, *notes))
     executor = executor or Serial()
     if options.mpio is None:
         reason = parts_reason(options, plan, executor) if layout_name == "h5md" else None

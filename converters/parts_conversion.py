@@ -80,8 +80,9 @@ class PartsConversion(Conversion):
         plan = plan_parts(self.plan, n_parts)
         count, name = len(plan.segment_frames), parts_of(self.out).name
         why = "" if reason == ASKED else f" ({reason})"
+        files = f"{count:,} file" + ("" if count == 1 else "s")
         note = (
-            f"frames lie in {count} file(s) in {name}, joined by virtual datasets in "
+            f"frames lie in {files} in {name}, joined by virtual datasets in "
             f"{self.out.name}{why}; keep the two together"
         )
         self.plan = plan.replace(notes=(*plan.notes, note))

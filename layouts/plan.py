@@ -154,9 +154,14 @@ class LayoutPlan:
 
     @property
     def n_writes(self) -> int:
-        """Number of large writes."""
-        per_piece = len(self.arrays) if self.layout == "zarr" else 1
-        return per_piece * len(self.pieces())
+        """Number of large writes: of shards, or of chunks where there are no shards."""
+        if self.layout != "h5md":
+            return max(1, len(self.arrays)) * len(self.pieces())
+        return sum(
+            math.ceil(n_frames / array.chunk_frames) * array.n_atom_chunks
+            for n_frames in self.segment_frames or (self.n_frames,)
+            for array in self.arrays
+        )
 
     def array(self, group: str, field_name: str) -> ArrayPlan:
         """Return the plan of one array."""

@@ -14,12 +14,15 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.manifest import runs_from_indices
 
-__all__ = ["ViewLayout", "select_frames"]
+__all__ = ["ViewLayout", "note_on_dt", "select_frames"]
 
 Frames = range | NDArray[np.int64]
 
 DENSE_STEP = 2
 """Up to this stride, reading everything and dropping frames is cheaper than single frames."""
+ROUNDED_TIMES = 4
+"""Neighbouring float32 numbers that a time in a file may be off: it is rounded there, and made of
+a time step that is rounded too."""
 
 
 def select_frames(
@@ -63,8 +66,7 @@ def select_frames(
     if len(frames) and not (begin_ps is None and end_ps is None and dt_ps is None):
         frames = np.asarray(frames, dtype=np.int64)
         time = _times(source)[frames]
-        # Times in files are float32 as a rule: allow for their rounding at either end.
-        slack = 1e-6 * max(1.0, float(np.abs(time).max())) if len(time) else 0.0
+        slack = _slack_ps(time)
         keep = np.ones(len(frames), dtype=bool)
         if begin_ps is not None:
             keep &= time >= begin_ps - slack
@@ -73,7 +75,7 @@ def select_frames(
         frames, time = frames[keep], time[keep]
         if dt_ps is not None and len(frames):
             ratio = (time - time[0]) / dt_ps
-            frames = frames[np.abs(ratio - np.rint(ratio)) * dt_ps <= slack + 1e-3 * dt_ps]
+            frames = frames[np.abs(ratio - np.rint(ratio)) * dt_ps <= slack]
     if len(frames) > 1 and not isinstance(frames, range) and len(set(np.diff(frames))) == 1:
         frames = range(int(frames[0]), int(frames[-1]) + 1, int(frames[1] - frames[0]))
     if not len(frames):
@@ -82,6 +84,33 @@ def select_frames(
             f"{info.time_first_ps:g} to {info.time_last_ps:g} ps; widen the range"
         )
     return frames
+
+
+def _slack_ps(time: NDArray[np.float64]) -> float:
+    """Return how far a time may lie from the one asked for, since files round their times.
+
+    Never so far that a neighbouring frame is meant, however long the trajectory.
+    """
+    rounding = ROUNDED_TIMES * float(np.spacing(np.float32(np.abs(time).max())))
+    apart = np.abs(np.diff(time))
+    apart = apart[apart > 0]
+    if not apart.size:
+        return rounding
+    spacing = float(np.median(apart))
+    return min(max(rounding, 1e-3 * spacing), spacing / 4)
+
+
+def note_on_dt(source: TrajectoryInfo, kept: TrajectoryInfo, dt_ps: float) -> str | None:
+    """Return what a ``dt_ps`` that is no multiple of the spacing of frames does; None if it is."""
+    ratio = dt_ps / source.dt_ps if source.dt_ps > 0 else 1.0
+    if abs(ratio - round(ratio)) <= 1e-3 and round(ratio) >= 1:
+        return None
+    spacing = f", {kept.dt_ps:g} ps apart" if kept.n_frames > 1 else ""
+    return (
+        f"--dt {dt_ps:g} is no multiple of the {source.dt_ps:g} ps between frames, and none are "
+        f"made up: of frames at multiples of {dt_ps:g} ps after the first there are "
+        f"{kept.n_frames:,}{spacing}"
+    )
 
 
 def _times(source: Layout, run: int = 65536) -> NDArray[np.float64]:

@@ -225,3 +225,34 @@ class TestGroups:
         np.testing.assert_allclose(got.values, np.tile(want[:, 2], 2)[::3], atol=1e-5)
         with pytest.raises(PlanError, match="no stored groups"):
             analyze([path, DCD], kernel=RMSD(), group="ca")
+
+
+@pytest.mark.parametrize(("words", "alike"), [([], False), (["--weights", "none"], True)])
+def test_rgyr_weighs_by_mass_as_mdanalysis(tmp_path, words, alike):
+    u = mda.Universe(PSF, DCD)
+    out = tmp_path / "r.npz"
+    assert main(["analyze", "rgyr", DCD, "-s", PSF, "--quiet", "-o", str(out), *words]) == 0
+    if alike:
+        u.atoms.masses = 1.0
+    want = [u.atoms.radius_of_gyration() for _ in u.trajectory]
+    np.testing.assert_allclose(np.load(out)["values"], want, atol=1e-4)
+
+
+def test_rgyr_guesses_masses_as_mdanalysis(tmp_path):
+    u = mda.Universe(GRO)
+    out = tmp_path / "r.npz"
+    assert main(["analyze", "rgyr", GRO, "-s", GRO, "--quiet", "-o", str(out)]) == 0
+    want = [u.atoms.radius_of_gyration()]
+    np.testing.assert_allclose(np.load(out)["values"], want, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Unknown masses")
+def test_rgyr_without_masses_says_so(tmp_path, capsys):
+    assert main(["analyze", "rgyr", DCD]) == 2
+    said = capsys.readouterr().err
+    assert "-s/--top" in said and "--weights none" in said
+    path = tmp_path / "dummies.gro"
+    path.write_text("t\n1\n    1DUM     QQ    1   0.000   0.000   0.000\n 1.0 1.0 1.0\n")
+    assert main(["analyze", "rgyr", str(path), "-s", str(path)]) == 2
+    assert "have no masses" in capsys.readouterr().err
+    assert main(["analyze", "rgyr", str(path), "--weights", "none", "--quiet"]) == 0

@@ -1,7 +1,10 @@
 """The table of a plan that ``--dry-run`` prints."""
 
+import h5py
+import numpy as np
 import pytest
 
+from mdio.converters.convert import convert
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
 from mdio.layouts.plan_table import plan_table
@@ -14,7 +17,7 @@ content      4,187 frames of 3,341 atoms
 compression  none
 precision    float32 in full
 work         21 pieces of 208 frames
-writes       21 in 1 file
+writes       183 in 1 file
 stripes      1.00 MiB over 8 targets
 alignment    chunks begin on stripes, 1.2% padding
 size         172 MiB
@@ -30,6 +33,21 @@ def test_the_table():
         TrajectoryInfo("xtc", "a.xtc", 4187, 3341, 1.0, 0.0, 4187.0), options, quantised=False
     ).replace(layout="h5md")
     assert plan_table(plan) == TABLE
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_writes_of_h5md_are_those_of_its_chunks(adk, tmp_path, compression, workers):
+    options = {"compression": compression, "chunk_frames": 10, "chunk_atoms": 2000}
+    options |= {"per_rank": workers > 1, "groups": {"few": np.arange(9)}}
+    result = convert(adk["trr"], tmp_path / "a.h5md", workers=workers, **options)
+    parts = [tmp_path / "a.h5md"] if workers == 1 else sorted(tmp_path.glob("a.h5md.parts/*.h5md"))
+    n_chunks = 0
+    for part in parts:
+        with h5py.File(part) as file:
+            values = [file[f"particles/{name}/position/value"] for name in ("trajectory", "few")]
+            n_chunks += sum(dataset.id.get_num_chunks() for dataset in values)
+    assert result.plan.n_writes == n_chunks
 
 
 def test_the_table_of_segments():

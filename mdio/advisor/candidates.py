@@ -53,8 +53,8 @@ class Candidate:
 
     @property
     def one_writer(self) -> bool:
-        """Whether one process stores what the others encode."""
-        return self.to == "h5md"
+        """Whether one process stores what the others encode: compressed chunks of HDF5."""
+        return self.to == "h5md" and not {"compression", "precision"}.isdisjoint(self.options)
 
     @property
     def command_options(self) -> dict[str, str]:

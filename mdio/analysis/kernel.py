@@ -96,6 +96,9 @@ class UserKernel(Kernel):
     def from_address(cls, address: str, select: str | None = None) -> UserKernel:
         """Import the function that ``module:function`` names, also from the working folder.
 
+        The folder comes last on the path of imports, so that no file in it takes the place of a
+        library. It stays there: workers that are started later import the module themselves.
+
         Raises
         ------
         PlanError
@@ -104,17 +107,20 @@ class UserKernel(Kernel):
         module_name, _, name = address.partition(":")
         here = str(Path.cwd())
         if here not in sys.path:
-            sys.path.insert(0, here)
+            sys.path.append(here)
         try:
-            function = getattr(import_module(module_name), name)
+            module = import_module(module_name)
+            function = getattr(module, name)
         except ImportError as error:
             raise PlanError(
                 f"{address}: cannot import {module_name!r} ({error}); put the file "
                 f"{module_name}.py in this folder or on PYTHONPATH"
             ) from error
         except AttributeError as error:
+            where = getattr(module, "__file__", None) or "built in"
             raise PlanError(
-                f"{address}: the module {module_name!r} has no function {name!r}"
+                f"{address}: the module {module_name!r} ({where}) has no function {name!r}; if a "
+                "file in this folder is meant, give it a name that no library has"
             ) from error
         if not callable(function):
             raise PlanError(f"{address}: {name!r} is no function")

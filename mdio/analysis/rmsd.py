@@ -115,6 +115,11 @@ def weights_of(
         if weights != "mass":
             raise PlanError(f"the weights are {weights!r}; give 'mass' or a number for each atom")
         found = system.masses(atoms)
+        if not found.any():
+            raise PlanError(
+                f"{system.layout.path}: the selected atoms have no masses; use a topology that has "
+                "them, or weigh all alike with --weights none (in Python: weights=None)"
+            )
     else:
         found = np.array(weights, dtype=np.float64)
     if found.shape != (n_atoms,):

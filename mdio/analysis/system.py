@@ -135,13 +135,19 @@ class System:
         PlanError
             There is no topology, or it has no masses and no elements to tell them from.
         """
+        if self._top is None:
+            raise PlanError(
+                f"{self.layout.path}: to weigh atoms by mass needs a topology; name one with "
+                "-s/--top, or weigh all alike with --weights none (in Python: weights=None)"
+            )
         universe = self.universe
         if not hasattr(universe.atoms, "masses"):
             try:
                 universe.guess_TopologyAttrs(to_guess=["types", "masses"])
             except (ValueError, AttributeError) as error:
                 raise PlanError(
-                    f"{self._top}: it has no masses ({error}); use a topology that has them"
+                    f"{self._top}: it has no masses, and they cannot be guessed ({error}); use a "
+                    "topology that has them, or --weights none"
                 ) from error
         masses = np.asarray(universe.atoms.masses, dtype=np.float64)
         if self._stored is not None:

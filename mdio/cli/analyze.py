@@ -10,7 +10,7 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels import KERNELS, Kernel, UserKernel
 from mdio.analysis.report import check_report, save_report
 from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output
-from mdio.cli.common import positive, print_json, progress_bar
+from mdio.cli.common import count, positive, print_json, progress_bar
 from mdio.cli.ranks import root_speaks, world
 from mdio.core.errors import PlanError, SourceError
 from mdio.layouts.chain import open_source
@@ -27,7 +27,7 @@ ONLY_FOR: dict[str, tuple[object, tuple[str, ...]]] = {
     "--angles": ("phi,psi", ("dihedrals",)),
     "--repeat": (1, ("rmsd",)),
 }
-"""What these options are where they are left away, and the kernels that know them."""
+"""The defaults of these options, and the kernels that know them."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--ref-frame", type=int, default=0, metavar="N", help="reference frame (default: 0)"
     )
-    what.add_argument("--weights", choices=("mass",), help="weigh atoms by mass (default: alike)")
+    what.add_argument(
+        "--weights",
+        choices=("mass", "none"),
+        help="weigh atoms by mass, or all alike (default: rgyr by mass, rmsd alike)",
+    )
     what.add_argument(
         "--angles",
         metavar="A,B",
@@ -112,7 +116,7 @@ def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
         if given != default and args.kernel not in kernels:
             raise PlanError(
                 f"{option} {given} is for {' and '.join(kernels)}, not for {args.kernel}; "
-                "leave it away"
+                "leave it out"
             )
     if args.gather != "blocking" and args.executor != "mpi":
         raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --executor mpi")
@@ -135,8 +139,8 @@ def _kernel(args: argparse.Namespace) -> Kernel:
         chosen["reference"] = args.ref_frame
     if args.kernel == "rmsd":
         chosen["repeat"] = args.repeat
-    if args.kernel in ("rmsd", "rgyr"):
-        chosen["weights"] = args.weights
+    if args.weights is not None:
+        chosen["weights"] = None if args.weights == "none" else args.weights
     if args.kernel == "dihedrals":
         chosen["angles"] = tuple(args.angles.split(","))
     return KERNELS[args.kernel](**chosen)
@@ -228,7 +232,7 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     rate = result.n_frames / max(result.seconds, 1e-9)
     print(
         f"{args.kernel}: {result.n_frames:,} frames in {result.seconds:.2f} s "
-        f"({rate:,.0f} frames/s, {result.workers} worker(s), {result.executor})"
+        f"({rate:,.0f} frames/s, {count(result.workers, 'worker')}, {result.executor})"
     )
     print(
         f"  sums over workers: open {times['t_open_s']:.3f} s, read {times['t_io_s']:.3f} s, "

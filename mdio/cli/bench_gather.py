@@ -9,7 +9,7 @@ from mdio.analysis.pictures import need_matplotlib
 from mdio.benches.gather import WAYS, launch, measure, save_gather_page, summarise, verdict
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import positives, sizes
-from mdio.cli.common import add_bench_output, human_nbytes, positive, print_json
+from mdio.cli.common import add_bench_output, count, human_nbytes, positive, print_json
 from mdio.cli.ranks import root_speaks, world
 
 __all__ = ["run", "setup"]
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     records = []
     for n_ranks in args.workers:
         if not (args.quiet or args.json):
-            print(f"{n_ranks} rank(s)", file=sys.stderr, flush=True)
+            print(count(n_ranks, "rank"), file=sys.stderr, flush=True)
         found = launch(n_ranks, args.nbytes, args.repeats, args.mpiexec)
         append_jsonl(folder / "gather.jsonl", [{"bench": "gather", **one} for one in found])
         records += found

@@ -14,6 +14,7 @@ from typing import Any
 __all__ = [
     "add_bench_output",
     "add_frame_options",
+    "count",
     "human_nbytes",
     "parse_nbytes",
     "positive",
@@ -44,6 +45,11 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return number
+
+
+def count(n: int, noun: str) -> str:
+    """Return ``1 frame`` or ``2,000 frames``."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
 def human_nbytes(nbytes: float) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from mdio.cli.common import (
     add_frame_options,
+    count,
     human_nbytes,
     parse_nbytes,
     positive,
@@ -101,7 +102,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--compression",
         metavar="NAME[:LEVEL]",
         default="none",
-        help="default: none; with --precision groups of bits, which are read fastest "
+        help="default: none; with --precision a bit packing that is read fastest "
         "(zstd: about a tenth smaller, several times slower)",
     )
     stored.add_argument("--pbc", choices=PBC_CHOICES, help="wrap atoms or make molecules whole")
@@ -276,7 +277,7 @@ def _print_summary(result: ConvertResult) -> None:
     print(
         f"{result.out}: {result.n_frames:,} frames of {result.n_atoms:,} atoms as {result.layout}, "
         f"{human_nbytes(result.nbytes_in)} -> {human_nbytes(result.nbytes_out)} "
-        f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {result.workers} worker(s))"
+        f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {count(result.workers, 'worker')})"
     )
     for note in result.plan.notes:
         print(f"  note: {note}")

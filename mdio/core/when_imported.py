@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 __all__ = ["when_imported"]
 
@@ -33,26 +33,35 @@ class _Watcher(MetaPathFinder):
         self.action = action
 
     def find_spec(
-        self,
-        name: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != self.module:
+        if name != self.module or self not in sys.meta_path:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _CallingBack(spec.loader, self.action)
-        return spec
+        # Stays until the module is there: who asks for a spec may not want more than to know.
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _CallingBack(spec.loader, self)
+                return spec
+        return None
+
+    def imported(self) -> None:
+        """Leave, and act."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self.action()
 
 
 class _CallingBack(Loader):
-    """The real loader, and the action after it."""
+    """The real loader, which also answers what else is asked of it, and the watcher told."""
 
-    def __init__(self, loader: Loader, action: Callable[[], None]) -> None:
+    def __init__(self, loader: Loader, watcher: _Watcher) -> None:
         self.loader = loader
-        self.action = action
+        self.watcher = watcher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
@@ -62,4 +71,4 @@ class _CallingBack(Loader):
         module.__spec__.loader = self.loader
         module.__loader__ = self.loader
         self.loader.exec_module(module)
-        self.action()
+        self.watcher.imported()

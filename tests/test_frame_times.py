@@ -1,0 +1,80 @@
+"""Frames that are chosen by their times, in trajectories too long for exact times."""
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import mdio
+from mdio.cli.main import main
+
+
+def _trajectory(path, times):
+    """Write two atoms a frame at these times, by MDAnalysis."""
+    u = mda.Universe.empty(2, trajectory=True)
+    with mda.Writer(str(path), 2) as writer:
+        for time in times:
+            u.trajectory.ts.time = time
+            writer.write(u.atoms)
+    return path
+
+
+def _times(path):
+    with mdio.open(path) as layout:
+        return layout.read(0, layout.info.n_frames, atoms=[]).time
+
+
+@pytest.mark.parametrize("last_ps", [1e4, 1e7, 1.6e7])
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"dt_ps": 20.0}, slice(0, None, 2)),
+        ({"dt_ps": 100.0}, slice(0, None, 10)),
+        ({"begin_ps": -300.0, "end_ps": -200.0}, slice(10, 21)),
+        ({"begin_ps": -294.0, "end_ps": -206.0}, slice(11, 20)),
+        ({"begin_ps": -300.0, "dt_ps": 30.0}, slice(10, None, 3)),
+    ],
+)
+def test_frames_of_ten_microseconds(tmp_path, last_ps, options, kept):
+    times = last_ps + np.arange(-400.0, 1.0, 10.0)
+    source = _trajectory(tmp_path / "long.xtc", times)
+    wanted = {key: last_ps + value if value < 0 else value for key, value in options.items()}
+    mdio.convert(source, tmp_path / "a.zarr", **wanted)
+    assert_array_equal(_times(tmp_path / "a.zarr"), times[kept])
+
+
+def test_a_long_dt_takes_no_neighbours(tmp_path):
+    source = _trajectory(tmp_path / "long.xtc", np.arange(0.0, 3001.0, 1.0))
+    mdio.convert(source, tmp_path / "a.zarr", dt_ps=1500.0)
+    assert_array_equal(_times(tmp_path / "a.zarr"), [0, 1500, 3000])
+
+
+def test_times_that_a_rounded_step_has_made(adk, tmp_path):
+    """In this DCD file they are 0.99999991 ps apart, and drift away from whole numbers."""
+    mdio.convert(adk["dcd"], tmp_path / "a.zarr", begin_ps=10, end_ps=90, dt_ps=20)
+    assert_array_equal(np.rint(_times(tmp_path / "a.zarr")), [10, 30, 50, 70, 90])
+
+
+@pytest.mark.parametrize(
+    ("dt", "kept", "told"),
+    [
+        ("20", 20, None),
+        ("25", 8, "--dt 25 is no multiple of the 10 ps between frames.*there are 8, 50 ps apart"),
+        ("4", 20, "--dt 4 is no multiple of the 10 ps between frames.*there are 20, 20 ps apart"),
+        ("5", 40, "--dt 5 is no multiple of the 10 ps between frames.*there are 40, 10 ps apart"),
+        ("1234.5", 1, "--dt 1234.5 is no multiple of .*there are 1$"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["zarr", "segments"])
+def test_a_dt_between_frames_says_what_it_does(tmp_path, capsys, suffix, dt, kept, told):
+    import re
+
+    source = _trajectory(tmp_path / "a.xtc", np.arange(0.0, 400.0, 10.0))
+    assert main(["convert", str(source), str(tmp_path / f"a.{suffix}"), "--dt", dt]) == 0
+    printed = capsys.readouterr().out
+    assert f"{kept} frames of 2 atoms" in printed
+    notes = re.findall(r"note: (.*)", printed)
+    if told is None:
+        assert notes == []
+    else:
+        assert [re.search(told, note) is not None for note in notes] == [True]
