@@ -163,6 +163,9 @@ class ByteConversion:
             segments = self._copy(copier, executor, progress)
             return executor.from_owner(end)
 
+    def close(self) -> None:
+        """Do nothing: what is planned here holds no open file."""
+
     def _copy(
         self, copier: SegmentCopier, executor: Executor, progress: Progress | None
     ) -> list[Segment]:
@@ -190,9 +193,11 @@ def _files(paths: Sequence[Path]) -> Iterator[Layout]:
     for path in paths:
         layout = open_layout(path)
         if isinstance(layout, SegmentsLayout):
-            for segment in layout.segments:
-                yield open_layout(path / segment.file, layout=layout.container)
-            layout.close()
+            with layout:
+                files = [path / segment.file for segment in layout.segments]
+                container = layout.container
+            for file in files:
+                yield open_layout(file, layout=container)
         else:
             yield layout
 

@@ -15,6 +15,7 @@ from mdio.converters.selection import AtomChoice
 from mdio.converters.striping import StripeWish
 from mdio.converters.topology import topologies
 from mdio.core.publish import publish, temporary_for
+from mdio.layouts.base import Layout
 from mdio.layouts.h5md import refers_to_parts
 from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan
@@ -97,10 +98,20 @@ class Conversion:
             stack.close()
             return self._result(nbytes, time.perf_counter() - begun, executor.n_workers)
 
-        with stack:
-            work = executor.from_owner(begin)
-            nbytes = self._write(work, executor, progress)
-            return executor.from_owner(end)
+        sources: list[Layout] = [self.view]
+        try:
+            with stack:
+                work = executor.from_owner(begin)
+                sources.append(work.source)
+                nbytes = self._write(work, executor, progress)
+                return executor.from_owner(end)
+        finally:
+            for source in sources:
+                source.close()
+
+    def close(self) -> None:
+        """Close the source; it opens again when it is read."""
+        self.view.close()
 
     @property
     def in_parts(self) -> bool:

@@ -59,8 +59,24 @@ def prepare(
             f"{out}: --chunk-frames and --chunk-atoms belong to the layouts h5md and zarr, not to "
             f"{layout_name}"
         )
-    writer = writer_class(layout_name)
     origin = open_with_topology(source, options.top)
+    try:
+        return _planned(origin, source, target, layout_name, options, executor or Serial())
+    except BaseException:
+        origin.close()
+        raise
+
+
+def _planned(
+    origin: Layout,
+    source: Paths,
+    target: Path,
+    layout_name: str,
+    options: ConversionOptions,
+    executor: Executor,
+) -> Conversion | ByteConversion:
+    """Plan with the opened source, which stays open unless bytes can be copied."""
+    writer = writer_class(layout_name)
     choice = choose_atoms(origin, options.top, options.select, options.groups)
     whole: Layout = origin
     transformed = None
@@ -102,11 +118,11 @@ def prepare(
             target, files, origin.info, view.info, view.first, wanted, striping
         )
         if copied is not None:
+            origin.close()
             copied.plan = copied.plan.replace(notes=(*copied.plan.notes, *notes))
             return copied
     plan = writer.plan_for(view.info, wanted)
     plan = plan.replace(notes=(*plan.notes, *notes))
-    executor = executor or Serial()
     if options.mpio is None:
         reason = parts_reason(options, plan, executor) if layout_name == "h5md" else None
         if reason is None:

@@ -64,8 +64,8 @@ class MPIOConversion(Conversion):
         if options.mpio == "independent" and self.plan.compression is not None:
             raise PlanError(
                 "--mpio writes chunks independently, but parallel HDF5 compresses them in "
-                "collective writes only; take --collective, or leave --compression and "
-                "--precision away"
+                "collective writes only; take --collective, or leave out --compression and "
+                "--precision"
             )
 
         hints = mpi_io_hints(self.plan, options.hints)

@@ -93,15 +93,17 @@ def verify(
         `out` or `against` cannot be opened at all.
     """
     result = VerifyResult()
-    layout = open_layout(out)
-    _check_all(layout, result, progress)
-    # The check of an output of mdio covers its groups; in files of others each is read by itself.
-    for group in () if layout.manifest is not None else layout.info.groups:
-        _check_all(open_layout(out, group=group), result, progress, f"group {group}, ")
-    if view is None and against is not None:
-        view = _source_view(layout, against, top)
-    if view is not None:
-        _compare(layout, view, result, progress)
+    with open_layout(out) as layout:
+        _check_all(layout, result, progress)
+        # Of an output of mdio this covers its groups; in files of others each is read by itself.
+        if layout.manifest is None:
+            for group in layout.info.groups:
+                _check_group(out, group, result, progress)
+        if view is not None:
+            _compare(layout, view, result, progress)
+        elif against is not None:
+            with open_with_topology(against, top) as source:
+                _compare(layout, _source_view(layout, source, top), result, progress)
     return result
 
 
@@ -119,9 +121,22 @@ def _check_all(
             progress(0, 0)
 
 
-def _source_view(layout: Layout, against: Paths, top: str | PathLike[str] | None) -> ViewLayout:
+def _check_group(
+    out: str | PathLike[str],
+    group: str,
+    result: VerifyResult,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Read a further particle group of another program's file, if it has positions."""
+    try:
+        with open_layout(out, group=group) as layout:
+            _check_all(layout, result, progress, f"group {group}, ")
+    except SourceError as error:
+        result.add(f"group {group}: {error}")
+
+
+def _source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> ViewLayout:
     """Return the frames and atoms of the source that `layout` should hold."""
-    source = open_with_topology(against, top)
     manifest = layout.manifest
     frames: Any = None
     atoms = None

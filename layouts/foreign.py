@@ -40,6 +40,17 @@ def _is_array(node: Any) -> bool:
     return hasattr(node, "shape")
 
 
+def _n_atoms(particles: Any, name: str) -> int | None:
+    """Return how many atoms a particle group has; None without a trajectory, 0 if damaged."""
+    try:
+        if "position" not in particles[name] or _is_array(particles[name]["position"]):
+            return None
+        shape = particles[name]["position"]["value"].shape
+        return int(shape[1]) if len(shape) == 3 else 0
+    except FOREIGN_ERRORS:
+        return 0
+
+
 @contextmanager
 def as_source_error(path: Path, what: str) -> Iterator[None]:
     """Turn what the libraries raise into ``PATH: WHAT (...)``; raises SourceError."""
@@ -114,7 +125,10 @@ class ForeignTrajectory(ABC):
             raise PlanError(
                 f"{path}: there is no group {group!r} in it; there are {', '.join(names)}"
             )
-        self._group = particles[group or names[0]]
+        chosen = group or names[0]
+        self._group = particles[chosen]
+        others = {name: _n_atoms(particles, name) for name in names if name != chosen}
+        self._others = {name: n_atoms for name, n_atoms in others.items() if n_atoms is not None}
         self._values = {f: self._value(ELEMENTS[f]) for f in FIELDS if ELEMENTS[f] in self._group}
         if "positions" not in self._values:
             raise SourceError(f"{path}: {self._group.name} has no positions")
@@ -230,6 +244,7 @@ class ForeignTrajectory(ABC):
             chunk_frames=None if chunks is None or chunks[0] == 1 else int(chunks[0]),
             chunk_atoms=None if chunks is None else min(int(chunks[1]), self.n_atoms),
             compression=self._compression(positions),
+            groups=self._others,
             nbytes=sum(p.stat().st_size for p in (self.path, *self.path.rglob("*")) if p.is_file()),
         )
 

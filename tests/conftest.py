@@ -1,6 +1,7 @@
 """What all tests share: small trajectories of real data."""
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,17 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 def _own_cache_folder(tmp_path_factory, monkeypatch):
     """Keep frame indices of read-only files out of the user's cache."""
     monkeypatch.setenv("MDIO_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "index-cache"))
+
+
+@pytest.fixture
+def ending_signals():
+    """Have signals end programs: a shell may have started the tests with some of them ignored."""
+    usual = {signal.SIGINT: signal.default_int_handler}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.signal(n, usual.get(n, signal.SIG_DFL)) for n in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ import pytest
 
 from mdio.advisor.trial import scratch
 
+pytestmark = pytest.mark.usefixtures("ending_signals")
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("is_passed_over", [False, True])

@@ -143,4 +143,20 @@ def test_what_is_opened_is_kept_until_it_is_wanted_cold(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)
     assert [runner.answer(request)["number"] for _ in range(2)] == [1.0, 1.0]
     assert runner.answer({**request, "cold": True})["number"] == 2.0
-    assert evict(source) in (True, False)
+
+
+@pytest.mark.parametrize(("stays", "gone"), [(0, True), (2, True), (10**6, False)])
+def test_evicting_tries_again_and_tells(tmp_path, monkeypatch, stays, gone):
+    """Pages that are in use stay for a while, or for good."""
+    (tmp_path / "cold").write_bytes(b"x")
+    (tmp_path / "used").write_bytes(b"x")
+    tried = {"cold": 0, "used": 0}
+
+    def evicted(file):
+        tried[file.name] += 1
+        return file.name == "cold" or tried["used"] > stays
+
+    monkeypatch.setattr("peer_runner.evicted", evicted)
+    monkeypatch.setattr("peer_runner.EVICTIONS", 5)
+    assert evict(tmp_path) is gone
+    assert tried == {"cold": 1, "used": min(stays + 1, 5)}

@@ -12,6 +12,8 @@ import mdio
 from mdio.core import xtc_codec
 from mdio.core.errors import OutputError
 
+pytestmark = pytest.mark.usefixtures("ending_signals")
+
 TARGETS = ["zarr", "h5md", "segments"]
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from mdio.parallel.executors import Processes
 
+pytestmark = pytest.mark.usefixtures("ending_signals")
+
 
 def signal_handlers(_):
     return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

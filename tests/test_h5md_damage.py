@@ -233,10 +233,11 @@ def test_random_bytes_in_the_structures(tmp_path, seed):
             hit[at] = rng.integers(0, 256)
         path.write_bytes(hit)
         try:
-            assert H5MDLayout.sniff(path) in (True, False)
+            known = H5MDLayout.sniff(path)
             with H5MDLayout(path) as layout:
                 got = layout.read(0, layout.info.n_frames)
         except MdioError as error:
             assert "x.h5md" in str(error)
         else:
+            assert known
             assert_array_equal(got.positions, block.positions)

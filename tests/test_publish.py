@@ -15,6 +15,8 @@ from suites.permissions import folder_of_ordinary_user
 from mdio.core.errors import OutputError
 from mdio.core.publish import leftovers, publish, temporary_for
 
+pytestmark = pytest.mark.usefixtures("ending_signals")
+
 
 def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())

@@ -227,6 +227,7 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
     if args.dry_run:
         if executor.is_owner:
             _print_plan(args, conversion.plan)
+        conversion.close()
         return 0
     quiet = args.quiet or not executor.is_owner
     with progress_bar(conversion.plan.n_frames, "convert", quiet=quiet) as progress:
@@ -269,7 +270,10 @@ def _print_plan(args: argparse.Namespace, plan: LayoutPlan) -> None:
 def _verified(args: argparse.Namespace, conversion: Conversion | ByteConversion) -> VerifyResult:
     view = conversion.view if isinstance(conversion, Conversion) else None
     with progress_bar(conversion.plan.n_frames, "verify", quiet=args.quiet) as progress:
-        return verify(args.out, args.source, view=view, progress=progress)
+        try:
+            return verify(args.out, args.source, view=view, progress=progress)
+        finally:
+            conversion.close()
 
 
 def _print_summary(result: ConvertResult) -> None:
