@@ -14,10 +14,12 @@ from mdio.converters.byte_frames import ByteFrames, byte_frames
 from mdio.converters.copy_segments import SegmentCopier
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.provenance import check_room, output_meta
+from mdio.converters.read_back import read_back
 from mdio.converters.striping import StripeWish
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.publish import flush_tree, output_errors, publish
 from mdio.layouts.base import Layout
+from mdio.layouts.h5md import refers_to_parts
 from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import open_layout
@@ -40,6 +42,7 @@ def byte_conversion(
     first: int,
     options: WriteOptions,
     striping: StripeWish,
+    topology: Sequence[Path] = (),
 ) -> ByteConversion | None:
     """Plan segments by copying bytes; None where frames have to be decoded and written anew.
 
@@ -60,6 +63,8 @@ def byte_conversion(
         Number of segments, container.
     striping
         What was asked of Lustre.
+    topology
+        Its file, where one was given: not to be replaced.
 
     Raises
     ------
@@ -81,7 +86,7 @@ def byte_conversion(
         for layout in layouts:
             layout.close()
     plan = plan.replace(container=name, nbytes=sum(one.nbytes for one in own))
-    return ByteConversion(out, paths, source, kept, first, plan, own, times_ps, striping)
+    return ByteConversion(out, paths, source, kept, first, plan, own, times_ps, striping, topology)
 
 
 class ByteConversion:
@@ -98,6 +103,7 @@ class ByteConversion:
         frames: Sequence[ByteFrames],
         first_times_ps: Sequence[float],
         striping: StripeWish,
+        topology: Sequence[Path],
     ) -> None:
         self.out = out
         self.paths = paths
@@ -108,6 +114,7 @@ class ByteConversion:
         self.frames = frames
         self.first_times_ps = first_times_ps
         self.striping = striping
+        self.topology = topology
 
     def run(
         self, executor: Executor, *, force: bool = False, progress: Progress | None = None
@@ -119,7 +126,15 @@ class ByteConversion:
 
         def begin() -> SegmentCopier:
             nonlocal begun, striped
-            folder = stack.enter_context(publish(self.out, force=force, sources=self.paths))
+            folder = stack.enter_context(
+                publish(
+                    self.out,
+                    force=force,
+                    sources=[*self.paths, *self.topology],
+                    was_in_parts=refers_to_parts,
+                    check=lambda temporary: read_back(temporary, self.plan),
+                )
+            )
             check_room(self.out, self.plan.nbytes)
             begun = time.perf_counter()
             striped = self.striping.apply(folder, self.plan)

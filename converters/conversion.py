@@ -11,9 +11,10 @@ from pathlib import Path
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.pieces import PieceWorker, describe_on, spread
 from mdio.converters.provenance import check_room, output_meta
+from mdio.converters.read_back import read_back
 from mdio.converters.selection import AtomChoice
 from mdio.converters.striping import StripeWish
-from mdio.converters.topology import topologies
+from mdio.converters.topology import holds, topologies
 from mdio.core.publish import publish, temporary_for
 from mdio.layouts.base import Layout
 from mdio.layouts.h5md import refers_to_parts
@@ -52,7 +53,7 @@ class Conversion:
         self.source_paths = source_paths
         self.transformed = transformed
         self.striping = striping
-        self.beside = topologies(choice, out)
+        self.beside = topologies(choice, out, source_paths)
 
     def run(
         self,
@@ -122,24 +123,29 @@ class Conversion:
         """Ask for the stripes of what is about to be made."""
         return self.striping.apply(path, self.plan)
 
+    def _check(self, temporary: Path) -> None:
+        """Look at what was written before it gets its name."""
+        read_back(temporary, self.plan)
+
     def _publication(self, stack: ExitStack, force: bool) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
         # The same topology may serve several outputs: one that is there already stays.
-        new = {path: data for path, data in self.beside.items() if not _holds(path, data)}
+        new = {path: data for path, data in self.beside.items() if not holds(path, data)}
         temporary = stack.enter_context(
             publish(
                 self.out,
                 force=force,
-                sources=self.source_paths,
+                sources=[*self.source_paths, *self.choice.files],
                 companions=list(new),
                 in_parts=self.in_parts,
-                was_in_parts=force and refers_to_parts(self.out),
+                was_in_parts=refers_to_parts,
+                check=self._check,
             )
         )
         if self.plan.compression is None and self.plan.precision is None:
             check_room(self.out, self.plan.nbytes)  # other sizes are not known before
         for path, data in new.items():
-            temporary_for(path).write_bytes(data)
+            temporary_for(path.absolute(), temporary).write_bytes(data)
         return temporary
 
     def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
@@ -174,7 +180,3 @@ class Conversion:
             plan=self.plan,
             topologies=tuple(str(path) for path in self.beside),
         )
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == data

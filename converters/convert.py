@@ -115,7 +115,7 @@ def _planned(
     as_it_is = choice.kept is None and transformed is None and options.precision is None
     if layout_name == "segments" and as_it_is and not choice.groups and view.first is not None:
         copied = byte_conversion(
-            target, files, origin.info, view.info, view.first, wanted, striping
+            target, files, origin.info, view.info, view.first, wanted, striping, choice.files
         )
         if copied is not None:
             origin.close()

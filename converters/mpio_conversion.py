@@ -105,8 +105,10 @@ class MPIOConversion(Conversion):
 
     def _unfinished(self, temporary: Path, executor: Executor) -> list[Path]:
         """Return what the owner has made so far, under the names it has given."""
-        beside = executor.from_owner(lambda: [temporary_for(path) for path in self.beside])
-        return [temporary, *beside]
+        beside = executor.from_owner(
+            lambda: [temporary_for(path.absolute(), temporary) for path in self.beside]
+        )
+        return [temporary, *beside, temporary.with_suffix(".lock")]
 
     def _rounds(
         self,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mdio.converters.conversion import Conversion
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.pieces import PieceWorker, describe_on
+from mdio.converters.read_back import read_back_joined
 from mdio.core.errors import PlanError
 from mdio.core.publish import output_errors, parts_of, temporary_for
 from mdio.layouts.base import Layout
@@ -93,9 +94,12 @@ class PartsConversion(Conversion):
         """That the output has a folder of parts."""
         return True
 
+    def _check(self, temporary: Path) -> None:
+        read_back_joined(temporary, self.plan, self.out)
+
     def _stripe(self, path: Path) -> StripeRecord | None:
         """Stripe the folder in which parts are made, and not the file at `path`."""
-        folder = temporary_for(parts_of(path.with_name(self.out.name)))
+        folder = temporary_for(parts_of(path.with_name(self.out.name)), path)
         with output_errors(folder):
             folder.mkdir(exist_ok=True)
         return super()._stripe(folder)

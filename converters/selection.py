@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,6 +112,12 @@ class AtomChoice:
     def __getstate__(self) -> dict[str, Any]:
         """Leave the topology behind: other processes need indices only."""
         return {**self.__dict__, "universe": None}
+
+    @property
+    def files(self) -> list[Path]:
+        """The file of the topology, where one was given."""
+        name = getattr(self.universe, "filename", None)
+        return [Path(name)] if isinstance(name, str | PathLike) else []
 
     def atom_group(self, group: str | None = None) -> Any:
         """Return the MDAnalysis AtomGroup of the kept atoms, or of one of the groups."""

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from mdio.converters.selection import AtomChoice
+from mdio.layouts.registry import SUFFIXES
 
-__all__ = ["topologies"]
+__all__ = ["holds", "topologies"]
 
 
-def topologies(choice: AtomChoice, out: Path) -> dict[Path, bytes]:
+def topologies(choice: AtomChoice, out: Path, sources: Sequence[Path] = ()) -> dict[Path, bytes]:
     """Return the topology files that belong beside `out`, and what is to be in each.
 
     One for the kept atoms where only some are kept, and one for each group, with the coordinates
-    of the first frame; none where no topology was given.
+    of the first frame; none where no topology was given. Outputs that share their stem (``md.zarr``
+    and ``md.h5md``) share a topology if it is the same; where another one has the name and may
+    belong to another output, the name gets the suffix of `out` too (``md.h5md.top.pdb``).
+
+    Parameters
+    ----------
+    choice
+        What is kept.
+    out
+        The output.
+    sources
+        What is converted: no outputs, even if they share the stem.
 
     Returns
     -------
@@ -27,12 +41,33 @@ def topologies(choice: AtomChoice, out: Path) -> dict[Path, bytes]:
         return {}
     wanted: list[str | None] = [] if choice.kept is None else [None]
     wanted += choice.groups
-    return dict(_topology(choice, out, group) for group in wanted)
+    made = {}
+    for group in wanted:
+        suffix, data = _topology(choice, group)
+        ending = f".{group}.top{suffix}" if group else f".top{suffix}"
+        path = out.with_name(out.stem + ending)
+        if os.path.lexists(path) and not holds(path, data) and _has_namesakes(out, sources):
+            path = out.with_name(out.name + ending)
+        made[path] = data
+    return made
 
 
-def _topology(choice: AtomChoice, out: Path, group: str | None) -> tuple[Path, bytes]:
+def holds(path: Path, data: bytes) -> bool:
+    """Return whether a file is there, and has these bytes."""
+    return path.is_file() and path.read_bytes() == data
+
+
+def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
+    """Return whether trajectories besides `out` have its stem."""
+    names = {out.stem + suffix for suffix in SUFFIXES} - {out.name}
+    there = [out.with_name(name) for name in names if os.path.lexists(out.with_name(name))]
+    given = {os.path.realpath(source) for source in sources}
+    return any(os.path.realpath(path) not in given for path in there)
+
+
+def _topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
+    """Return the suffix and the bytes of a topology."""
     atoms = choice.atom_group(group)
-    stem = f"{out.stem}.{group}.top" if group else f"{out.stem}.top"
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PDB fields that the topology lacks are filled in
         for suffix in (".pdb", ".gro"):
@@ -44,4 +79,4 @@ def _topology(choice: AtomChoice, out: Path, group: str | None) -> tuple[Path, b
                     raise
             else:
                 break
-        return out.with_name(stem + suffix), written.read_bytes()
+        return suffix, written.read_bytes()

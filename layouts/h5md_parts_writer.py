@@ -104,7 +104,7 @@ class H5MDPartsWriter(H5MDWriter):
     ) -> None:
         super().__init__(path, plan, meta)
         self._arrays, self._crcs, self._stored = {}, {}, {}
-        self.folder = temporary_for(parts_of(target.absolute()))
+        self.folder = temporary_for(parts_of(target.absolute()), path)
         self.folder_name = parts_of(target).name
         self.reason = reason
         edges = itertools.accumulate(plan.segment_frames, initial=0)

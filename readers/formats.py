@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mdio.layouts import h5md, segments, zarr_layout
+from mdio.core.marks import manifest_in
+from mdio.layouts import h5md, zarr_layout
 from mdio.readers.reader import LayoutReader
 
 __all__ = ["H5MDReader", "SegmentsReader", "ZarrReader"]
@@ -16,6 +17,11 @@ __all__ = ["H5MDReader", "SegmentsReader", "ZarrReader"]
 
 def _path(thing: Any) -> Path | None:
     return Path(thing) if isinstance(thing, str | Path) else None
+
+
+def _is_segments(folder: Path) -> bool:
+    manifest = manifest_in(folder)
+    return manifest is not None and manifest.get("layout") == "segments"
 
 
 class SegmentsReader(LayoutReader):
@@ -26,7 +32,7 @@ class SegmentsReader(LayoutReader):
     @staticmethod
     def _format_hint(thing: Any) -> bool:
         path = _path(thing)
-        return path is not None and path.is_dir() and segments.SegmentsLayout.sniff(path)
+        return path is not None and path.is_dir() and _is_segments(path)
 
 
 class H5MDReader(LayoutReader):

@@ -10,6 +10,7 @@ from suites.fake_lfs import FakeLfs
 from suites.h5md_parts_cases import copy_parts, frames_of, make_parts, parts_in
 
 import mdio
+from mdio.core import replacing
 from mdio.core.errors import OutputError, PlanError
 
 
@@ -85,16 +86,16 @@ def test_a_damaged_frame_leaves_the_former_output(adk, mine, tmp_path_factory, w
 
 @pytest.mark.parametrize("nth", [0, 1, 2, 3])
 def test_a_rename_that_fails_leaves_the_former_output(adk, mine, nth, monkeypatch):
-    rename, left = Path.rename, [nth]
+    rename, left = replacing.rename, [nth]
 
-    def fail(self, target):
+    def fail(*words):
         left[0] -= 1
         if left[0] == -1:
             raise OSError(5, "broken disk")
-        return rename(self, target)
+        return rename(*words)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", fail)
+        patch.setattr(replacing, "rename", fail)
         with pytest.raises(OSError, match="broken disk"):
             mdio.convert(adk["xtc"], mine, per_rank=True, force=True)
     assert sorted(path.name for path in mine.parent.iterdir()) == ["a.h5md", "a.h5md.parts"]
@@ -106,13 +107,13 @@ def test_killed_between_renames(adk, mine, nth):
     """No file ever refers to parts of another; the next conversion puts right what is left."""
     code = (
         "import os, sys, mdio\n"
-        "from pathlib import Path\n"
-        "rename, left = Path.rename, [int(sys.argv[3])]\n"
-        "def once(self, target):\n"
-        "    rename(self, target)\n"
+        "from mdio.core import replacing\n"
+        "rename, left = replacing.rename, [int(sys.argv[3])]\n"
+        "def once(*words):\n"
+        "    rename(*words)\n"
         "    left[0] -= 1\n"
         "    if not left[0]: os._exit(9)\n"
-        "Path.rename = once\n"
+        "replacing.rename = once\n"
         "mdio.convert(sys.argv[1], sys.argv[2], per_rank=True, force=True)\n"
     )
     words = [sys.executable, "-c", code, str(adk["xtc"]), str(mine), str(nth)]

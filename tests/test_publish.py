@@ -1,9 +1,9 @@
 """Outputs appear whole or not at all."""
 
 import errno
+import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,7 +13,7 @@ import pytest
 from suites.permissions import folder_of_ordinary_user
 
 from mdio.core.errors import OutputError
-from mdio.core.publish import leftovers, publish, temporary_for
+from mdio.core.publish import publish, temporary_for
 
 pytestmark = pytest.mark.usefixtures("ending_signals")
 
@@ -30,7 +30,7 @@ def dead_pid() -> int:
 
 def make_folder(path: Path, text: str) -> None:
     path.mkdir()
-    (path / "manifest.json").write_text(text)
+    (path / "manifest.json").write_text(json.dumps({"format": "mdio", "uuid": text}))
     (path / "000").mkdir()
     (path / "000" / "data").write_text(text)
 
@@ -67,7 +67,7 @@ def test_force_replaces(tmp_path: Path, was: str, becomes: str) -> None:
             temporary.write_text("new")
         else:
             make_folder(temporary, "new")
-        inside = target if was == "file" else target / "manifest.json"
+        inside = target if was == "file" else target / "000" / "data"
         assert inside.read_text() == "old"
     inside = target if becomes == "file" else target / "000" / "data"
     assert inside.read_text() == "new"
@@ -104,27 +104,8 @@ def test_failure_leaves_what_was_there(
         else:
             temporary.write_text("new")
         raise kind
-    assert (target / "manifest.json").read_text() == "old"
+    assert (target / "000" / "data").read_text() == "old"
     assert entries(tmp_path) == ["a.out"]
-
-
-def test_failed_rename_brings_the_old_output_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tmp_path / "a.segments"
-    make_folder(target, "old")
-    rename = Path.rename
-
-    def fail(self: Path, to: Path) -> Path:
-        if self.name.endswith(".tmp"):
-            raise OSError(errno.EIO, "broken disk")
-        return rename(self, to)
-
-    monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(OSError, match="broken disk"), publish(target, force=True) as temporary:
-        make_folder(temporary, "new")
-    assert (target / "manifest.json").read_text() == "old"
-    assert entries(tmp_path) == ["a.segments"]
 
 
 def test_nothing_made_is_an_error(tmp_path: Path) -> None:
@@ -169,13 +150,60 @@ def test_source_is_never_replaced(tmp_path: Path) -> None:
     assert (source / "000" / "data").read_text() == "frames"
 
 
-def test_force_does_not_take_a_folder_of_something_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("thesis.tex", "years"),
+        ("manifest.json", '{"name": "a web application", "uuid": "1"}'),
+        ("manifest.json", "[]"),
+        ("zarr.json", '{"zarr_format": 3, "node_type": "group", "attributes": {"mdio": 1}}'),
+        (".zgroup", '{"zarr_format": 2}'),
+        ("parts.json", '{"parts": ["screws"]}'),
+    ],
+)
+def test_force_does_not_take_a_folder_of_something_else(
+    tmp_path: Path, name: str, text: str
+) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.tex").write_text("years")
+    (home / name).write_text(text)
     with pytest.raises(OutputError, match="no trajectory"), publish(home, force=True):
         pass
-    assert (home / "thesis.tex").read_text() == "years"
+    assert (home / name).read_text() == text
+
+
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    os.mkfifo(tmp_path / "home" / "manifest.json")
+    with pytest.raises(OutputError, match="no traj"), publish(tmp_path / "home", force=True):
+        pass
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_link_to_itself(tmp_path: Path, force: bool) -> None:
+    loop = tmp_path / "a.xtc"
+    loop.symlink_to(loop)
+    with pytest.raises(OutputError, match="leads back to itself"), publish(loop, force=force):
+        pass
+
+
+def test_what_is_written_is_looked_at_before_it_is_renamed(tmp_path: Path) -> None:
+    target = tmp_path / "a.segments"
+    make_folder(target, "old")
+
+    def check(path: Path) -> None:
+        assert path == temporary and (path / "000" / "data").read_text() == "new"
+        assert (target / "000" / "data").read_text() == "old"
+        raise OutputError("half of it is missing")
+
+    with (
+        pytest.raises(OutputError, match="half"),
+        publish(target, force=True, check=check) as temporary,
+    ):
+        make_folder(temporary, "new")
+    assert (target / "000" / "data").read_text() == "old"
+    assert entries(tmp_path) == ["a.segments"]
 
 
 def test_devices_are_not_replaced(tmp_path: Path) -> None:
@@ -198,82 +226,21 @@ def test_full_disk_becomes_an_output_error(tmp_path: Path) -> None:
     assert entries(tmp_path) == []
 
 
-def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
-    target = tmp_path / "a.xtc"
-    here = temporary_for(target).name.rsplit("-", 1)[0]
-    dead = tmp_path / f"{here}-{dead_pid()}.tmp"
-    make_folder(dead, "half")
-    alive = tmp_path / f"{here}-{os.getppid()}.tmp"
-    alive.write_text("someone is at work")
-    elsewhere = tmp_path / f".a.xtc.mdio-not{socket.gethostname()[:20]}-1.tmp"
-    elsewhere.write_text("who knows")
-    other = tmp_path / here.replace("a.xtc", "b.xtc")
-    other = other.with_name(f"{other.name}-{dead_pid()}.tmp")
-    other.write_text("not ours to touch")
-    assert leftovers(target) == [dead]
-    with publish(target) as temporary:
-        assert not dead.exists()
-        temporary.write_text("new")
-    assert {alive.name, elsewhere.name, other.name, "a.xtc"} == set(entries(tmp_path))
-
-
-def test_killed_between_the_two_renames(tmp_path: Path) -> None:
-    target = tmp_path / "a.segments"
-    stem = temporary_for(target).name.rsplit("-", 1)[0]
-    make_folder(tmp_path / f"{stem}-{dead_pid()}.old", "old")
-    with pytest.raises(ValueError, match="fails"), publish(target):
-        raise ValueError("fails too")
-    assert (target / "manifest.json").read_text() == "old"
-
-
 def test_companions_come_with_the_target(tmp_path: Path) -> None:
     target, top, other = (tmp_path / name for name in ("a.zarr", "a.top.pdb", "a.csv"))
     with publish(target, companions=[top, other]) as temporary:
         make_folder(temporary, "new")
-        temporary_for(top).write_text("atoms")
+        temporary_for(top, temporary).write_text("atoms")
         assert not top.exists()
     assert entries(tmp_path) == ["a.top.pdb", "a.zarr"]
     message = r"a\.top\.pdb: it exists"
     with pytest.raises(OutputError, match=message), publish(tmp_path / "b", companions=[top]):
         pass
     with pytest.raises(ValueError), publish(target, companions=[top], force=True) as temporary:
-        temporary_for(top).write_text("other atoms")
+        temporary_for(top, temporary).write_text("other atoms")
         raise ValueError
     assert top.read_text() == "atoms"
     assert entries(tmp_path) == ["a.top.pdb", "a.zarr"]
-
-
-WORK = """
-import sys, time
-from mdio.core.publish import publish
-with publish(sys.argv[1], force=True) as temporary:
-    temporary.write_text("half")
-    print("working", flush=True)
-    time.sleep(250)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_signals_leave_the_former_output(tmp_path: Path, number: signal.Signals) -> None:
-    target = tmp_path / "a.xtc"
-    target.write_text("old")
-    child = subprocess.Popen(
-        [sys.executable, "-c", WORK, str(target)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "working\n"
-    child.send_signal(number)
-    child.communicate(timeout=100)
-    assert child.returncode != 0
-    assert target.read_text() == "old"
-    if number == signal.SIGKILL:
-        assert len(entries(tmp_path)) == 2
-        with publish(target, force=True) as temporary:
-            temporary.write_text("new")
-    assert entries(tmp_path) == ["a.xtc"]
 
 
 def test_forked_child_does_not_tear_down_its_parents_work(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
+import stat
 import struct
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -161,7 +162,9 @@ def index_paths(path: Path) -> Iterator[Path]:
 
 def _load(where: Path, identity: _Identity) -> FrameIndex | None:
     try:
-        raw = where.read_bytes()
+        fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # nobody writes to a pipe
+        with os.fdopen(fd, "rb") as file:
+            raw = file.read() if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except (OSError, ValueError):
         return None
     if len(raw) < HEADER.size:
@@ -194,12 +197,12 @@ def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:
 
 
 def _write_atomically(where: Path, data: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=".mdio-index-", dir=where.parent)
-    temporary = Path(name)
+    if where.exists() and not where.is_file():  # a pipe or a device that somebody put there
+        raise FileExistsError(where)
+    temporary = where.with_name(f".mdio-index-{secrets.token_hex(8)}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:  # who may read it is for the user's umask to say
             file.write(data)
-        temporary.chmod(0o644)  # others who may read the trajectory may use its index
         temporary.replace(where)
     except BaseException:
         with contextlib.suppress(OSError):

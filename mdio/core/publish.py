@@ -1,8 +1,9 @@
 """Outputs appear under their name only when they are whole.
 
-An output, file or folder, is built under a temporary name beside its target and renamed in the end.
-Whatever stops the work in between (an error, Ctrl-C, SIGTERM) removes the temporary; a process that
-was killed outright leaves it behind, and the next one for the same target tidies up.
+An output, file or folder, is built under a temporary name beside its target, flushed, looked at and
+renamed in the end. Whatever stops the work in between (an error, Ctrl-C, SIGTERM) removes the
+temporary; a process that was killed outright leaves it behind, and the next one for the same target
+tidies up.
 """
 
 from __future__ import annotations
@@ -10,30 +11,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mdio.core.errors import MdioError, OutputError
-from mdio.core.replacing import (
-    PARTS_MARKER,
-    TEMPORARY,
-    leftovers,
-    parts_of,
-    put_both_in_place,
-    put_in_place,
-    remove,
-    temporary_for,
-    tidy,
-)
+from mdio.core.marks import PARTS_MARKER, is_output
+from mdio.core.replacing import flush, parts_of, put_in_place, remove, tidy
 from mdio.core.signals import terminations_raised
+from mdio.core.temporaries import TEMPORARY, Claim, longest_name, temporary_for
 
 __all__ = [
     "PARTS_MARKER",
     "TEMPORARY",
     "flush_tree",
-    "leftovers",
     "output_errors",
     "parts_of",
     "publish",
@@ -41,8 +33,6 @@ __all__ = [
 ]
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
-OURS = ("manifest.json", "zarr.json", ".zgroup", PARTS_MARKER)
-"""A folder that holds one of these is an output that ``force`` may replace."""
 INDEX_ENDING = ".mdio-index"
 FLUSHERS = 8
 """Files that are flushed at the same time."""
@@ -66,17 +56,6 @@ def output_errors(path: Path) -> Iterator[None]:
         raise OutputError(f"{name}: {reason}; free some space or choose another place") from error
 
 
-def _flush(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # no fsync of folders here
-            raise
-    finally:
-        os.close(fd)
-
-
 def flush_tree(path: Path) -> None:
     """Flush a file, or all files and folders under a folder, to the disk.
 
@@ -84,26 +63,35 @@ def flush_tree(path: Path) -> None:
     are checked when they are used, and can be made again.
     """
     if not path.is_dir():
-        _flush(path)
+        flush(path)
         return
     tree = [(Path(folder), files) for folder, _, files in os.walk(path)]
     paths = [folder / name for folder, files in tree for name in files]
     paths = [file for file in paths if not file.name.endswith(INDEX_ENDING)]
     paths += [folder for folder, _ in tree]
     with ThreadPoolExecutor(max_workers=min(FLUSHERS, len(paths))) as pool:
-        list(pool.map(_flush, paths))
+        list(pool.map(flush, paths))
 
 
-def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
-    """Refuse what cannot or must not be written, before any work is done."""
+def _check_folder(target: Path) -> None:
+    """Refuse where nothing can be written."""
     parent = target.parent
     if not parent.is_dir():
         raise OutputError(f"{target}: the folder {parent} does not exist; make it first")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise OutputError(f"{target}: the folder {parent} is not writable; choose another place")
-    if len(os.fsencode(temporary_for(target).name)) > NAME_NBYTES:
+    if longest_name(target) > NAME_NBYTES:
         raise OutputError(f"{target}: the name is too long; choose a shorter one")
-    real = target.resolve()
+
+
+def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
+    """Refuse what must not be written, before any work is done."""
+    try:
+        real = target.resolve()
+    except (OSError, RuntimeError) as error:
+        raise OutputError(
+            f"{target}: a symbolic link that leads back to itself; remove it or choose another name"
+        ) from error
     for source in sources:
         one = source.resolve()
         if real == one or real in one.parents or one in real.parents:
@@ -120,13 +108,11 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
     mode = target.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OutputError(f"{target}: neither a file nor a folder; choose another name")
-    if target.is_dir():
-        names = {path.name for path in target.iterdir()}
-        if names and names.isdisjoint(OURS):
-            raise OutputError(
-                f"{target}: a folder that is no trajectory (it has none of {', '.join(OURS)}) is "
-                "not replaced; remove it yourself or choose another name"
-            )
+    if target.is_dir() and any(target.iterdir()) and not is_output(target):
+        raise OutputError(
+            f"{target}: a folder that is no trajectory of mdio (it has no manifest of mdio) is not "
+            "replaced; remove it yourself or choose another name"
+        )
 
 
 @contextmanager
@@ -137,7 +123,8 @@ def publish(
     sources: Sequence[str | os.PathLike[str]] = (),
     companions: Sequence[str | os.PathLike[str]] = (),
     in_parts: bool = False,
-    was_in_parts: bool = False,
+    was_in_parts: Callable[[Path], bool] | None = None,
+    check: Callable[[Path], None] | None = None,
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends well.
 
@@ -146,23 +133,28 @@ def publish(
     target
         File or folder to be.
     force
-        Replace what is there; it stays untouched until the new one is whole and on disk.
+        Replace what is there; it stays untouched until the new one is whole and on disk. A folder
+        is replaced only if mdio wrote it.
     sources
         What is read meanwhile: an output that would replace one of them is refused.
     companions
-        Further files that belong to the output (``NAME.top.pdb``); the block may write each at
-        ``temporary_for(companion)``, and those that it wrote are renamed just before the target.
+        Further files in the same folder that belong to the output (``NAME.top.pdb``); the block may
+        write each at ``temporary_for(companion, temporary)``, and those that it wrote appear with
+        the target.
     in_parts
         The target is a file that refers to others in the folder ``parts_of(target)``, which the
-        block makes at ``temporary_for(parts_of(target))`` with a `PARTS_MARKER` in it. The two
-        appear, and are replaced, together.
+        block makes at ``temporary_for(parts_of(target), temporary)`` with a `PARTS_MARKER` in it.
+        The two appear, and are replaced, together.
     was_in_parts
-        The former target refers to that folder, which then goes with it.
+        Tells whether a former target refers to that folder, which then goes with it.
+    check
+        Called with the temporary when all is on disk and before anything is renamed: looks at what
+        was written, and raises if it is not as it should be.
 
     Yields
     ------
     Path
-        ``.NAME.mdio-HOST-PID.tmp`` beside the target. It does not exist, and may be made as a
+        ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It does not exist, and may be made as a
         file or a folder.
 
     Raises
@@ -173,41 +165,47 @@ def publish(
     """
     goal = Path(target).absolute()
     beside = [Path(companion).absolute() for companion in companions]
-    for path in (goal, *beside):
-        _check(path, force, [Path(source) for source in sources])
     parts = parts_of(goal)
-    if in_parts and leftovers(goal, "old"):
-        tidy(goal)  # a killed process may have left both under other names
-        _check(goal, force, [])
-    was_in_parts = was_in_parts and (parts / PARTS_MARKER).is_file()
-    if in_parts or was_in_parts:
-        _check(parts, force or not in_parts, [Path(source) for source in sources])
-    temporary = temporary_for(goal)
+    read = [Path(source) for source in sources]
+    _check_folder(goal)
+    tidy([goal, parts, *beside])  # first, since this may bring a former output back
+    for path in (goal, *beside):
+        _check(path, force, read)
+    goes = (
+        force
+        and not in_parts
+        and was_in_parts is not None
+        and (parts / PARTS_MARKER).is_file()
+        and was_in_parts(goal)
+    )
+    if in_parts or goes:
+        _check(parts, force, read)
     try:
-        for path in (goal, parts, *beside):
-            tidy(path)
         with terminations_raised():
+            with output_errors(goal):
+                claim = Claim(goal)
+            temporary = claim.name(goal)
             try:
                 yield temporary
-                made = [path for path in beside if temporary_for(path).exists()]
-                for path in (*made, *[parts] * in_parts, goal):
-                    flush_tree(temporary_for(path))
-                for path in made:
-                    put_in_place(temporary_for(path), path, force)
-                if in_parts:
-                    put_both_in_place(goal, force)
-                else:
-                    put_in_place(temporary, goal, force)
-                    if was_in_parts:
-                        remove(parts)
-                _flush(goal.parent)
+                made = [path for path in beside if os.path.lexists(claim.name(path))]
+                made += [parts] * in_parts
+                for path in (*made, goal):
+                    flush_tree(claim.name(path))
+                if check is not None:
+                    check(temporary)
+                put_in_place(claim, goal, made, [parts] * goes, force=force)
             except BaseException:
-                for path in (goal, parts, *beside):  # (those of a forked child have other names)
-                    remove(temporary_for(path))
+                if os.getpid() == claim.pid:  # and no forked child of it
+                    for path in (goal, parts, *beside):
+                        with suppress(OSError):
+                            remove(claim.name(path))
                 raise
+            finally:
+                claim.release()
     except OSError as error:
-        writing = error.errno in FULL or str(error.filename or "").startswith(str(temporary))
-        if isinstance(error, MdioError) or not writing:
+        if isinstance(error, MdioError) or not (
+            error.errno in FULL or str(error.filename or "").startswith(str(temporary))
+        ):
             raise
         with output_errors(temporary):
             raise

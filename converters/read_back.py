@@ -1,0 +1,65 @@
+"""A last look at an output before it gets its name: does it open, and hold what was planned?"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from mdio.core.errors import OutputError
+from mdio.core.publish import TEMPORARY, parts_of, temporary_for
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.registry import layout_class
+
+__all__ = ["read_back", "read_back_joined"]
+
+LOOKS = 4
+"""Chunks, segments or parts of which a frame is read, the first and the last among them."""
+
+
+def read_back(path: Path, plan: LayoutPlan) -> None:
+    """Open what was written to a temporary `path`, and read some of it.
+
+    Opening checks the manifest and the tables; reading, the checksums of what is read. `verify`
+    reads all, but would take as long as any other pass over the trajectory.
+
+    Raises
+    ------
+    OutputError
+        It is not as planned, or cannot be read.
+    """
+    try:
+        with layout_class(plan.layout)(path) as layout:
+            found = (layout.info.n_frames, layout.info.n_atoms)
+            edges = layout.boundaries()
+            if found == (plan.n_frames, plan.n_atoms):
+                for at in np.linspace(0, len(edges) - 2, LOOKS).round().astype(int):
+                    layout.read(int(edges[at]), int(edges[at]) + 1)
+                layout.read(plan.n_frames - 1, plan.n_frames)
+    except OSError as error:
+        raise _failed(path, str(error)) from error
+    if found != (plan.n_frames, plan.n_atoms):
+        raise _failed(path, f"{found[0]} frames of {found[1]} atoms in it")
+
+
+def read_back_joined(path: Path, plan: LayoutPlan, target: Path) -> None:
+    """Do the same for a file in parts, which it knows by the name that they are to have."""
+    parts = temporary_for(parts_of(path.with_name(target.name)), path)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".look-", dir=parts) as folder:
+            here = Path(folder, target.name)
+            here.symlink_to(path.absolute())
+            parts_of(here).symlink_to(parts.absolute())
+            read_back(here, plan)
+    except OutputError as error:
+        there = TEMPORARY.sub(r"\1", folder)
+        raise OutputError(str(error).replace(there, str(path.parent))) from error
+
+
+def _failed(path: Path, what: str) -> OutputError:
+    name, what = (TEMPORARY.sub(r"\1", text) for text in (str(path), what))
+    return OutputError(
+        f"{name}: it does not read back as it was written ({what}), so it was not put in place; "
+        "check the disk and convert again"
+    )

@@ -1,0 +1,44 @@
+"""What mdio wrote can be told by its own marks, without opening it: only that may be replaced."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PARTS_MARKER", "is_output", "manifest_in"]
+
+PARTS_MARKER = "parts.json"
+"""What a folder of parts holds besides them."""
+MARK = "mdio"
+
+
+def manifest_in(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of mdio in a folder; None for folders of others (never raises)."""
+    segments = _read(folder / "manifest.json")
+    attributes = _read(folder / "zarr.json").get("attributes")
+    zarr = attributes.get(MARK) if isinstance(attributes, dict) else None
+    for manifest in (segments, zarr):
+        if isinstance(manifest, dict) and manifest.get("format") == MARK:
+            return manifest if isinstance(manifest.get("uuid"), str) else None
+    return None
+
+
+def is_output(folder: Path) -> bool:
+    """Return whether mdio wrote a folder: segments, a Zarr tree, or parts of a file."""
+    if manifest_in(folder) is not None:
+        return True
+    marker = _read(folder / PARTS_MARKER)
+    return all(isinstance(marker.get(key), str) for key in ("uuid", "file"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty one for whatever else is there."""
+    try:
+        if stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for ever
+            found = json.loads(path.read_bytes())
+            return found if isinstance(found, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        pass
+    return {}
