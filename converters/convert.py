@@ -59,7 +59,7 @@ def prepare(
             f"{out}: --chunk-frames and --chunk-atoms belong to the layouts h5md and zarr, not to "
             f"{layout_name}"
         )
-    origin = open_with_topology(source, options.top)
+    origin = open_with_topology(source, options.top, verify=options.verify)
     try:
         return _planned(origin, source, target, layout_name, options, executor or Serial())
     except BaseException:

@@ -56,6 +56,8 @@ class ConversionOptions:
     """One h5md file for each rank or worker, joined by virtual datasets in the output."""
     hints: Sequence[str] = ()
     """``KEY=VALUE`` for MPI-IO."""
+    verify: bool = True
+    """Whether what is read is compared with the checksums that the source holds."""
 
 
 @dataclass(frozen=True)

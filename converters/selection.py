@@ -58,22 +58,26 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
 
 
 def open_with_topology(
-    source: str | PathLike[str] | Sequence[str | PathLike[str]], top: str | PathLike[str] | None
+    source: str | PathLike[str] | Sequence[str | PathLike[str]],
+    top: str | PathLike[str] | None,
+    **options: Any,
 ) -> Layout:
     """Open a source; `top` says how many atoms it has where its format (AMBER's ASCII) does not.
+
+    `options` are those of `open_source`.
 
     Raises
     ------
     SourceError
         The source cannot be opened, or needs a topology that was not given or cannot be read.
     """
-    layout = open_source(source)
+    layout = open_source(source, **options)
     try:
         layout.info  # noqa: B018 - opens it
     except AtomCountError:
         if top is None:
             raise
-        return open_source(source, n_atoms=atom_count(top))
+        return open_source(source, n_atoms=atom_count(top), **options)
     return layout
 
 

@@ -44,6 +44,7 @@ class TransformedLayout(Layout):
     """
 
     name = "transformed"
+    known_options = frozenset({"source", "top", "pbc", "center"})
 
     def __init__(
         self,

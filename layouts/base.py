@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.core.errors import CorruptLayoutError, FrameRangeError
+from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 
 __all__ = ["Layout", "boundaries_of"]
@@ -45,11 +45,19 @@ class Layout(ABC):
     uuid
         Identity of the output that is expected there; by default, whatever is found on first use.
     **options
-        What the subclass documents (``group=`` for layouts with stored groups).
+        What the subclass documents (``group=`` for layouts with stored groups). All take
+        ``n_atoms``, which is for formats that do not say how many atoms they have.
+
+    Raises
+    ------
+    OptionError
+        The layout has no such option (a TypeError).
     """
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]] = ()
+    known_options: ClassVar[frozenset[str] | None] = frozenset()
+    """Names of its options; None if it takes any, for somebody else."""
 
     def __init__(
         self,
@@ -65,7 +73,19 @@ class Layout(ABC):
         self.verify = verify
         self.uuid = uuid
         self.options = options
+        self._check_options()
         self._info: TrajectoryInfo | None = None
+
+    def _check_options(self) -> None:
+        if self.known_options is None:
+            return
+        unknown = [name for name in self.options if name not in {*self.known_options, "n_atoms"}]
+        if unknown:
+            known = ", ".join(sorted({*self.known_options, "fields"}))
+            raise OptionError(
+                f"{self.path}: the layout {self.name} has no option {unknown[0]!r}; it has {known} "
+                "and verify"
+            )
 
     @classmethod
     @abstractmethod

@@ -49,6 +49,7 @@ class ChainLayout(Layout):
     """
 
     name = "chain"
+    known_options = None
 
     def __init__(
         self,

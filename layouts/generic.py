@@ -55,6 +55,7 @@ class GenericLayout(Layout):
     """
 
     name = "generic"
+    known_options = None
 
     _reader: Any
     _process: int

@@ -104,6 +104,7 @@ class H5MDLayout(ContentsLayout):
 
     name: ClassVar[str] = "h5md"
     suffixes: ClassVar[tuple[str, ...]] = (".h5md", ".h5")
+    known_options = frozenset({"group", "convert_units", "driver", "comm", "collective"})
 
     @classmethod
     def sniff(cls, path: Path) -> bool:

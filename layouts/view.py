@@ -135,6 +135,7 @@ class ViewLayout(Layout):
     """
 
     name = "view"
+    known_options = frozenset({"source", "frames", "atoms"})
 
     def __init__(
         self,

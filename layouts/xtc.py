@@ -38,6 +38,7 @@ class XTCLayout(Layout):
 
     name = "xtc"
     suffixes: ClassVar[tuple[str, ...]] = (".xtc",)
+    known_options = frozenset({"n_threads"})
 
     _frames: XTCFrames
     _index: FrameIndex

@@ -49,6 +49,7 @@ class ZarrLayout(ContentsLayout):
 
     name: ClassVar[str] = "zarr"
     suffixes: ClassVar[tuple[str, ...]] = (".zarr", ".zarrmd")
+    known_options = frozenset({"group", "convert_units"})
 
     @classmethod
     def sniff(cls, path: Path) -> bool:

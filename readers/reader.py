@@ -38,6 +38,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         Name of a stored atom group to read instead of the full system.
     n_atoms
         Number of atoms of the topology, for formats that do not say it themselves.
+    verify
+        Compare whatever is read with the checksums that the output holds. False trusts the disk.
     **kwargs
         As other MDAnalysis readers: `dt`, `time_offset`.
 
@@ -64,11 +66,12 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         convert_units: bool = True,
         group: str | None = None,
         n_atoms: int | None = None,
+        verify: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(filename, convert_units=convert_units, **kwargs)
         options = {} if group is None else {"group": group}
-        self._layout: Layout = open_layout(self.filename, **options)
+        self._layout: Layout = open_layout(self.filename, verify=verify, **options)
         if self._layout.name == "generic" and n_atoms is not None:
             self._layout.options["n_atoms"] = n_atoms
         info = self._layout.info

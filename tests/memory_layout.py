@@ -15,6 +15,7 @@ class MemoryLayout(Layout):
     """Options: chunk_frames (None = single frames), fail_at (a frame that cannot be read)."""
 
     name = "memory"
+    known_options = None
 
     @classmethod
     def sniff(cls, path: Path) -> bool:

@@ -115,6 +115,8 @@ def test_the_interval_of_single_frames(files, tmp_path):
 class _Described(TRRLayout):
     """Says what it is told to say of itself."""
 
+    known_options = None
+
     def _open(self):
         return super()._open().replace(**self.options)
 

@@ -53,6 +53,7 @@ def analyze(
     reducer: Reducer | None = None,
     gather: How = "blocking",
     mpio: MPIOMode | None = None,
+    verify: bool = True,
     progress: Progress | None = None,
 ) -> AnalysisResult:
     """Compute a kernel over the frames of a trajectory.
@@ -85,6 +86,8 @@ def analyze(
     mpio
         With `MPIExecutor`: read an h5md file that mdio wrote through parallel HDF5,
         ``independent`` or ``collective``, instead of by plain calls with checksums.
+    verify
+        Compare what is read with the checksums that the output holds. False trusts the disk.
     progress
         Called with (frames, decoded bytes) as blocks are done (serially, as reads are).
 
@@ -115,7 +118,9 @@ def analyze(
     n_blocks = run_in.n_workers * blocks_per_worker
     if mpio is not None and mpio not in MPIO_MODES:
         raise PlanError(f"mpio is {mpio!r}; give one of {', '.join(MPIO_MODES)}")
-    request = Request(trajectory, chosen, top, group, start, stop, step, reducer, n_blocks, mpio)
+    request = Request(
+        trajectory, chosen, top, group, start, stop, step, reducer, n_blocks, mpio, verify
+    )
     if isinstance(run_in, MPIExecutor):
         return analyze_on_ranks(request, run_in, gather, progress)
     if mpio is not None:

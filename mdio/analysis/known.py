@@ -39,9 +39,9 @@ def known(layout: Layout) -> Layout:
         members = tuple(_known_member(member) for member in layout.members)
         return _KnownChain(members, info, layout._infos, edges)
     if isinstance(layout, SegmentsLayout):
-        return _KnownSegments(
-            str(layout.path), layout.fields, layout.options, layout.info, layout.manifest
-        )
+        info = layout.info
+        options = {**layout.options, "verify": layout.verify, "uuid": layout.uuid}
+        return _KnownSegments(str(layout.path), layout.fields, options, info, layout.manifest)
     return layout
 
 

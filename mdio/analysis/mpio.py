@@ -169,6 +169,8 @@ def shared_file(plan: Plan, mode: MPIOMode, executor: MPIExecutor) -> Iterator[S
     layout = H5MDLayout(
         plan.layout.path,
         fields=plan.prepared.fields,
+        verify=plan.layout.verify,
+        uuid=plan.layout.uuid,
         **plan.layout.options,
         driver="mpio",
         comm=comm,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mdio.analysis.kernel import Kernel, Prepared
 from mdio.analysis.known import known
 from mdio.analysis.reducers import Reducer
-from mdio.analysis.system import System, members
+from mdio.analysis.system import System
 from mdio.converters.selection import atom_count
 from mdio.core.blocks import aligned_blocks
-from mdio.core.errors import AtomCountError, PlanError
+from mdio.core.errors import AtomCountError, OptionError, PlanError
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import Layout
 from mdio.layouts.chain import open_source
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from MDAnalysis import Universe
 
 __all__ = ["MPIO_MODES", "MPIOMode", "Plan", "Request", "Trajectory"]
-
-WITH_GROUPS = ("h5md", "zarr")
-"""Layouts that may hold atom groups besides the full system."""
 
 MPIOMode = Literal["independent", "collective"]
 MPIO_MODES: tuple[MPIOMode, ...] = ("independent", "collective")
@@ -68,6 +65,8 @@ class Request:
     n_blocks: int
     mpio: MPIOMode | None = None
     """How ranks read through parallel HDF5, if they do."""
+    verify: bool = True
+    """Whether what is read is compared with the checksums that the output holds."""
 
     def plan(self) -> Plan:
         """Open the trajectory, choose blocks, prepare the kernel.
@@ -84,9 +83,9 @@ class Request:
                 raise
             return self._plan(n_atoms=atom_count(self.top))
 
-    def _plan(self, **options: int) -> Plan:
+    def _plan(self, **options: Any) -> Plan:
         # This imports what reads it.
-        layout = _open(self.trajectory, self.group, self.kernel.fields, **options)
+        layout = self._open(**options)
         watch = Stopwatch()
         is_ours = layout is not self.trajectory
         try:
@@ -103,26 +102,24 @@ class Request:
                 layout.close()
             raise
 
-
-def _open(
-    trajectory: Trajectory, group: str | None, fields: tuple[str, ...], **options: int | str
-) -> Layout:
-    if isinstance(trajectory, Layout):
-        if group is not None and trajectory.options.get("group") != group:
-            raise PlanError(f"{trajectory.path}: open the layout with group={group!r} instead")
-        return trajectory
-    if not isinstance(trajectory, str | PathLike) and not len(trajectory):
-        raise PlanError("no trajectory is given; name one at least")
-    if group is not None:
-        options["group"] = group
-    layout = open_source(trajectory, fields=fields, **options)
-    for member in members(layout):
-        if group is not None and member.name not in WITH_GROUPS:
+    def _open(self, **options: Any) -> Layout:
+        trajectory, group = self.trajectory, self.group
+        if isinstance(trajectory, Layout):
+            if group is not None and trajectory.options.get("group") != group:
+                raise PlanError(f"{trajectory.path}: open the layout with group={group!r} instead")
+            if trajectory.verify and not self.verify:
+                raise PlanError(f"{trajectory.path}: open the layout with verify=False instead")
+            return trajectory
+        if not isinstance(trajectory, str | PathLike) and not len(trajectory):
+            raise PlanError("no trajectory is given; name one at least")
+        if group is not None:
+            options["group"] = group
+        try:
+            return open_source(trajectory, fields=self.kernel.fields, verify=self.verify, **options)
+        except OptionError as error:
             raise PlanError(
-                f"{member.path}: a trajectory of layout {member.name} has no stored groups; "
-                f"leave out group {group!r} and select atoms instead"
-            )
-    return layout
+                f"no stored groups: {error}; leave out group {group!r} and select atoms instead"
+            ) from error
 
 
 def _frames(layout: Layout, start: int | None, stop: int | None, step: int | None) -> range:

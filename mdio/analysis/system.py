@@ -179,7 +179,8 @@ class System:
             return top
         full = self.layout
         if self._group is not None and self._manifest is not None:
-            full = open_layout(self.layout.path)  # of a chain, this is its first member
+            one = members(self.layout)[0]
+            full = open_layout(one.path, verify=one.verify, uuid=one.uuid)
         try:
             return load_topology(top, full)
         except SourceError:

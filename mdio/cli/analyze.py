@@ -10,7 +10,7 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels import KERNELS, Kernel, UserKernel
 from mdio.analysis.report import check_report, save_report
 from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output
-from mdio.cli.common import count, positive, print_json, progress_bar
+from mdio.cli.common import add_no_verify, count, positive, print_json, progress_bar
 from mdio.cli.ranks import root_speaks, world
 from mdio.core.errors import PlanError, SourceError
 from mdio.layouts.chain import open_source
@@ -103,6 +103,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         const="collective",
         help="with --executor mpi: read h5md through parallel HDF5, in collective reads",
     )
+    add_no_verify(parser, "TRAJ")
     parser.add_argument("-o", "--out", metavar="FILE", help="frame, time, values: .npz or .csv")
     parser.add_argument("--timings", metavar="FILE", help="times of every block, as JSON")
     parser.add_argument("--report", metavar="FILE", help="an HTML page of pictures of the times")
@@ -196,6 +197,7 @@ def _run(args: argparse.Namespace, executor: Executor, is_root: bool = True) -> 
             step=args.step,
             gather=args.gather,
             mpio=args.mpio,
+            verify=args.verify_reads,
             progress=progress,
         )
     if is_root:

@@ -14,6 +14,7 @@ from typing import Any
 __all__ = [
     "add_bench_output",
     "add_frame_options",
+    "add_no_verify",
     "count",
     "human_nbytes",
     "parse_nbytes",
@@ -87,6 +88,16 @@ def add_frame_options(parser: argparse.ArgumentParser) -> None:
     frames.add_argument("-b", "--begin", type=float, metavar="PS", help="first time, ps")
     frames.add_argument("-e", "--end", type=float, metavar="PS", help="last time, ps")
     frames.add_argument("--dt", type=float, metavar="PS", help="only frames this time apart, ps")
+
+
+def add_no_verify(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the option that trusts the disk; `what` is read."""
+    parser.add_argument(
+        "--no-verify",
+        dest="verify_reads",
+        action="store_false",
+        help=f"trust the disk: do not compare what is read of {what} with its checksums",
+    )
 
 
 def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from mdio.cli.common import (
     add_frame_options,
+    add_no_verify,
     count,
     human_nbytes,
     parse_nbytes,
@@ -172,6 +173,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")
+    add_no_verify(parser, "SRC")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
 
@@ -210,6 +212,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         mpio=args.mpio,
         per_rank=args.per_rank,
         hints=args.hint,
+        verify=args.verify_reads,
     )
 
 

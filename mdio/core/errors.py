@@ -5,6 +5,7 @@
     MdioError
     ├── UnknownLayoutError (ValueError)    nothing here can read or write that
     ├── PlanError          (ValueError)    options that do not fit together or do not fit the data
+    │   └── OptionError        (TypeError) an option that a layout does not have
     ├── SourceError        (OSError)       an input that is missing, truncated, corrupt, mismatching
     │   └── AtomCountError                 its format does not say how many atoms it has
     ├── CorruptLayoutError (OSError)       an output of mdio that is unfinished or damaged
@@ -26,6 +27,7 @@ __all__ = [
     "FrameReadError",
     "MdioError",
     "MissingExtraError",
+    "OptionError",
     "OutputError",
     "PlanError",
     "SourceError",
@@ -43,6 +45,10 @@ class UnknownLayoutError(MdioError, ValueError):
 
 class PlanError(MdioError, ValueError):
     """Options that contradict each other or do not fit the trajectory."""
+
+
+class OptionError(PlanError, TypeError):
+    """An option that a layout does not have."""
 
 
 class SourceError(MdioError, OSError):
