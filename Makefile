@@ -39,7 +39,7 @@ check: .venv/installed
 
 # mdio beside MDAnalysis, GROMACS and others, which get environments of their own. PEERS_ARGS=--quick
 peers: .venv/installed
-	$(BIN)/python bench/peers.py $(PEERS_ARGS)
+	$(BIN)/python bench/peers/compare.py $(PEERS_ARGS)
 
 # libFuzzer on the native code, and damaged chunks: FUZZ_SECONDS each. Needs clang.
 FUZZ_SECONDS ?= 60

@@ -15,8 +15,8 @@ import numpy as np
 from MDAnalysis.analysis import rms
 from MDAnalysis.analysis.dihedrals import Ramachandran
 from MDAnalysis.lib import qcprot
-from peer_commands import gmx_rms
-from peer_runner import RUSAGE_CHILDREN, RUSAGE_SELF, resource
+from peers.peer_commands import gmx_rms
+from peers.runner import RUSAGE_CHILDREN, RUSAGE_SELF, resource
 
 import mdio
 from mdio.core import kernels

@@ -25,7 +25,7 @@ import adk
 import numpy as np
 from analysis_cases import quiet_universe
 from analysis_scaling import has_mpi, mpiexec
-from peer_runner import RUSAGE_CHILDREN, RUSAGE_SELF, resource
+from peers.runner import RUSAGE_CHILDREN, RUSAGE_SELF, resource
 
 import mdio
 

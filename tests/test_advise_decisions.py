@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from advise_cases import N_FRAMES, io_bound, measurements, run, spread, trial
 
-from mdio.advisor.calibrate import Calibration, read_calibration
-from mdio.advisor.candidates import segments_for
-from mdio.advisor.profile import load_profile
-from mdio.advisor.recommend import recommend
-from mdio.advisor.replay import load_measurements, measurements_from, save_measurements
-from mdio.advisor.trial import fit_conversion
+from mdio.advisor.decide.calibrate import Calibration, read_calibration
+from mdio.advisor.decide.recommend import recommend
+from mdio.advisor.measure.candidates import segments_for
+from mdio.advisor.measure.replay import load_measurements, measurements_from, save_measurements
+from mdio.advisor.measure.trial import fit_conversion
+from mdio.advisor.model.profile import load_profile
 from mdio.core.errors import PlanError, SourceError
 
 RECORDED = Path(__file__).parent / "golden/advise_rmsd_xtc.json"

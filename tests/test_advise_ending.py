@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from mdio.advisor.trial import scratch
+from mdio.advisor.measure.trial import scratch
 
 pytestmark = pytest.mark.usefixtures("ending_signals")
 

@@ -14,11 +14,11 @@ import pytest
 from suites.quick_advice import QUICK, quickly
 
 import mdio
-from mdio.advisor import measure as measuring
-from mdio.advisor import rounds, storage_probe
-from mdio.advisor.recommend import recommend
-from mdio.advisor.replay import load_measurements, save_measurements
-from mdio.advisor.rounds import Limits
+from mdio.advisor.decide.recommend import recommend
+from mdio.advisor.measure import interleaved_repeats, storage_probe
+from mdio.advisor.measure import measure as measuring
+from mdio.advisor.measure.interleaved_repeats import Limits
+from mdio.advisor.measure.replay import load_measurements, save_measurements
 from mdio.cli.main import main
 from mdio.core.errors import PlanError
 from mdio.core.page_cache import drop_cache
@@ -210,7 +210,7 @@ def test_one_frame_is_enough(adk, tmp_path):
 
 
 def test_cold_reads_are_told_where_they_cannot_be(adk, tmp_path, monkeypatch):
-    monkeypatch.setattr(rounds, "drop_cache", lambda path: "tmpfs keeps its bytes")
+    monkeypatch.setattr(interleaved_repeats, "drop_cache", lambda path: "tmpfs keeps its bytes")
     found = quickly(adk, tmp_path)
     assert found.host.cold_problem == "tmpfs keeps its bytes"
     assert {run.cache for trial in found.trials for run in trial.runs} == {"warm"}

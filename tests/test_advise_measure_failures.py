@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from suites.quick_advice import quickly
 
-from mdio.advisor import rounds, storage_probe
-from mdio.advisor.trial import scratch
+from mdio.advisor.measure import interleaved_repeats, storage_probe
+from mdio.advisor.measure.trial import scratch
 from mdio.core.errors import BlockError, OutputError, PlanError, SourceError
 
 
@@ -68,14 +68,14 @@ def test_bad_questions(adk, tmp_path):
 
 
 def test_an_option_that_cannot_be_made_is_told(adk, tmp_path, monkeypatch):
-    convert = rounds.convert_trial
+    convert = interleaved_repeats.convert_trial
 
     def failing(candidate, *arguments):
         if candidate.to == "zarr":
             raise OutputError("the disk is full")
         return convert(candidate, *arguments)
 
-    monkeypatch.setattr(rounds, "convert_trial", failing)
+    monkeypatch.setattr(interleaved_repeats, "convert_trial", failing)
     found = quickly(adk, tmp_path)
     assert found.trial("zarr").problem == "the disk is full"
     assert found.trial("zarr").runs == ()
@@ -90,7 +90,7 @@ def test_interrupted(adk, tmp_path, monkeypatch, error):
         seen.extend(tmp_path.iterdir())
         raise error
 
-    monkeypatch.setattr(rounds, "timed_run", interrupted)
+    monkeypatch.setattr(interleaved_repeats, "timed_run", interrupted)
     with pytest.raises(error):
         quickly(adk, tmp_path)
     assert seen  # there was something to remove
@@ -99,7 +99,8 @@ def test_interrupted(adk, tmp_path, monkeypatch, error):
 
 def test_terminated(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from mdio.advisor.trial import scratch\n"
+        "import sys, time; from pathlib import Path\n"
+        "from mdio.advisor.measure.trial import scratch\n"
         "with scratch(Path(sys.argv[1])) as folder:\n"
         "    (folder / 'x').write_text('x'); print('ready', flush=True); time.sleep(60)"
     )
@@ -114,7 +115,7 @@ def test_terminated(tmp_path):
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
     code = (
-        "import os, sys; from pathlib import Path; from mdio.advisor.trial import scratch\n"
+        "import os, sys; from pathlib import Path; from mdio.advisor.measure.trial import scratch\n"
         "with scratch(Path(sys.argv[1])): os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path], check=False)

@@ -1,4 +1,4 @@
-"""``bench/mpi_scaling.py``: its control, its tables, and one job of it on real ranks."""
+"""``bench/mpi/scaling.py``: its control, its tables, and one job of it on real ranks."""
 
 import importlib
 import json
@@ -19,12 +19,12 @@ def bench(name):
 
 @pytest.mark.parametrize("n_processes", [1, 3])
 def test_the_control_writes_and_removes(tmp_path, n_processes, monkeypatch):
-    found = bench("mpi_control").control(tmp_path, n_processes, 30_000_000, sync=True)
+    found = bench("mpi.control").control(tmp_path, n_processes, 30_000_000, sync=True)
     assert found["write_s"] > 0 and found["user_s"] + found["sys_s"] > 0
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mpi-scaling-control-0").touch()
     with pytest.raises(OSError, match="could not write"):
-        bench("mpi_control").control(tmp_path, n_processes, 1000, sync=False)
+        bench("mpi.control").control(tmp_path, n_processes, 1000, sync=False)
 
 
 def record(job, way, n, seconds, copies=1):
@@ -33,7 +33,7 @@ def record(job, way, n, seconds, copies=1):
 
 
 def test_tables():
-    tables = bench("mpi_tables")
+    tables = bench("mpi.summary")
     records = [
         record("h5md", "alone", 1, 29.0),
         record("h5md", "mpi", 1, 30.0),
@@ -60,7 +60,7 @@ def test_tables():
 def test_one_job(adk, tmp_path):
     words = ["--quick", "--jobs", "zarr, prec", "--folder", str(tmp_path), "--most-nbytes", "2M"]
     done = subprocess.run(
-        [MPI[1], str(ROOT / "bench" / "mpi_scaling.py"), str(adk["xtc"]), *words],
+        [MPI[1], str(ROOT / "bench/mpi/scaling.py"), str(adk["xtc"]), *words],
         capture_output=True,
         text=True,
         timeout=120,
@@ -91,7 +91,7 @@ def test_a_run_that_takes_too_long_is_ended(adk, tmp_path):
 import sys
 sys.path.insert(0, {str(ROOT / "bench")!r})
 from pathlib import Path
-from mpi_jobs import jobs, run
+from mpi.jobs import jobs, run
 from dataclasses import replace
 job = replace(jobs(3341, None, True)[0], copies=300)
 found = run(job, "mpi", 2, {str(adk["xtc"])!r}, Path({str(tmp_path)!r}), None, 1.0)

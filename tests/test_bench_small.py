@@ -13,10 +13,10 @@ from MDAnalysisTests.datafiles import XTC
 BENCH = Path(__file__).parent.parent / "bench"
 sys.path.insert(0, str(BENCH))
 
-from peer_process import Case, NotMeasuredError, Peers  # noqa: E402
-from peer_report import table  # noqa: E402
-from peer_runner import Runner, evict  # noqa: E402
-from peer_targets import TARGETS, judge  # noqa: E402
+from peers.process import Case, NotMeasuredError, Peers  # noqa: E402
+from peers.report import table  # noqa: E402
+from peers.runner import Runner, evict  # noqa: E402
+from peers.targets import TARGETS, judge  # noqa: E402
 
 
 def record(table: str, case: str, seconds: list[float]) -> dict[str, object]:
@@ -25,7 +25,7 @@ def record(table: str, case: str, seconds: list[float]) -> dict[str, object]:
 
 
 def test_peers_runs_all_tables(tmp_path):
-    command = [sys.executable, str(BENCH / "peers.py"), "--tiny", "--folder", str(tmp_path)]
+    command = [sys.executable, str(BENCH / "peers/compare.py"), "--tiny", "--folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "OTHER RESULT" not in done.stdout
@@ -89,8 +89,8 @@ def test_ratios_are_paired_repeat_by_repeat():
 
 
 def test_every_target_names_cases_that_are_measured(tmp_path):
-    from peer_systems import System
-    from peer_tables import TABLES
+    from peers.cases import TABLES
+    from peers.systems import System
 
     top = tmp_path / "top.psf"
     system = System("s", 100, 10, tmp_path / "a.xtc", top, tmp_path, tmp_path)
@@ -101,16 +101,16 @@ def test_every_target_names_cases_that_are_measured(tmp_path):
 
 
 def test_peers_that_are_missing_are_said_to_be(tmp_path, monkeypatch):
-    import peer_process
+    from peers import process
 
-    monkeypatch.setitem(peer_process.PYTHONS, "peer_small", tmp_path / "venv" / "bin" / "python")
+    monkeypatch.setitem(process.PYTHONS, "peers.peer_small", tmp_path / "venv" / "bin" / "python")
     peers = Peers()
     with pytest.raises(NotMeasuredError, match="venv was not made"):
-        peers.ask(Case("x", "peer_small", "xtclib_read", {"path": "x"}))
+        peers.ask(Case("x", "peers.peer_small", "xtclib_read", {"path": "x"}))
 
 
 def test_a_peer_that_crashes_is_started_anew(tmp_path, monkeypatch):
-    import peer_process
+    from peers import process
 
     module = tmp_path / "peer_crash.py"
     module.write_text(
@@ -118,7 +118,7 @@ def test_a_peer_that_crashes_is_started_anew(tmp_path, monkeypatch):
         "def versions(): return {}\n"
         "CASES = {'die': lambda path: (lambda: os._exit(3)), 'live': lambda path: (lambda: 2.0)}\n"
     )
-    monkeypatch.setitem(peer_process.PYTHONS, "peer_crash", Path(sys.executable))
+    monkeypatch.setitem(process.PYTHONS, "peer_crash", Path(sys.executable))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     peers = Peers()
     with pytest.raises(NotMeasuredError, match="ended with 3"):

@@ -91,7 +91,7 @@ def test_speedup_and_its_deviation():
 
 
 def test_the_table_has_the_columns_of_the_model(tmp_path):
-    from mdio.advisor.timings import REQUIRED
+    from mdio.advisor.model.timings import REQUIRED
 
     write_csv(tmp_path / "scaling.csv", summarise(runs_of(1, [9.0]) + runs_of(4, [3.0])))
     with (tmp_path / "scaling.csv").open(newline="") as file:

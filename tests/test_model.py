@@ -11,22 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdio.advisor.behaviour import GATHERS, LAYOUTS, PAIRS
-from mdio.advisor.fit import fit_profile, residuals
-from mdio.advisor.model import (
+from mdio.advisor.model.access_model import GATHERS, LAYOUTS, PAIRS
+from mdio.advisor.model.closed_form import (
     MAX_RANKS,
     Workload,
-    convert_s,
     expected_max,
     max_quantile,
     predict,
     reference_workload,
 )
-from mdio.advisor.profile import load_profile
-from mdio.advisor.timings import read_timings
+from mdio.advisor.model.fit import fit_profile, residuals
+from mdio.advisor.model.profile import load_profile
+from mdio.advisor.model.timings import read_timings
 from mdio.core.errors import PlanError
 
-CSV = Path(__file__).parents[1] / "bench/published/comet_rmsd.csv"
+CSV = Path(__file__).parents[1] / "bench/paper/published/comet_rmsd.csv"
 ROWS = read_timings(CSV)
 COMET = load_profile("comet")
 
@@ -118,18 +117,6 @@ def test_a_chain_opens_ranks_times_files():
     fewer = predict(COMET, "segments-chainreader", "gather", 192, few)
     alone = predict(COMET, "segments", "gather", 192, workload)
     assert chain.t_open_s > fewer.t_open_s > 5 * alone.t_open_s
-
-
-def test_conversion_shares_the_work_of_segments_and_not_that_of_one_file():
-    workload = reference_workload(COMET, "xtc-shared", 1)
-    assert convert_s(COMET, "xtc-shared", 24, workload) == 0
-    # 30 GB were split by 24 ranks in 89.9 s, by 96 in 25.1 s.
-    assert convert_s(COMET, "segments", 24, workload) == pytest.approx(89.9, rel=0.2)
-    assert convert_s(COMET, "segments", 96, workload) == pytest.approx(25.1, rel=0.2)
-    hdf5 = [convert_s(COMET, "hdf5", n, workload) for n in (1, 96)]
-    assert hdf5[0] == hdf5[1] > 1000
-    with pytest.raises(PlanError, match="ranks"):
-        convert_s(COMET, "segments", 0, workload)
 
 
 @pytest.mark.parametrize("n_ranks", [0, -1, 2.5, True, MAX_RANKS + 1, "24"])

@@ -8,14 +8,14 @@ from statistics import median
 import numpy as np
 import pytest
 
-from mdio.advisor.behaviour import LAYOUTS, PAIRS
-from mdio.advisor.fit import fit_profile, residuals
-from mdio.advisor.model import predict, reference_workload
-from mdio.advisor.profile import load_profile
-from mdio.advisor.timings import TimingRow, read_timings
+from mdio.advisor.model.access_model import LAYOUTS, PAIRS
+from mdio.advisor.model.closed_form import predict, reference_workload
+from mdio.advisor.model.fit import fit_profile, residuals
+from mdio.advisor.model.profile import load_profile
+from mdio.advisor.model.timings import TimingRow, read_timings
 
 BENCH = Path(__file__).parents[1] / "bench"
-ROWS = read_timings(BENCH / "published/comet_rmsd.csv")
+ROWS = read_timings(BENCH / "paper/published/comet_rmsd.csv")
 ONE = [row for row in ROWS if row.n_ranks == 1 and row.workload_x == 1]
 
 
@@ -24,12 +24,12 @@ def machines():
     """Two made-up machines, one of the closed form and one simulated, and what is known of them."""
     sys.path.insert(0, str(BENCH))
     try:
-        import model_machines
+        from model import machines as machines_bench
     finally:
         sys.path.remove(str(BENCH))
     return [
-        (machine, dict(model_machines.choices(machine)))
-        for machine in model_machines.machines(2, seed=3)
+        (machine, dict(machines_bench.choices(machine)))
+        for machine in machines_bench.machines(2, seed=3)
     ]
 
 

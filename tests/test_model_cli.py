@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mdio.advisor.behaviour import LAYOUTS
-from mdio.advisor.profile import load_profile
+from mdio.advisor.model.access_model import LAYOUTS
+from mdio.advisor.model.profile import load_profile
 from mdio.cli.main import main
 
-CSV = Path(__file__).parents[1] / "bench/published/comet_rmsd.csv"
+CSV = Path(__file__).parents[1] / "bench/paper/published/comet_rmsd.csv"
 
 
 def out_json(capsys, *words):

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mdio.advisor.anchors import guess_cores, measured_task
-from mdio.advisor.behaviour import GATHERS, LAYOUTS, PAIRS
-from mdio.advisor.fit import fit_profile, residuals
-from mdio.advisor.model import predict, reference_workload
-from mdio.advisor.profile import load_profile, save_profile
-from mdio.advisor.timings import TimingRow, read_timings
+from mdio.advisor.model.access_model import GATHERS, LAYOUTS, PAIRS
+from mdio.advisor.model.closed_form import predict, reference_workload
+from mdio.advisor.model.fit import fit_profile, residuals
+from mdio.advisor.model.profile import load_profile, save_profile
+from mdio.advisor.model.single_rank import guess_cores, measured_task
+from mdio.advisor.model.timings import TimingRow, read_timings
 from mdio.core.errors import MdioError, OutputError, PlanError, SourceError
 
-CSV = Path(__file__).parents[1] / "bench/published/comet_rmsd.csv"
+CSV = Path(__file__).parents[1] / "bench/paper/published/comet_rmsd.csv"
 ROWS = read_timings(CSV)
 COMET = load_profile("comet")
 HEADER = "machine,layout,gather,workload_x,n_ranks,t_total_max_s,t_comp_mean_s,t_io_mean_s"

@@ -7,14 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mdio.advisor.behaviour import PAIRS
-from mdio.advisor.model import Workload, predict, reference_workload
-from mdio.advisor.profile import load_profile
-from mdio.advisor.simulate import MAX_SIMULATED_RANKS, simulate
-from mdio.advisor.timings import read_timings
+from mdio.advisor.model.access_model import PAIRS
+from mdio.advisor.model.closed_form import Workload, predict, reference_workload
+from mdio.advisor.model.profile import load_profile
+from mdio.advisor.model.timings import read_timings
 from mdio.core.errors import MissingExtraError, PlanError
 
-ROWS = read_timings(Path(__file__).parents[1] / "bench/published/comet_rmsd.csv")
+BENCH = Path(__file__).parents[1] / "bench"
+sys.path.insert(0, str(BENCH))
+
+from paper.simulate import MAX_SIMULATED_RANKS, simulate  # noqa: E402
+
+ROWS = read_timings(BENCH / "paper/published/comet_rmsd.csv")
 COMET = load_profile("comet")
 
 

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from mdio.advisor.calibrate import read_calibration
-from mdio.advisor.measure import measure
-from mdio.advisor.profile import Profile, load_profile
-from mdio.advisor.recommend import recommend
-from mdio.advisor.replay import load_measurements, save_measurements
-from mdio.advisor.rounds import Limits, Progress
+from mdio.advisor.decide.calibrate import read_calibration
+from mdio.advisor.decide.recommend import recommend
+from mdio.advisor.measure.interleaved_repeats import Limits, Progress
+from mdio.advisor.measure.measure import measure
+from mdio.advisor.measure.replay import load_measurements, save_measurements
+from mdio.advisor.model.profile import Profile, load_profile
+from mdio.advisor.report.advice import Advice
 from mdio.core.errors import PlanError
 from mdio.parallel.executors import available_cores
 
 if TYPE_CHECKING:
-    from mdio.advisor.advice import Advice
     from mdio.analysis.kernel import BlockFunction, Kernel
 
 __all__ = ["LOCAL", "advise"]
@@ -115,7 +115,7 @@ def advise(
         )
     if save is not None:
         save_measurements(measurements, save)
-    return recommend(measurements, count, passes, profile, calibrations)
+    return Advice.of(recommend(measurements, count, passes, profile, calibrations))
 
 
 def _profile(machine: str | PathLike[str] | Profile) -> Profile | None:

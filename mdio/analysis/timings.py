@@ -39,12 +39,9 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from mdio.core.timing import WorkerTiming
-
-if TYPE_CHECKING:
-    from mdio.analysis.results import AnalysisResult
+from mdio.core.timing import BlockTiming, WorkerTiming
 
 __all__ = ["SCHEMA", "record", "stragglers"]
 
@@ -95,7 +92,18 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: -float(one["beyond_median_s"]))
 
 
-def record(result: AnalysisResult) -> dict[str, Any]:
+class Timed(Protocol):
+    """What a record is made of: the result of an analysis."""
+
+    ranks: list[WorkerTiming]
+    timings: list[BlockTiming]
+    tasks: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers of the run."""
+
+
+def record(result: Timed) -> dict[str, Any]:
     """Return the record of one analysis, as the module describes it."""
     numbers = result.to_json()
     found = {

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mdio.advisor.advise import LOCAL, advise
-from mdio.advisor.profile import NAMES
-from mdio.advisor.rounds import Progress
+from mdio.advisor.measure.interleaved_repeats import Progress
+from mdio.advisor.model.profile import NAMES
 from mdio.analysis.kernels import KERNELS
 from mdio.analysis.report import check_report
 from mdio.analysis.results import check_output

@@ -1,0 +1,1 @@
+"""From measurements to a decision; pure, numbers in and values out."""

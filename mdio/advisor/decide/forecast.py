@@ -1,0 +1,251 @@
+"""From what a few frames took to what all will take: on this machine, or on one with a profile.
+
+On this machine nothing is modelled that was measured: a run with N workers is start-up, opening,
+and the longest block's frames, each at the pace measured with N workers at work. With a machine
+profile the scaling model takes over, with one worker's measured times as its workload.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mdio.advisor.measure.measurements import Measurements, Run, Spread, Trial
+from mdio.advisor.model.closed_form import Workload, predict
+from mdio.advisor.model.profile import Profile
+from mdio.core.blocks import aligned_blocks
+
+__all__ = ["GATHER_OF", "Forecast", "Forecaster", "Total", "usual_cache"]
+
+GATHER_OF = {"gather": "blocking", "global-array": "one-sided"}
+"""What the command line calls the gathers of the model."""
+
+EXTRAPOLATION = 0.05
+"""Error of a whole trajectory's time from a sample's, beyond what repeats show."""
+FITS_MEMORY = 0.5
+"""What is at most this share of the free memory is read from there in all passes but the first."""
+MAX_BLOCKS = 4096
+"""Beyond, blocks are taken to be equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """One pass over the trajectory with N ranks, s: parts, sum, and the band about it."""
+
+    n_ranks: int
+    t_startup_s: float
+    t_open_s: float
+    t_io_s: float
+    t_comp_s: float
+    t_rest_s: float
+    t_imbalance_s: float
+    t_contention_s: float
+    t_gather_s: float
+    t_total_s: float
+    low_s: float
+    high_s: float
+    gather: str
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Converting once and analysing some times, s."""
+
+    convert_s: float
+    convert_low_s: float
+    convert_high_s: float
+    run: Forecast
+    total_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def relative(self) -> float:
+        """Half of the band as a share of the total."""
+        return (self.high_s - self.low_s) / (2 * self.total_s) if self.total_s > 0 else 0.0
+
+
+def usual_cache(trial: Trial, measurements: Measurements) -> str:
+    """Return whether reads of a whole layout will find it in memory."""
+    n_frames = measurements.source.n_frames
+    read = trial.read_nbytes_frame * n_frames
+    fits = read <= FITS_MEMORY * measurements.host.memory_free_nbytes
+    return "warm" if fits else "cold"
+
+
+@dataclass(frozen=True)
+class Forecaster:
+    """Predicts for one set of measurements, here or on the machine of a profile."""
+
+    measurements: Measurements
+    profile: Profile | None = None
+    io_factor: float = 1.0
+    """How much slower than in the sample frames are read, as calibration runs say."""
+    comp_factor: float = 1.0
+    """The same of computing."""
+
+    def one_pass(self, trial: Trial, n_ranks: int) -> Forecast:
+        """Return what one analysis of the whole trajectory takes."""
+        if self.profile is None:
+            return self._here(trial, n_ranks)
+        return self._there(trial, n_ranks, self.profile)
+
+    def total(self, trial: Trial, n_ranks: int, passes: int) -> Total:
+        """Return what converting and `passes` analyses take."""
+        run = self.one_pass(trial, n_ranks)
+        convert, spread = self._convert(trial, n_ranks)
+        low, high = convert * (1 - spread), convert * (1 + spread)
+        return Total(
+            convert_s=convert,
+            convert_low_s=max(0.0, low),
+            convert_high_s=high,
+            run=run,
+            total_s=convert + passes * run.t_total_s,
+            low_s=max(0.0, low) + passes * run.low_s,
+            high_s=high + passes * run.high_s,
+        )
+
+    def _runs(self, trial: Trial, cache: str) -> list[Run]:
+        runs = [run for run in trial.runs if run.cache == cache] or list(trial.runs)
+        return sorted(runs, key=lambda run: run.workers)
+
+    def _beyond_sample(self) -> float:
+        source = self.measurements.source
+        return 0.0 if source.sample_frames >= source.n_frames else EXTRAPOLATION
+
+    def _here(self, trial: Trial, n_ranks: int) -> Forecast:
+        runs = self._runs(trial, usual_cache(trial, self.measurements))
+        below = max((run for run in runs if run.workers <= n_ranks), key=_workers, default=runs[0])
+        above = min((run for run in runs if run.workers >= n_ranks), key=_workers, default=runs[-1])
+        span = above.workers - below.workers
+        weight = (n_ranks - below.workers) / span if span > 0 else 0.0
+        crowd = max(1.0, n_ranks / runs[-1].workers)  # more workers than cores take turns
+
+        def between(name: str) -> float:
+            one, other = getattr(below, name).quartile, getattr(above, name).quartile
+            return float(one + weight * (other - one))
+
+        n_frames = self.measurements.source.n_frames
+        even = n_frames / n_ranks
+        longest = _longest_block(n_frames, n_ranks, trial.chunk_frames)
+        io = between("t_io_frame_s") * self.io_factor * crowd * even
+        comp = between("t_comp_frame_s") * self.comp_factor * crowd * even
+        rest = between("t_rest_frame_s") * crowd * even
+        startup = between("t_startup_s") * crowd
+        opening = between("t_open_s")
+        imbalance = (io + comp + rest) * (longest / even - 1)
+        total = startup + opening + io + comp + rest + imbalance
+        relative = _relative(above) if weight > 0.5 else _relative(below)
+        relative = math.hypot(relative, self._beyond_sample())
+        return Forecast(
+            n_ranks,
+            startup,
+            opening,
+            io,
+            comp,
+            rest,
+            imbalance,
+            0.0,
+            0.0,
+            total,
+            total * max(0.0, 1 - relative),
+            total * (1 + relative),
+            "blocking",
+        )
+
+    def _there(self, trial: Trial, n_ranks: int, profile: Profile) -> Forecast:
+        runs = self._runs(trial, "cold")
+        one = runs[0]
+        source = self.measurements.source
+        n_frames = source.n_frames
+        result_nbytes = self.measurements.question.result_nbytes_frame
+        tiny = 1e-12  # the model wants work that takes time
+        workload = Workload(
+            n_frames=n_frames,
+            nbytes=max(1.0, trial.read_nbytes_frame * n_frames),
+            t_comp_s=max(tiny, one.t_comp_frame_s.quartile * self.comp_factor * n_frames),
+            t_io_s=max(tiny, one.t_io_frame_s.quartile * self.io_factor * n_frames),
+            t_open_s=one.t_open_s.quartile,
+            t_rest_s=one.t_rest_frame_s.quartile * n_frames,
+            result_nbytes_per_frame=result_nbytes,
+        )
+        found = {
+            gather: predict(profile, trial.behaves_like, gather, n_ranks, workload)
+            for gather in GATHER_OF
+        }
+        gather = min(found, key=lambda name: found[name].t_total_s)
+        best = found[gather]
+        relative = math.hypot(_relative(one), self._beyond_sample())
+        return Forecast(
+            n_ranks,
+            0.0,
+            best.t_open_s,
+            best.t_io_s,
+            best.t_comp_s,
+            best.t_rest_s,
+            best.t_imbalance_s,
+            best.t_contention_s,
+            best.t_gather_s,
+            best.t_total_s,
+            max(0.0, best.low_s - relative * best.t_total_s),
+            best.high_s + relative * best.t_total_s,
+            GATHER_OF[gather],
+        )
+
+    def _convert(self, trial: Trial, n_ranks: int) -> tuple[float, float]:
+        """Return the seconds to convert the whole, and their relative error."""
+        if trial.layout == "as-is":
+            return 0.0, 0.0
+        n_frames = self.measurements.source.n_frames
+        seconds = trial.convert_frame_s.quartile * n_frames
+        if trial.layout == "local-copy":
+            seconds = max(seconds, self._copy_to_nodes(trial, n_ranks))
+        elif not (trial.one_writer and not self._writes_together):
+            cores = n_ranks if self.profile else min(n_ranks, self.measurements.host.cores)
+            seconds *= trial.convert_workers / cores
+        if self.profile is not None:
+            both_ways = self.measurements.source.nbytes + trial.nbytes
+            seconds = max(seconds, both_ways / self.profile.storage.aggregate_bytes_per_s)
+        relative = math.hypot(trial.convert_frame_s.relative, 2 * self._beyond_sample())
+        return trial.convert_fixed_s.quartile + seconds, min(relative, 1.0)
+
+    @property
+    def _writes_together(self) -> bool:
+        """Whether all ranks write one HDF5 file."""
+        return self.profile is not None and self.measurements.host.parallel_hdf5
+
+    def _copy_to_nodes(self, trial: Trial, n_ranks: int) -> float:
+        """Return the seconds until every node has its own copy."""
+        if self.profile is None:
+            return 0.0
+        storage = self.profile.storage
+        nodes = math.ceil(n_ranks / self.profile.cores_per_node)
+        rate = min(storage.node_bytes_per_s, storage.aggregate_bytes_per_s / nodes)
+        return trial.nbytes / rate
+
+
+def _workers(run: Run) -> int:
+    return run.workers
+
+
+def _relative(run: Run) -> float:
+    """Return the spread of a run's loop as a share of it."""
+    parts: Sequence[Spread] = (run.t_io_frame_s, run.t_comp_frame_s, run.t_rest_frame_s)
+    whole = sum(part.quartile for part in parts)
+    half = math.hypot(*(part.median - part.low for part in parts))
+    return min(half / whole, 1.0) if whole > 0 else 0.0
+
+
+def _longest_block(n_frames: int, n_ranks: int, chunk_frames: int | None) -> float:
+    """Return the frames of the longest block: blocks end where chunks do."""
+    if n_ranks > MAX_BLOCKS:
+        return n_frames / n_ranks
+    if n_ranks >= n_frames:
+        return 1.0
+    edges = np.append(np.arange(0, n_frames, chunk_frames or 1), n_frames)
+    if chunk_frames is None:
+        return float(-(-n_frames // n_ranks))
+    return float(max(len(block) for block in aligned_blocks(edges, range(n_frames), n_ranks)))

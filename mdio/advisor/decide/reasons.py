@@ -1,0 +1,116 @@
+"""Why the advice is what it is, and what the published guidelines would have one do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mdio.advisor.decide.decision import Rule
+from mdio.advisor.decide.forecast import Forecaster, Total
+from mdio.advisor.measure.measurements import Measurements, Trial
+from mdio.core.words import plural
+
+__all__ = ["PAPERS_RATIO", "Setting", "papers_rule", "reasons"]
+
+PAPERS_RATIO = 100.0
+"""From this t_comp/t_IO on, Khoshlessan et al. call an analysis compute-bound."""
+SMALL_RESULT_NBYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is decided upon."""
+
+    measurements: Measurements
+    forecaster: Forecaster
+    ranks: int
+    passes: int
+
+
+def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Rule:
+    """Return what the guidelines of Khoshlessan et al. say, and why ours may differ."""
+    measurements = setting.measurements
+    ratio = measurements.ratio_comp_io
+    small = (
+        measurements.question.result_nbytes_frame * measurements.source.n_frames
+        <= SMALL_RESULT_NBYTES
+    )
+    gather = "one-sided" if small else "blocking"
+    if ratio is None or ratio >= PAPERS_RATIO:
+        layout, text = "as-is", f"t_comp/t_IO is {_text(ratio)}, 100 or more: just run"
+    elif measurements.host.parallel_hdf5:
+        layout = "h5md"
+        text = f"t_comp/t_IO is {_text(ratio)}, below 100: parallel HDF5"
+    else:
+        layout = "segments"
+        text = (
+            f"t_comp/t_IO is {_text(ratio)}, below 100, and there is no parallel HDF5 here: "
+            "as many segments as ranks"
+        )
+    if layout == chosen.layout:
+        return Rule(layout, gather, text, True, "")
+    theirs = totals.get(layout)
+    if theirs is None:
+        trial = measurements.trial(layout)
+        problem = trial.problem if trial is not None else "it was not tried"
+        return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
+    ours = totals[chosen.name]
+    times = f"{theirs.total_s:.3g} s with {layout}, {ours.total_s:.3g} s with {chosen.name}"
+    why = f"the rule asks for the ratio only; with {plural(setting.passes, 'pass')} it is {times}"
+    if chosen.name == "as-is":
+        why += f", since converting takes {theirs.convert_s:.3g} s, which has to pay"
+    elif chosen.groups:
+        why += ", which reads a stored group of just the atoms that are analysed"
+    return Rule(layout, gather, text, False, why)
+
+
+def _text(ratio: float | None) -> str:
+    return "beyond measure" if ratio is None else f"{ratio:.2g}"
+
+
+def reasons(
+    setting: Setting,
+    chosen: Trial,
+    totals: dict[str, Total],
+    alike: Sequence[str],
+    useful: int,
+) -> list[str]:
+    """Return what should be known of this advice, as sentences."""
+    found = []
+    measurements = setting.measurements
+    if len(alike) > 1:
+        others = ", ".join(name for name in alike if name != chosen.name)
+        least = min(alike, key=lambda name: totals[name].total_s)
+        taken = "either will do" if least == chosen.name else "the simpler one is taken"
+        found.append(f"{chosen.name} and {others} lie within the noise: {taken}")
+    if useful < setting.ranks:
+        fewer = setting.forecaster.one_pass(chosen, useful).t_total_s
+        asked = totals[chosen.name].run.t_total_s
+        found.append(
+            f"more ranks than {useful} do not help: one pass takes {fewer:.3g} s with {useful}, "
+            f"{asked:.3g} s with {setting.ranks}"
+        )
+    if setting.forecaster.profile is None and setting.ranks > measurements.host.cores:
+        found.append(
+            f"{setting.ranks} ranks take turns on this machine's "
+            f"{plural(measurements.host.cores, 'core')}; "
+            "name the cluster with --machine to have it modelled"
+        )
+    if measurements.host.cold_problem:
+        found.append(
+            f"nothing was measured from disk ({measurements.host.cold_problem}); "
+            "reads are taken to come from memory"
+        )
+    if measurements.ratio_comp_io is not None and measurements.ratio_comp_io >= PAPERS_RATIO:
+        found.append("computing takes a hundred times as long as reading: no layout can help")
+    found += [
+        f"{trial.name}: {trial.problem}"
+        for trial in measurements.trials
+        if trial.problem is not None
+    ]
+    total = totals[chosen.name]
+    if total.relative > 0.3:
+        found.append(
+            f"measurements vary much here ({100 * total.relative:.0f}%): repeat them in quiet"
+        )
+    return [*found, *measurements.notes]

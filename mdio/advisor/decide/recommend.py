@@ -1,0 +1,211 @@
+"""From measurements to advice. Pure: numbers in, a `Decision` out; no disk, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mdio.advisor.decide.calibrate import Calibration, calibrated
+from mdio.advisor.decide.commands import commands_for
+from mdio.advisor.decide.decision import Decision, Option, Recommended
+from mdio.advisor.decide.forecast import Forecaster, Total
+from mdio.advisor.decide.reasons import PAPERS_RATIO, Setting, papers_rule, reasons
+from mdio.advisor.measure.candidates import segments_for
+from mdio.advisor.measure.measurements import Measurements, Trial
+from mdio.advisor.model.profile import Profile
+from mdio.core.errors import PlanError
+
+__all__ = ["COMPUTE_BOUND", "IO_BOUND", "PAPERS_RATIO", "recommend"]
+
+IO_BOUND, COMPUTE_BOUND = 1.0, 10.0
+"""Below one, reading takes most of the time; above the other, no layout can save a tenth."""
+
+LEAST_NOISE, MOST_NOISE = 0.02, 0.05
+"""Options whose totals differ by less than the first share are alike; by more than the second they
+are not, however noisy their measurements were: noise errs both ways, what is given away does not.
+"""
+
+SIMPLER = ("as-is", "local-copy", "segments")
+"""What is taken of options that are alike: the first of these, which keep the source's own bytes,
+or else the one that is faster."""
+
+ENOUGH = 1.05
+"""More ranks do not help if this many times the shortest time is reached."""
+MAX_RANKS = 10_000
+RANKS_A_STRIPE = 24
+"""Three stripes kept t_IO flat up to 72 cores in the study of 2017."""
+
+
+def recommend(
+    measurements: Measurements,
+    ranks: int,
+    passes: int = 1,
+    profile: Profile | None = None,
+    calibrations: Sequence[Calibration] = (),
+) -> Decision:
+    """Decide which layout serves best.
+
+    Parameters
+    ----------
+    measurements
+        As `mdio.advisor.measure.measure` makes them.
+    ranks
+        How many processes will analyse at once.
+    passes
+        How often the trajectory will be analysed.
+    profile
+        The machine it will be done on; None = the one that was measured.
+    calibrations
+        Runs of this analysis on that machine.
+
+    Raises
+    ------
+    PlanError
+        Numbers below 1, calibrations that do not fit the measurements.
+    """
+    for name, value in (("ranks", ranks), ("passes", passes)):
+        if value < 1:
+            raise PlanError(f"{value} {name}: give 1 or more")
+    forecaster = Forecaster(measurements, profile)
+    if calibrations:
+        forecaster = calibrated(forecaster, calibrations)
+    setting = Setting(measurements, forecaster, ranks, passes)
+    usable = [trial for trial in measurements.trials if trial.problem is None and trial.runs]
+    totals = {trial.name: forecaster.total(trial, ranks, passes) for trial in usable}
+    source = next((trial for trial in usable if trial.name == "as-is"), None)
+    if source is None:
+        raise PlanError("the source as it is was not measured; measure again")
+    fitting = [trial for trial in usable if trial.fits]
+    chosen, alike = _choose(fitting, totals)
+    useful = _useful_ranks(setting, chosen)
+    break_even, towards = _break_even(fitting, totals, chosen)
+    recommended = _recommended(setting, chosen, totals[chosen.name], useful)
+    return Decision(
+        measurements=measurements,
+        machine="local" if profile is None else forecaster.profile.name,  # type: ignore[union-attr]
+        ranks=ranks,
+        passes=passes,
+        ratio=measurements.ratio_comp_io,
+        bound=_bound(measurements.ratio_comp_io),
+        recommended=recommended,
+        options=tuple(
+            _option(trial, totals.get(trial.name), trial is chosen) for trial in measurements.trials
+        ),
+        break_even_passes=break_even,
+        break_even_layout=towards,
+        rule=papers_rule(setting, chosen, totals),
+        commands=tuple(
+            commands_for(
+                measurements,
+                chosen,
+                recommended,
+                is_local=profile is None,
+                ranks=ranks,
+                n_nodes=1 if profile is None else math.ceil(ranks / profile.cores_per_node),
+            )
+        ),
+        reasons=tuple(reasons(setting, chosen, totals, alike, useful)),
+        curves={
+            trial.name: tuple(forecaster.one_pass(trial, n) for n in _rank_counts(setting))
+            for trial in usable
+        },
+    )
+
+
+def _bound(ratio: float | None) -> str:
+    if ratio is None or ratio >= COMPUTE_BOUND:
+        return "compute"
+    return "io" if ratio <= IO_BOUND else "balanced"
+
+
+def _simplicity(trial: Trial) -> int:
+    return SIMPLER.index(trial.name) if trial.name in SIMPLER else len(SIMPLER)
+
+
+def _choose(trials: Sequence[Trial], totals: dict[str, Total]) -> tuple[Trial, list[str]]:
+    """Return the best option, or the simplest of those that are as good; and all of those."""
+    best = min(trials, key=lambda trial: totals[trial.name].total_s)
+    least = totals[best.name]
+    alike = []
+    for trial in trials:
+        total = totals[trial.name]
+        noise = math.hypot(least.relative, total.relative) / 2
+        margin = min(max(LEAST_NOISE, noise), MOST_NOISE)
+        if total.total_s <= least.total_s * (1 + margin):
+            alike.append(trial)
+    chosen = min(alike, key=lambda trial: (_simplicity(trial), totals[trial.name].total_s))
+    return chosen, [trial.name for trial in alike]
+
+
+def _rank_counts(setting: Setting) -> list[int]:
+    """Return for how many ranks curves are drawn."""
+    profile = setting.forecaster.profile
+    if profile is None:
+        top = max(setting.measurements.host.cores, setting.ranks)
+        return sorted({*_doubling(top), top, setting.ranks})
+    top = min(MAX_RANKS, max(4 * setting.ranks, 4 * profile.cores_per_node))
+    return sorted({*_doubling(top), top, setting.ranks, profile.cores_per_node})
+
+
+def _doubling(top: int) -> list[int]:
+    return [1 << power for power in range(top.bit_length())]
+
+
+def _useful_ranks(setting: Setting, chosen: Trial) -> int:
+    """Return the ranks beyond which more do not help."""
+    counts = [n for n in _rank_counts(setting) if n <= setting.measurements.source.n_frames]
+    if setting.forecaster.profile is None:
+        counts = [n for n in counts if n <= setting.measurements.host.cores]
+    times = {n: setting.forecaster.one_pass(chosen, n).t_total_s for n in counts or [1]}
+    least = min(times.values())
+    return min(n for n, seconds in times.items() if seconds <= ENOUGH * least)
+
+
+def _break_even(
+    trials: Sequence[Trial], totals: dict[str, Total], chosen: Trial
+) -> tuple[int | None, str | None]:
+    """Return after how many passes converting pays: into what is advised, or into the next best."""
+    stay = totals["as-is"].run.t_total_s
+    found: list[tuple[int, str]] = []
+    for trial in trials:
+        if trial.name == "as-is" or chosen.name not in ("as-is", trial.name):
+            continue
+        saved = stay - totals[trial.name].run.t_total_s
+        if saved > 0:
+            passes = max(1, math.ceil(totals[trial.name].convert_s / saved))
+            found.append((passes, trial.name))
+    return min(found, default=(None, None))
+
+
+def _recommended(setting: Setting, chosen: Trial, total: Total, useful: int) -> Recommended:
+    measurements = setting.measurements
+    host, source = measurements.host, measurements.source
+    ranks = min(setting.ranks, useful)
+    count = None
+    if host.target_file_system == "lustre" and chosen.layout not in ("as-is", "local-copy"):
+        count = math.ceil(ranks / RANKS_A_STRIPE) if chosen.layout == "h5md" else 1
+    run = next((run for run in chosen.runs if run.cache == "warm"), chosen.runs[0])
+    uneven = max(run.t_io_frame_s.relative, run.t_comp_frame_s.relative) > 0.25
+    long = total.run.t_io_s + total.run.t_comp_s > 10.0
+    return Recommended(
+        name=chosen.name,
+        layout=chosen.layout,
+        chunk_frames=chosen.chunk_frames,
+        groups=dict(chosen.groups),
+        precision=chosen.precision,
+        segments=segments_for(source.n_frames, 12 * source.n_atoms, setting.ranks)
+        if chosen.layout == "segments"
+        else None,
+        stripe={"nbytes": chosen.stripe_nbytes, "count": count},
+        ranks=ranks,
+        useful_ranks=useful,
+        blocks_per_worker=4 if uneven and long and ranks > 1 else 1,
+        gather=total.run.gather,
+    )
+
+
+def _option(trial: Trial, total: Total | None, is_chosen: bool) -> Option:
+    problem = trial.problem
+    if problem is None and not trial.fits:
+        problem = f"{trial.nbytes:,.0f} bytes do not fit into the target folder"
+    return Option(trial.name, trial.layout, trial.nbytes, total, is_chosen, problem)

@@ -1,0 +1,186 @@
+"""Measuring: the user's analysis on a few frames of the source and of trial conversions."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+
+from mdio._version import __version__
+from mdio.advisor.measure.candidates import Candidate, as_is, candidates, local_copy
+from mdio.advisor.measure.interleaved_repeats import InterleavedRepeats, Limits, Progress, Tried
+from mdio.advisor.measure.kernel_probe import analysis_name, find_kernel, probe
+from mdio.advisor.measure.measurements import Host, Measurements, Question, Source
+from mdio.advisor.measure.selected import group_of
+from mdio.advisor.measure.storage_probe import bandwidths, check_target, free_memory, stripe_of
+from mdio.advisor.measure.trial import scratch
+from mdio.analysis.kernel import BlockFunction, Kernel
+from mdio.analysis.system import System
+from mdio.core.errors import PlanError
+from mdio.layouts.base import Layout
+from mdio.layouts.chain import open_source
+from mdio.layouts.lustre import file_system_type
+from mdio.parallel.executors import available_cores
+
+__all__ = ["measure"]
+
+WARM_NBYTES = 4 << 20
+"""Decoded bytes that are read to learn how long the sample may be."""
+FEW_FRAMES = 16
+"""Frames of the source that are analysed where there is no room for trial conversions."""
+COPIES = 12
+"""Trial conversions that may lie in the target folder at once, groups and retries included."""
+ONE_FILE = ("xtc", "trr", "dcd", "ncdf")
+
+
+def measure(
+    trajectory: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    analysis: str | Kernel | BlockFunction,
+    select: str | None = None,
+    top: str | PathLike[str] | None = None,
+    target: str | PathLike[str] = ".",
+    ranks: int = 1,
+    allow_lossy: float | None = None,
+    local_folder: str | PathLike[str] | None = None,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+) -> Measurements:
+    """Measure how an analysis behaves on a source and on what it could be converted into.
+
+    Parameters are those of `mdio.advisor.advise.advise`.
+
+    Raises
+    ------
+    PlanError, SourceError
+        What cannot be opened, selected or imported.
+    BlockError
+        The analysis itself fails.
+    OutputError
+        The target folder is missing or cannot be written to.
+    """
+    begun = time.monotonic()
+    limits = limits or Limits()
+    single = isinstance(trajectory, str | PathLike)
+    paths = [str(trajectory)] if single else [str(path) for path in trajectory]  # type: ignore[union-attr]
+    folder = Path(target)
+    free, memory = check_target(folder), free_memory()
+    if local_folder is not None:
+        check_target(Path(local_folder))
+    kernel = find_kernel(analysis, select)
+    notes: list[str] = []
+    with open_source(paths, fields=kernel.fields) as layout:
+        info = layout.info
+        if info.n_frames < 1:
+            raise PlanError(f"{paths[0]}: it has no frames; there is nothing to advise on")
+        system = System(layout, None if top is None else str(top))
+        prepared = kernel.prepare(system)
+        group = group_of(kernel, system, prepared)
+        found = probe(layout, prepared, limits.frame_s)
+        frames = _sample(layout, free, limits)
+    if not found.finished:
+        notes.append(
+            f"the analysis did not finish one frame in {limits.frame_s:g} s: computing is taken "
+            "to last that long at least, and times are lower bounds"
+        )
+    if len(frames) == info.n_frames:
+        notes.append("the sample is the whole trajectory")
+    wanted = candidates(info, group, ranks, allow_lossy) if frames else []
+    if not frames:
+        notes.append(
+            f"{folder}: {free:,} bytes are free, too few for trial conversions; nothing but the "
+            "source as it is could be measured"
+        )
+        frames = range(min(info.n_frames, FEW_FRAMES))
+    repeats = InterleavedRepeats(paths, frames, ranks, limits, progress)
+    tried = [Tried(as_is(info), paths, frames)]
+    with ExitStack() as stack:
+        if wanted:
+            place = stack.enter_context(scratch(folder))
+            tried += [_tried(one, place, number, frames) for number, one in enumerate(wanted)]
+            if local_folder is not None and info.layout in ONE_FILE:
+                place = stack.enter_context(scratch(Path(local_folder)))
+                tried.append(_tried(local_copy(), place, len(tried), frames))
+        repeats.measure(tried, prepared, found)
+    files = [Path(path) for path in paths]
+    return Measurements(
+        version=__version__,
+        source=Source(
+            tuple(str(path.absolute()) for path in files),
+            info.layout,
+            info.n_frames,
+            info.n_atoms,
+            info.nbytes,
+            len(frames),
+        ),
+        question=Question(
+            analysis=analysis_name(analysis),
+            select=getattr(kernel, "select", None),
+            top=None if top is None else str(Path(top).absolute()),
+            target=str(folder.absolute()),
+            n_selected=info.n_atoms if prepared.atoms is None else len(prepared.atoms),
+            result_nbytes_frame=found.result_nbytes_frame,
+            options=_options(kernel),
+            local_folder=None if local_folder is None else str(Path(local_folder).absolute()),
+        ),
+        host=Host(
+            cores=available_cores(),
+            memory_free_nbytes=memory,
+            source_file_system=file_system_type(files[0]),
+            source_stripe=stripe_of(files[0]),
+            target_file_system=file_system_type(folder),
+            target_stripe=stripe_of(folder),
+            target_free_nbytes=free,
+            cold_problem=repeats.cold_problem,
+            parallel_hdf5=_parallel_hdf5(),
+        ),
+        ratio_comp_io=repeats.ratio(tried[0]),
+        trials=tuple(repeats.trial(one, info, free) for one in tried),
+        bandwidths=tuple(bandwidths(files, sorted({1, 2, *repeats.counts}))),
+        notes=tuple(notes),
+        seconds=time.monotonic() - begun,
+    )
+
+
+def _tried(candidate: Candidate, folder: Path, number: int, frames: range) -> Tried:
+    out = folder / f"{number}.{candidate.to}"
+    return Tried(candidate, [str(out)], range(len(frames)), out)
+
+
+def _sample(layout: Layout, free: int, limits: Limits) -> range:
+    """Choose frames in the middle: few enough for time and room; none if there is no room."""
+    info = layout.info
+    few = max(1, min(info.n_frames, WARM_NBYTES // info.frame_nbytes))
+    layout.read(0, few)
+    begun = time.perf_counter()
+    layout.read(0, few)
+    frames_per_s = few / max(time.perf_counter() - begun, 1e-9)
+    room = min(limits.scratch_nbytes, free // 2) // (COPIES * info.frame_nbytes)
+    n_frames = min(
+        info.n_frames,
+        max(2, limits.sample_nbytes // info.frame_nbytes),
+        max(2, int(frames_per_s * limits.sample_s)),
+        room,
+    )
+    if n_frames < min(2, info.n_frames):
+        return range(0)
+    first = (info.n_frames - n_frames) // 2
+    return range(first, first + n_frames)
+
+
+def _parallel_hdf5() -> bool:
+    """Return whether ranks can write one HDF5 file together."""
+    try:
+        import h5py
+    except ImportError:
+        return False
+    return bool(h5py.get_config().mpi) and shutil.which("mpiexec") is not None
+
+
+def _options(kernel: Kernel) -> dict[str, str]:
+    """Return what else ``mdio analyze`` is to be told."""
+    repeat = getattr(kernel, "repeat", 1)
+    return {"--repeat": str(repeat)} if repeat != 1 else {}

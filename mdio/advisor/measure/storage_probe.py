@@ -1,0 +1,93 @@
+"""What storage gives: bytes/s to one and several readers, from memory and from disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from mdio.advisor.measure.measurements import Bandwidth
+from mdio.core.errors import OutputError
+from mdio.core.page_cache import drop_cache, files_in
+from mdio.layouts.lustre import file_system_type, get_stripe
+
+__all__ = ["bandwidths", "check_target", "free_memory", "stripe_of"]
+
+READ_NBYTES = 4 << 20
+MOST_NBYTES = 64 << 20
+"""Bytes that each reader of a bandwidth test reads at most."""
+
+
+def free_memory() -> int:
+    """Return bytes of memory that could hold cached files; 0 where the system does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def stripe_of(path: Path) -> str | None:
+    """Return how Lustre stripes a file or folder; None elsewhere."""
+    if file_system_type(path) != "lustre":
+        return None
+    found = get_stripe(path)
+    return None if found is None else found.layout
+
+
+def check_target(folder: Path) -> int:
+    """Return the bytes that are free in a folder that can be written to.
+
+    Raises
+    ------
+    OutputError
+        It is missing, or not writable.
+    """
+    if not folder.is_dir():
+        raise OutputError(f"{folder}: no such folder; make it, or give another --target")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"{folder}: the folder is not writable; give another --target")
+    return shutil.disk_usage(folder).free
+
+
+def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]:
+    """Return bytes/s of 1 and more readers at once, each with its own part of the largest file."""
+    largest = max(
+        (file for path in paths for file in files_in(path)), key=lambda file: file.stat().st_size
+    )
+    size = largest.stat().st_size
+    found = []
+    for count in readers:
+        share = min(size // count, MOST_NBYTES)
+        if share < 1:
+            continue
+        parts = [(largest, number * (size // count), share) for number in range(count)]
+        cold = drop_cache(largest) is None
+        for cache in ("cold", "warm") if cold else ("warm",):
+            with ThreadPoolExecutor(count) as pool:
+                if not cold:
+                    list(pool.map(_read_part, parts))
+                begun = time.perf_counter()
+                nbytes = sum(pool.map(_read_part, parts))
+                seconds = max(time.perf_counter() - begun, 1e-9)
+            found.append(Bandwidth(count, cache, nbytes / seconds))
+    return found
+
+
+def _read_part(part: tuple[Path, int, int]) -> int:
+    path, offset, nbytes = part
+    room = memoryview(bytearray(min(READ_NBYTES, nbytes)))
+    done = 0
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        while done < nbytes:
+            got = file.readinto(room[: nbytes - done])
+            if not got:
+                break
+            done += got
+    return done

@@ -1,0 +1,244 @@
+"""How long N ranks take: a closed form of few terms with a meaning. Numbers in, numbers out.
+
+The slowest rank's time, which is what one waits for, is modelled as::
+
+    t_total = t_open + t_comp + t_io + t_rest + t_imbalance + t_contention + t_gather
+
+    t_comp       = comp/N (1 + d q)             q = (min(N, c) - 1)/(c - 1): how full a node is
+    t_io         = io r/N (1 + d q), no less than the bytes take at the limits of links and storage
+    t_rest       = rest/N (1 + d q)                                   the loop itself
+    t_imbalance  = z(N) sqrt((s_c t_comp)^2 + (s_io t_io)^2)
+    t_contention = n_requests ((t_lock [+ t_lock,gather]) (1 - c/N) + t_client (min(N, c) - 1)/N)
+                                                                      one shared file
+    t_open       = open + (M - 1) t_file + (N M - 1)/R                M files that each rank opens
+    t_gather     = base + N t_rank
+
+with comp, io, rest and open the times of one rank for everything, c the cores of a node, d its
+slow-down when full, r by how much each layout is read slower among others than alone, and R the
+rate of the metadata server.
+
+Sources of the terms: the definitions of the parts, the one-node limit of a shared file, one lock
+for each request and N x M opens of a chain of files are from Khoshlessan et al., "Parallel
+performance of molecular dynamics trajectory analysis" (2020). ``1 - c/N`` is the chance that the
+request before, of N ranks that ask at random, came from another node, so that the lock must
+travel: one node keeps its locks. The expected largest of N normal deviates is approximated as in
+Chen and Tyler, "Accurate approximation to the extreme order statistics of Gaussian samples"
+(1999): ``z(N) = Phi^-1(0.5264^(1/N))``; its quantiles are exact: ``Phi^-1(p^(1/N))``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+from mdio.advisor.model.access_model import access_model, check_gather, io_family
+from mdio.advisor.model.profile import Profile
+from mdio.core.errors import PlanError
+
+__all__ = [
+    "MAX_RANKS",
+    "Prediction",
+    "Workload",
+    "expected_max",
+    "max_quantile",
+    "predict",
+    "reference_workload",
+]
+
+MAX_RANKS = 10_000_000
+NORMAL = NormalDist()
+Z90 = NORMAL.inv_cdf(0.9)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A task as one rank does it alone: seconds and bytes for all frames together."""
+
+    n_frames: int
+    nbytes: float
+    t_comp_s: float
+    t_io_s: float
+    t_open_s: float = 0.0
+    t_rest_s: float = 0.0
+    result_nbytes_per_frame: float = 16.0
+    n_files: int | None = None
+    """Files of a chain that each rank opens; as many as there are ranks where it is None."""
+
+    def __post_init__(self) -> None:
+        """Check the figures."""
+        for name, value in asdict(self).items():
+            if value is None:
+                continue
+            if not math.isfinite(value) or value < 0:
+                raise PlanError(f"workload: {name} is {value!r}, expected a number of 0 or more")
+        if self.n_frames < 1 or self.t_comp_s + self.t_io_s <= 0:
+            raise PlanError("workload: there must be a frame, and it must take time")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The parts of the slowest rank's time, s, their sum, and its 10 and 90% quantiles."""
+
+    n_ranks: int
+    t_open_s: float
+    t_comp_s: float
+    t_io_s: float
+    t_rest_s: float
+    t_imbalance_s: float
+    t_contention_s: float
+    t_gather_s: float
+    t_total_s: float
+    low_s: float
+    high_s: float
+
+
+def reference_workload(profile: Profile, layout: str, workload_x: float) -> Workload:
+    """Return the task that the profile was fitted to, computed X times a frame, in a layout.
+
+    Raises
+    ------
+    PlanError
+        The layout is unknown, or the factor not a number above 0.
+    """
+    if not (math.isfinite(workload_x) and 0 < workload_x <= 1e9):
+        raise PlanError(f"workload {workload_x!r} is not a number above 0 and up to 1e9")
+    family = io_family(access_model(layout))
+    task = profile.task
+    return Workload(
+        n_frames=task.n_frames,
+        nbytes=task.nbytes[family],
+        t_comp_s=task.t_comp_s(workload_x),
+        t_io_s=task.t_io_s[family],
+        t_open_s=task.t_open_s[family],
+        t_rest_s=task.t_rest_s[family],
+        result_nbytes_per_frame=task.result_nbytes_per_frame,
+    )
+
+
+@lru_cache(maxsize=4096)
+def expected_max(n: int) -> float:
+    """Return the expected largest of `n` standard normal deviates, 0 for one."""
+    return max_quantile(n, 0.5264) if n > 1 else 0.0
+
+
+@lru_cache(maxsize=4096)
+def max_quantile(n: int, p: float) -> float:
+    """Return the `p` quantile of the largest of `n` standard normal deviates."""
+    return NORMAL.inv_cdf(math.exp(math.log(p) / n))
+
+
+def predict(
+    profile: Profile, layout: str, gather: str, n_ranks: int, workload: Workload
+) -> Prediction:
+    """Return what `n_ranks` ranks, on nodes that are filled in turn, take for a workload.
+
+    Raises
+    ------
+    PlanError
+        The layout or gather is unknown, or `n_ranks` is no whole number from 1 to `MAX_RANKS`.
+    """
+    layout, gather = access_model(layout), check_gather(gather)
+    if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or not 1 <= n_ranks <= MAX_RANKS:
+        raise PlanError(f"{n_ranks!r} ranks: expected a whole number from 1 to {MAX_RANKS:,}")
+    cores = profile.cores_per_node
+    full = (min(n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 1.0
+    slower = 1 + profile.node_slowdown * full
+    comp = slower * workload.t_comp_s / n_ranks
+    io = slower * _io(profile, layout, n_ranks, workload)
+    noise = profile.noise
+    spread = math.hypot(noise.compute * comp, noise.io[layout][gather] * io)
+    spread *= n_ranks > 1  # ranks differ by what they do to each other
+    imbalance = expected_max(n_ranks) * spread
+    contention = _contention(profile, layout, gather, n_ranks, workload)
+    opening = workload.t_open_s + _further_opens(profile, layout, n_ranks, workload)
+    gathering = _gathering(profile, gather, n_ranks, workload)
+    rest = slower * workload.t_rest_s / n_ranks
+    total = opening + comp + io + rest + imbalance + contention + gathering
+    low, high = _band(profile, layout, gather, n_ranks, total, spread, contention)
+    return Prediction(
+        n_ranks=n_ranks,
+        t_open_s=opening,
+        t_comp_s=comp,
+        t_io_s=io,
+        t_rest_s=rest,
+        t_imbalance_s=imbalance,
+        t_contention_s=contention,
+        t_gather_s=gathering,
+        t_total_s=total,
+        low_s=max(low, min(total, workload.t_comp_s / n_ranks)),
+        high_s=high,
+    )
+
+
+def _io(profile: Profile, layout: str, n_ranks: int, workload: Workload) -> float:
+    """Return the mean seconds a rank reads, no less than the bandwidths allow."""
+    storage = profile.storage
+    if n_ranks == 1:
+        return workload.t_io_s
+    free = workload.t_io_s * storage.read_factor[layout] / n_ranks
+    nodes = math.ceil(n_ranks / profile.cores_per_node)
+    rates = [storage.aggregate_bytes_per_s, nodes * storage.node_bytes_per_s]
+    if layout in ("xtc-shared", "hdf5"):
+        rates.append(storage.file_bytes_per_s)
+    return _at_least(free, workload.nbytes / min(rates))
+
+
+def _at_least(free: float, limit: float) -> float:
+    """Return the larger of two times, with a smooth change from one to the other (4-norm)."""
+    larger, smaller = max(free, limit), min(free, limit)
+    return larger * (1 + (smaller / larger) ** 4) ** 0.25 if larger > 0 else 0.0
+
+
+def _contention(
+    profile: Profile, layout: str, gather: str, n_ranks: int, workload: Workload
+) -> float:
+    """Return the seconds that requests of several nodes queue for the locks of one shared file."""
+    if layout != "xtc-shared" or n_ranks == 1:
+        return 0.0
+    storage, cores = profile.storage, profile.cores_per_node
+    on_node = min(n_ranks, cores)
+    inside = storage.client_lock_s * (on_node - 1) / n_ranks
+    between = storage.lock_s + (storage.lock_gather_s if gather == "gather" else 0.0)
+    return workload.n_frames * (inside + between * max(0.0, 1 - cores / n_ranks))
+
+
+def _further_opens(profile: Profile, layout: str, n_ranks: int, workload: Workload) -> float:
+    """Return the seconds for the opens of other ranks, and of the further files of a chain."""
+    files = 1
+    if layout == "segments-chainreader":
+        files = max(n_ranks if workload.n_files is None else workload.n_files, 1)
+    storage = profile.storage
+    queue = (n_ranks * files - 1) / storage.metadata_ops_per_s
+    return (files - 1) * storage.open_file_s + queue
+
+
+def _gathering(profile: Profile, gather: str, n_ranks: int, workload: Workload) -> float:
+    if n_ranks == 1:
+        return 0.0
+    task, cost = profile.task, profile.gather[gather]
+    share = workload.n_frames * workload.result_nbytes_per_frame
+    share /= task.n_frames * task.result_nbytes_per_frame
+    return cost.base_s * share + cost.per_rank_s * n_ranks
+
+
+def _band(
+    profile: Profile,
+    layout: str,
+    gather: str,
+    n_ranks: int,
+    total: float,
+    spread: float,
+    contention: float,
+) -> tuple[float, float]:
+    """Return the 10 and 90% quantiles, about the mean, of independent errors of a lognormal."""
+    noise = profile.noise
+    seen = f"{layout}/{gather}" in profile.measured
+    between = max_quantile(n_ranks, 0.9) - max_quantile(n_ranks, 0.1)
+    of_max = spread * between / (2 * Z90)
+    of_runs = noise.straggler * contention
+    of_model = (noise.fit if seen else noise.carry) * total
+    sigma = math.hypot(of_max, of_runs, of_model) / total
+    width = Z90 * math.sqrt(math.log1p(sigma**2))
+    return total * math.exp(-width), total * math.exp(width)

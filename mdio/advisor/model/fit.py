@@ -1,0 +1,299 @@
+"""From measured rows to a machine profile: least squares that starts from what is known already.
+
+A few rows cannot determine all of the model. Each parameter therefore is sought near its value on
+a machine that was measured well: the fit minimises, over the logarithms of the parameters,
+
+    sum_rows rho(ln(predicted/measured)/s_row) + sum_parameters (ln(value/known)/width)^2
+
+(maximum a posteriori with lognormal priors; rho, the soft L1 of scipy.optimize.least_squares, keeps
+single runs that went astray from deciding). Widths say how much machines differ in a parameter.
+Parameters of a kind share a factor, so that one layout's rows also tell of the others'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import geometric_mean, median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.advisor.model.access_model import GATHERS, LAYOUTS, PAIRS
+from mdio.advisor.model.closed_form import predict, reference_workload
+from mdio.advisor.model.profile import Gather, Noise, Profile, Task, load_profile
+from mdio.advisor.model.single_rank import guess_cores, measured_task, rates_reached
+from mdio.advisor.model.timings import TimingRow
+from mdio.core.errors import PlanError
+
+__all__ = ["Residual", "fit_profile", "residuals"]
+
+ROW_SCATTER = 0.07
+"""Relative error of a row that repeats would not tell, added to the measured one."""
+
+LEAST_SLOWDOWN = 0.03
+"""Slow-down of a full node that a new machine is supposed to have, if the known one has less."""
+
+MOST_RANK_NOISE = 1.0
+"""How much ranks of one run may differ: by their mean. A row that asks for more went astray."""
+
+COMPUTE_SCATTER, READ_SCATTER, OPEN_SCATTER = 0.2, 0.15, 0.4
+"""How far the mean parts of a row, which matter less than its total, may be off."""
+
+SHRINK = 0.5
+"""How far the noise of a layout and gather moves, on a new machine, to the gather's mean: how much
+of what was seen on one machine is put down to that machine (half, for want of a second)."""
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A measured row beside the model's."""
+
+    row: TimingRow
+    t_total_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def relative(self) -> float:
+        """Predicted/measured - 1."""
+        return self.t_total_s / self.row.t_total_max_s - 1
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """Parameters as factors to those of a profile, with the widths of their priors."""
+
+    names: tuple[str, ...]
+    widths: NDArray[np.float64]
+
+
+def _factors(loose: bool) -> _Factors:
+    """Return what is fitted: few known values make widths `loose`."""
+    widths: dict[str, float] = {
+        "node_slowdown": 1.0,
+        "compute noise": 0.5,
+        # On Comet layouts and gathers differ more in noise (0.03 to 0.38) than machines may.
+        "io noise": 0.35,
+        **{f"io noise {layout}/{gather}": 0.7 for layout, gather in PAIRS},
+        "locks": 0.4,
+        "lock_s": 0.45,
+        "lock_gather_s": 0.45,
+        "client_lock_s": 0.7,
+        "open_file_s": 0.4,
+        "metadata": 0.5,
+        **{f"read {layout}": 0.15 for layout in LAYOUTS if layout != "xtc-shared"},
+        "storage limit": 0.7,
+        "file limit": 0.7,
+        **{f"gather {kind}": 0.5 for kind in GATHERS},
+    }
+    scale = 2.0 if loose else 1.0
+    return _Factors(tuple(widths), scale * np.array(list(widths.values())))
+
+
+def _apply(base: Profile, factor: Mapping[str, float]) -> Profile:
+    """Return `base` with its parameters multiplied."""
+    storage, noise = base.storage, base.noise
+    return replace(
+        base,
+        node_slowdown=base.node_slowdown * factor["node_slowdown"],
+        storage=replace(
+            storage,
+            lock_s=storage.lock_s * factor["locks"] * factor["lock_s"],
+            lock_gather_s=storage.lock_gather_s * factor["locks"] * factor["lock_gather_s"],
+            client_lock_s=storage.client_lock_s * factor["locks"] * factor["client_lock_s"],
+            open_file_s=storage.open_file_s * factor["open_file_s"],
+            metadata_ops_per_s=storage.metadata_ops_per_s / factor["metadata"],
+            read_factor={
+                layout: value * factor.get(f"read {layout}", 1.0)
+                for layout, value in storage.read_factor.items()
+            },
+            aggregate_bytes_per_s=storage.aggregate_bytes_per_s * factor["storage limit"],
+            stripe_bytes_per_s=storage.stripe_bytes_per_s * factor["file limit"],
+        ),
+        noise=replace(
+            noise,
+            compute=min(noise.compute * factor["compute noise"], MOST_RANK_NOISE),
+            io={
+                layout: {
+                    gather: min(
+                        value * factor["io noise"] * factor[f"io noise {layout}/{gather}"],
+                        MOST_RANK_NOISE,
+                    )
+                    for gather, value in table.items()
+                }
+                for layout, table in noise.io.items()
+            },
+        ),
+        gather={
+            kind: Gather(
+                cost.base_s * factor[f"gather {kind}"], cost.per_rank_s * factor[f"gather {kind}"]
+            )
+            for kind, cost in base.gather.items()
+        },
+    )
+
+
+def fit_profile(
+    rows: Sequence[TimingRow],
+    *,
+    name: str,
+    source: str,
+    cores_per_node: int | None = None,
+    base: Profile | None = None,
+    loose: bool = False,
+) -> Profile:
+    """Return the profile of the machine that these rows were measured on.
+
+    Parameters
+    ----------
+    rows
+        Measured runs of one machine; a row of one rank is enough.
+    name, source
+        Put into the profile.
+    cores_per_node
+        Guessed from the machine's name or the numbers of ranks where it is None.
+    base
+        What is known already; without it the profile ``comet``, whose task it takes to be the one
+        measured.
+    loose
+        Trust `base` little: for a `base` that no measurement stands behind.
+
+    Raises
+    ------
+    PlanError
+        There is no row.
+    """
+    if not rows:
+        raise PlanError("no measured row to fit a profile to")
+    known = base or load_profile("comet")
+    start = _start(rows, known, cores_per_node, name, source, carried=not loose)
+    factors = _factors(loose)
+    from scipy.optimize import least_squares
+
+    def cost(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        trial = _apply(start, dict(zip(factors.names, np.exp(logs).tolist(), strict=True)))
+        return np.concatenate([_robust(_errors(trial, rows)), logs / factors.widths])
+
+    found = least_squares(cost, np.zeros(len(factors.names)), bounds=(-6.0, 6.0), max_nfev=100)
+    fitted = _apply(start, dict(zip(factors.names, np.exp(found.x).tolist(), strict=True)))
+    return _with_scatter(fitted, rows, None if loose else known.noise)
+
+
+def _start(
+    rows: Sequence[TimingRow],
+    known: Profile,
+    cores_per_node: int | None,
+    name: str,
+    source: str,
+    *,
+    carried: bool,
+) -> Profile:
+    """Return the known machine with this one's single-rank times, where the fit starts."""
+    cores = cores_per_node or guess_cores(rows, known.cores_per_node)
+    task = measured_task(rows, known)
+    slower = task.t_io_s["xtc"] / known.task.t_io_s["xtc"]
+    total, shared = rates_reached(rows, task)
+    storage = replace(
+        known.storage,
+        lock_s=known.storage.lock_s * slower,
+        lock_gather_s=known.storage.lock_gather_s * slower,
+        client_lock_s=known.storage.client_lock_s * slower,
+        # Opens are partly slow for what makes reads slow: half of it, on the scale of logarithms.
+        open_file_s=known.storage.open_file_s * math.sqrt(slower),
+        aggregate_bytes_per_s=max(2 * total, known.storage.aggregate_bytes_per_s / slower),
+        stripe_bytes_per_s=max(
+            2 * shared / known.storage.stripe_count, known.storage.stripe_bytes_per_s / slower
+        ),
+        # A link is supposed to carry what the cores behind it read, each as if it were alone.
+        node_bytes_per_s=max(2 * cores * _rate(task), known.storage.node_bytes_per_s),
+    )
+    counts: dict[str, int] = {}
+    for row in rows:
+        key = f"{row.layout}/{row.gather}"
+        counts[key] = counts.get(key, 0) + (row.n_ranks > 1)
+    return replace(
+        known,
+        name=name,
+        source=source,
+        cores_per_node=cores,
+        node_slowdown=max(known.node_slowdown, LEAST_SLOWDOWN) if carried else known.node_slowdown,
+        task=task,
+        storage=storage,
+        noise=_shrunk(known.noise) if carried else known.noise,
+        measured={key: count for key, count in counts.items() if count},
+    )
+
+
+def _rate(task: Task) -> float:
+    """Return the bytes/s that one rank reads, the larger of the families."""
+    return max(task.nbytes[family] / seconds for family, seconds in task.t_io_s.items())
+
+
+def _shrunk(noise: Noise) -> Noise:
+    """Return the noise of layouts moved towards their mean for each gather."""
+    means = {g: geometric_mean(noise.io[layout][g] for layout in LAYOUTS) for g in GATHERS}
+    io = {
+        layout: {
+            gather: value ** (1 - SHRINK) * means[gather] ** SHRINK
+            for gather, value in table.items()
+        }
+        for layout, table in noise.io.items()
+    }
+    return replace(noise, io=io)
+
+
+def _errors(trial: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
+    """Return what is wrong in the trial, in units of what one may expect to be wrong."""
+    errors: list[float] = []
+    for row in rows:
+        workload = reference_workload(trial, row.layout, row.workload_x)
+        guess = predict(trial, row.layout, row.gather, row.n_ranks, workload)
+        repeats = min((row.t_total_std_s or 0.0) / row.t_total_max_s, 1.0)
+        errors.append(_miss(guess.t_total_s, row.t_total_max_s, ROW_SCATTER, repeats))
+        if row.n_ranks == 1:
+            continue
+        errors.append(_miss(guess.t_comp_s, row.t_comp_mean_s, COMPUTE_SCATTER, repeats))
+        if row.layout != "xtc-shared":
+            errors.append(_miss(guess.t_io_s, row.t_io_mean_s, READ_SCATTER, repeats))
+        if row.layout == "segments-chainreader" and row.t_open_mean_s:
+            # What is opened is closed again (t_end_loop, which the table lacks).
+            errors.append(_miss(guess.t_open_s, 2 * row.t_open_mean_s, OPEN_SCATTER, repeats))
+    return np.array(errors)
+
+
+def _miss(predicted: float, measured: float, *scatters: float) -> float:
+    return (math.log(predicted) - math.log(measured)) / math.hypot(*scatters)
+
+
+def _robust(errors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return residuals whose squares are the soft L1 loss, 2 (sqrt(1 + e^2) - 1)."""
+    squares: NDArray[np.float64] = errors**2
+    out: NDArray[np.float64] = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + squares) - 1))
+    return out
+
+
+def residuals(profile: Profile, rows: Sequence[TimingRow]) -> list[Residual]:
+    """Return the model's totals beside the measured ones."""
+    out = []
+    for row in rows:
+        workload = reference_workload(profile, row.layout, row.workload_x)
+        guess = predict(profile, row.layout, row.gather, row.n_ranks, workload)
+        out.append(Residual(row, guess.t_total_s, guess.low_s, guess.high_s))
+    return out
+
+
+def _with_scatter(profile: Profile, rows: Sequence[TimingRow], known: Noise | None) -> Profile:
+    """Return the profile with the scatter of its fit; few rows count for less than known ones."""
+    errors = [
+        abs(math.log1p(item.relative)) for item in residuals(profile, rows) if item.row.n_ranks > 1
+    ]
+    seen = 1.4826 * median(errors) if errors else 0.0
+    if known is None:
+        return replace(profile, noise=replace(profile.noise, fit=max(seen, 0.03)))
+    prior_rows = 8
+    mixed = math.sqrt(
+        (prior_rows * known.carry**2 + len(errors) * seen**2) / (prior_rows + len(errors))
+    )
+    return replace(profile, noise=replace(profile.noise, fit=max(mixed, known.fit)))

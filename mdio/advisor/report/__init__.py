@@ -1,0 +1,1 @@
+"""A decision as text, pictures and a page."""

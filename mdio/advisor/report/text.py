@@ -1,0 +1,90 @@
+"""A decision as text: the headline, why, a table of the options, and what to run."""
+
+from __future__ import annotations
+
+from mdio.advisor.decide.decision import Decision, Option
+from mdio.core.words import plural
+
+__all__ = ["break_even", "headline", "lines", "why"]
+
+BOUND = {"io": "I/O-bound", "compute": "compute-bound", "balanced": "balanced"}
+
+
+def headline(decision: Decision) -> str:
+    """Return the recommendation in one line."""
+    best = decision.recommended
+    ratio = "beyond measure" if decision.ratio is None else f"{decision.ratio:.2g}"
+    what = "read the source as it is" if best.layout == "as-is" else best.name
+    return (
+        f"{what}, {plural(best.ranks, 'rank')}: t_comp/t_IO is {ratio} "
+        f"({BOUND[decision.bound]}), {plural(decision.passes, 'pass')}"
+    )
+
+
+def why(decision: Decision) -> str:
+    """Return what the recommendation gains, as a sentence with its figures."""
+    passes = plural(decision.passes, "pass")
+    totals = {
+        option.name: option.total
+        for option in decision.options
+        if option.total is not None and option.problem is None
+    }
+    ours, stay = totals[decision.recommended.name], totals["as-is"]
+    if ours is not stay:
+        verb = "copying" if decision.recommended.layout == "local-copy" else "converting"
+        return (
+            f"{verb} takes {_seconds(ours.convert_s)} once, and a pass then "
+            f"{_seconds(ours.run.t_total_s)} instead of {_seconds(stay.run.t_total_s)}: "
+            f"{passes} in {_seconds(ours.total_s)} instead of {_seconds(stay.total_s)}"
+        )
+    others = {name: total for name, total in totals.items() if name != "as-is"}
+    if not others:
+        return f"{passes} in {_seconds(stay.total_s)}; nothing else could be measured"
+    name = min(others, key=lambda name: others[name].total_s)
+    least = others[name]
+    return (
+        f"{passes} in {_seconds(stay.total_s)} without converting; {name}, the next best, needs "
+        f"{_seconds(least.convert_s)} to convert and {_seconds(least.total_s)} in all"
+    )
+
+
+def break_even(decision: Decision) -> str:
+    """Return when converting pays, as a sentence."""
+    if decision.break_even_passes is None:
+        return "converting does not pay, however many passes there are"
+    passes = plural(decision.break_even_passes, "pass")
+    return f"converting into {decision.break_even_layout} pays from {passes} on"
+
+
+def lines(decision: Decision) -> list[str]:
+    """Return all of it, line by line."""
+    rows = [
+        ("", "layout", "convert", "one pass", "total", "from", "to"),
+        *(_row(option) for option in decision.options if option.total is not None),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    table = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1])]
+        cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+        table.append("  ".join(cells).rstrip())
+    rule = decision.rule
+    found = [headline(decision), why(decision), "", *table, "", break_even(decision)]
+    found.append(f"papers' rule: {rule.layout}, {rule.gather} gather ({rule.text})")
+    if not rule.agrees:
+        found.append(f"  differs: {rule.why_not}")
+    found += [f"note: {reason}" for reason in decision.reasons]
+    return [*found, "", *(f"  $ {command}" for command in decision.commands)]
+
+
+def _row(option: Option) -> tuple[str, ...]:
+    assert option.total is not None
+    total = option.total
+    figures = (total.convert_s, total.run.t_total_s, total.total_s, total.low_s, total.high_s)
+    mark = "->" if option.is_chosen else ""
+    return (mark, option.name, *(_seconds(figure) for figure in figures))
+
+
+def _seconds(value: float) -> str:
+    """Return a time with its unit, to three digits."""
+    return f"{value:,.0f} s" if value >= 1000 else f"{value:.3g} s"

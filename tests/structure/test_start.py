@@ -1,0 +1,78 @@
+"""What setup.cfg lists, what is imported when, and what is registered."""
+
+import configparser
+import subprocess
+import sys
+
+import pytest
+from structure.tree import ROOT, packages
+
+
+def test_setup_lists_every_package():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    listed = setup["options"]["packages"].split()
+    assert len(listed) == len(set(listed))
+    assert set(listed) == packages().keys()
+    data = setup["options.package_data"]
+    assert all(package in listed for package in data)
+    for package, patterns in data.items():
+        for pattern in patterns.split():
+            assert list(packages()[package].glob(pattern)), f"{package}: no {pattern}"
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+HEAVY = ("MDAnalysis", "h5py", "zarr", "netCDF4", "dask", "mpi4py", "matplotlib", "scipy")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import mdio",
+        "import mdio.cli.main as m; m._parser(None)",
+        "import mdio.cli.info",
+        "import mdio; mdio.open",
+        "import mdio; mdio.convert",
+        "import mdio.converters.pieces",
+        "import mdio.cli.model, mdio.advisor.model.fit",
+    ],
+)
+def test_light_imports(code):
+    loaded = run_python(f"{code}\nimport sys\nprint(*[m for m in {HEAVY!r} if m in sys.modules])")
+    assert loaded == ""
+
+
+@pytest.mark.parametrize("order", ["import mdio, MDAnalysis", "import MDAnalysis, mdio"])
+def test_readers_are_registered_and_take_no_name(order):
+    code = f"""
+{order}
+names = MDAnalysis._READERS
+print(names["MDIO"].__module__, names["MDIOH5"].__module__)
+print(names["H5MD"].__module__, names["XTC"].__module__, "ZARR" in names, "ZARRMD" in names)
+"""
+    lines = run_python(code).splitlines()
+    assert lines == [
+        "mdio.readers.reader mdio.readers.formats",
+        "MDAnalysis.coordinates.H5MD MDAnalysis.coordinates.XTC False False",
+    ]
+
+
+def test_exported_names_exist():
+    import mdio
+
+    for name in mdio.__all__:
+        assert getattr(mdio, name) is not None
+    assert set(mdio._HOMES) | {"__version__"} == set(mdio.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        mdio.nothing  # noqa: B018
+
+
+def test_source_folders_refuse_a_second_import():
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    code += "for name in ('layouts', 'converters', 'readers'):\n"
+    code += "    try: __import__(name)\n    except ImportError: print(name)"
+    assert run_python(code).split() == ["layouts", "converters", "readers"]
