@@ -19,6 +19,8 @@ from mdio.converters.striping import StripeWish
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.publish import flush_tree, output_errors, publish
 from mdio.layouts.base import Layout
+from mdio.layouts.chain import ChainLayout
+from mdio.layouts.encode import CONTAINERS
 from mdio.layouts.h5md import refers_to_parts
 from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan, WriteOptions
@@ -28,7 +30,7 @@ from mdio.layouts.segments import SegmentsLayout
 from mdio.layouts.segments_writer import plan_segments, write_manifest
 from mdio.parallel.executors import Executor
 
-__all__ = ["ByteConversion", "byte_conversion"]
+__all__ = ["ByteConversion", "byte_conversion", "container_of"]
 
 FLUSHERS = 8
 """Threads that flush segments while the next ones are copied; they only wait."""
@@ -81,7 +83,7 @@ def byte_conversion(
             return None
         own = [one for one in _cut(frames, first, first + kept.n_frames) if one.n_frames]
         plan = plan_segments(kept, options)
-        times_ps = _times_ps(layouts, first, plan)
+        times_ps = _times_ps(layouts, frames, first, plan)
     finally:
         for layout in layouts:
             layout.close()
@@ -156,6 +158,7 @@ class ByteConversion:
                 self.plan,
                 meta,
                 segments,
+                tables,
                 time_last_ps=self.kept.time_last_ps,
                 has_box=self.kept.has_box,
             )
@@ -175,7 +178,9 @@ class ByteConversion:
 
         with stack:
             copier = executor.from_owner(begin)
-            segments = self._copy(copier, executor, progress)
+            copies = self._copy(copier, executor, progress)
+            segments = [segment for segment, _ in copies]
+            tables = [table for _, table in copies]
             return executor.from_owner(end)
 
     def close(self) -> None:
@@ -183,13 +188,14 @@ class ByteConversion:
 
     def _copy(
         self, copier: SegmentCopier, executor: Executor, progress: Progress | None
-    ) -> list[Segment]:
-        """Do this process' share; in the owner, return all segments in order."""
-        done: dict[int, Segment] = {}
+    ) -> list[tuple[Segment, bytes]]:
+        """Do this process' share; in the owner, return all segments and their sums in order."""
+        done: dict[int, tuple[Segment, bytes]] = {}
         flushed: list[Future[None]] = []
         with ThreadPoolExecutor(FLUSHERS) as flushers:
-            for number, segment in executor.imap(copier, copier.numbers, describe=_describe):
-                done[number] = segment
+            for number, copied in executor.imap(copier, copier.numbers, describe=_describe):
+                done[number] = copied
+                segment = copied[0]
                 flushed.append(flushers.submit(flush_tree, copier.folder / segment.file))
                 if progress is not None:
                     progress(segment.n_frames, segment.n_frames * self.kept.frame_nbytes)
@@ -197,6 +203,16 @@ class ByteConversion:
                 for flush in flushed:
                     flush.result()
         return [done[number] for number in sorted(done)]
+
+
+def container_of(source: Layout) -> str | None:
+    """Return the format of a native source, of segments, or of files that are all alike."""
+    if isinstance(source, ChainLayout):
+        names = {container_of(member) for member in source.members}
+        return names.pop() if len(names) == 1 else None
+    if isinstance(source, SegmentsLayout):
+        return source.container
+    return source.name if source.name in CONTAINERS else None
 
 
 def _describe(number: int) -> str:
@@ -209,10 +225,10 @@ def _files(paths: Sequence[Path]) -> Iterator[Layout]:
         layout = open_layout(path)
         if isinstance(layout, SegmentsLayout):
             with layout:
-                files = [path / segment.file for segment in layout.segments]
-                container = layout.container
-            for file in files:
-                yield open_layout(file, layout=container)
+                for number in range(len(layout.segments)):
+                    with layout.member(number) as member:
+                        pass  # opened again when it is used: there may be many
+                    yield member
         else:
             yield layout
 
@@ -221,7 +237,10 @@ def _all_bytes(layouts: Sequence[Layout]) -> list[ByteFrames] | None:
     """Return the frames of all files as bytes; None if these cannot be copied together."""
     if len({layout.name for layout in layouts}) > 1:
         return None
-    found = [byte_frames(layout) for layout in layouts]
+    found = []
+    for layout in layouts:
+        with layout:
+            found.append(byte_frames(layout))
     frames = [one for one in found if one is not None]
     headed = any(one.header is not None for one in frames)
     return None if len(frames) < len(found) or (headed and len(frames) > 1) else frames
@@ -236,12 +255,15 @@ def _cut(frames: Sequence[ByteFrames], first: int, stop: int) -> Iterator[ByteFr
         at += one.n_frames
 
 
-def _times_ps(layouts: Sequence[Layout], first: int, plan: LayoutPlan) -> list[float]:
+def _times_ps(
+    layouts: Sequence[Layout], frames: Sequence[ByteFrames], first: int, plan: LayoutPlan
+) -> list[float]:
     """Return the time of the first frame of each segment."""
-    edges = list(accumulate((layout.info.n_frames for layout in layouts), initial=0))
+    edges = list(accumulate((one.n_frames for one in frames), initial=0))
     times = []
     for start in list(accumulate(plan.segment_frames, initial=first))[:-1]:
         number = bisect_right(edges, start) - 1
         frame = start - edges[number]
-        times.append(float(layouts[number].read(frame, frame + 1, atoms=[]).time[0]))
+        with layouts[number] as layout:
+            times.append(float(layout.read(frame, frame + 1, atoms=[]).time[0]))
     return times

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import google_crc32c
 import pytest
 from MDAnalysisTests.datafiles import (
     XTC,
@@ -154,14 +153,16 @@ def test_copying_without_copy_file_range(tmp_path, monkeypatch, code):
             monkeypatch.delattr(os, "copy_file_range")
         with (tmp_path / "a").open("rb") as a, (tmp_path / step).open("w+b") as b:
             copying.copy_bytes(a.fileno(), 17, 900_001, b.fileno(), 5)
-            crc = copying.copy_summed(a.fileno(), 17, 900_001, b.fileno(), 1_000_000)
+            buffer = memoryview(bytearray(900_001))
+            copying.read_all(a.fileno(), buffer, 17)
+            copying.write_sliced(b.fileno(), buffer, 1_000_000)
         written = (tmp_path / step).read_bytes()
         assert written[5 : 5 + 900_001] == data[17 : 17 + 900_001] == written[1_000_000:]
-        assert crc == google_crc32c.value(data[17 : 17 + 900_001])
         with (tmp_path / "a").open("rb") as a, (tmp_path / step).open("w+b") as b:
-            for copy in (copying.copy_bytes, copying.copy_summed):
-                with pytest.raises(SourceError, match="ends at byte 1000003"):
-                    copy(a.fileno(), 1_000_000, 10, b.fileno(), 0)
+            with pytest.raises(SourceError, match="ends at byte 1000003"):
+                copying.copy_bytes(a.fileno(), 1_000_000, 10, b.fileno(), 0)
+            with pytest.raises(SourceError, match="ends at byte 1000003"):
+                copying.read_all(a.fileno(), memoryview(bytearray(10)), 1_000_000)
 
 
 def test_copying_into_a_full_disk(tmp_path, monkeypatch):
