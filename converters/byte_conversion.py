@@ -260,10 +260,12 @@ def _times_ps(
 ) -> list[float]:
     """Return the time of the first frame of each segment."""
     edges = list(accumulate((one.n_frames for one in frames), initial=0))
-    times = []
+    times, before = [], 0
     for start in list(accumulate(plan.segment_frames, initial=first))[:-1]:
         number = bisect_right(edges, start) - 1
         frame = start - edges[number]
-        with layouts[number] as layout:
-            times.append(float(layout.read(frame, frame + 1, atoms=[]).time[0]))
+        if number != before:
+            layouts[before].close()
+        before = number
+        times.append(float(layouts[number].read(frame, frame + 1, atoms=[]).time[0]))
     return times
