@@ -94,6 +94,7 @@ class TRRLayout(Layout):
 
     name = "trr"
     suffixes: ClassVar[tuple[str, ...]] = (".trr",)
+    known_options = frozenset({"salvage", "sums"})
 
     _file: PositionalFile
     _index: FrameIndex
