@@ -247,7 +247,7 @@ def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None
     """Refuse what is of another type than mdio writes: nothing behind this need doubt it."""
     optional = {key: kinds for key, kinds in _OPTIONAL.items() if key in manifest}
     for key, kinds in {**_REQUIRED, **optional}.items():
-        found = manifest.get(key)
+        found: Any = manifest.get(key)
         # JSON's true and false are numbers to Python.
         right = isinstance(found, kinds) and (kinds is bool or not isinstance(found, bool))
         if key == "frames":

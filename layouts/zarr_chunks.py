@@ -2,23 +2,24 @@
 
 Chunks that lie as they are go from the file straight to where they are wanted, many with one call.
 Chunks that are read whole are checked against their crc32c. Of uncompressed chunks at the ends of a
-run of frames, and of those much larger than the wanted atoms, only what is wanted is read,
-unchecked.
+run of frames, and of those much larger than the wanted atoms, only the pieces that hold what is
+wanted are read, and each is checked against its own (`mdio.layouts.zarr_checksums`).
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.errors import CorruptLayoutError
 from mdio.layouts.quantised import decode_chunk
+from mdio.layouts.zarr_checksums import Checksums
+from mdio.layouts.zarr_folder import Folder
 from mdio.layouts.zarr_metadata import ArrayMetadata
 from mdio.layouts.zarr_parts import Part, parts_of
-from mdio.layouts.zarr_shard import CRC_NBYTES, Shard, ShardFiles
+from mdio.layouts.zarr_pieces import widened
+from mdio.layouts.zarr_shard import CRC_NBYTES, Shard
+from mdio.layouts.zarr_stored import StoredChunks
 
 __all__ = ["ChunkedArray"]
 
@@ -28,43 +29,36 @@ Bytes = NDArray[np.uint8]
 
 MAX_BUFFERS = 512
 """Pieces of memory that one call fills; the system allows 1024."""
-PIECE_NBYTES = 4 << 20
-"""Chunks larger than this are read in pieces, and the checksum of each is taken while it is still
+RUN_NBYTES = 4 << 20
+"""Chunks larger than this are read in runs, and the checksum of each is taken while it is still
 in a processor's cache; file systems should not be asked for less at a time."""
 NARROW_SHARE = 4
-"""Only the bytes of the wanted atoms are read if they lie within this part of a frame ..."""
+"""Only the pieces of the wanted atoms are read if they are at most this part of a frame ..."""
 NARROW_FRAME_NBYTES = 64 << 10
 """... and frames are at least this large: below, reading all costs less than the calls it saves."""
 
 
-class ChunkedArray:
-    """A per-atom array, read from shards.
+class ChunkedArray(StoredChunks):
+    """A per-atom array, read from shards; see `StoredChunks` for its parameters."""
 
-    Parameters
-    ----------
-    folder
-        Of the array.
-    metadata
-        What its ``zarr.json`` says; shape (frames, atoms, 3), float32.
-    """
-
-    def __init__(self, folder: Path, metadata: ArrayMetadata) -> None:
-        self.folder = folder
-        self.metadata = metadata
-        self.n_frames, self.n_atoms, _ = metadata.shape
-        self.chunk_frames, self.chunk_atoms, _ = metadata.chunk_shape
-        self.frames_per_shard, self.n_atom_chunks, _ = metadata.chunks_per_file
-        self.plain = metadata.compressor is None and metadata.quantised is None
+    def __init__(
+        self,
+        root: Folder,
+        name: str,
+        metadata: ArrayMetadata,
+        checksums: Checksums,
+        *,
+        verify: bool,
+    ) -> None:
+        super().__init__(root, name, metadata, checksums, verify=verify)
         # Frames of all atoms then lie one after the other, as they do in memory.
         self._in_rows = self.plain and self.chunk_atoms == self.n_atoms
-        self._chunk_nbytes = metadata.chunk_nbytes
-        self._files = ShardFiles(folder, metadata)
         self._row: int | None = None
         self._decoded: dict[int, FloatArray] = {}
 
     def close(self) -> None:
         """Close files and forget what was decoded."""
-        self._files.close()
+        super().close()
         self._row = None
         self._decoded.clear()
 
@@ -99,42 +93,22 @@ class ChunkedArray:
                         self._read_chunk(part, column, atoms[places] - begin, picked)
                         target[:, places] = picked
 
-    def check(self, number: int, column: int) -> int:
-        """Read one whole chunk and return the crc32c of its decoded bytes.
+    def check(self, number: int, column: int) -> None:
+        """Read one whole chunk and compare it with all its checksums; raises CorruptLayoutError.
 
         Parameters
         ----------
         number, column
             Of the chunk along the frames and along the atoms.
         """
-        return kernels.crc32c(self._decode(number, column))
-
-    def _locate(self, number: int, column: int) -> tuple[Shard, int, int]:
-        """Return the shard of a chunk, and offset and size of the chunk in it."""
-        file_number, row = divmod(number, self.frames_per_shard)
-        try:
-            shard = self._files[file_number]
-            offset, nbytes = shard.span(row * self.n_atom_chunks + column)
-        except CorruptLayoutError as error:
-            raise self._corrupt(number, str(error)) from error
-        if self.plain and nbytes != self._chunk_nbytes:
-            raise self._corrupt(
-                number, f"{shard.path}: a chunk of {nbytes} bytes, not {self._chunk_nbytes}"
-            )
-        return shard, offset, nbytes
-
-    def _corrupt(self, number: int, problem: str) -> CorruptLayoutError:
-        begin = number * self.chunk_frames
-        end = min(begin + self.chunk_frames, self.n_frames)
-        return CorruptLayoutError(f"{problem} (frames {begin} to {end - 1})")
-
-    def _verify(self, number: int, shard: Shard, crc: int, stored: Bytes) -> None:
-        if crc != int.from_bytes(stored.tobytes(), "little"):
-            raise self._corrupt(
-                number,
-                f"{shard.path}: the checksum of a chunk is wrong; the file is damaged, convert the "
-                "source anew",
-            )
+        chunk = self._decode(number, column, verify=True)
+        shard, *_ = self.locate(number, column)
+        if kernels.crc32c(chunk) != self.checksums.decoded(number, column):
+            raise self.corrupt(number, f"{shard.path}: not what was written there")
+        if self.plain and self.checksums.has_pieces:
+            n_rows = min(self.chunk_frames, self.n_frames - number * self.chunk_frames)
+            rows = chunk.reshape(self.chunk_frames, -1)[:n_rows].view(np.uint8)
+            self.verify_rows(number, 0, column, shard, rows)
 
     def _read_within(self, start: int, stop: int, out: FloatArray) -> bool:
         """Read frames that are only a part of one chunk, and return whether they are that."""
@@ -143,17 +117,19 @@ class ChunkedArray:
         end = min(begin + self.chunk_frames, self.n_frames)
         if stop > end or stop - start == end - begin:
             return False
-        shard, offset, _ = self._locate(number, 0)
+        shard, offset, _ = self.locate(number, 0)
         flat = out.reshape(-1).view(np.uint8)
-        shard.read_into([flat], offset + 12 * first * self.chunk_atoms)
+        shard.read_into([flat], offset + first * self.row_nbytes)
+        if self.in_pieces:
+            self.verify_rows(number, first, 0, shard, flat.reshape(stop - start, -1))
         return True
 
     def _read_runs(self, parts: list[Part], out: FloatArray) -> None:
         """Read whole chunks straight into `out`, as many of a shard as possible with one call."""
         at = 0
         while at < len(parts):
-            shard, begin, nbytes = self._locate(parts[at].number, 0)
-            if nbytes > PIECE_NBYTES:
+            shard, begin, nbytes = self.locate(parts[at].number, 0)
+            if nbytes > RUN_NBYTES:
                 self._read_large(parts[at], shard, begin, nbytes, out)
                 at += 1
                 continue
@@ -162,7 +138,7 @@ class ChunkedArray:
             chunks: list[tuple[int, list[Bytes]]] = []
             while at < len(parts) and len(buffers) < MAX_BUFFERS:
                 part = parts[at]
-                other, place, _ = self._locate(part.number, 0)
+                other, place, _ = self.locate(part.number, 0)
                 if other is not shard or place != offset:
                     break
                 data = out[part.rows].reshape(-1).view(np.uint8)
@@ -173,9 +149,9 @@ class ChunkedArray:
                 offset += nbytes + CRC_NBYTES
                 at += 1
             shard.read_into(buffers, begin)
-            for number, (data, padding, stored) in chunks:
+            for number, (data, padding, stored) in chunks if self.verifies else ():
                 crc = kernels.crc32c(padding, kernels.crc32c(data))
-                self._verify(number, shard, crc, stored)
+                self.verify_chunk(number, 0, shard, crc, stored)
 
     def _read_large(
         self, part: Part, shard: Shard, offset: int, nbytes: int, out: FloatArray
@@ -184,14 +160,15 @@ class ChunkedArray:
         data = out[part.rows].reshape(-1).view(np.uint8)
         behind = np.empty(nbytes - data.nbytes + CRC_NBYTES, np.uint8)
         crc = 0
-        for begin in range(0, data.nbytes, PIECE_NBYTES):
-            piece = data[begin : begin + PIECE_NBYTES]
-            last = begin + PIECE_NBYTES >= data.nbytes
-            shard.read_into([piece, behind] if last else [piece], offset + begin)
-            crc = kernels.crc32c(piece, crc)
-        self._verify(
-            part.number, shard, kernels.crc32c(behind[:-CRC_NBYTES], crc), behind[-CRC_NBYTES:]
-        )
+        for begin in range(0, data.nbytes, RUN_NBYTES):
+            run = data[begin : begin + RUN_NBYTES]
+            last = begin + RUN_NBYTES >= data.nbytes
+            shard.read_into([run, behind] if last else [run], offset + begin)
+            if self.verifies:
+                crc = kernels.crc32c(run, crc)
+        if self.verifies:
+            crc = kernels.crc32c(behind[:-CRC_NBYTES], crc)
+            self.verify_chunk(part.number, 0, shard, crc, behind[-CRC_NBYTES:])
 
     def _read_chunk(
         self, part: Part, column: int, atoms: AtomIndices | None, out: FloatArray
@@ -199,12 +176,21 @@ class ChunkedArray:
         """Fill `out` with the wanted frames and atoms (within the chunk) of one chunk."""
         if self.plain:
             low, high = _range_of(atoms, out.shape[1])
+            begin, end = 12 * low, 12 * high
+            if self.in_pieces:
+                begin, end = widened(begin, end, self.row_nbytes)
             narrow = (
-                12 * self.chunk_atoms >= NARROW_FRAME_NBYTES
-                and (high - low) * NARROW_SHARE <= self.chunk_atoms
+                self.row_nbytes >= NARROW_FRAME_NBYTES
+                and (end - begin) * NARROW_SHARE <= self.row_nbytes
             )
             if narrow:
-                self._read_range(part, column, atoms, out, low, high)
+                wanted = slice(3 * low - begin // 4, 3 * high - begin // 4)
+                rows = self.read_range(part, column, begin, end)[:, wanted]
+                rows = rows.reshape(len(rows), -1, 3)
+                if atoms is None:
+                    out[...] = rows
+                else:
+                    kernels.gather_atoms(rows, atoms - low, out)
                 return
             if not part.whole:
                 self._read_rows(part, column, atoms, out)
@@ -214,13 +200,14 @@ class ChunkedArray:
             self._dequantise(part, column, atoms, out)
             return
         if part.whole:
-            chunk = self._decode(part.number, column)
+            chunk = self._decode(part.number, column, verify=self.verifies)
         else:
             if self._row != part.number:
                 self._row = part.number
                 self._decoded.clear()
             if column not in self._decoded:
-                self._decoded[column] = self._decode(part.number, column)
+                chunk = self._decode(part.number, column, verify=self.verifies)
+                self._decoded[column] = chunk
             chunk = self._decoded[column]
         frames = chunk[part.first : part.last]
         if atoms is None:
@@ -232,50 +219,28 @@ class ChunkedArray:
         self, part: Part, column: int, atoms: AtomIndices | None, out: FloatArray
     ) -> None:
         """Read only the wanted frames of an uncompressed chunk."""
-        shard, offset, _ = self._locate(part.number, column)
-        stride = 12 * self.chunk_atoms
-        offset += part.first * stride
+        shard, offset, _ = self.locate(part.number, column)
+        offset += part.first * self.row_nbytes
         n_rows = part.last - part.first
-        if atoms is None and out.flags.c_contiguous and out.shape[1] == self.chunk_atoms:
-            shard.read_into([out.reshape(-1).view(np.uint8)], offset)
+        straight = atoms is None and out.flags.c_contiguous and out.shape[1] == self.chunk_atoms
+        if straight:
+            data = out.reshape(-1).view(np.uint8)
+            shard.read_into([data], offset)
+        else:
+            data = shard.read(n_rows * self.row_nbytes, offset)
+        if self.in_pieces:
+            self.verify_rows(part.number, part.first, column, shard, data.reshape(n_rows, -1))
+        if straight:
             return
-        rows = shard.read(n_rows * stride, offset).view("<f4").reshape(n_rows, -1, 3)
+        rows = data.view("<f4").reshape(n_rows, -1, 3)
         if atoms is None:
             out[...] = rows[:, : out.shape[1]]
         else:
             kernels.gather_atoms(rows, atoms, out)
 
-    def _read_range(
-        self,
-        part: Part,
-        column: int,
-        atoms: AtomIndices | None,
-        out: FloatArray,
-        low: int,
-        high: int,
-    ) -> None:
-        """Read only atoms ``low:high`` of the wanted frames of an uncompressed chunk."""
-        shard, offset, _ = self._locate(part.number, column)
-        rows = np.empty((part.last - part.first, high - low, 3), np.float32)
-        for row, frame in enumerate(range(part.first, part.last)):
-            begin = offset + 12 * (frame * self.chunk_atoms + low)
-            shard.read_into([rows[row].reshape(-1).view(np.uint8)], begin)
-        if atoms is None:
-            out[...] = rows
-        else:
-            kernels.gather_atoms(rows, atoms - low, out)
-
-    def _encoded(self, number: int, column: int) -> tuple[Shard, Bytes]:
-        """Return the bytes of a chunk as they lie on disk, checked."""
-        shard, offset, nbytes = self._locate(number, column)
-        data = shard.read(nbytes + CRC_NBYTES, offset)
-        crc = kernels.crc32c(data[:nbytes])
-        self._verify(number, shard, crc, data[nbytes:])
-        return shard, data[:nbytes]
-
-    def _decode(self, number: int, column: int) -> FloatArray:
+    def _decode(self, number: int, column: int, *, verify: bool) -> FloatArray:
         """Return a whole chunk, padding included."""
-        shard, data = self._encoded(number, column)
+        shard, data = self.encoded(number, column, verify)
         shape = self.metadata.chunk_shape
         if self.plain:
             return data.view("<f4").reshape(shape)
@@ -287,7 +252,7 @@ class ChunkedArray:
                 flat = chunk.reshape(-1).view(np.uint8)
                 self.metadata.compressor.decode(data.data, flat)
         except ValueError as error:
-            raise self._corrupt(
+            raise self.corrupt(
                 number, f"{shard.path}: a chunk cannot be decoded: {error}"
             ) from error
         return chunk
@@ -296,14 +261,14 @@ class ChunkedArray:
         self, part: Part, column: int, atoms: AtomIndices | None, out: FloatArray
     ) -> None:
         """Decode the wanted atoms of a quantised chunk into place, without a copy."""
-        shard, data = self._encoded(part.number, column)
+        shard, data = self.encoded(part.number, column, self.verifies)
         shape = (self.chunk_frames, self.chunk_atoms)
         if atoms is None and out.shape[1] < self.chunk_atoms:
             atoms = np.arange(out.shape[1])
         try:
             decode_chunk(data.data, shape, out, atoms, part.first, part.last)
         except ValueError as error:
-            raise self._corrupt(
+            raise self.corrupt(
                 part.number, f"{shard.path}: a chunk cannot be decoded: {error}"
             ) from error
 

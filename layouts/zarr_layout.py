@@ -7,15 +7,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.errors import CorruptLayoutError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.contents import Contents, ContentsLayout
-from mdio.layouts.zarr_metadata import METADATA, read_metadata
+from mdio.layouts.zarr_folder import Folder
+from mdio.layouts.zarr_metadata import METADATA, parse_metadata, read_metadata, read_node
 from mdio.layouts.zarr_own import OwnTree
 
 __all__ = ["ZarrLayout", "written_by_mdio"]
 
 V2_METADATA = (".zgroup", ".zmetadata")
+MAX_TRIES = 5
 
 
 def _manifest_in(root: Mapping[str, Any]) -> bool:
@@ -25,9 +27,9 @@ def _manifest_in(root: Mapping[str, Any]) -> bool:
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether a folder is a Zarr tree that mdio wrote; False for whatever else is there."""
-    folder = Path(path)
     try:
-        return folder.is_dir() and _manifest_in(read_metadata(folder))
+        with Folder(Path(path)) as root:
+            return _manifest_in(read_metadata(root))
     except OSError:
         return False
 
@@ -65,26 +67,47 @@ class ZarrLayout(ContentsLayout):
         )
 
     def _open(self) -> TrajectoryInfo:
-        if not self.path.is_dir():
-            raise SourceError(f"{self.path}: no such folder")
+        for _ in range(MAX_TRIES):
+            root = Folder(self.path)
+            try:
+                self._contents = self._tree(root)
+                return self._contents.info(self.name)
+            except BaseException as error:
+                # A tree that is being replaced while it is opened: the new one is whole.
+                again = isinstance(error, CorruptLayoutError) and root.replaced()
+                root.close()
+                self._contents = None
+                if not again:
+                    raise
+        raise CorruptLayoutError(
+            f"{self.path}: replaced by another output {MAX_TRIES} times while it was opened"
+        )
+
+    def _tree(self, root: Folder) -> Contents:
+        """Return what reads the tree, its own or that of others."""
         group = self.options.get("group")
-        if (self.path / METADATA).is_file():
-            root = read_metadata(self.path)
-            own = _manifest_in(root)
-        elif any((self.path / name).is_file() for name in V2_METADATA):
-            own = False
-        else:
+        if (self.path / METADATA).exists():
+            text = read_node(root, "")
+            if _manifest_in(parse_metadata(self.path / METADATA, text)):
+                return OwnTree(root, text, group, verify=self.verify)
+        elif not any((self.path / name).is_file() for name in V2_METADATA):
             raise CorruptLayoutError(
                 f"{self.path}: it has no {METADATA}, which is written last; the conversion that "
                 "made it did not end, convert the source anew"
             )
-        tree: Contents
-        if own:
-            tree = OwnTree(self.path, root, group)
-        else:
-            from mdio.layouts.zarr_foreign import ForeignTree  # needs zarr
+        root.close()
+        from mdio.layouts.zarr_foreign import ForeignTree  # needs zarr
 
-            convert_units = bool(self.options.get("convert_units", True))
-            tree = ForeignTree(self.path, group, convert_units=convert_units)
-        self._contents = tree
-        return tree.info(self.name)
+        convert_units = bool(self.options.get("convert_units", True))
+        return ForeignTree(self.path, group, convert_units=convert_units)
+
+    @classmethod
+    def uuid_at(cls, path: Path) -> str | None:
+        """Return the uuid of the tree of mdio that is at `path` now; None if there is none."""
+        try:
+            with Folder(path) as root:
+                node = read_metadata(root)
+            uuid = node["attributes"]["mdio"]["uuid"]
+        except (OSError, LookupError, TypeError):
+            return None
+        return uuid if isinstance(uuid, str) else None

@@ -23,8 +23,16 @@ from mdio.layouts.zarr_compressors import (
     quantised_from_metadata,
     quantised_metadata,
 )
+from mdio.layouts.zarr_folder import Folder
 
-__all__ = ["METADATA", "ArrayMetadata", "group_metadata", "read_metadata"]
+__all__ = [
+    "METADATA",
+    "ArrayMetadata",
+    "group_metadata",
+    "parse_metadata",
+    "read_metadata",
+    "read_node",
+]
 
 METADATA = "zarr.json"
 MAX_METADATA_NBYTES = 1 << 28
@@ -61,6 +69,11 @@ class ArrayMetadata:
     quantised: QuantisedFormat | None = None
 
     @property
+    def plain(self) -> bool:
+        """Whether chunks lie as they are in memory."""
+        return self.compressor is None and self.quantised is None
+
+    @property
     def chunk_nbytes(self) -> int:
         """Decoded bytes of a chunk."""
         return int(np.dtype(DTYPES[self.dtype]).itemsize * np.prod(self.chunk_shape, dtype=object))
@@ -69,6 +82,11 @@ class ArrayMetadata:
     def chunks_per_file(self) -> tuple[int, ...]:
         """How many chunks a file holds along each axis."""
         return tuple(f // c for f, c in zip(self.file_shape, self.chunk_shape, strict=True))
+
+    @property
+    def n_files(self) -> int:
+        """How many files there are along the frames."""
+        return -(-self.shape[0] // self.file_shape[0])
 
     def file_name(self, number: int) -> str:
         """Return the name of the file that is `number` along the frames."""
@@ -166,24 +184,43 @@ def _sizes(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(values)
 
 
-def read_metadata(folder: Path) -> dict[str, Any]:
-    """Return the ``zarr.json`` in a folder.
+def read_metadata(root: Folder, name: str = "") -> dict[str, Any]:
+    """Return the ``zarr.json`` in a tree.
+
+    Parameters
+    ----------
+    root
+        Of the tree.
+    name
+        Of the group or array in it; that of the root by default.
 
     Raises
     ------
     CorruptLayoutError
         It is missing, or no JSON object.
     """
-    path = folder / METADATA
+    return parse_metadata(root.path / name / METADATA, read_node(root, name))
+
+
+def read_node(root: Folder, name: str) -> bytes:
+    """Return the bytes of a ``zarr.json``; see `read_metadata`."""
+    path = root.path / name / METADATA
     try:
-        if path.stat().st_size > MAX_METADATA_NBYTES:
-            raise CorruptLayoutError(f"{path}: it is too large for metadata; convert it anew")
-        node = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
+        text = root.read(f"{name}/{METADATA}" if name else METADATA, MAX_METADATA_NBYTES + 1)
+    except FileNotFoundError as error:
         raise CorruptLayoutError(
             f"{path}: no such file, though the tree needs it; the tree is unfinished or damaged, "
             "convert it anew"
         ) from error
+    if len(text) > MAX_METADATA_NBYTES:
+        raise CorruptLayoutError(f"{path}: it is too large for metadata; convert it anew")
+    return text
+
+
+def parse_metadata(path: Path, text: bytes) -> dict[str, Any]:
+    """Return what the bytes of a ``zarr.json`` say; raises CorruptLayoutError."""
+    try:
+        node = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CorruptLayoutError(f"{path}: not valid JSON ({error}); convert it anew") from error
     if not isinstance(node, dict):

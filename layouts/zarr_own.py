@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.grouped import StoredGroups
 from mdio.layouts.manifest import FULL_SYSTEM, check_manifest, indices_from_runs
+from mdio.layouts.zarr_checksums import Checksums
 from mdio.layouts.zarr_chunks import ChunkedArray
-from mdio.layouts.zarr_metadata import ArrayMetadata, read_metadata
+from mdio.layouts.zarr_folder import Folder
+from mdio.layouts.zarr_metadata import (
+    METADATA,
+    ArrayMetadata,
+    group_metadata,
+    parse_metadata,
+    read_node,
+)
+from mdio.layouts.zarr_pieces import pieces_of
 from mdio.layouts.zarr_series import SeriesArray
-from mdio.layouts.zarr_tree import SERIES, SeriesName
+from mdio.layouts.zarr_tree import SERIES, SeriesName, TableName, table_path
 
 __all__ = ["OwnTree"]
 
@@ -28,12 +38,14 @@ class OwnTree:
 
     Parameters
     ----------
-    path
-        Root of the tree.
     root
+        Of the tree; closed with it.
+    text
         Its ``zarr.json``, with a manifest.
     group
         Particle group whose atoms are those of the trajectory; the full system by default.
+    verify
+        Whether what is read is compared with its checksums.
 
     Raises
     ------
@@ -43,9 +55,13 @@ class OwnTree:
         There is no such group.
     """
 
-    def __init__(self, path: Path, root: Mapping[str, Any], group: str | None) -> None:
-        self.path = path
-        self.manifest = check_manifest(root["attributes"]["mdio"], path)
+    def __init__(self, root: Folder, text: bytes, group: str | None, *, verify: bool) -> None:
+        self.path = path = root.path
+        self._root, self._text, self._verifies = root, text, verify
+        node = parse_metadata(path / METADATA, text)
+        self.manifest = check_manifest(node["attributes"]["mdio"], path)
+        self._file_crcs = _crcs_in(self.manifest, "file_crc32c", path)
+        self._node_crcs = _crcs_in(self.manifest, "node_crc32c", path)
         sizes = {FULL_SYSTEM: self.manifest["n_atoms"], **self.manifest["groups"]}
         self.group = group or FULL_SYSTEM
         if self.group not in sizes:
@@ -73,9 +89,9 @@ class OwnTree:
         self._groups = StoredGroups(members)
 
     def _metadata(self, path: str, shape: tuple[int, ...], dtype: str) -> ArrayMetadata:
-        node = read_metadata(self.path / path)
+        text = read_node(self._root, path)
         try:
-            metadata = ArrayMetadata.from_json(node)
+            metadata = ArrayMetadata.from_json(parse_metadata(self.path / path / METADATA, text))
         except ValueError as error:
             raise CorruptLayoutError(
                 f"{self.path / path}: mdio did not write this array: {error}"
@@ -92,21 +108,43 @@ class OwnTree:
         metadata = self._metadata(path, (self.n_frames, n_atoms, 3), "float32")
         if not metadata.sharded or metadata.chunk_shape[2] != 3:
             raise CorruptLayoutError(f"{self.path / path}: mdio did not write this array")
-        return ChunkedArray(self.path / path, metadata)
+        n_atom_chunks = metadata.chunks_per_file[1]
+        n_pieces = pieces_of(12 * metadata.chunk_shape[1])
+        grid = (-(-self.n_frames // metadata.chunk_shape[0]), n_atom_chunks)
+        decoded = self._table("crc32c", group, field, grid)
+        stored: SeriesArray | None = decoded
+        pieces = None
+        if not metadata.plain:
+            stored = self._table("crc32c_stored", group, field, grid)
+        else:
+            shape = (self.n_frames, n_atom_chunks * n_pieces)
+            pieces = self._table("crc32c_pieces", group, field, shape)
+        assert decoded is not None
+        checksums = Checksums(decoded, stored, pieces, n_pieces)
+        return ChunkedArray(self._root, path, metadata, checksums, verify=self._verifies)
 
     def _series(self, path: str, name: SeriesName) -> SeriesArray:
         series = SERIES[name]
         metadata = self._metadata(path, (self.n_frames, *series.tail), series.dtype)
-        return SeriesArray(self.path / path, metadata)
+        return self._numbers(path, metadata)
 
-    def _crcs(self, group: str, field: str) -> NDArray[np.uint32]:
-        array = self.arrays[group, field]
-        shape = (-(-self.n_frames // array.chunk_frames), array.n_atom_chunks)
-        path = f"mdio/crc32c/{group}/{field}"
-        crcs: NDArray[np.uint32] = SeriesArray(
-            self.path / path, self._metadata(path, shape, "uint32")
-        ).file(0)
-        return crcs
+    def _table(
+        self, table: TableName, group: str, field: str, shape: tuple[int, ...]
+    ) -> SeriesArray | None:
+        """Return a table of checksums; None for those that older versions did not write."""
+        path = table_path(table, group, field)
+        if table != "crc32c" and path not in self._file_crcs:
+            return None
+        return self._numbers(path, self._metadata(path, shape, "uint32"))
+
+    def _numbers(self, path: str, metadata: ArrayMetadata) -> SeriesArray:
+        crcs = self._file_crcs.get(path)
+        if crcs is not None and len(crcs) != metadata.n_files:
+            raise CorruptLayoutError(
+                f"{self.path / path}: in {metadata.n_files} files, but the manifest tells of "
+                f"{len(crcs)}; convert the source anew"
+            )
+        return SeriesArray(self._root, path, metadata, crcs)
 
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in the tree, as the trajectory of its group."""
@@ -165,29 +203,30 @@ class OwnTree:
         for (group, field), array in self.arrays.items():
             name = f"{field} of {group}"
             try:
-                crcs = self._crcs(group, field)
+                array.checksums.read()
             except CorruptLayoutError as error:
                 yield f"checksums of the {name}", str(error)
                 continue
-            for number, column in np.ndindex(*crcs.shape):
+            grid = (-(-self.n_frames // array.chunk_frames), array.n_atom_chunks)
+            for number, column in np.ndindex(*grid):
                 begin = number * array.chunk_frames
                 end = min(begin + array.chunk_frames, self.n_frames)
                 what = f"{name}, frames {begin} to {end - 1}"
                 if array.n_atom_chunks > 1:
                     what += f", atoms from {column * array.chunk_atoms}"
                 try:
-                    same = array.check(number, column) == int(crcs[number, column])
+                    array.check(number, column)
                 except CorruptLayoutError as error:
                     yield what, str(error)
                 else:
-                    yield what, None if same else f"{array.folder}: not what was written ({what})"
+                    yield what, None
         for path, name in self._all_series():
             try:
                 series = self._series(path, name)
             except CorruptLayoutError as error:
                 yield path, str(error)
                 continue
-            for number in range(series.n_files):
+            for number in range(series.metadata.n_files):
                 what = f"{path}, file {number}"
                 try:
                     series.file(number)
@@ -195,6 +234,27 @@ class OwnTree:
                     yield what, str(error)
                 else:
                     yield what, None
+        yield from self._check_metadata()
+
+    def _check_metadata(self) -> Iterator[tuple[str, str | None]]:
+        """Compare every ``zarr.json`` with what was written; trees of older versions cannot."""
+        if not self._node_crcs:
+            return
+        own = json.dumps(group_metadata({"mdio": self.manifest})).encode()
+        yield METADATA, None if self._text == own else self._changed("")
+        for path, crc in self._node_crcs.items():
+            try:
+                same = kernels.crc32c(read_node(self._root, path)) == crc
+            except CorruptLayoutError as error:
+                yield f"{path}/{METADATA}", str(error)
+            else:
+                yield f"{path}/{METADATA}", None if same else self._changed(path)
+
+    def _changed(self, path: str) -> str:
+        return (
+            f"{self.path / path / METADATA}: not as mdio wrote it; it was damaged, or another "
+            "program added to it (attributes, consolidated metadata)"
+        )
 
     def _all_series(self) -> Iterator[tuple[str, SeriesName]]:
         """Return the folders of all per-frame numbers, copies too."""
@@ -212,6 +272,17 @@ class OwnTree:
         """Close all files."""
         for array in self.arrays.values():
             array.close()
+        self._root.close()
+
+
+def _crcs_in(manifest: Mapping[str, Any], key: str, path: Any) -> dict[str, Any]:
+    """Return the checksums by array that a manifest holds; those of older versions have none."""
+    crcs = manifest.get(key, {})
+    if not isinstance(crcs, dict):
+        raise CorruptLayoutError(
+            f"{path}: its manifest has {str(crcs)[:60]!r} for {key!r}; convert the source anew"
+        )
+    return crcs
 
 
 def _is_everything(atoms: AtomIndices, n_atoms: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import Receipt
+from mdio.layouts.zarr_folder import Folder
 from mdio.layouts.zarr_metadata import DTYPES, ArrayMetadata
 from mdio.layouts.zarr_shard import CRC_NBYTES
 from mdio.layouts.zarr_tree import SERIES, SeriesName, series_arrays, series_metadata
 
-__all__ = ["SeriesArray", "SeriesWriter", "write_file", "write_numbers"]
+__all__ = ["SeriesArray", "SeriesWriter", "TableWriter", "write_file"]
 
 Numbers = NDArray[Any]
 KEPT_NBYTES = 8 << 20
@@ -45,19 +47,43 @@ def write_file(path: Path, *parts: bytes | memoryview) -> None:
         raise OutputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> None:
-    """Write one file of an array without shards: its numbers, filled up, and their crc32c."""
+def _write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
+    """Write one file of an array without shards: its numbers, filled up, and their crc32c.
+
+    The crc32c is returned.
+    """
     chunk = np.zeros(metadata.file_shape, DTYPES[metadata.dtype])
     chunk[: len(rows)] = rows
     crc = kernels.crc32c(chunk)
     write_file(path, chunk.reshape(-1).view(np.uint8).data, crc.to_bytes(CRC_NBYTES, "little"))
+    return crc
 
 
 class SeriesArray:
-    """An array of numbers without shards, of which the files read last are kept in memory."""
+    """An array of numbers without shards, of which the files read last are kept in memory.
 
-    def __init__(self, folder: Path, metadata: ArrayMetadata) -> None:
-        self.folder = folder
+    Parameters
+    ----------
+    root
+        Of the tree.
+    name
+        Of the array in it.
+    metadata
+        What its ``zarr.json`` says.
+    crcs
+        The crc32c that the numbers of each file should have; by default, what the file says.
+    """
+
+    def __init__(
+        self,
+        root: Folder,
+        name: str,
+        metadata: ArrayMetadata,
+        crcs: Sequence[int] | None = None,
+    ) -> None:
+        self._root = root
+        self._name = name
+        self._crcs = crcs
         self.metadata = metadata
         self.rows_per_file = metadata.file_shape[0]
         self._n_kept = max(1, KEPT_NBYTES // metadata.chunk_nbytes)
@@ -75,17 +101,18 @@ class SeriesArray:
         if kept is not None:
             self._kept.move_to_end(number)
             return kept
-        path = self.folder / self.metadata.file_name(number)
+        name = f"{self._name}/{self.metadata.file_name(number)}"
+        path = self._root.path / name
         begin = number * self.rows_per_file
         end = min(begin + self.rows_per_file, self.metadata.shape[0])
         frames = f"(frames {begin} to {end - 1})"
         expected = self.metadata.chunk_nbytes + CRC_NBYTES
         try:
-            with path.open("rb") as file:
-                data = np.fromfile(file, np.uint8, expected + 1)
-        except OSError as error:
+            data = np.frombuffer(self._root.read(name, expected + 1), np.uint8)
+        except FileNotFoundError as error:
             raise CorruptLayoutError(
-                f"{path}: cannot be read ({error.strerror}); convert the source anew {frames}"
+                f"{path}: no such file; it is missing from the tree, convert the source anew "
+                f"{frames}"
             ) from error
         if data.nbytes != expected:
             raise CorruptLayoutError(
@@ -93,9 +120,15 @@ class SeriesArray:
                 f"convert the source anew {frames}"
             )
         stored = int.from_bytes(data[-CRC_NBYTES:].tobytes(), "little")
-        if kernels.crc32c(data[:-CRC_NBYTES]) != stored:
+        crc = kernels.crc32c(data[:-CRC_NBYTES])
+        if crc != stored:
             raise CorruptLayoutError(
                 f"{path}: its checksum is wrong; it is damaged, convert the source anew {frames}"
+            )
+        if self._crcs is not None and crc != self._crcs[number]:
+            raise CorruptLayoutError(
+                f"{path}: not what was written there, though whole: a file of another output has "
+                f"its place, convert the source anew {frames}"
             )
         numbers = data[:-CRC_NBYTES].view(DTYPES[self.metadata.dtype])
         rows: Numbers = numbers.reshape(self.metadata.file_shape)[: end - begin]
@@ -103,11 +136,6 @@ class SeriesArray:
             self._kept.popitem(last=False)
         self._kept[number] = rows
         return rows
-
-    @property
-    def n_files(self) -> int:
-        """How many files there are."""
-        return -(-self.metadata.shape[0] // self.rows_per_file)
 
     def read(self, start: int, stop: int, out: Numbers) -> None:
         """Fill `out` with rows ``start:stop``, start < stop; raises CorruptLayoutError."""
@@ -149,9 +177,12 @@ class SeriesWriter:
         self.root = root
         self.plan = plan
         self.any_box = False
-        self._folders: dict[SeriesName, list[Path]] = {name: [] for name in SERIES}
+        self._names: dict[SeriesName, list[str]] = {name: [] for name in SERIES}
+        self.crcs: dict[str, list[int]] = {}
+        """The crc32c of the numbers of each file, by array."""
         for path, name in series_arrays(plan).items():
-            self._folders[name].append(root / path)
+            self._names[name].append(path)
+            self.crcs[path] = [0] * series_metadata(plan, name).n_files
         self._rows_per_file = series_metadata(plan, "time").file_shape[0]
         self._gathered: dict[int, _Gathered] = {}
 
@@ -179,21 +210,61 @@ class SeriesWriter:
 
     def _write(self, name: SeriesName, number: int, rows: Numbers) -> None:
         metadata = series_metadata(self.plan, name)
-        for folder in self._folders[name]:
-            write_numbers(folder / metadata.file_name(number), metadata, rows)
+        for path in self._names[name]:
+            file = self.root / path / metadata.file_name(number)
+            self.crcs[path][number] = _write_numbers(file, metadata, rows)
 
     def finish(self) -> None:
         """Write the steps of H5MD: the source's if they increase, or else the frame numbers."""
         metadata = series_metadata(self.plan, "source_step")
-        source = SeriesArray(self._folders["source_step"][0], metadata)
         increasing, last = True, None
-        for number in range(source.n_files):
-            rows = source.file(number)
-            increasing &= bool(np.all(np.diff(rows) > 0)) and (last is None or rows[0] > last)
-            last = rows[-1]
-        for number in range(source.n_files):
-            begin = number * self._rows_per_file
-            rows = source.file(number)
-            if not increasing:
-                rows = np.arange(begin, begin + len(rows))
-            self._write("step", number, rows)
+        with Folder(self.root) as root:
+            source = SeriesArray(root, self._names["source_step"][0], metadata)
+            for number in range(metadata.n_files):
+                rows = source.file(number)
+                increasing &= bool(np.all(np.diff(rows) > 0)) and (last is None or rows[0] > last)
+                last = rows[-1]
+            for number in range(metadata.n_files):
+                begin = number * self._rows_per_file
+                rows = source.file(number)
+                if not increasing:
+                    rows = np.arange(begin, begin + len(rows))
+                self._write("step", number, rows)
+
+
+class TableWriter:
+    """Writes an array of numbers whose rows come in any order, each file when it is full.
+
+    Parameters
+    ----------
+    folder
+        Of the array.
+    metadata
+        How it lies on disk.
+    """
+
+    def __init__(self, folder: Path, metadata: ArrayMetadata) -> None:
+        self._folder = folder
+        self._metadata = metadata
+        self._gathered: dict[int, tuple[Numbers, int]] = {}
+        self.crcs = [0] * metadata.n_files
+        """The crc32c of the numbers of each file."""
+
+    def add(self, start: int, rows: Numbers) -> None:
+        """Take rows from `start` on, each row once."""
+        size, stop = self._metadata.file_shape[0], start + len(rows)
+        for number in range(start // size, (stop - 1) // size + 1):
+            begin = number * size
+            n_rows = min(size, self._metadata.shape[0] - begin)
+            first, last = max(start, begin), min(stop, begin + n_rows)
+            if number in self._gathered:
+                gathered, missing = self._gathered[number]
+            else:
+                shape = (n_rows, *self._metadata.shape[1:])
+                gathered, missing = np.zeros(shape, DTYPES[self._metadata.dtype]), n_rows
+            gathered[first - begin : last - begin] = rows[first - start : last - start]
+            self._gathered[number] = gathered, missing - (last - first)
+            if missing == last - first:
+                del self._gathered[number]
+                file = self._folder / self._metadata.file_name(number)
+                self.crcs[number] = _write_numbers(file, self._metadata, gathered)

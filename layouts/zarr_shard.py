@@ -7,16 +7,17 @@ there has all bits set in both.
 from __future__ import annotations
 
 import os
+import resource
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.errors import CorruptLayoutError
+from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.first_read import LONG_NBYTES, read_rising
+from mdio.layouts.zarr_folder import Folder
 from mdio.layouts.zarr_metadata import ArrayMetadata
 
 __all__ = ["CRC_NBYTES", "Shard", "ShardFiles", "pack_shard", "packed_nbytes"]
@@ -25,8 +26,10 @@ Bytes = NDArray[np.uint8]
 
 CRC_NBYTES = 4
 MISSING = 2**64 - 1
-MAX_OPEN = 32
-"""Shard files of one array that are kept open."""
+MAX_OPEN = 31
+"""Shard files of one array that are kept open beside the tree's folder ..."""
+SHARE_OF_LIMIT = 16
+"""... but no more than this part of what the process may have open."""
 
 
 def packed_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
@@ -70,17 +73,15 @@ def _crc_bytes(crc: int) -> Bytes:
 class Shard:
     """An opened shard file with its index, which has been checked."""
 
-    def __init__(self, path: Path, n_chunks: int) -> None:
-        self.path = path
+    def __init__(self, root: Folder, name: str, n_chunks: int) -> None:
+        self.path = root.path / name
         self._long_read = False
         try:
-            self.fd = os.open(path, os.O_RDONLY)
+            self.fd = root.open(name)
         except FileNotFoundError as error:
             raise CorruptLayoutError(
-                f"{path}: no such shard; it is missing from the tree, convert the source anew"
+                f"{self.path}: no such shard; it is missing from the tree, convert the source anew"
             ) from error
-        except OSError as error:
-            raise CorruptLayoutError(f"{path}: cannot be opened ({error.strerror})") from error
         try:
             self.index = self._read_index(n_chunks)
         except BaseException:
@@ -161,9 +162,12 @@ def _behind(buffers: Sequence[Bytes], done: int) -> list[Bytes]:
 class ShardFiles:
     """The shard files of one array, a few of them open at a time."""
 
-    def __init__(self, folder: Path, metadata: ArrayMetadata) -> None:
-        self.folder = folder
+    def __init__(self, root: Folder, name: str, metadata: ArrayMetadata) -> None:
+        self._root = root
+        self._name = name
         self.metadata = metadata
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = max(1, min(MAX_OPEN, limit // SHARE_OF_LIMIT)) if limit > 0 else MAX_OPEN
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
         self._open: OrderedDict[int, Shard] = OrderedDict()
 
@@ -171,9 +175,16 @@ class ShardFiles:
         """Return shard `number` along the frames; raises CorruptLayoutError."""
         shard = self._open.get(number)
         if shard is None:
-            shard = Shard(self.folder / self.metadata.file_name(number), self.n_chunks)
+            name = f"{self._name}/{self.metadata.file_name(number)}"
+            try:
+                shard = Shard(self._root, name, self.n_chunks)
+            except SourceError:  # too many open files, some of which are ours
+                if not self._open:
+                    raise
+                self.close()
+                shard = Shard(self._root, name, self.n_chunks)
             self._open[number] = shard
-            if len(self._open) > MAX_OPEN:
+            if len(self._open) > self._most:
                 self._open.popitem(last=False)[1].close()
         else:
             self._open.move_to_end(number)

@@ -3,7 +3,7 @@
 H5MD: https://www.nongnu.org/h5md/h5md.html; Zarr has no links, so that the steps, times and cells
 that H5MD's elements share are copies. What H5MD has no place for lies under ``/mdio``:
 ``/mdio/box`` (cells as six numbers), ``/mdio/step`` (the source's own steps) and
-``/mdio/crc32c/<group>/<field>`` (a checksum for each chunk).
+the tables of checksums of `mdio.layouts.zarr_checksums`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mdio.core.frames import ELEMENTS
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.zarr_compressors import compressor_from_option, quantised_from_option
 from mdio.layouts.zarr_metadata import MAX_CHUNK_NBYTES, ArrayMetadata, group_metadata
+from mdio.layouts.zarr_pieces import pieces_of
 
 __all__ = [
     "SERIES",
@@ -27,10 +28,11 @@ __all__ = [
     "atom_arrays",
     "atom_path",
     "count_files",
-    "crc_arrays",
     "group_nodes",
     "series_arrays",
     "series_metadata",
+    "table_arrays",
+    "table_path",
 ]
 
 FIELD_UNITS = {
@@ -41,6 +43,7 @@ FIELD_UNITS = {
 SERIES_FRAMES = 65536
 """Frames in a file of per-frame numbers."""
 
+TableName = Literal["crc32c", "crc32c_stored", "crc32c_pieces"]
 SeriesName = Literal["box", "edges", "step", "source_step", "time"]
 
 
@@ -124,14 +127,26 @@ def series_metadata(plan: LayoutPlan, name: SeriesName) -> ArrayMetadata:
     return ArrayMetadata((plan.n_frames, *series.tail), series.dtype, chunk, chunk)
 
 
-def crc_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
-    """Return the arrays of checksums by folder: (chunks along the frames, along the atoms)."""
+def table_path(table: TableName, group: str, field: str) -> str:
+    """Return the folder of a table of checksums; see `mdio.layouts.zarr_checksums`."""
+    return f"mdio/{table}/{group}/{field}"
+
+
+def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
+    """Return the tables of checksums by folder."""
     found = {}
-    for array in plan.arrays:
-        shape = (math.ceil(plan.n_frames / array.chunk_frames), array.n_atom_chunks)
-        found[f"mdio/crc32c/{array.group}/{array.field}"] = ArrayMetadata(
-            shape, "uint32", shape, shape
-        )
+    for array, metadata in atom_arrays(plan).values():
+        grid = (math.ceil(plan.n_frames / array.chunk_frames), array.n_atom_chunks)
+        of_chunks = ArrayMetadata(grid, "uint32", grid, grid)
+        found[table_path("crc32c", array.group, array.field)] = of_chunks
+        if metadata.plain:
+            n_pieces = array.n_atom_chunks * pieces_of(12 * array.chunk_atoms)
+            rows = min(plan.n_frames, max(1, SERIES_FRAMES // n_pieces))
+            path = table_path("crc32c_pieces", array.group, array.field)
+            shape = (plan.n_frames, n_pieces)
+            found[path] = ArrayMetadata(shape, "uint32", (rows, n_pieces), (rows, n_pieces))
+        else:
+            found[table_path("crc32c_stored", array.group, array.field)] = of_chunks
     return found
 
 
@@ -144,12 +159,13 @@ def group_nodes(plan: LayoutPlan, *, periodic: bool) -> dict[str, dict[str, Any]
         "h5md/creator": {"name": "mdio", "version": __version__},
         "particles": {},
         "mdio": {},
-        "mdio/crc32c": {},
     }
     for group in _groups(plan):
         attributes[f"particles/{group}"] = {}
         attributes[f"particles/{group}/box"] = {"dimension": 3, "boundary": boundary}
-        attributes[f"mdio/crc32c/{group}"] = {}
+    for table in table_arrays(plan):
+        group = table.rpartition("/")[0]
+        attributes |= {group.rpartition("/")[0]: {}, group: {}}
     attributes |= {element: {} for element in _elements(plan)}
     return {path: group_metadata(values) for path, values in attributes.items()}
 
@@ -163,7 +179,7 @@ def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
     for path, name in series_arrays(plan).items():
         unit = SERIES[name].unit
         nodes[path] = series_metadata(plan, name).to_json({"unit": unit} if unit else {})
-    return nodes | {path: metadata.to_json({}) for path, metadata in crc_arrays(plan).items()}
+    return nodes | {path: metadata.to_json({}) for path, metadata in table_arrays(plan).items()}
 
 
 def count_files(plan: LayoutPlan) -> int:
@@ -171,4 +187,5 @@ def count_files(plan: LayoutPlan) -> int:
     n_nodes = 1 + len(group_nodes(plan, periodic=True)) + len(array_nodes(plan))
     n_shards = len(plan.arrays) * len(plan.pieces())
     n_series = len(series_arrays(plan)) * math.ceil(plan.n_frames / SERIES_FRAMES)
-    return n_nodes + n_shards + n_series + len(plan.arrays)
+    n_tables = sum(metadata.n_files for metadata in table_arrays(plan).values())
+    return n_nodes + n_shards + n_series + n_tables

@@ -20,16 +20,18 @@ from mdio.layouts.scratch import Scratch
 from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.zarr_compressors import full_option
 from mdio.layouts.zarr_metadata import METADATA, ArrayMetadata, group_metadata
-from mdio.layouts.zarr_series import SeriesWriter, write_file, write_numbers
+from mdio.layouts.zarr_pieces import piece_crcs, pieces_of
+from mdio.layouts.zarr_series import SeriesWriter, TableWriter, write_file
 from mdio.layouts.zarr_shard import pack_shard
 from mdio.layouts.zarr_tree import (
     array_nodes,
     atom_arrays,
     count_files,
-    crc_arrays,
     group_nodes,
     series_arrays,
     series_metadata,
+    table_arrays,
+    table_path,
 )
 
 __all__ = ["ZarrWriter"]
@@ -44,8 +46,9 @@ class ZarrWriter(LayoutWriter):
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
         self._series = SeriesWriter(path, plan)
-        self._crcs = {
-            path: np.zeros(metadata.shape, "<u4") for path, metadata in crc_arrays(plan).items()
+        self._tables = {
+            name: TableWriter(path / name, metadata)
+            for name, metadata in table_arrays(plan).items()
         }
         self._stored: set[int] = set()
 
@@ -132,8 +135,16 @@ class ZarrWriter(LayoutWriter):
         for path, (array, metadata) in atom_arrays(self.plan).items():
             crcs = np.array(receipt.crcs[f"{path}/{metadata.file_name(number)}"], "<u4")
             first = receipt.start // array.chunk_frames
-            rows = crcs.reshape(-1, array.n_atom_chunks)
-            self._crcs[f"mdio/crc32c/{array.group}/{array.field}"][first : first + len(rows)] = rows
+            n_rows = math.ceil((receipt.stop - receipt.start) / array.chunk_frames)
+            decoded, others = np.split(crcs, [n_rows * array.n_atom_chunks])
+            of = array.group, array.field
+            self._tables[table_path("crc32c", *of)].add(first, decoded.reshape(n_rows, -1))
+            if metadata.plain:
+                rows = others.reshape(receipt.stop - receipt.start, -1)
+                self._tables[table_path("crc32c_pieces", *of)].add(receipt.start, rows)
+            else:
+                rows = others.reshape(n_rows, -1)
+                self._tables[table_path("crc32c_stored", *of)].add(first, rows)
         self._series.add(receipt)
         self._stored.add(receipt.start)
 
@@ -147,16 +158,21 @@ class ZarrWriter(LayoutWriter):
                 f"written, the first with frames {start} to {stop - 1}"
             )
         self._series.finish()
-        for path, metadata in crc_arrays(self.plan).items():
-            write_numbers(self.path / path / metadata.file_name(0), metadata, self._crcs[path])
-        for path, node in group_nodes(self.plan, periodic=self._series.any_box).items():
+        nodes = group_nodes(self.plan, periodic=self._series.any_box)
+        for path, node in nodes.items():
             write_file(self.path / path / METADATA, json.dumps(node).encode())
+        nodes |= array_nodes(self.plan)
         flush_tree(self.path)
+        tables = {path: table.crcs for path, table in self._tables.items()}
         manifest = manifest_of(
             self.plan,
             self.meta,
             has_box=self._series.any_box,
             fields=list(dict.fromkeys(array.field for array in self.plan.arrays)),
+            file_crc32c=self._series.crcs | tables,
+            node_crc32c={
+                path: kernels.crc32c(json.dumps(node).encode()) for path, node in nodes.items()
+            },
             nbytes=sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file()),
         )
         root = group_metadata({"mdio": manifest})
@@ -167,13 +183,12 @@ class ZarrWriter(LayoutWriter):
 def _small_nbytes(plan: LayoutPlan) -> int:
     """Return the bytes of per-frame numbers and of what shards hold besides their chunks."""
     total = 0
-    for name in series_arrays(plan).values():
-        metadata = series_metadata(plan, name)
-        n_files = math.ceil(plan.n_frames / metadata.file_shape[0])
-        total += n_files * (metadata.chunk_nbytes + 4)
+    numbers = [series_metadata(plan, name) for name in series_arrays(plan).values()]
+    for metadata in (*numbers, *table_arrays(plan).values()):
+        total += metadata.n_files * (metadata.chunk_nbytes + 4)
     for array, metadata in atom_arrays(plan).values():
         n_chunks = math.ceil(plan.n_frames / array.chunk_frames) * array.n_atom_chunks
-        total += 8 * n_chunks + 4
+        total += 4 * n_chunks
         total += len(plan.pieces()) * (16 * int(np.prod(metadata.chunks_per_file)) + 4)
     return total
 
@@ -181,9 +196,15 @@ def _small_nbytes(plan: LayoutPlan) -> int:
 def _encode_shard(
     values: FloatArray, array: ArrayPlan, metadata: ArrayMetadata
 ) -> tuple[list[NDArray[np.uint8]], list[int]]:
-    """Return the parts of a shard of an array, and the crc32c of each of its chunks, decoded."""
+    """Return the parts of a shard of an array, and checksums.
+
+    First the crc32c of each of its chunks, decoded; then those of each as it lies on disk, or, of
+    uncompressed ones, those of the pieces of each frame.
+    """
     encoded: list[NDArray[np.uint8]] = []
     decoded_crcs = []
+    n_pieces = pieces_of(12 * array.chunk_atoms)
+    pieces = np.empty((len(values), array.n_atom_chunks, n_pieces), np.uint32)
     for first in range(0, len(values), array.chunk_frames):
         rows = values[first : first + array.chunk_frames]
         for begin in range(0, array.n_atoms, array.chunk_atoms):
@@ -201,8 +222,11 @@ def _encode_shard(
                 decoded_crcs.append(kernels.crc32c(flat))
             else:
                 encoded.append(flat)
+                rows_of_chunk = flat.reshape(array.chunk_frames, -1)[: len(part)]
+                column = begin // array.chunk_atoms
+                pieces[first : first + len(part), column] = piece_crcs(rows_of_chunk)
     shard, crcs = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)))
-    return shard, decoded_crcs or crcs
+    return shard, [*crcs, *pieces.reshape(-1).tolist()] if metadata.plain else decoded_crcs + crcs
 
 
 def _whole_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:

@@ -28,11 +28,11 @@ class TestNarrowRanges(LayoutReadingTests):
 
 @pytest.mark.parametrize("n_atoms", [6000, 5000])
 def test_of_whole_chunks_too_a_narrow_range_of_large_frames_is_read(tmp_path, monkeypatch, n_atoms):
-    """As h5md does: from 64 KiB a frame on, up to a quarter of it; wider ones are verified."""
+    """As h5md does: from 64 KiB a frame on, up to a quarter of it, where nothing is verified."""
     block = make_block(20, n_atoms, box=None)
     write_tree(tmp_path / "made.zarr", block, chunk_frames=5)
     large = 12 * n_atoms >= 65536
-    with ZarrLayout(tmp_path / "made.zarr") as layout:
+    with ZarrLayout(tmp_path / "made.zarr", verify=False) as layout:
         layout.read(0, 1)
         read = [0]
         real = os.preadv
