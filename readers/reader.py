@@ -40,6 +40,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         Number of atoms of the topology, for formats that do not say it themselves.
     verify
         Compare whatever is read with the checksums that the output holds. False trusts the disk.
+    uuid
+        Identity of the output that is expected there; by default, whatever is found.
     **kwargs
         As other MDAnalysis readers: `dt`, `time_offset`.
 
@@ -67,14 +69,16 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         group: str | None = None,
         n_atoms: int | None = None,
         verify: bool = True,
+        uuid: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(filename, convert_units=convert_units, **kwargs)
         options = {} if group is None else {"group": group}
-        self._layout: Layout = open_layout(self.filename, verify=verify, **options)
+        self._layout: Layout = open_layout(self.filename, verify=verify, uuid=uuid, **options)
         if self._layout.name == "generic" and n_atoms is not None:
             self._layout.options["n_atoms"] = n_atoms
         info = self._layout.info
+        self._kwargs["uuid"] = self._layout.uuid  # copies are of this output, or fail
         self.n_atoms = info.n_atoms
         self.n_frames = info.n_frames
         self._dt_ps = info.dt_ps
