@@ -16,6 +16,7 @@ from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.provenance import check_room, output_meta
 from mdio.converters.read_back import read_back
 from mdio.converters.striping import StripeWish
+from mdio.core.fingerprint import SourceStates
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.publish import flush_tree, output_errors, publish
 from mdio.layouts.base import Layout
@@ -116,6 +117,8 @@ class ByteConversion:
         self.frames = frames
         self.first_times_ps = first_times_ps
         self.striping = striping
+        may_grow = bool(source.lost) or first + kept.n_frames < source.n_frames
+        self.states = SourceStates(paths, may_grow=may_grow)
         self.topology = topology
 
     def run(
@@ -145,6 +148,7 @@ class ByteConversion:
             return copier
 
         def end() -> ConvertResult:
+            self.states.check()
             stop = self.first + self.kept.n_frames
             meta = output_meta(
                 self.paths,

@@ -15,6 +15,7 @@ from mdio.converters.read_back import read_back
 from mdio.converters.selection import AtomChoice
 from mdio.converters.striping import StripeWish
 from mdio.converters.topology import holds, topologies
+from mdio.core.fingerprint import SourceStates
 from mdio.core.publish import publish, temporary_for
 from mdio.layouts.base import Layout
 from mdio.layouts.h5md import refers_to_parts
@@ -54,6 +55,10 @@ class Conversion:
         self.transformed = transformed
         self.striping = striping
         self.beside = topologies(choice, out, source_paths)
+        info = view.source.info
+        # Of a simulation that goes on, frames that are there can be had.
+        may_grow = bool(info.lost) or int(max(view.frames[0], view.frames[-1])) + 1 < info.n_frames
+        self.states = SourceStates(source_paths, may_grow=may_grow)
 
     def run(
         self,
@@ -94,6 +99,7 @@ class Conversion:
             return PieceWorker(self.view, writer)
 
         def end() -> ConvertResult:
+            self.states.check()
             work.writer.finish()
             self.plan = self.plan.replace(notes=tuple(work.writer.notes))
             stack.close()

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from os import PathLike
+from pathlib import Path
 
 from mdio.converters.convert import Paths, convert
 from mdio.converters.options import ConvertResult, Progress
+from mdio.core.errors import PlanError
+from mdio.layouts.registry import SUFFIXES
 from mdio.parallel.executors import Executor
 
-__all__ = ["split"]
+__all__ = ["check_suffix", "split"]
+
+
+def check_suffix(out: str | PathLike[str]) -> None:
+    """Refuse a name that says another layout; raises PlanError."""
+    named = SUFFIXES.get(Path(out).suffix.lower(), "segments")
+    if named != "segments":
+        raise PlanError(
+            f"{out}: the suffix says {named}, but split makes a folder of segments; call it "
+            f"{Path(out).with_suffix('.segments')}, or make {named} with `mdio convert`"
+        )
 
 
 def split(
@@ -25,8 +38,8 @@ def split(
 
     Frames of XTC, TRR, DCD and NetCDF-3 files are copied as bytes; each segment is a valid file of
     the format, and the index of XTC and TRR segments comes from that of the source. Frames are
-    decoded and written anew where copying would not do: DCD with fixed atoms, NetCDF-4, several
-    DCD or NetCDF files, and formats of others (those become NetCDF).
+    decoded and written anew, in the format of the source, where copying would not do: DCD with
+    fixed atoms, NetCDF-4, several DCD or NetCDF files; formats of others become NetCDF.
 
     Parameters
     ----------
@@ -55,10 +68,11 @@ def split(
     SourceError
         The source is missing or damaged.
     PlanError
-        More segments than frames.
+        More segments than frames, or a suffix of another layout.
     OutputError
         The output exists already or cannot be written.
     """
+    check_suffix(out)
     return convert(
         sources,
         out,

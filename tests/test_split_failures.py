@@ -8,20 +8,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import (
+    DCD,
+    TRR,
     XTC,
 )
 from segment_cases import (
     copy_of,
+    raw_frames,
     segment_paths,
 )
 
+from mdio.cli.main import main
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions
 from mdio.converters.split import split
 from mdio.core import copying
 from mdio.core.errors import OutputError, PlanError, SourceError
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segments import SegmentsLayout
+from mdio.parallel.executors import Serial
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:MDAnalysis")
 
@@ -100,6 +108,9 @@ def test_no_room(tmp_path, monkeypatch):
 WORK = """
 import os, sys, time
 from mdio.core import copying
+from mdio.cli.main import main
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions
 from mdio.converters.split import split
 real = os.pwrite
 def slow(fd, data, offset):
@@ -195,3 +206,79 @@ def test_an_error_of_the_disk_in_the_end_is_not_lost(tmp_path, monkeypatch, work
     with pytest.raises(OutputError, match=r"out\.segments.*Input/output error"):
         split(copy_of(XTC, tmp_path), tmp_path / "out.segments", 3, workers=workers)
     assert told and not (tmp_path / "out.segments").exists()
+
+
+@pytest.mark.parametrize("change", ["grown", "touched", "replaced", "overwritten"])
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_source_that_changes_while_it_is_read(tmp_path, change, copied):
+    """Whatever was read of it is not published."""
+    source = copy_of(XTC, tmp_path)
+    out = tmp_path / ("out.segments" if copied else "out.trr")
+    conversion = prepare(source, out, ConversionOptions(segments=3 if copied else None))
+    data = bytearray(source.read_bytes())
+    if change == "grown":
+        source.write_bytes(data + data)
+    elif change == "touched":
+        os.utime(source, ns=(5, 5))
+    elif change == "replaced":
+        state = source.stat()
+        source.rename(tmp_path / "old")
+        source.write_bytes(data)
+        os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
+    else:
+        state = source.stat()
+        data[11] ^= 1  # in the step of the first frame
+        source.write_bytes(data)
+        os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with Serial() as executor, pytest.raises(SourceError, match="changed while it was read"):
+        conversion.run(executor)
+    conversion.close()
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("kind", ["xtc", "trr", "dcd"])
+def test_frames_that_cannot_be_read_are_not_published(tmp_path, kind):
+    """Damage that the headers of frames do not tell of, and such that came after the index."""
+    source = copy_of({"xtc": XTC, "trr": TRR, "dcd": DCD}[kind], tmp_path)
+    conversion = prepare(source, tmp_path / "out.segments", ConversionOptions(segments=3))
+    state = source.stat()
+    data = bytearray(source.read_bytes())
+    edges = np.cumsum([0, *map(len, raw_frames(source))]) + len(data)
+    begin = int(edges[5] - edges[-1])
+    data[begin : begin + 400] = b"\xff" * 400  # in the head of a frame in the middle
+    source.write_bytes(data)
+    os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with Serial() as executor, pytest.raises(SourceError, match=source.name):
+        conversion.run(executor)
+    conversion.close()
+    assert not (tmp_path / "out.segments").exists()
+
+
+def test_a_packed_frame_that_does_not_decode_is_not_published(tmp_path):
+    source = copy_of(XTC, tmp_path)
+    data = bytearray(source.read_bytes())
+    edges = np.cumsum([0, *map(len, raw_frames(source))])
+    data[int(edges[4]) + 92 : int(edges[5])] = b"\xff" * int(edges[5] - edges[4] - 92)
+    source.write_bytes(data)
+    with pytest.raises(SourceError, match=r"frame 4.*do not decode"):
+        split(source, tmp_path / "out.segments", 3)
+    assert not (tmp_path / "out.segments").exists()
+
+
+def test_names_of_other_layouts_are_refused(tmp_path, capsys):
+    source = copy_of(XTC, tmp_path)
+    assert main(["split", str(source), str(tmp_path / "e.zarr"), "-n", "2"]) == 2
+    told = capsys.readouterr().err
+    assert "e.segments" in told and "mdio convert" in told
+    with pytest.raises(PlanError, match=r"e\.segments"):
+        split(source, tmp_path / "e.xtc", 2)
+    assert not list(tmp_path.glob("e.*"))
+
+
+def test_it_is_told_when_bytes_are_not_copied(tmp_path, capsys):
+    first, second = copy_of(DCD, tmp_path), tmp_path / "again.dcd"
+    second.write_bytes(first.read_bytes())
+    out = tmp_path / "out.segments"
+    assert main(["split", str(first), str(second), str(out), "-n", "3"]) == 0
+    told = capsys.readouterr().out
+    assert "decoded and written anew, as dcd" in told and "evened out" in told

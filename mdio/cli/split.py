@@ -8,6 +8,7 @@ from mdio.cli.common import human_nbytes, positive, print_json, progress_bar
 from mdio.cli.workers import workers_or_ranks
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.converters.split import check_suffix
 from mdio.parallel.executors import Executor
 
 __all__ = ["run", "setup"]
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, executor: Executor) -> int:
+    check_suffix(args.out)
     options = ConversionOptions(to="segments", segments=args.segments)
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
     quiet = args.quiet or not executor.is_owner
@@ -55,3 +57,10 @@ def _tell(args: argparse.Namespace, result: ConvertResult) -> None:
             f"{result.out}: {result.n_frames:,} frames in {args.segments} segments, "
             f"{human_nbytes(result.nbytes_out)} in {result.seconds:.2f} s ({rate:,.0f} MB/s)"
         )
+        if not result.copied:
+            print(
+                "  note: bytes could not be copied: frames were decoded and written anew, as "
+                f"{result.plan.container}"
+            )
+        for note in result.plan.notes:
+            print(f"  note: {note}")

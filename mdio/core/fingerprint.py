@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,18 @@ from typing import Any
 from mdio.core.errors import SourceError
 from mdio.core.kernels import crc32c
 
-__all__ = ["fingerprint"]
+__all__ = ["SourceStates", "fingerprint"]
 
 END_NBYTES = 64 * 1024
 """Bytes of the head and of the tail of a file that go into its fingerprint."""
+
+NAMES = {
+    "nbytes": "size in bytes",
+    "inode": "inode",
+    "mtime_ns": "modification time in ns",
+    "crc32c_head": "checksum of the first 64 KiB",
+    "crc32c_tail": "checksum of the last 64 KiB",
+}
 
 MANIFESTS = ("manifest.json", "zarr.json", ".zattrs", ".zgroup")
 """The file that stands for a folder: that of segments, of Zarr v3, of Zarr v2."""
@@ -51,6 +60,69 @@ def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
     return {
         "path": str(where),
         "nbytes": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "crc32c_head": crc32c(head),
+        "crc32c_tail": crc32c(tail),
+    }
+
+
+class SourceStates:
+    """What files were when they were opened: a source must not change while it is read.
+
+    Size, modification time, inode, and the bytes at both ends are compared.
+
+    Parameters
+    ----------
+    paths
+        Files or folders.
+    may_grow
+        Whether more may be appended meanwhile: only frames are read that were there.
+
+    Raises
+    ------
+    SourceError
+        See `fingerprint`.
+    """
+
+    def __init__(self, paths: Sequence[str | PathLike[str]], *, may_grow: bool = False) -> None:
+        self.may_grow = may_grow
+        self._states = {Path(path): _state(Path(path)) for path in paths}
+
+    def check(self) -> None:
+        """See that nothing has changed.
+
+        Raises
+        ------
+        SourceError
+            A file has changed since, or is gone.
+        """
+        for path, before in self._states.items():
+            now = _state(path, before["nbytes"] if self.may_grow else None)
+            kept = ("inode", "crc32c_head", "crc32c_tail") if self.may_grow else tuple(before)
+            changed = [name for name in kept if now[name] != before[name]]
+            if changed or now["nbytes"] < before["nbytes"]:
+                name = changed[0] if changed else "nbytes"
+                raise SourceError(
+                    f"{path}: changed while it was read (its {NAMES[name]} was {before[name]}, "
+                    f"now it is {now[name]}), so nothing was made of it; wait until nothing "
+                    "writes it any more, and begin again"
+                )
+
+
+def _state(path: Path, nbytes: int | None = None) -> dict[str, int]:
+    """Return what must stay; of a file that may grow, the checksums of its first `nbytes`."""
+    try:
+        with _identifying_file(path.absolute()).open("rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            size = status.st_size if nbytes is None else min(nbytes, status.st_size)
+            head = os.pread(file.fileno(), min(END_NBYTES, size), 0)
+            begin = max(0, size - END_NBYTES)
+            tail = os.pread(file.fileno(), size - begin, begin)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    return {
+        "nbytes": status.st_size,
+        "inode": status.st_ino,
         "mtime_ns": status.st_mtime_ns,
         "crc32c_head": crc32c(head),
         "crc32c_tail": crc32c(tail),
