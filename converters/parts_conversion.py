@@ -25,14 +25,15 @@ from mdio.parallel.mpi_executor import MPIExecutor
 
 if TYPE_CHECKING:
     from mdio.layouts.h5md_parts_writer import H5MDPartsWriter
+    from mdio.layouts.h5md_writer import H5MDWriter
 
 __all__ = ["PartsConversion", "check_per_rank", "parts_reason"]
 
 Piece = tuple[int, int]
 Task = tuple[int, tuple[Piece, ...]] | None
 """A part, and pieces of it that follow each other, or nothing to do."""
-Done = tuple[list[Receipt], int | None]
-"""Receipts of the pieces; bytes of the part's file if it is finished."""
+Done = tuple[list[Receipt], tuple[int, int] | None]
+"""Receipts of the pieces; bytes of the part's file and crc32c of its manifest if it is finished."""
 ASKED = "asked for"
 
 
@@ -124,7 +125,7 @@ class PartsConversion(Conversion):
                         progress(n_frames, n_frames * self.view.info.frame_nbytes)
                 task = tasks[number]
                 if finished is not None and task is not None:
-                    writer.note(task[0], finished)
+                    writer.note(task[0], *finished)
         finally:
             worker.close()
         return nbytes
@@ -197,12 +198,12 @@ class PartWorker:
         self._number, self._part = number, PieceWorker(source, writer)
         writer.create()
 
-    def _finish(self) -> int:
+    def _finish(self) -> tuple[int, int]:
         assert self._part is not None
-        writer = self._part.writer
+        writer = cast("H5MDWriter", self._part.writer)
         writer.finish()
         self._part = None
-        return writer.path.stat().st_size
+        return writer.path.stat().st_size, writer.manifest_crc32c
 
     def close(self) -> None:
         """Leave a part that is not finished as it is."""

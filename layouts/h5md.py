@@ -151,7 +151,7 @@ class H5MDLayout(ContentsLayout):
             elif MANIFEST in file or _names_mdio(file):  # or its manifest is lost
                 with file:
                     kind = JoinedFile if is_joined(file) else OwnFile
-                    opened = kind(self.path, file, group)
+                    opened = kind(self.path, file, group, verify=self.verify)
             else:
                 opened = ForeignFile(
                     self.path, file, group, convert_units=self.options.get("convert_units", True)

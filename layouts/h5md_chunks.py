@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.first_read import LONG_NBYTES
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
-from mdio.layouts.h5md_io import bytes_of, pread_at_once, pread_checksum, pread_exactly
+from mdio.layouts.h5md_encoding import row_checksums
+from mdio.layouts.h5md_io import (
+    PIECE_NBYTES,
+    Column,
+    bytes_of,
+    pread_at_once,
+    pread_checksum,
+    pread_exactly,
+)
 
 __all__ = ["ChunkedArray"]
 
@@ -43,8 +51,8 @@ class ChunkedArray:
 
     Whole chunks are read in one call, straight into the output where that is possible, and their
     checksums are verified. Of the chunks at the ends of a run of frames, and of frames much larger
-    than the wanted atoms, only the bytes that are wanted are read, if the chunks are not
-    compressed; these bytes are not verified.
+    than the wanted atoms, only the pieces are read that hold what is wanted, if the chunks are not
+    compressed, and verified by checksums of their own (files of older versions have none of these).
 
     Parameters
     ----------
@@ -58,6 +66,10 @@ class ChunkedArray:
         Place, stored bytes and checksum of each chunk.
     deflated, shuffled
         The filters that each went through.
+    pieces
+        Checksums of parts of chunks, if there are any; see `mdio.layouts.h5md_io.PIECES`.
+    trusted
+        Whether reads compare no checksums.
     """
 
     def __init__(
@@ -71,12 +83,16 @@ class ChunkedArray:
         *,
         deflated: bool,
         shuffled: bool,
+        pieces: Column | None = None,
+        trusted: bool = False,
     ) -> None:
         self.what = what
         self.n_frames, self.n_atoms = shape[:2]
         self.chunk_frames, self.chunk_atoms = chunk
         self._offset, self._nbytes, self._crcs = offset, nbytes, crcs
         self._deflated, self._shuffled = deflated, shuffled
+        self.pieces = pieces
+        self._trusted = trusted
         self._scratch: NDArray[np.float32] | None = None
         self._held: tuple[int, int] | None = None
         self._long_read = False
@@ -92,6 +108,11 @@ class ChunkedArray:
     def grid(self) -> tuple[int, int]:
         """Number of chunks along frames and atoms."""
         return self._crcs.shape[0], self._crcs.shape[1]
+
+    @property
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offsets and stored bytes of all chunks."""
+        return self._offset, self._nbytes
 
     def read(
         self,
@@ -120,7 +141,7 @@ class ChunkedArray:
     def verify(self, fd: int, i: int, j: int) -> None:
         """Read one chunk and check it; raises CorruptLayoutError."""
         self._held = None
-        self._chunk(fd, i, j)
+        self._compare(i, j, crc32c(self._load(fd, i, j)))
 
     def name_of(self, i: int, j: int) -> str:
         """Return what messages call a chunk."""
@@ -155,22 +176,24 @@ class ChunkedArray:
         if not self._in_rows or part.atoms is not None or not rows.flags.c_contiguous:
             return False
         n_valid = min(self.chunk_frames, self.n_frames - i * self.chunk_frames)
+        offset = int(self._offset[i, 0])
         if hi - lo < n_valid:
             if self._held == (i, part.j):
                 return False
-            offset = int(self._offset[i, 0]) + lo * 12 * self.chunk_atoms
+            offset += lo * 12 * self.chunk_atoms
             if not pread_at_once(fd, rows, offset):
                 pread_exactly(fd, rows, offset, self.name_of(i, 0))
+            self._check_pieces(fd, i, 0, lo, rows)
             return True
         rising = not self._long_read and rows.nbytes >= LONG_NBYTES
         self._long_read |= rising
-        checksum = pread_checksum(
-            fd, rows, int(self._offset[i, 0]), self.name_of(i, 0), rising=rising
-        )
+        if self._trusted:
+            pread_exactly(fd, rows, offset, self.name_of(i, 0), rising=rising)
+            return True
+        checksum = pread_checksum(fd, rows, offset, self.name_of(i, 0), rising=rising)
         if rows.nbytes < self._nbytes[i, 0]:  # the zeros behind the last frame
             padding = np.empty((self.chunk_frames - n_valid, self.chunk_atoms, 3), np.float32)
-            offset = int(self._offset[i, 0]) + rows.nbytes
-            pread_exactly(fd, padding, offset, self.name_of(i, 0))
+            pread_exactly(fd, padding, offset + rows.nbytes, self.name_of(i, 0))
             checksum = crc32c(padding, checksum)
         self._compare(i, 0, checksum)
         return True
@@ -195,6 +218,7 @@ class ChunkedArray:
             source = np.empty((hi - lo, self.chunk_atoms, 3), np.float32)
             offset = int(self._offset[i, part.j]) + lo * 12 * self.chunk_atoms
             pread_exactly(fd, source, offset, self.name_of(i, part.j))
+            self._check_pieces(fd, i, part.j, lo, source)
             first = 0
         if part.atoms is None:
             rows[:, part.target] = source[:, : last - first]
@@ -206,15 +230,49 @@ class ChunkedArray:
     def _frame_by_frame(
         self, fd: int, i: int, j: int, lo: int, hi: int, first: int, last: int
     ) -> NDArray[np.float32]:
-        source = np.empty((hi - lo, last - first, 3), np.float32)
-        offset = int(self._offset[i, j]) + 12 * first
+        """Return some atoms; whole pieces are read and verified."""
+        row_nbytes = 12 * self.chunk_atoms
+        begin, end = 12 * first, 12 * last
+        if self.pieces is not None and not self._trusted:
+            begin -= begin % PIECE_NBYTES
+            end = min(-(-end // PIECE_NBYTES) * PIECE_NBYTES, row_nbytes)
+        source = np.empty((hi - lo, (end - begin) // 4), np.float32)
+        offset = int(self._offset[i, j]) + begin
         for k in range(lo, hi):
-            at = offset + k * 12 * self.chunk_atoms
-            pread_exactly(fd, source[k - lo], at, self.name_of(i, j))
-        return source
+            pread_exactly(fd, source[k - lo], offset + k * row_nbytes, self.name_of(i, j))
+        self._check_pieces(fd, i, j, lo, source, begin // PIECE_NBYTES)
+        at = (12 * first - begin) // 4
+        return source[:, at : at + 3 * (last - first)].reshape(hi - lo, -1, 3)
+
+    def _check_pieces(
+        self, fd: int, i: int, j: int, lo: int, rows: NDArray[np.float32], piece: int = 0
+    ) -> None:
+        """Compare rows of a chunk, from its frame `lo` and from a piece of each on."""
+        if self.pieces is None or self._trusted:
+            return
+        first = i * self.chunk_frames + lo
+        table = self.pieces.read(fd, first, first + len(rows), f"{self.what}, checksums")[:, j]
+        found = np.reshape(row_checksums(rows), (len(rows), -1))
+        expected = table[:, piece : piece + found.shape[1]]
+        if not np.array_equal(found, expected):
+            k, m = (int(n) for n in np.argwhere(found != expected)[0])
+            raise CorruptLayoutError(
+                f"{self.name_of(i, j)}: in frame {first + k}, crc32c {found[k, m]:08x} found, "
+                f"{expected[k, m]:08x} expected; the file is damaged: convert the source anew"
+            )
 
     def _chunk(self, fd: int, i: int, j: int) -> NDArray[np.float32]:
         """Return a whole chunk, verified; the last one stays in memory."""
+        if self._held != (i, j) or self._scratch is None:
+            stored = self._load(fd, i, j)
+            if not self._trusted:
+                self._compare(i, j, crc32c(stored))
+            self._held = (i, j)
+        assert self._scratch is not None
+        return self._scratch
+
+    def _load(self, fd: int, i: int, j: int) -> NDArray[np.float32]:
+        """Read a chunk into memory, and return what of it is stored."""
         nbytes = 12 * self.chunk_frames * self.chunk_atoms
         if self._deflated and nbytes > DEFLATE_MAX_RATIO * int(self._nbytes[i, j]):
             raise CorruptLayoutError(
@@ -223,8 +281,6 @@ class ChunkedArray:
             )
         if self._scratch is None:
             self._scratch = np.empty((self.chunk_frames, self.chunk_atoms, 3), np.float32)
-        if self._held == (i, j):
-            return self._scratch
         self._held = None
         stored = self._scratch.reshape(-1)
         if self._deflated:
@@ -232,9 +288,7 @@ class ChunkedArray:
         else:
             stored = stored[: int(self._nbytes[i, j]) // 4]  # less at the end of an array
             pread_exactly(fd, stored, int(self._offset[i, j]), self.name_of(i, j))
-        self._compare(i, j, crc32c(stored))
-        self._held = (i, j)
-        return self._scratch
+        return stored
 
     def _decode(self, fd: int, i: int, j: int, out: NDArray[np.float32]) -> None:
         stored = np.empty(int(self._nbytes[i, j]), np.uint8)

@@ -30,6 +30,9 @@ __all__ = [
     "FOREIGN_ERRORS",
     "FULL_SYSTEM",
     "MANIFEST",
+    "PIECES",
+    "PIECE_NBYTES",
+    "READ_NBYTES",
     "RUN_FRAMES",
     "SOURCE_STEP",
     "Column",
@@ -47,7 +50,11 @@ FULL_SYSTEM = "trajectory"
 ARRAYS = "mdio/arrays"
 """Below this, in ``GROUP/ELEMENT``, are checksums and places of the chunks of
 ``/particles/GROUP/ELEMENT/value``: ``crc32c``, ``offset`` if there are chunks, and ``nbytes`` if
-they are compressed."""
+they are compressed. If they are not, there is `PIECES` too."""
+
+PIECES = "pieces"
+"""(F, chunks along the atoms, P) uint32 beside them: what is read of a part of a chunk is verified
+with the crc32c of each frame's row of the chunk, cut into P runs of `PIECE_NBYTES`."""
 
 RUN_FRAMES = "run_frames"
 """Attribute beside the checksums of an array without chunks: frames that have one together."""
@@ -86,7 +93,10 @@ SLAB_ROWS = 1 << 16
 CACHED_NBYTES = 4 << 20
 """Columns up to this size stay in memory once one of their rows is read."""
 
-PIECE_NBYTES = 4 << 20
+PIECE_NBYTES = 64 << 10
+"""Longer rows of chunks have a checksum for each run of so many bytes."""
+
+READ_NBYTES = 4 << 20
 """A checksum is taken as often, while what was read is still in a processor's cache; file systems
 should not be asked for less at a time."""
 
@@ -138,9 +148,9 @@ def pread_at_once(fd: int, target: NDArray[Any], offset: int) -> bool:
 
 
 def pread_checksum(
-    fd: int, target: NDArray[Any], offset: int, what: str, *, rising: bool = False
+    fd: int, target: NDArray[Any], offset: int, what: str, *, rising: bool = False, crc: int = 0
 ) -> int:
-    """Fill a C-contiguous array from the file, and return the crc32c of its bytes.
+    """Fill a C-contiguous array from the file, and return the crc32c of its bytes, after `crc`.
 
     Raises
     ------
@@ -148,9 +158,8 @@ def pread_checksum(
         As `pread_exactly`.
     """
     flat = target.reshape(-1).view(np.uint8)
-    crc = 0
-    for begin in range(0, flat.size, PIECE_NBYTES):
-        piece = flat[begin : begin + PIECE_NBYTES]
+    for begin in range(0, flat.size, READ_NBYTES):
+        piece = flat[begin : begin + READ_NBYTES]
         pread_exactly(fd, piece, offset + begin, what, rising=rising and not begin)
         crc = crc32c(piece, crc)
     return crc
@@ -202,6 +211,7 @@ class Column:
     crc: int | None = None
     """crc32c of all its bytes, where it is known."""
     _rows: NDArray[Any] | None = None
+    _verified: bool = False
 
     @classmethod
     def of(cls, dataset: h5py.Dataset, crc: int | None = None) -> Column:
@@ -219,14 +229,18 @@ class Column:
     def read(self, fd: int, start: int, stop: int, what: str) -> NDArray[Any]:
         """Return rows ``start:stop``; raises CorruptLayoutError.
 
-        Columns that stay in memory are verified when they are first read.
+        All is verified when some of it is first read.
         """
         rows = self._rows
         if rows is None:
             if self.row_nbytes * self.shape[0] > CACHED_NBYTES:
+                if self.crc is not None and not self._verified:
+                    self.verify(fd, what)
+                    self._verified = True
                 return self._read(fd, start, stop, what)
             rows = self._read(fd, 0, self.shape[0], what)
-            self._compare(crc32c(rows), what)
+            if self.crc is not None:
+                self._compare(crc32c(rows), what)
             self._rows = rows
         return rows[start:stop]
 

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import MissingExtraError, OutputError
 from mdio.core.frames import FrameBlock
-from mdio.core.kernels import crc32c
 from mdio.layouts.h5md_close import close_file
-from mdio.layouts.h5md_encoding import chunks_of
+from mdio.layouts.h5md_encoding import checksums_of, chunks_of, pieces_per_row
 from mdio.layouts.h5md_file import LIBVER, value_path
 from mdio.layouts.h5md_io import writing
 from mdio.layouts.h5md_writer import H5MDWriter
-from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.writer import OutputMeta, Receipt, Stored
 
 __all__ = ["H5MDMPIOWriter", "open_shared", "require_parallel_hdf5", "transfer_list"]
@@ -146,7 +145,8 @@ class H5MDMPIOWriter(H5MDWriter):
         items = []
         for (group, field), array in self._arrays.items():
             values = np.ascontiguousarray(self._values(block, group, field), "<f4")
-            crcs = [crc32c(chunk) for _, _, chunk in chunks_of(array, start, values)]
+            chunks = chunks_of(array, start, values)
+            crcs = [crc for *_, chunk in chunks for crc in checksums_of(chunk, self._level)]
             items.append(Stored(f"{group}/{field}/{start}", values, crcs))
         return items
 
@@ -201,11 +201,22 @@ class H5MDMPIOWriter(H5MDWriter):
         for key, found in receipt.crcs.items():
             group, field, start = key.split("/")
             array = self._arrays[group, field]
-            for k, crc in enumerate(found):
-                i, j = divmod(k, array.n_atom_chunks)
-                i += int(start) // array.chunk_frames
-                crcs[f"{group}/{field}/{i}/{j}"] = [crc]
+            i, j, at = int(start) // array.chunk_frames, 0, 0
+            while at < len(found):
+                n_found = self._n_checksums(array, i)
+                crcs[f"{group}/{field}/{i}/{j}"] = found[at : at + n_found]
+                at += n_found
+                i, j = (i, j + 1) if j + 1 < array.n_atom_chunks else (i + 1, 0)
         super().commit(replace(receipt, crcs=crcs))
+
+    def _n_checksums(self, array: ArrayPlan, i: int) -> int:
+        """Return how many checksums come with a chunk; see `checksums_of`."""
+        if self._level is not None:
+            return 1
+        n_rows = array.chunk_frames
+        if array.contiguous:
+            n_rows = min(n_rows, self.plan.n_frames - i * n_rows)
+        return 1 + n_rows * pieces_per_row(array.chunk_atoms)
 
     def _close_file(self) -> None:
         file, self._handle_file = self._handle_file, None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,10 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
+from mdio.core.kernels import crc32c
 from mdio.layouts.grouped import StoredGroups
 from mdio.layouts.h5md_chunks import ChunkedArray
+from mdio.layouts.h5md_encoding import pieces_per_row
 from mdio.layouts.h5md_file import chunk_table, run_table, value_path
 from mdio.layouts.h5md_io import (
     ARRAYS,
@@ -25,10 +29,12 @@ from mdio.layouts.h5md_io import (
     FOREIGN_ERRORS,
     FULL_SYSTEM,
     MANIFEST,
+    PIECES,
     RUN_FRAMES,
     SOURCE_STEP,
     Column,
 )
+from mdio.layouts.h5md_seal import problem_of_seal
 from mdio.layouts.manifest import check_manifest, indices_from_runs
 
 __all__ = ["OwnFile"]
@@ -45,6 +51,8 @@ class OwnFile:
         The file, and the same opened by h5py, which is not needed any more afterwards.
     group
         Particle group whose atoms are those of the trajectory; the full system by default.
+    verify
+        Whether what is read is compared with the checksums of the file.
 
     Raises
     ------
@@ -54,11 +62,17 @@ class OwnFile:
         There is no such group.
     """
 
-    def __init__(self, path: Path, file: h5py.File, group: str | None) -> None:
+    def __init__(
+        self, path: Path, file: h5py.File, group: str | None, *, verify: bool = True
+    ) -> None:
         self.path = path
+        self._trusted = not verify
         self._fd = -1
+        self._nbytes = file.id.get_filesize()
         try:
-            manifest = json.loads(file[MANIFEST].asstr()[()])
+            text = file[MANIFEST].asstr()[()]
+            self.manifest_crc32c = crc32c(text.encode())
+            manifest = json.loads(text)
         except FOREIGN_ERRORS as error:
             raise CorruptLayoutError(
                 f"{path}: its manifest cannot be read; convert the source anew"
@@ -94,7 +108,16 @@ class OwnFile:
             runs = self.manifest["group_atoms"]
             members = {name: indices_from_runs(runs[name]) for name in self.manifest["groups"]}
         self._groups = StoredGroups(members)
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = self._descriptor(file)
+
+    def _descriptor(self, file: h5py.File) -> int:
+        """Return a descriptor of the very file that HDF5 has open, whatever its name is now."""
+        if file.driver != "sec2":
+            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.dup(file.id.get_vfd_handle())
+        with suppress(OSError):  # HDF5's lock would stay with it
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        return fd
 
     def _arrays(
         self, file: h5py.File, sizes: dict[str, int], n_frames: int
@@ -119,12 +142,29 @@ class OwnFile:
             raise ValueError(f"{dataset.name} is {dataset.dtype} {dataset.shape}, expected {shape}")
         what = f"{self.path}: {ELEMENTS[field]} of {group}"
         crcs = np.asarray(tables["crc32c"], np.uint32)
+        expected = self.manifest.get("table_crc32c", {}) if not self._trusted else {}
+        table = f"{group}/{ELEMENTS[field]}"
+        if expected and crc32c(crcs) != expected[f"{table}/crc32c"]:
+            raise ValueError(f"the checksums of {dataset.name} are damaged")
+        pieces = None
+        if f"{table}/{PIECES}" in expected:
+            shape_of = (shape[0], crcs.shape[1], pieces_per_row((dataset.chunks or shape)[1]))
+            crc = expected[f"{table}/{PIECES}"]
+            pieces = self._column(tables[PIECES], shape_of, "<u4", crc)
         if dataset.chunks is None:
             run_frames = int(tables.attrs[RUN_FRAMES])
             places = run_table(dataset, run_frames)
             self._check_places(dataset.name, crcs, *places)
             return ChunkedArray(
-                what, shape, (run_frames, shape[1]), *places, crcs, deflated=False, shuffled=False
+                what,
+                shape,
+                (run_frames, shape[1]),
+                *places,
+                crcs,
+                deflated=False,
+                shuffled=False,
+                pieces=pieces,
+                trusted=self._trusted,
             )
         chunk_frames, chunk_atoms, n_axes = dataset.chunks
         grid = (-(-shape[0] // chunk_frames), -(-shape[1] // chunk_atoms))
@@ -154,6 +194,8 @@ class OwnFile:
             crcs,
             deflated=bool(filters),
             shuffled=bool(filters),
+            pieces=pieces,
+            trusted=self._trusted,
         )
 
     def _check_places(
@@ -169,13 +211,14 @@ class OwnFile:
             raise ValueError(f"{name} has chunks beyond the end of the file")
 
     def _size(self) -> int:
-        return self.path.stat().st_size
+        return self._nbytes
 
-    @staticmethod
-    def _column(dataset: h5py.Dataset, shape: tuple[int, ...], dtype: str, crc: int) -> Column:
+    def _column(
+        self, dataset: h5py.Dataset, shape: tuple[int, ...], dtype: str, crc: int
+    ) -> Column:
         if dataset.shape != shape or dataset.dtype != np.dtype(dtype):
             raise ValueError(f"{dataset.name} is {dataset.dtype} {dataset.shape}, expected {shape}")
-        return Column.of(dataset, crc)
+        return Column.of(dataset, None if self._trusted else crc)
 
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in the file, as the trajectory of its group."""
@@ -245,8 +288,15 @@ class OwnFile:
             what = self._whats[name]
             parts.append((what, partial(column.verify, self._fd, what)))
         for array in self.arrays.values():
+            if array.pieces is not None:
+                what = f"{array.what}, checksums"
+                parts.append((what, partial(array.pieces.verify, self._fd, what)))
             for i, j in np.ndindex(*array.grid):
                 parts.append((array.name_of(i, j), partial(array.verify, self._fd, i, j)))
+        if "table_crc32c" in self.manifest:  # written since there are seals
+            places = [array.places for array in self.arrays.values()]
+            name = f"{self.path}: all but the frames"
+            yield name, problem_of_seal(self._fd, places, str(self.path))
         for name, verify in parts:
             try:
                 verify()

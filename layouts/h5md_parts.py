@@ -47,6 +47,8 @@ class Part:
     n_frames: int
     uuid: str
     nbytes: int
+    manifest_crc32c: int | None = None
+    """Of the text of its manifest, which has the checksums of the rest; None before mdio had it."""
 
     @property
     def stop(self) -> int:
@@ -105,9 +107,11 @@ class JoinedFile(OwnFile):
     not there is seen at once, everything else when the part is first read.
     """
 
-    def __init__(self, path: Path, file: h5py.File, group: str | None) -> None:
+    def __init__(
+        self, path: Path, file: h5py.File, group: str | None, *, verify: bool = True
+    ) -> None:
         self._open_parts: OrderedDict[int, OwnFile] = OrderedDict()
-        super().__init__(path, file, group)
+        super().__init__(path, file, group, verify=verify)
 
     def _arrays(
         self,
@@ -147,7 +151,7 @@ class JoinedFile(OwnFile):
         what = f"part {number} of {self.path.name}, frames {part.first_frame} to {part.stop - 1}"
         try:
             with open_hdf5(name) as file:
-                opened = OwnFile(name, file, self.group)
+                opened = OwnFile(name, file, self.group, verify=not self._trusted)
         except MdioError as error:
             raise CorruptLayoutError(f"{error} ({what})") from error
         except FOREIGN_ERRORS as error:
@@ -156,11 +160,14 @@ class JoinedFile(OwnFile):
                 f"expected {what}; put it back, or convert the source anew"
             ) from error
         found = opened.manifest
-        if found["uuid"] != part.uuid:
+        crc = opened.manifest_crc32c
+        known = self._trusted or part.manifest_crc32c in (None, crc)
+        if found["uuid"] != part.uuid or not known:
             opened.close()
             raise CorruptLayoutError(
                 f"{name}: not the file that {self.path.name} means ({what}): its uuid is "
-                f"{found['uuid']}, expected {part.uuid}; put the right one back, or convert the "
+                f"{found['uuid']}, expected {part.uuid}, and its manifest has crc32c {crc}, "
+                f"expected {part.manifest_crc32c}; put the right one back, or convert the "
                 "source anew"
             )
         shape = (found["n_frames"], found["n_atoms"])

@@ -162,11 +162,13 @@ class H5MDPartsWriter(H5MDWriter):
         """Return the uuid of a part."""
         return str(uuid5(NAMESPACE_URL, f"mdio:{self.meta.uuid}/{number}"))
 
-    def note(self, number: int, nbytes: int) -> None:
-        """Take note of a finished part, whose file has `nbytes`."""
+    def note(self, number: int, nbytes: int, manifest_crc32c: int) -> None:
+        """Take note of a finished part, whose file has `nbytes`, and the checksum it gave."""
         first, stop = self.ranges[number]
         uuid = self.part_uuid(number)
-        self._parts[number] = Part(part_name(number), first, stop - first, uuid, nbytes)
+        self._parts[number] = Part(
+            part_name(number), first, stop - first, uuid, nbytes, manifest_crc32c
+        )
 
     def finish(self) -> None:
         """Add cells, checksums and the manifest; flush and close.

@@ -9,22 +9,22 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.boxes import vectors_from_boxes
-from mdio.core.errors import OutputError, PlanError
+from mdio.core.errors import OutputError
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
-from mdio.layouts.contiguous import plan_contiguous
+from mdio.core.kernels import crc32c
 from mdio.layouts.h5md_disk import OutputFile
 from mdio.layouts.h5md_encoding import (
     chunks_of,
     encode_chunk,
     gzip_level,
-    power_of_two_step,
+    pieces_per_row,
     round_to_step,
 )
 from mdio.layouts.h5md_file import (
@@ -33,7 +33,7 @@ from mdio.layouts.h5md_file import (
     chunk_table,
     create_column,
     create_file,
-    is_aligned,
+    run_table,
     value_path,
 )
 from mdio.layouts.h5md_io import (
@@ -41,19 +41,19 @@ from mdio.layouts.h5md_io import (
     FOREIGN_ERRORS,
     FULL_SYSTEM,
     MANIFEST,
+    PIECES,
     RUN_FRAMES,
     SOURCE_STEP,
     pwrite_all,
     writing,
 )
+from mdio.layouts.h5md_plan import plan_h5md
+from mdio.layouts.h5md_seal import problem_of_seal, seal_of
 from mdio.layouts.manifest import manifest_of
-from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
+from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
 
 __all__ = ["H5MDWriter"]
-
-CHUNK_ENTRY_NBYTES = 12 + 64
-"""What a chunk takes in our tables and, about, in HDF5's index."""
 
 
 class H5MDWriter(LayoutWriter):
@@ -79,45 +79,16 @@ class H5MDWriter(LayoutWriter):
         self._level = gzip_level(plan.compression)
         self._arrays = {(a.group, a.field): a for a in plan.arrays}
         self._crcs = {key: np.zeros(self._grid(*key), "<u4") for key in self._arrays}
+        self._pieces = {key: self._piece_table(*key) for key in self._arrays if self._level is None}
+        self._chunk_places: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self.manifest_crc32c = 0
+        """Of the text of the manifest, once it is written."""
         self._stored = {key: np.zeros(self._grid(*key), np.bool_) for key in self._arrays}
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         """Plan the file; raises PlanError for what H5MD files cannot have."""
-        for name in options.groups:
-            if name in ("", ".", "..", FULL_SYSTEM) or "/" in name or "\0" in name:
-                raise PlanError(
-                    f"--group {name}: not a name for a particle group; take one without a slash "
-                    f"that is not {FULL_SYSTEM!r} (the full system)"
-                )
-        level = gzip_level(options.compression)
-        precision: float | None = None
-        source: Literal["asked"] | None = None
-        if options.precision not in (None, "auto"):
-            precision, source = power_of_two_step(float(options.precision)), "asked"
-            level = gzip_level("gzip") if level is None else level
-        contiguous = options.contiguous
-        plan = (
-            plan_contiguous(info, options)
-            if contiguous
-            else plan_pieces(info, options, quantised=False)
-        )
-        plan = plan.replace(
-            layout="h5md",
-            compression=None if level is None else f"gzip:{level}",
-            precision=precision,
-            precision_source=source,
-        )
-        if level is not None:  # nobody knows beforehand where compressed chunks end
-            plan = plan.replace(alignment_nbytes=1, padding=0.0)
-        nbytes = info.n_frames * (8 + 8 + 24 + 36)
-        for array in plan.arrays:
-            each = 12 * array.n_atoms * info.n_frames if contiguous else array.chunk_nbytes
-            if is_aligned(array, plan.alignment_nbytes):
-                each = math.ceil(each / plan.alignment_nbytes) * plan.alignment_nbytes
-            n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
-            nbytes += (1 if contiguous else n_chunks) * each + n_chunks * CHUNK_ENTRY_NBYTES
-        return plan.replace(nbytes=nbytes)
+        return plan_h5md(info, options)
 
     @property
     def parallel_store(self) -> bool:
@@ -127,6 +98,11 @@ class H5MDWriter(LayoutWriter):
     def _grid(self, group: str, field: str) -> tuple[int, int]:
         array = self._arrays[group, field]
         return math.ceil(self.plan.n_frames / array.chunk_frames), array.n_atom_chunks
+
+    def _piece_table(self, group: str, field: str) -> NDArray[Any]:
+        array = self._arrays[group, field]
+        per_row = pieces_per_row(array.chunk_atoms)
+        return np.zeros((self.plan.n_frames, array.n_atom_chunks, per_row), "<u4")
 
     def create(self) -> None:
         """Make the file with all its groups, and room for everything whose size is known.
@@ -153,8 +129,8 @@ class H5MDWriter(LayoutWriter):
         items = []
         for (group, field), array in self._arrays.items():
             for i, j, chunk in chunks_of(array, start, self._values(block, group, field)):
-                data, crc = encode_chunk(chunk, self._level)
-                items.append(Stored(f"{group}/{field}/{i}/{j}", data, (crc,)))
+                data, crcs = encode_chunk(chunk, self._level)
+                items.append(Stored(f"{group}/{field}/{i}/{j}", data, crcs))
         return items
 
     def _values(self, block: FrameBlock, group: str, field: str) -> NDArray[np.float32]:
@@ -199,6 +175,10 @@ class H5MDWriter(LayoutWriter):
             array, at = self._split(key)
             self._crcs[array][at] = crcs[0]
             self._stored[array][at] = True
+            if array in self._pieces:
+                first = at[0] * self._arrays[array].chunk_frames
+                rows = self._pieces[array][first : first + self._arrays[array].chunk_frames, at[1]]
+                rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
         places = self.places
         places.time.write(self._fd, receipt.start, receipt.time, self.path)
         places.step.write(self._fd, receipt.start, receipt.step, self.path)
@@ -233,8 +213,27 @@ class H5MDWriter(LayoutWriter):
                 self._write_rest(output.file)
             self._handle_file = None
             output.close()
+            what = str(self.path)
+            pwrite_all(
+                self._fd,
+                seal_of(self._fd, self._chunk_places, what),
+                os.fstat(self._fd).st_size,
+                self.path,
+            )
             os.fsync(self._fd)
+            self._read_again()
         self.abort()
+
+    def _read_again(self) -> None:
+        """Open the file anew, and compare what was written last; raises OutputError."""
+        with h5py.File(self.path, "r", locking="best-effort") as file:
+            found = bytes(np.asarray(file[MANIFEST]).tobytes())
+        problem = problem_of_seal(self._fd, self._chunk_places, str(self.path))
+        if crc32c(found) != self.manifest_crc32c or problem is not None:
+            raise OutputError(
+                f"{self.path}: what was written is not what is there ({problem or 'manifest'}); "
+                "see to the disk and convert again"
+            )
 
     def _write_rest(self, file: h5py.File) -> None:
         """Write all that is known in the end, the manifest last."""
@@ -243,10 +242,11 @@ class H5MDWriter(LayoutWriter):
         crcs = {name: column.checksum(self._fd, what) for name, column in columns.items()}
         has_box = self._write_edges(file)
         self._write_steps(file)
-        self._write_tables(file)
-        said = dict(self.more, has_box=has_box, column_crc32c=crcs)
+        tables = self._write_tables(file)
+        said = dict(self.more, has_box=has_box, column_crc32c=crcs, table_crc32c=tables)
         manifest = manifest_of(self.plan, self.meta, **said)
         text = json.dumps(manifest).encode()
+        self.manifest_crc32c = crc32c(text)
         file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
 
     def _write_edges(self, file: h5py.File) -> bool:
@@ -283,20 +283,30 @@ class H5MDWriter(LayoutWriter):
             file[SOURCE_STEP][start:stop] = column.read(self._fd, start, stop, what)
             h5md_step[start:stop] = np.arange(start, stop)
 
-    def _write_tables(self, file: h5py.File) -> None:
+    def _write_tables(self, file: h5py.File) -> dict[str, int]:
+        """Write the tables of the arrays, and return the crc32c of their checksums by name."""
+        known = {}
         for (group, field), crcs in self._crcs.items():
             array = self._arrays[group, field]
             parent = file.create_group(f"{ARRAYS}/{group}/{ELEMENTS[field]}")
             tables: dict[str, NDArray[Any]] = {"crc32c": crcs}
+            if self._level is None:
+                tables[PIECES] = self._pieces[group, field]
+            for name, table in tables.items():
+                known[f"{group}/{ELEMENTS[field]}/{name}"] = crc32c(table)
+            dataset = file[value_path(group, field)]
             if array.contiguous:
                 parent.attrs[RUN_FRAMES] = array.chunk_frames
+                self._chunk_places.append(run_table(dataset, array.chunk_frames))
             else:
-                tables["offset"], nbytes = chunk_table(file[value_path(group, field)])
+                tables["offset"], nbytes = chunk_table(dataset)
+                self._chunk_places.append((tables["offset"], nbytes))
                 if self._level is not None:
                     tables["nbytes"] = nbytes
             for name, table in tables.items():
                 create_column(parent, name, table.shape, table.dtype.str)
                 parent[name][...] = table
+        return known
 
     def abort(self) -> None:
         """Close what is open; the file may be in any state."""

@@ -91,14 +91,11 @@ def test_a_changed_time_step_or_cell(own, name, cached, monkeypatch):
     with h5py.File(own) as file:
         offset = file[paths[name]].id.get_offset()
     change_byte(own, offset + 40)
-    if not cached:  # long ones are read by the slice, and verified by check
+    if not cached:  # long ones are verified once, and read by the slice
         monkeypatch.setattr("mdio.layouts.h5md_io.CACHED_NBYTES", 0)
     layout = H5MDLayout(own)
-    if cached:
-        with pytest.raises(CorruptLayoutError, match=rf"x\.h5md: {name}: crc32c"):
-            layout.read(0, 1)
-    else:
-        assert [what for what, problem in layout.check() if problem] == [f"{own}: {name}"]
+    with pytest.raises(CorruptLayoutError, match=rf"x\.h5md: {name}: crc32c"):
+        layout.read(0, 1)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
