@@ -53,9 +53,11 @@ def check_same_contents(one, other, compressed):
             if not isinstance(x, h5py.Dataset):
                 continue
             found.append(name)
+            if name == MOVES[0]:  # as long as the digits of its checksum
+                continue
             assert (x.dtype, x.maxshape, x.chunks) == (y.dtype, y.maxshape, y.chunks), name
             assert (x.compression, x.compression_opts) == (y.compression, y.compression_opts), name
-            if name == MOVES[0] or (compressed and name.endswith(MOVES)):
+            if compressed and name.endswith(MOVES):
                 continue
             assert x[()].tobytes() == y[()].tobytes(), name
             if x.chunks is not None:
