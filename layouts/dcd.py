@@ -5,7 +5,7 @@ is one read, and a narrow range of atoms is three small reads a frame. What come
 MDAnalysis' DCDReader gives:
 
 - The number of frames follows from the size of the file, not from the header, which programs that
-  are killed leave at 0.
+  are killed leave at 0. Of a file that ends within a frame, the whole ones before it are read.
 - ``time = (frame + istart / nsavc) * dt`` with ``dt = delta * nsavc``, from AKMA units to ps. A
   header with an `nsavc` of 0, which MDAnalysis cannot read, counts as 1.
 - ``step`` is ``frame + 1``: what MDAnalysis puts into ``ts.data["step"]`` of DCD files.
@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz
 from mdio.core.units import AKMA_TO_PS
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.dcd_header import CELL_NBYTES, DCDHeader, looks_like_dcd, read_header
-from mdio.layouts.strided import PositionalFile, Rows, batches, open_positional, spare_gaps
+from mdio.layouts.strided import PositionalFile, Rows, batches, spare_gaps
 
 __all__ = ["DCDLayout", "boxes_from_cells"]
 
@@ -96,7 +96,7 @@ class DCDLayout(Layout):
         return self._header
 
     def _open(self) -> TrajectoryInfo:
-        self._file = open_positional(self.path, self.options)
+        self._file = PositionalFile(self.path)
         try:
             return self._open_frames()
         except BaseException:
@@ -105,7 +105,7 @@ class DCDLayout(Layout):
 
     def _open_frames(self) -> TrajectoryInfo:
         header = self._header = read_header(self._file)
-        n_frames = self._count_frames()
+        n_frames, lost = self._count_frames()
         with np.errstate(all="ignore"):
             times = self._times(np.array([0, n_frames - 1]))
         boxes = np.zeros((1, 6), np.float32)
@@ -123,28 +123,27 @@ class DCDLayout(Layout):
             time_last_ps=float(times[1]),
             has_box=bool(boxes.any()),
             nbytes=self._file.nbytes,
+            lost=lost,
         )
 
     def _close(self) -> None:
         self._file.close()
 
-    def _count_frames(self) -> int:
+    def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
+        """Return how many frames are whole, and what follows them."""
         header = self._header
-        frame_nbytes = header.frame_nbytes(header.n_free)
+        first_nbytes = header.frame_nbytes(header.n_atoms)
         beyond_first = self._file.nbytes - header.frame_offset(1)
-        if beyond_first == -header.frame_nbytes(header.n_atoms):
+        if beyond_first == -first_nbytes:
             raise SourceError(f"{self.path}: the file ends with its header and has no frames")
-        n_more, left = divmod(beyond_first, frame_nbytes)
         if beyond_first < 0:
-            frame_nbytes, n_more = header.frame_nbytes(header.n_atoms), -1
-            left = frame_nbytes + beyond_first
-        if left:
             raise SourceError(
-                f"{self.path}: frame {n_more + 1} is truncated: found {left} of its {frame_nbytes} "
-                f"bytes; {n_more + 1} frames are whole. Copy the file again, or cut it to "
-                f"{self._file.nbytes - left} bytes"
+                f"{self.path}: frame 0 is truncated: found {first_nbytes + beyond_first} of its "
+                f"{first_nbytes} bytes, so no frame is whole. Copy the file again"
             )
-        return n_more + 1
+        n_more, left = divmod(beyond_first, header.frame_nbytes(header.n_free))
+        n_frames, at = n_more + 1, self._file.nbytes - left
+        return n_frames, (LostBytes(str(self.path), n_frames, at, left),) if left else ()
 
     @property
     def _interval(self) -> int:

@@ -4,7 +4,9 @@ Classic files (NetCDF-3) hold the frames as records of equal size, so that any r
 read; NetCDF-4 files are read with netCDF4. What comes back is what MDAnalysis' NCDFReader gives:
 scale factors applied in the precision of number and factor, forces in kJ/(mol angstrom), ``step``
 the number of the frame (the format has none), ``time = frame`` where there is no time. Beyond it,
-NetCDF-4 and CDF-1 and CDF-5 files are read, and ``dt_ps`` follows a scaled time.
+NetCDF-4 and CDF-1 and CDF-5 files are read, and ``dt_ps`` follows a scaled time. Of a classic file
+that ends within a frame, the whole ones before it are read; where the header counts none, as a
+program that was killed may leave it, the size of the file does.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import KCAL_TO_KJ
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.netcdf3 import ClassicFile
-from mdio.layouts.strided import batches, open_positional
+from mdio.layouts.strided import PositionalFile, batches
 
 if TYPE_CHECKING:
     from mdio.layouts.netcdf_hdf5 import HDF5File
@@ -72,8 +74,14 @@ class NCDFLayout(Layout):
         _ = self.info
         return self._data
 
+    @property
+    def has_times(self) -> bool:
+        """Whether there is a variable with times."""
+        _ = self.info
+        return "time" in self._names
+
     def _open(self) -> TrajectoryInfo:
-        file = open_positional(self.path, self.options)
+        file = PositionalFile(self.path)
         try:
             magic = file.read(0, 8)
             if magic == HDF5_MAGIC:
@@ -127,7 +135,8 @@ class NCDFLayout(Layout):
         for name in sorted(self._names):
             self._check_variable(name, shapes[name])
         self._scales = {name: self._scale(name) for name in self._names}
-        return self._describe(n_frames, n_atoms)
+        n_whole, lost = self._count_whole(n_frames)
+        return self._describe(n_whole, n_atoms).replace(lost=lost)
 
     def _check_variable(self, name: str, shape: tuple[int, ...]) -> None:
         variable = self._data.variables[name]
@@ -138,13 +147,23 @@ class NCDFLayout(Layout):
         unit = variable.attributes.get("units")
         if unit != UNITS[name]:
             raise self._fail(f"{name} is in units of {unit!r}", repr(UNITS[name]))
-        n_whole = self._data.n_whole_rows(name)
-        if n_whole < shape[0]:
+
+    def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
+        """Return how many frames are whole, and what follows them."""
+        n_whole, name = min((self._data.n_whole_rows(name), name) for name in self._names)
+        if n_whole < 1:
             raise SourceError(
-                f"{self.path}: frame {n_whole} is truncated: the header says {shape[0]} frames "
-                f"of {self._data.record_nbytes} bytes, but the file ends after "
+                f"{self.path}: frame 0 is truncated: the header says {n_frames} frames of "
+                f"{self._data.record_nbytes} bytes, but the file ends after "
                 f"{self.path.stat().st_size} bytes, within {name}. Copy the file again"
             )
+        if not isinstance(self._data, ClassicFile):
+            return n_whole, ()
+        at = min(self._data.end_of_rows(n_whole), self._data.file.nbytes)
+        left = self._data.file.nbytes - at
+        if n_whole == n_frames and (self._data.is_counted or not left):
+            return n_whole, ()
+        return n_whole, (LostBytes(str(self.path), n_whole, at, left),)
 
     def _scale(self, name: str) -> Any:
         """Return the factor of a variable; None where there is none, or it is 1."""

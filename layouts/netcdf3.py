@@ -38,6 +38,8 @@ NC_CHAR = 2
 TAGS = {"dimensions": 10, "variables": 11, "attributes": 12}
 MAX_ITEMS = {"dimensions": 1024, "variables": 8192, "attributes": 8192}
 """What the NetCDF library allows; more of them are a damaged header."""
+MAX_SAID_NBYTES = 2**31 - 4
+"""Larger sizes of rows do not fit into the header of CDF-1 and CDF-2 files."""
 MAX_VALUE_NBYTES = 2**24
 """Of one name or attribute."""
 
@@ -151,7 +153,9 @@ class ClassicFile:
         # bytes and shorts alone, and no trajectory has only these.)
         record_rows = [v.row_nbytes for _, v in described if v.is_record]
         self.record_nbytes = sum(n + -n % 4 for n in record_rows)
-        if n_records < 0:  # written to a stream: as many as there is room for
+        self._check_places(described)
+        self.is_counted = n_records > 0 or not record_rows
+        if not self.is_counted:  # written to a stream, or killed: as many as there is room for
             begin = min((v.begin for _, v in described if v.is_record), default=file.nbytes)
             n_records = max(0, file.nbytes - begin) // max(1, self.record_nbytes)
         self.dimensions = {name: size or n_records for name, size in sizes}
@@ -167,7 +171,7 @@ class ClassicFile:
         numbers = [cursor.count() for _ in range(n_dimensions)]
         attributes = cursor.attributes()
         dtype = cursor.dtype()[1]
-        cursor.count()  # the size of a row, which follows from the shape
+        said_nbytes = cursor.count()
         begin = cursor.number(cursor.offset_format)
         if begin < 0 or not all(0 <= n < len(sizes) and sizes[n][1] >= 0 for n in numbers):
             raise SourceError(
@@ -177,7 +181,38 @@ class ClassicFile:
         shape = tuple(sizes[number][1] for number in numbers)
         names = tuple(sizes[number][0] for number in numbers)
         is_record = bool(shape) and shape[0] == 0
-        return name, Variable(dtype, shape, names, attributes, begin, 0, is_record)
+        variable = Variable(dtype, shape, names, attributes, begin, 0, is_record)
+        # The size of a row follows from the shape too. Where it cannot be counted in 32 bits, or
+        # padding may or may not be meant, writers differ.
+        nbytes = variable.row_nbytes
+        if is_record and nbytes % 4 == 0 and nbytes < MAX_SAID_NBYTES and said_nbytes != nbytes:
+            raise SourceError(
+                f"{self.file.path}: the header is damaged: a row of {name!r} is said to have "
+                f"{said_nbytes} bytes, but its shape makes {nbytes}"
+            )
+        return name, variable
+
+    def _check_places(self, described: list[tuple[str, Variable]]) -> None:
+        """See that variables lie beyond the header, and not on each other."""
+        fixed = sorted(
+            (v.begin, v.row_nbytes * v.shape[0] if v.shape else v.dtype.itemsize, name)
+            for name, v in described
+            if not v.is_record
+        )
+        records = sorted((v.begin, v.row_nbytes, name) for name, v in described if v.is_record)
+        free = self.header_nbytes
+        for begin, nbytes, name in (*fixed, *records):
+            if begin < free:
+                raise SourceError(
+                    f"{self.file.path}: the header is damaged: {name!r} lies at byte {begin}, "
+                    f"expected {free} or beyond, where nothing else is"
+                )
+            free = begin + nbytes
+        if records and free > records[0][0] + self.record_nbytes:
+            raise SourceError(
+                f"{self.file.path}: the header is damaged: {records[-1][2]!r} ends at byte {free}, "
+                f"beyond the record that begins at {records[0][0]} and has {self.record_nbytes}"
+            )
 
     def _placed(self, v: Variable, n_records: int) -> Variable:
         shape = (n_records, *v.shape[1:]) if v.is_record else v.shape
@@ -195,6 +230,15 @@ class ClassicFile:
         if room < 0 or not variable.shape:
             return 0
         return min(variable.shape[0], room // max(1, variable.stride) + 1)
+
+    def end_of_rows(self, n_rows: int) -> int:
+        """Return where the first `n_rows` records end, or these rows of what has no records."""
+        records = [v for v in self.variables.values() if v.is_record]
+        if records:
+            return min(v.begin for v in records) + n_rows * self.record_nbytes
+        return max(
+            v.begin + min(n_rows, v.shape[0]) * v.stride for v in self.variables.values() if v.shape
+        )
 
     def read(
         self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]

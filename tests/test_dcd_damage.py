@@ -13,25 +13,29 @@ from mdio.layouts.dcd import DCDLayout
 
 
 @pytest.mark.parametrize("fixed", [None, [1]])
-def test_truncation_anywhere_is_an_error(tmp_path, fixed):
+def test_of_a_cut_file_the_whole_frames_are_read(tmp_path, fixed):
     whole, cut = tmp_path / "whole.dcd", tmp_path / "cut.dcd"
     write_dcd(whole, made_up(3, 4), CELLS[:3], fixed=fixed)
     raw = whole.read_bytes()
     with DCDLayout(whole) as layout:
-        header, ends = layout.header, [layout.header.frame_offset(n) for n in (1, 2)]
+        expected = layout.read(0, 3)
+        ends = [layout.header.frame_offset(n) for n in (1, 2, 3)]
     for nbytes in range(len(raw)):
         cut.write_bytes(raw[:nbytes])
-        if nbytes in ends:
-            assert DCDLayout(cut).info.n_frames == ends.index(nbytes) + 1
+        n_whole = sum(end <= nbytes for end in ends)
+        if not n_whole:
+            with pytest.raises(SourceError, match=r"cut\.dcd"):
+                DCDLayout(cut).info  # noqa: B018
             continue
-        with pytest.raises(SourceError, match=r"cut\.dcd"):
-            DCDLayout(cut).info  # noqa: B018
-    cut.write_bytes(raw[:-5])
-    frame_nbytes = header.frame_nbytes(header.n_free)
-    with pytest.raises(
-        SourceError, match=rf"frame 2 .* found {frame_nbytes - 5} of its {frame_nbytes}"
-    ):
-        DCDLayout(cut).info  # noqa: B018
+        with DCDLayout(cut) as layout:
+            assert layout.info.n_frames == n_whole
+            left = nbytes - ends[n_whole - 1]
+            at = (n_whole, ends[n_whole - 1], left)
+            assert [(o.frame, o.offset, o.nbytes) for o in layout.info.lost] == [at] * bool(left)
+            assert all(one.at_end for one in layout.info.lost)
+            found = layout.read(0, n_whole)
+            assert found.positions.tobytes() == expected.positions[:n_whole].tobytes()
+            assert found.box.tobytes() == expected.box[:n_whole].tobytes()
 
 
 def test_damage_is_never_more_than_an_error(tmp_path):

@@ -36,19 +36,76 @@ def test_no_coordinates(tmp_path):
         NCDFLayout(path).info  # noqa: B018
 
 
-def test_truncation_anywhere_is_an_error(tmp_path):
-    whole = write_ncdf(tmp_path / "whole.ncdf", ALL).read_bytes()
+def check_cut(path, layout, expected, n_whole, lost):
+    assert layout.info.n_frames == n_whole
+    assert [(one.frame, one.offset, one.nbytes) for one in layout.info.lost] == lost
+    found = layout.read(0, n_whole)
+    for name, values in found.present().items():
+        assert values.tobytes() == getattr(expected, name)[:n_whole].tobytes(), (path, name)
+    assert found.time.tolist() == expected.time[:n_whole].tolist()
+    assert found.box.tobytes() == expected.box[:n_whole].tobytes()
+
+
+@pytest.mark.parametrize("count", [None, 0, -1, 2**31 - 1])
+def test_of_a_cut_file_the_whole_frames_are_read(tmp_path, count):
+    """Also where a program that was killed has left no number of frames in the header."""
+    raw = bytearray(write_ncdf(tmp_path / "whole.ncdf", ALL).read_bytes())
     with NCDFLayout(tmp_path / "whole.ncdf") as layout:
-        record_nbytes = layout.data.record_nbytes
+        expected, record_nbytes = layout.read(0, 5), layout.data.record_nbytes
+    if count is not None:
+        raw[4:8] = struct.pack(">i", count)
+    begin = len(raw) - 5 * record_nbytes
     path = tmp_path / "cut.ncdf"
-    for nbytes in range(0, len(whole), 7):
-        path.write_bytes(whole[:nbytes])
-        with pytest.raises(SourceError, match=r"cut\.ncdf"):
-            NCDFLayout(path).info  # noqa: B018
-    path.write_bytes(whole[: -record_nbytes - 5])
-    with pytest.raises(
-        SourceError, match=f"frame 3 is truncated: the header says 5 frames of {record_nbytes}"
-    ):
+    for nbytes in [*range(0, len(raw), 37), *(begin + n * record_nbytes for n in range(6))]:
+        path.write_bytes(raw[:nbytes])
+        n_whole, left = divmod(nbytes - begin, record_nbytes)
+        if n_whole < 1:
+            with pytest.raises(SourceError, match=r"cut\.ncdf"):
+                NCDFLayout(path).info  # noqa: B018
+            continue
+        ends_early = left or (n_whole < 5 and count is None) or count == 2**31 - 1
+        lost = [(n_whole, nbytes - left, left)] if ends_early else []
+        with NCDFLayout(path) as layout:
+            check_cut(path, layout, expected, n_whole, lost)
+
+
+def test_of_a_cut_file_without_records_the_whole_frames_are_read(tmp_path):
+    path = write_ncdf(tmp_path / "cut.ncdf", ("time", "coordinates"), unlimited=False)
+    with NCDFLayout(path) as layout:
+        expected = layout.read(0, 5)
+    raw = path.read_bytes()
+    row_nbytes = 7 * 3 * 4
+    for n_cut in (1, row_nbytes - 1, row_nbytes, 2 * row_nbytes + 1):
+        path.write_bytes(raw[:-n_cut])
+        n_whole, left = divmod(5 * row_nbytes - n_cut, row_nbytes)
+        with NCDFLayout(path) as layout:
+            lost = [(n_whole, len(raw) - n_cut - left, left)]
+            check_cut(path, layout, expected, n_whole, lost)
+
+
+@pytest.mark.parametrize("shift", [-4, 4, -400, 4000])
+@pytest.mark.parametrize("name", ALL)
+def test_variables_that_lie_on_others_are_an_error(tmp_path, name, shift):
+    path = write_ncdf(tmp_path / "moved.ncdf", ALL)
+    with NCDFLayout(path) as layout:
+        begin = layout.data.variables[name].begin
+    raw = path.read_bytes()
+    found = struct.pack(">q", begin)
+    assert raw.count(found) == 1
+    path.write_bytes(raw.replace(found, struct.pack(">q", begin + shift)))
+    with pytest.raises(SourceError, match=r"moved\.ncdf: the header is damaged: '.*(lies|ends) at"):
+        NCDFLayout(path).info  # noqa: B018
+
+
+def test_a_size_that_the_shape_does_not_make_is_an_error(tmp_path):
+    path = write_ncdf(tmp_path / "size.ncdf", ALL)
+    with NCDFLayout(path) as layout:
+        variable = layout.data.variables["coordinates"]
+    raw = path.read_bytes()
+    found = struct.pack(">iq", variable.row_nbytes, variable.begin)
+    assert raw.count(found) == 1
+    path.write_bytes(raw.replace(found, struct.pack(">iq", 4, variable.begin)))
+    with pytest.raises(SourceError, match="a row of 'coordinates' is said to have 4 bytes"):
         NCDFLayout(path).info  # noqa: B018
 
 
@@ -98,13 +155,4 @@ def test_other_bytes(tmp_path, raw):
     path = tmp_path / "other.nc"
     path.write_bytes(raw)
     with pytest.raises(SourceError, match=r"other\.nc"):
-        NCDFLayout(path).info  # noqa: B018
-
-
-def test_a_count_of_records_that_lies(tmp_path):
-    path = write_ncdf(tmp_path / "lie.ncdf", ALL)
-    raw = bytearray(path.read_bytes())
-    raw[4:8] = struct.pack(">i", 2**31 - 1)
-    path.write_bytes(raw)
-    with pytest.raises(SourceError, match="frame 5 is truncated"):
         NCDFLayout(path).info  # noqa: B018
