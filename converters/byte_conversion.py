@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 
 from mdio.converters.byte_frames import ByteFrames, byte_frames
@@ -21,7 +20,6 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.publish import flush_tree, output_errors, publish
 from mdio.layouts.base import Layout
 from mdio.layouts.chain import ChainLayout
-from mdio.layouts.encode import CONTAINERS
 from mdio.layouts.h5md import refers_to_parts
 from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan, WriteOptions
@@ -31,7 +29,7 @@ from mdio.layouts.segments import SegmentsLayout
 from mdio.layouts.segments_writer import plan_segments, write_manifest
 from mdio.parallel.executors import Executor
 
-__all__ = ["ByteConversion", "byte_conversion", "container_of"]
+__all__ = ["ByteConversion", "byte_conversion"]
 
 FLUSHERS = 8
 """Threads that flush segments while the next ones are copied; they only wait."""
@@ -40,7 +38,7 @@ FLUSHERS = 8
 def byte_conversion(
     out: Path,
     paths: Sequence[Path],
-    source: TrajectoryInfo,
+    source: Layout,
     kept: TrajectoryInfo,
     first: int,
     options: WriteOptions,
@@ -57,9 +55,9 @@ def byte_conversion(
     out
         Folder to be.
     paths
-        Files (or folders of segments) that are joined in order.
+        Files (or folders of segments), for what the output says of its source.
     source
-        What is in all of them.
+        What they make together.
     kept
         What is in the frames that are kept: neighbouring ones, from frame `first` on.
     options
@@ -76,15 +74,22 @@ def byte_conversion(
     SourceError
         A file is damaged.
     """
-    layouts = list(_files(paths))
+    parts = [(list(_files(layout)), start, stop) for layout, start, stop in _parts(source)]
+    layouts = [layout for files, *_ in parts for layout in files]
     try:
-        frames = _all_bytes(layouts)
+        found = _all_bytes(layouts)
         name = layouts[0].name
-        if frames is None or options.container not in (None, name):
+        if found is None or options.container not in (None, name):
             return None
+        rest = iter(found)
+        frames = [
+            one
+            for files, start, stop in parts
+            for one in _cut(list(islice(rest, len(files))), start, stop)
+        ]
         own = [one for one in _cut(frames, first, first + kept.n_frames) if one.n_frames]
         plan = plan_segments(kept, options)
-        times_ps = _times_ps(layouts, frames, first, plan)
+        times_ps = _times_ps(source, first, plan)
     finally:
         for layout in layouts:
             layout.close()
@@ -99,7 +104,7 @@ class ByteConversion:
         self,
         out: Path,
         paths: Sequence[Path],
-        source: TrajectoryInfo,
+        source: Layout,
         kept: TrajectoryInfo,
         first: int,
         plan: LayoutPlan,
@@ -152,17 +157,17 @@ class ByteConversion:
             stop = self.first + self.kept.n_frames
             meta = output_meta(
                 self.paths,
-                self.source,
+                self.source.info,
                 dt_ps=self.kept.dt_ps,
                 frames=[[self.first, stop, 1]],
                 striping=striped,
+                joined=self.source.joined,
             )
             write_manifest(
                 copier.folder,
                 self.plan,
                 meta,
                 segments,
-                tables,
                 time_last_ps=self.kept.time_last_ps,
                 has_box=self.kept.has_box,
             )
@@ -172,7 +177,7 @@ class ByteConversion:
                 layout=self.plan.layout,
                 n_frames=self.kept.n_frames,
                 n_atoms=self.kept.n_atoms,
-                nbytes_in=self.source.nbytes,
+                nbytes_in=self.source.info.nbytes,
                 nbytes_out=sum(segment.nbytes for segment in segments),
                 seconds=time.perf_counter() - begun,
                 workers=executor.n_workers,
@@ -182,9 +187,7 @@ class ByteConversion:
 
         with stack:
             copier = executor.from_owner(begin)
-            copies = self._copy(copier, executor, progress)
-            segments = [segment for segment, _ in copies]
-            tables = [table for _, table in copies]
+            segments = self._copy(copier, executor, progress)
             return executor.from_owner(end)
 
     def close(self) -> None:
@@ -192,14 +195,13 @@ class ByteConversion:
 
     def _copy(
         self, copier: SegmentCopier, executor: Executor, progress: Progress | None
-    ) -> list[tuple[Segment, bytes]]:
-        """Do this process' share; in the owner, return all segments and their sums in order."""
-        done: dict[int, tuple[Segment, bytes]] = {}
+    ) -> list[Segment]:
+        """Do this process' share; in the owner, return all segments in order."""
+        done: dict[int, Segment] = {}
         flushed: list[Future[None]] = []
         with ThreadPoolExecutor(FLUSHERS) as flushers:
-            for number, copied in executor.imap(copier, copier.numbers, describe=_describe):
-                done[number] = copied
-                segment = copied[0]
+            for number, segment in executor.imap(copier, copier.numbers, describe=_describe):
+                done[number] = segment
                 flushed.append(flushers.submit(flush_tree, copier.folder / segment.file))
                 if progress is not None:
                     progress(segment.n_frames, segment.n_frames * self.kept.frame_nbytes)
@@ -209,42 +211,33 @@ class ByteConversion:
         return [done[number] for number in sorted(done)]
 
 
-def container_of(source: Layout) -> str | None:
-    """Return the format of a native source, of segments, or of files that are all alike."""
-    if isinstance(source, ChainLayout):
-        names = {container_of(member) for member in source.members}
-        return names.pop() if len(names) == 1 else None
-    if isinstance(source, SegmentsLayout):
-        return source.container
-    return source.name if source.name in CONTAINERS else None
-
-
 def _describe(number: int) -> str:
     return f"segment {number}"
 
 
-def _files(paths: Sequence[Path]) -> Iterator[Layout]:
-    """Open every file; of segments, every segment."""
-    for path in paths:
-        layout = open_layout(path)
-        if isinstance(layout, SegmentsLayout):
-            with layout:
-                for number in range(len(layout.segments)):
-                    with layout.member(number) as member:
-                        pass  # opened again when it is used: there may be many
-                    yield member
-        else:
-            yield layout
+def _parts(source: Layout) -> list[tuple[Layout, int, int]]:
+    """Return the trajectories that `source` joins, and which frames of each."""
+    info = source.info
+    return source.kept if isinstance(source, ChainLayout) else [(source, 0, info.n_frames)]
+
+
+def _files(layout: Layout) -> Iterator[Layout]:
+    """Yield the file; of segments, every segment."""
+    if isinstance(layout, SegmentsLayout):
+        with layout:
+            files = [layout.path / segment.file for segment in layout.segments]
+            container = layout.container
+        for file in files:
+            yield open_layout(file, layout=container)
+    else:
+        yield open_layout(layout.path, layout=layout.name)
 
 
 def _all_bytes(layouts: Sequence[Layout]) -> list[ByteFrames] | None:
     """Return the frames of all files as bytes; None if these cannot be copied together."""
     if len({layout.name for layout in layouts}) > 1:
         return None
-    found = []
-    for layout in layouts:
-        with layout:
-            found.append(byte_frames(layout))
+    found = [byte_frames(layout) for layout in layouts]
     frames = [one for one in found if one is not None]
     headed = any(one.header is not None for one in frames)
     return None if len(frames) < len(found) or (headed and len(frames) > 1) else frames
@@ -259,17 +252,7 @@ def _cut(frames: Sequence[ByteFrames], first: int, stop: int) -> Iterator[ByteFr
         at += one.n_frames
 
 
-def _times_ps(
-    layouts: Sequence[Layout], frames: Sequence[ByteFrames], first: int, plan: LayoutPlan
-) -> list[float]:
+def _times_ps(source: Layout, first: int, plan: LayoutPlan) -> list[float]:
     """Return the time of the first frame of each segment."""
-    edges = list(accumulate((one.n_frames for one in frames), initial=0))
-    times, before = [], 0
-    for start in list(accumulate(plan.segment_frames, initial=first))[:-1]:
-        number = bisect_right(edges, start) - 1
-        frame = start - edges[number]
-        if number != before:
-            layouts[before].close()
-        before = number
-        times.append(float(layouts[number].read(frame, frame + 1, atoms=[]).time[0]))
-    return times
+    starts = list(accumulate(plan.segment_frames, initial=first))[:-1]
+    return [float(source.read(start, start + 1, atoms=[]).time[0]) for start in starts]

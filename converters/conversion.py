@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.pieces import PieceWorker, describe_on, spread
@@ -45,7 +46,9 @@ class Conversion:
         source_paths: Sequence[Path],
         striping: StripeWish,
         transformed: Mapping[str, str | None] | None = None,
+        joined: Mapping[str, Any] | None = None,
     ) -> None:
+        self.joined = joined
         self.out = out
         self.view = view
         self.choice = choice
@@ -92,6 +95,7 @@ class Conversion:
                 groups=self.choice.groups,
                 transformed=self.transformed,
                 striping=self._stripe(temporary),
+                joined=self.joined,
             )
             writer = self.writer(temporary, self.plan, meta)
             stack.push(lambda kind, *_: writer.abort() if kind is not None else None)

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mdio.converters.byte_conversion import ByteConversion, byte_conversion, container_of
+from mdio.converters.byte_conversion import ByteConversion, byte_conversion
 from mdio.converters.conversion import Conversion
 from mdio.converters.mpio_conversion import MPIOConversion, check_mpio
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
@@ -59,7 +59,7 @@ def prepare(
             f"{out}: --chunk-frames and --chunk-atoms belong to the layouts h5md and zarr, not to "
             f"{layout_name}"
         )
-    origin = open_with_topology(source, options.top, verify=options.verify)
+    origin = open_with_topology(source, options.top, verify=options.verify, overlap=options.overlap)
     try:
         return _planned(origin, source, target, layout_name, options, executor or Serial())
     except BaseException:
@@ -96,7 +96,7 @@ def _planned(
     )
     view = ViewLayout(origin.path, source=whole, frames=frames, atoms=choice.kept)
     note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
-    notes = () if note is None else (note,)
+    notes = origin.notes if note is None else (*origin.notes, note)
     striping = StripeWish(options.stripe_nbytes, options.stripe_count, options.progressive)
     wanted = WriteOptions(
         compression=options.compression,
@@ -107,8 +107,7 @@ def _planned(
         stripe_nbytes=striping.nbytes_for(target),
         stripe_count=options.stripe_count,
         segments=options.segments,
-        container=options.container
-        or (container_of(origin) if layout_name == "segments" else None),
+        container=options.container,
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
     )
     paths = [source] if isinstance(source, str | PathLike) else list(source)
@@ -116,7 +115,7 @@ def _planned(
     as_it_is = choice.kept is None and transformed is None and options.precision is None
     if layout_name == "segments" and as_it_is and not choice.groups and view.first is not None:
         copied = byte_conversion(
-            target, files, origin.info, view.info, view.first, wanted, striping, choice.files
+            target, files, origin, view.info, view.first, wanted, striping, choice.files
         )
         if copied is not None:
             origin.close()
@@ -124,14 +123,15 @@ def _planned(
             return copied
     plan = writer.plan_for(view.info, wanted)
     plan = plan.replace(notes=(*plan.notes, *notes))
+    made_of = writer, files, striping, transformed, origin.joined
     if options.mpio is None:
         reason = parts_reason(options, plan, executor) if layout_name == "h5md" else None
         if reason is None:
-            return Conversion(target, view, choice, plan, writer, files, striping, transformed)
-        parted = PartsConversion(target, view, choice, plan, writer, files, striping, transformed)
+            return Conversion(target, view, choice, plan, *made_of)
+        parted = PartsConversion(target, view, choice, plan, *made_of)
         parted.divide(executor.n_workers, reason)
         return parted
-    shared = MPIOConversion(target, view, choice, plan, writer, files, striping, transformed)
+    shared = MPIOConversion(target, view, choice, plan, *made_of)
     shared.write_with(options)
     return shared
 
@@ -151,7 +151,8 @@ def convert(
     Parameters
     ----------
     source
-        Trajectory of any layout, or several files that are joined in order.
+        Trajectory of any layout, or several files that are joined in the order of their times
+        (see ``overlap=`` of `ConversionOptions`).
     out
         Output; its suffix names the layout (``.segments``, ``.h5md``, ``.zarr``; ``.xtc``,
         ``.trr``, ``.dcd``, ``.ncdf`` for one native file) unless ``to=`` does.

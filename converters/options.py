@@ -28,6 +28,10 @@ class ConversionOptions:
     """Atoms to keep."""
     groups: Mapping[str, Selection] = field(default_factory=dict)
     """Atom groups to store besides, by name."""
+    overlap: str | None = None
+    """What is done with frames whose times several files have: one of
+    `mdio.layouts.joining.OVERLAPS`; None = ``keep-last``, but an error for what looks like
+    replicas."""
     start: int | None = None
     stop: int | None = None
     step: int | None = None

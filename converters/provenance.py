@@ -38,6 +38,7 @@ def output_meta(
     groups: Mapping[str, AtomIndices] | None = None,
     transformed: Mapping[str, Any] | None = None,
     striping: Mapping[str, Any] | None = None,
+    joined: Mapping[str, Any] | None = None,
 ) -> OutputMeta:
     """Return what an output says of its source.
 
@@ -53,6 +54,8 @@ def output_meta(
         The ``--pbc`` and ``--center`` that frames went through; None = none.
     striping
         What was asked of Lustre, and what was applied.
+    joined
+        How the files were joined, if not just as given.
     """
     prints = [fingerprint(path) for path in paths]
     files = prints[0] if len(prints) == 1 else {"path": prints[0]["path"], "files": prints}
@@ -64,6 +67,7 @@ def output_meta(
             "layout": source.layout,
             "n_frames": source.n_frames,
             "transformed": transformed,
+            **({} if joined is None else {"joined": joined}),
         },
         dt_ps=dt_ps,
         frames=frames,

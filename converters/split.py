@@ -29,6 +29,7 @@ def split(
     out: str | PathLike[str],
     n_segments: int,
     *,
+    overlap: str | None = None,
     force: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
@@ -44,11 +45,13 @@ def split(
     Parameters
     ----------
     sources
-        A trajectory, or several files that are joined in order.
+        A trajectory, or several files that are joined in the order of their times.
     out
         Folder to be, ``NAME.segments``.
     n_segments
         Number of segments; their frames differ by one at most.
+    overlap
+        What is done with frames whose times several files have; see `ConversionOptions`.
     force
         Replace an existing output, once the new one is whole.
     workers
@@ -78,6 +81,7 @@ def split(
         out,
         to="segments",
         segments=n_segments,
+        overlap=overlap,
         force=force,
         workers=workers,
         executor=executor,

@@ -15,6 +15,7 @@ from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
+from mdio.layouts.joining import KEEP_ALL
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.view import ViewLayout
@@ -102,7 +103,7 @@ def verify(
         if view is not None:
             _compare(layout, view, result, progress)
         elif against is not None:
-            with open_with_topology(against, top) as source:
+            with open_with_topology(against, top, overlap=_overlap(layout)) as source:
                 _compare(layout, _source_view(layout, source, top), result, progress)
     return result
 
@@ -133,6 +134,14 @@ def _check_group(
             _check_all(layout, result, progress, f"group {group}, ")
     except SourceError as error:
         result.add(f"group {group}: {error}")
+
+
+def _overlap(layout: Layout) -> str | None:
+    """Return how the files of the source are to be joined, for them to be what `layout` holds."""
+    if layout.manifest is None:
+        return None
+    joined = layout.manifest["source"].get("joined")
+    return KEEP_ALL if joined is None else joined.get("overlap")
 
 
 def _source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> ViewLayout:

@@ -219,6 +219,21 @@ class Layout(ABC):
         return indices
 
     @property
+    def has_times(self) -> bool:
+        """Whether times are the file's own; if not, frames are but counted."""
+        return True
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of how files were joined, a sentence each."""
+        return ()
+
+    @property
+    def joined(self) -> Mapping[str, Any] | None:
+        """What an output notes of how files were joined; None if just as given."""
+        return None
+
+    @property
     def manifest(self) -> Mapping[str, Any] | None:
         """What mdio wrote of this output's making; None for files of others."""
         return None

@@ -93,6 +93,12 @@ class GenericLayout(Layout):
             )
             return info.replace(time_last_ps=float(self._timestep(n_frames - 1).time))
 
+    @property
+    def has_times(self) -> bool:
+        """Whether the reader finds times in the file, and does not make them up."""
+        _ = self.info
+        return "time" in self._timestep(0).data
+
     def _make_reader(self) -> Any:
         from MDAnalysis.coordinates.core import get_reader_for
 

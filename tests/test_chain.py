@@ -133,7 +133,7 @@ def test_open_source(files, tmp_path):
     assert isinstance(open_source(files[0]), TRRLayout)
     assert isinstance(open_source(str(files[0])), TRRLayout)
     assert isinstance(open_source([files[0]]), TRRLayout)
-    chain = open_source(files[:2], fields=("positions",))
+    chain = open_source(files[:2], overlap="keep-all", fields=("positions",))
     assert isinstance(chain, ChainLayout)
     assert chain.read(0, 1).velocities is None
     again = pickle.loads(pickle.dumps(chain))

@@ -161,7 +161,7 @@ def test_indexes_come_from_the_source(tmp_path, monkeypatch):
 def test_several_files_are_joined(tmp_path):
     sources = [copy_of(XTC, tmp_path)]
     sources += [Path(shutil.copy(XTC, tmp_path / "b.xtc"))]
-    split(sources, tmp_path / "out.segments", 3)
+    split(sources, tmp_path / "out.segments", 3, overlap="keep-all")
     expected = raw_frames(sources[0]) + raw_frames(sources[1])
     files = segment_paths(tmp_path / "out.segments")
     found = [raw_frames(file) for file in files]

@@ -54,6 +54,7 @@ def analyze(
     gather: How = "blocking",
     mpio: MPIOMode | None = None,
     verify: bool = True,
+    overlap: str | None = None,
     progress: Progress | None = None,
 ) -> AnalysisResult:
     """Compute a kernel over the frames of a trajectory.
@@ -88,6 +89,9 @@ def analyze(
         ``independent`` or ``collective``, instead of by plain calls with checksums.
     verify
         Compare what is read with the checksums that the output holds. False trusts the disk.
+    overlap
+        What is done with frames whose times several of the paths have: ``keep-last``,
+        ``keep-first``, ``error`` or ``keep-all``; see `mdio.layouts.chain.open_source`.
     progress
         Called with (frames, decoded bytes) as blocks are done (serially, as reads are).
 
@@ -119,7 +123,7 @@ def analyze(
     if mpio is not None and mpio not in MPIO_MODES:
         raise PlanError(f"mpio is {mpio!r}; give one of {', '.join(MPIO_MODES)}")
     request = Request(
-        trajectory, chosen, top, group, start, stop, step, reducer, n_blocks, mpio, verify
+        trajectory, chosen, top, group, start, stop, step, reducer, n_blocks, mpio, verify, overlap
     )
     if isinstance(run_in, MPIExecutor):
         return analyze_on_ranks(request, run_in, gather, progress)
@@ -162,6 +166,7 @@ def _analyze(plan: Plan, executor: Executor, progress: Progress | None) -> Analy
         labels=plan.prepared.labels,
         per_frame=isinstance(plan.prepared.reducer, Stack),
         tasks=list(getattr(executor, "tasks", ())),
+        notes=plan.layout.notes,
     )
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.chain import ChainLayout
+from mdio.layouts.joining import Joining
 from mdio.layouts.segment_files import segments_of
 from mdio.layouts.segments import SegmentsLayout
 
@@ -37,7 +38,9 @@ def known(layout: Layout) -> Layout:
     if isinstance(layout, ChainLayout):
         info, edges = layout.info, layout.boundaries()
         members = tuple(_known_member(member) for member in layout.members)
-        return _KnownChain(members, info, layout._infos, edges)
+        parts = tuple((n, start, stop) for n, (_, start, stop) in enumerate(layout.kept))
+        joining = Joining(parts, layout.notes)
+        return _KnownChain(members, info, layout._infos, joining, edges)
     if isinstance(layout, SegmentsLayout):
         info = layout.info
         options = {**layout.options, "verify": layout.verify, "uuid": layout.uuid}
@@ -62,20 +65,21 @@ class _KnownChain(ChainLayout):
         members: tuple[Layout, ...],
         info: TrajectoryInfo,
         infos: list[TrajectoryInfo],
+        joining: Joining,
         edges: NDArray[np.int64],
     ) -> None:
         super().__init__(members, fields=members[0].fields)
-        self._state = members, info, infos, edges
+        self._state = members, info, infos, joining, edges
+        self._joining = joining
 
     def _join(self) -> TrajectoryInfo:
-        _, info, self._infos, _ = self._state
-        counts = [member.n_frames for member in self._infos]
-        self._edges = np.cumsum([0, *counts], dtype=np.int64)
+        _, info, self._infos, *_ = self._state
+        self._set_edges()
         return info
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return where the members, and the pieces of each, begin."""
-        return self._state[3]
+        return self._state[-1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _KnownChain, self._state

@@ -67,6 +67,8 @@ class Request:
     """How ranks read through parallel HDF5, if they do."""
     verify: bool = True
     """Whether what is read is compared with the checksums that the output holds."""
+    overlap: str | None = None
+    """What is done with frames whose times several files have."""
 
     def plan(self) -> Plan:
         """Open the trajectory, choose blocks, prepare the kernel.
@@ -115,7 +117,13 @@ class Request:
         if group is not None:
             options["group"] = group
         try:
-            return open_source(trajectory, fields=self.kernel.fields, verify=self.verify, **options)
+            return open_source(
+                trajectory,
+                fields=self.kernel.fields,
+                verify=self.verify,
+                overlap=self.overlap,
+                **options,
+            )
         except OptionError as error:
             raise PlanError(
                 f"no stored groups: {error}; leave out group {group!r} and select atoms instead"

@@ -235,6 +235,7 @@ def _empty(plan: Plan, executor: MPIExecutor, gather: How) -> AnalysisResult:
         labels=plan.prepared.labels,
         per_frame=isinstance(plan.prepared.reducer, Stack),
         gather=gather,
+        notes=plan.layout.notes,
     )
 
 

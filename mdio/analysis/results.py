@@ -52,6 +52,8 @@ class AnalysisResult:
     """How ranks brought their rows together, under MPI."""
     tasks: list[dict[str, Any]] = field(default_factory=list, repr=False)
     """With Dask: which worker had which block when; see `mdio.analysis.timings`."""
+    notes: tuple[str, ...] = ()
+    """What was dropped where files were joined, or put into another order."""
 
     def __post_init__(self) -> None:
         if not self.ranks:

@@ -10,7 +10,15 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels import KERNELS, Kernel, UserKernel
 from mdio.analysis.report import check_report, save_report
 from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output
-from mdio.cli.common import add_no_verify, count, positive, print_json, progress_bar
+from mdio.cli.common import (
+    add_no_verify,
+    add_overlap,
+    count,
+    positive,
+    print_json,
+    progress_bar,
+    say_notes,
+)
 from mdio.cli.ranks import root_speaks, world
 from mdio.core.errors import PlanError, SourceError
 from mdio.layouts.chain import open_source
@@ -39,6 +47,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "and returns an array with one row a frame",
     )
     parser.add_argument("trajectory", metavar="TRAJ", nargs="+", help="several are joined")
+    add_overlap(parser)
     atoms = parser.add_argument_group("atoms")
     atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections and masses")
     atoms.add_argument("--select", metavar="SEL", help="which atoms (default: all, or protein)")
@@ -162,7 +171,7 @@ def _n_frames(args: argparse.Namespace, quiet: bool) -> int:
     """Return how many frames the progress bar will show; 0 where none is shown."""
     if quiet or not sys.stderr.isatty():
         return 0
-    with open_source(args.trajectory) as layout:
+    with open_source(args.trajectory, overlap=args.overlap) as layout:
         return len(range(*slice(args.start, args.stop, args.step).indices(layout.info.n_frames)))
 
 
@@ -198,6 +207,7 @@ def _run(args: argparse.Namespace, executor: Executor, is_root: bool = True) -> 
             gather=args.gather,
             mpio=args.mpio,
             verify=args.verify_reads,
+            overlap=args.overlap,
             progress=progress,
         )
     if is_root:
@@ -222,6 +232,8 @@ def _tell(args: argparse.Namespace, result: AnalysisResult) -> None:
         result.save_timings(args.timings)
     if args.report is not None:
         save_report(result, args.report, title=f"{args.kernel} of {', '.join(args.trajectory)}")
+    if not args.quiet:
+        say_notes("analyze", result.notes)
     if args.json:
         print_json(result.to_json() | {"out": args.out})
     elif not args.quiet:

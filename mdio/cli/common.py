@@ -7,23 +7,43 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from mdio.layouts.joining import OVERLAPS
 
 __all__ = [
     "add_bench_output",
     "add_frame_options",
     "add_no_verify",
+    "add_overlap",
     "count",
     "human_nbytes",
     "parse_nbytes",
     "positive",
     "print_json",
     "progress_bar",
+    "say_notes",
 ]
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def add_overlap(parser: argparse.ArgumentParser) -> None:
+    """Add ``--overlap`` to a command that joins trajectories."""
+    parser.add_argument(
+        "--overlap",
+        choices=OVERLAPS,
+        help="frames whose times several files have: keep those of the last file (default), of "
+        "the first, refuse them, or keep all, with files in the order given",
+    )
+
+
+def say_notes(command: str, notes: Sequence[str]) -> None:
+    """Tell on stderr how files were joined."""
+    for note in notes:
+        print(f"mdio {command}: {note}", file=sys.stderr)
 
 
 def parse_nbytes(text: str) -> int:

@@ -11,6 +11,7 @@ from typing import Literal
 from mdio.cli.common import (
     add_frame_options,
     add_no_verify,
+    add_overlap,
     count,
     human_nbytes,
     parse_nbytes,
@@ -73,6 +74,7 @@ def _auto_or_positive(text: str) -> int | None:
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("source", metavar="SRC", nargs="+", help="trajectory (several are joined)")
+    add_overlap(parser)
     parser.add_argument("out", metavar="OUT", help="output; its suffix says which layout")
     parser.add_argument(
         "--to",
@@ -191,6 +193,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         top=args.top,
         select=args.select,
         groups=groups,
+        overlap=args.overlap,
         start=args.start,
         stop=args.stop,
         step=args.step,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mdio._version import __version__
-from mdio.cli.common import human_nbytes, print_json
+from mdio.cli.common import add_overlap, human_nbytes, print_json, say_notes
 from mdio.converters.selection import open_with_topology
 from mdio.layouts.lustre import get_stripe
 
@@ -29,6 +29,7 @@ class _Version(argparse.Action):
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("path", metavar="PATH", nargs="+", help="trajectory (several are joined)")
+    add_overlap(parser)
     parser.add_argument(
         "-s", "--top", metavar="FILE", help="topology, for formats that do not count their atoms"
     )
@@ -48,7 +49,8 @@ def _times(facts: dict[str, Any]) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Print what is known of the trajectory."""
-    with open_with_topology(args.path, args.top) as layout:
+    with open_with_topology(args.path, args.top, overlap=args.overlap) as layout:
+        say_notes("info", layout.notes)
         facts = asdict(layout.info)
     found = get_stripe(args.path[0])
     facts["striping"] = None if found is None else asdict(found)

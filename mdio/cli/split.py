@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.common import human_nbytes, positive, print_json, progress_bar
+from mdio.cli.common import add_overlap, human_nbytes, positive, print_json, progress_bar
 from mdio.cli.workers import workers_or_ranks
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions, ConvertResult
@@ -17,6 +17,7 @@ __all__ = ["run", "setup"]
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("source", metavar="SRC", nargs="+", help="trajectory (several are joined)")
+    add_overlap(parser)
     parser.add_argument("out", metavar="OUT", help="folder of segments, NAME.segments")
     parser.add_argument("-n", "--segments", type=positive, metavar="N", required=True)
     parser.add_argument(
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, executor: Executor) -> int:
     check_suffix(args.out)
-    options = ConversionOptions(to="segments", segments=args.segments)
+    options = ConversionOptions(to="segments", segments=args.segments, overlap=args.overlap)
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
     quiet = args.quiet or not executor.is_owner
     with progress_bar(conversion.plan.n_frames, "split", quiet=quiet) as progress:

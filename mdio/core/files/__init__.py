@@ -1,1 +1,0 @@
-"""Reading and writing of files: every byte goes through here."""
