@@ -4,7 +4,7 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
-.PHONY: install mpi mpi-where-possible demo test check format bench peers fuzz clean
+.PHONY: install mpi mpi-where-possible demo test check format bench peers cluster fuzz clean
 
 install: .venv/installed mpi-where-possible
 
@@ -40,6 +40,12 @@ check: .venv/installed
 # mdio beside MDAnalysis, GROMACS and others, which get environments of their own. PEERS_ARGS=--quick
 peers: .venv/installed
 	$(BIN)/python bench/peers/compare.py $(PEERS_ARGS)
+
+# Layouts, ranks and stripes on a miniature cluster (CephFS over cables of 200 Mbit/s): needs root.
+cluster: install
+	$(BIN)/python bench/cluster/cluster.py up
+	$(BIN)/python bench/cluster/study.py $(CLUSTER_ARGS); \
+		status=$$?; $(BIN)/python bench/cluster/cluster.py down; exit $$status
 
 # libFuzzer on the native code, and damaged chunks: FUZZ_SECONDS each. Needs clang.
 FUZZ_SECONDS ?= 60
