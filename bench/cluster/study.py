@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MDIO = ROOT / ".venv-mpi" / "bin" / "mdio"
 WORK = FOLDER.with_name("mdio-cluster-data")
 N_TILES = 250
+ALL_ATOMS = ("--select", "all", "--executor", "mpi")
 LIMIT_S = 180.0
 GRACE_S = 3.0
 """MPICH 4.0 hangs now and then when MPI ends, after the results are out."""
@@ -249,7 +250,7 @@ def main() -> int:
         folder = cluster.mount / stripes
         for layout in split["layouts"]:
             path = str(folder / LAYOUTS[layout][0])
-            words = ["analyze", "rmsd", path, "-s", str(top), "--select", "all", "--executor", "mpi"]
+            words = ["analyze", "rmsd", path, "-s", str(top), *ALL_ATOMS]
             for n_ranks in map(int, split["ranks"]):
                 for _ in range(args.repeats):
                     note(measure(cluster, layout, stripes, n_ranks, words))
