@@ -6,12 +6,13 @@ What reads it goes on with the old output or ends, saying what has happened.
 import pickle
 
 import MDAnalysis as mda
+import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import PSF
 from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi
 
 import mdio
-from mdio.core.errors import CorruptLayoutError
+from mdio.core.errors import CorruptLayoutError, FrameReadError
 from mdio.parallel.dask_executor import DaskExecutor
 
 REPLACED = "was replaced while it was open"
@@ -36,7 +37,13 @@ def output(adk, tmp_path, request):
     return out, lambda: write([adk["trr"]] * 3, out, options, force=True)
 
 
-def test_a_layout_that_opens_again(output):
+@pytest.fixture
+def old(adk):
+    with mdio.open([adk["xtc"]] * 3) as layout:
+        return layout.read(0, 294, atoms=np.arange(5)).positions
+
+
+def test_a_layout_that_opens_again(output, old):
     out, replace = output
     layout = mdio.open(out)
     assert layout.info.n_frames == 294
@@ -44,6 +51,30 @@ def test_a_layout_that_opens_again(output):
     layout.close()
     with pytest.raises(CorruptLayoutError, match=REPLACED):
         layout.read(0, 1)
+
+
+def test_a_layout(output, old):
+    out, replace = output
+    with mdio.open(out) as layout:
+        layout.read(0, 30)
+        replace()
+        with pytest.raises(CorruptLayoutError, match=REPLACED):
+            layout.read(0, 294)
+
+
+def test_a_universe(output, old):
+    out, replace = output
+    u = mda.Universe(PSF, str(out))
+    seen = []
+    with pytest.raises(FrameReadError, match=REPLACED):
+        for ts in u.trajectory:
+            seen.append(ts.positions[:5].copy())
+            if ts.frame == 20:
+                replace()
+    assert len(seen) > 20
+    np.testing.assert_allclose(seen, old[: len(seen)], atol=1e-3)
+    with pytest.raises(FrameReadError, match=REPLACED):
+        u.trajectory[293]
 
 
 def test_copies_and_workers_of_a_universe(output):
@@ -57,7 +88,37 @@ def test_copies_and_workers_of_a_universe(output):
         u.trajectory.copy()
 
 
-@pytest.mark.parametrize("kind", ["zarr", "h5md"])
+class Replacing:
+    """A kernel that replaces what it reads, once."""
+
+    def __init__(self, replace):
+        self.replace = replace
+
+    def __call__(self, block):
+        if self.replace is not None:
+            self.replace()
+        self.replace = None
+        return block.positions[:, 0]
+
+
+@pytest.mark.parametrize("blocks", [1, 7])
+def test_a_serial_analysis(output, blocks):
+    out, replace = output
+    with pytest.raises(CorruptLayoutError, match=REPLACED):
+        mdio.analyze(out, kernel=Replacing(replace), blocks_per_worker=blocks)
+
+
+def test_processes(output):
+    """Forked workers have what was opened; they must not take new files for the old ones."""
+    out, replace = output
+    with mdio.open(out) as layout:
+        assert layout.info.n_frames == 294
+        replace()
+        with pytest.raises(CorruptLayoutError, match=REPLACED), mdio.Processes(2) as executor:
+            mdio.analyze(layout, kernel=mdio.RMSD(), executor=executor)
+
+
+@pytest.mark.parametrize("kind", ["zarr", "h5md", "segments"])
 @pytest.mark.filterwarnings("default")  # dask's own
 def test_dask(adk, tmp_path, kind):
     out = tmp_path / f"a.{kind}"
@@ -78,3 +139,15 @@ def test_ranks(adk, tmp_path):
     )
     assert code == 0, said + err
     assert "checks passed on 3 ranks" in said
+
+
+def test_a_conversion_of_it(output, tmp_path):
+    out, replace = output
+    from mdio.converters.convert import prepare
+    from mdio.converters.options import ConversionOptions
+
+    conversion = prepare(out, tmp_path / "b.h5md", ConversionOptions(step=2))
+    replace()
+    with pytest.raises(CorruptLayoutError, match=REPLACED):
+        conversion.run(mdio.Serial())
+    assert not (tmp_path / "b.h5md").exists()
