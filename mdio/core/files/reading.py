@@ -1,0 +1,208 @@
+"""The floor for reading: ranges of bytes in, buffers out.
+
+Whatever mdio reads by position it reads through a `ByteSource`, so that there is one loop for reads
+that come in pieces, and one wording for what goes wrong. Files are read with preadv, never mapped
+into memory: a file that is cut while it is read then gives an error and not a signal, and a forked
+process shares no file position with its parent.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
+from mdio.core.first_read import LONG_NBYTES, read_rising
+
+__all__ = ["Buffer", "ByteSource", "OpenFile", "Range"]
+
+Buffer = NDArray[Any] | memoryview
+"""C-contiguous and writable."""
+
+Range = tuple[int, Sequence[Buffer]]
+"""An offset, and what is to be filled with the bytes from there on, one buffer after the other."""
+
+MAX_BUFFERS = 1000
+"""Buffers that one call fills; the system allows 1024."""
+
+
+class ByteSource(ABC):
+    """Bytes that are read by position, wherever they are.
+
+    A subclass says how one request is made (`_request`), and may make several at a time
+    (`fill_ranges`).
+
+    Parameters
+    ----------
+    path
+        What messages call it.
+    error
+        Raised for everything that is wrong with it: SourceError for what others wrote,
+        CorruptLayoutError for outputs of mdio.
+    """
+
+    def __init__(self, path: Path, error: type[MdioError] = SourceError) -> None:
+        self.path = path
+        self.error = error
+        self.nbytes = 0
+        """How long it was when it was opened."""
+
+    @abstractmethod
+    def _request(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Fill (the beginning of) `buffers` and return how many bytes came; 0 at the end.
+
+        Raises
+        ------
+        OSError
+            As the system has it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of it; harmless if that has happened."""
+
+    def fill(self, offset: int, *buffers: Buffer) -> None:
+        """Fill `buffers`, one after the other, with the bytes from `offset` on.
+
+        Raises
+        ------
+        MdioError
+            It ends before, or cannot be read; of the class `error`.
+        """
+        wanted = 0
+        for buffer in buffers:
+            wanted += buffer.nbytes
+        found = 0
+        try:
+            while found < wanted:  # the system reads at most 2 GiB at a time
+                got = self._request(_behind(buffers, found) if found else buffers, offset + found)
+                if not got:
+                    raise self._truncated(offset, wanted, offset + found)
+                found += got
+        except OSError as error:
+            if isinstance(error, MdioError):
+                raise
+            raise self.error(
+                f"{self.path}: {wanted} bytes at {offset} cannot be read "
+                f"({error.strerror or error})"
+            ) from error
+
+    def fill_ranges(self, ranges: Iterable[Range]) -> None:
+        """Fill the buffers of many ranges; in any order, and here one range after the other.
+
+        Raises what `fill` raises.
+        """
+        for offset, buffers in ranges:
+            self.fill(offset, *buffers)
+
+    def array(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Return `nbytes` bytes from `offset` on; raises what `fill` raises."""
+        out = np.empty(nbytes, np.uint8)
+        self.fill(offset, out)
+        return out
+
+    def peek(self, offset: int, nbytes: int) -> bytes:
+        """Return up to `nbytes` bytes from `offset` on: fewer only at the end.
+
+        Raises what `fill` raises, but not for an end that comes too early.
+        """
+        room = max(0, min(nbytes, self.nbytes - offset))
+        found = bytearray(room)
+        view = memoryview(found)
+        done = 0
+        try:
+            while done < room:
+                got = self._request([view[done:]], offset + done)
+                if not got:
+                    break
+                done += got
+        except OSError as error:
+            raise self.error(
+                f"{self.path}: bytes at {offset} cannot be read ({error.strerror or error})"
+            ) from error
+        return bytes(view[:done])
+
+    def _truncated(self, offset: int, wanted: int, end: int) -> MdioError:
+        cut = ""
+        if end < self.nbytes:
+            cut = f" (it was {self.nbytes} bytes long when it was opened and has been cut since)"
+        again = "convert the source anew" if self.error is CorruptLayoutError else "copy it again"
+        return self.error(
+            f"{self.path}: it is truncated: it ends at byte {end}{cut}, but bytes {offset} to "
+            f"{offset + wanted - 1} were expected; {again}"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class OpenFile(ByteSource):
+    """A file, opened for reading by position.
+
+    Raises
+    ------
+    MdioError
+        It is not there or cannot be opened; of the class `error`.
+    """
+
+    def __init__(self, path: Path, error: type[MdioError] = SourceError) -> None:
+        super().__init__(path, error)
+        self._descriptor = -1
+        self._has_begun = False
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.nbytes = os.fstat(self._descriptor).st_size
+        except OSError as failure:
+            self.close()
+            missing = isinstance(failure, FileNotFoundError)
+            raise error(
+                f"{path}: no such file"
+                if missing
+                else f"{path}: cannot be opened ({failure.strerror})"
+            ) from failure
+
+    def fileno(self) -> int:
+        """Return the descriptor, for what only the system can do (copying in the kernel)."""
+        return self._descriptor
+
+    def _request(self, buffers: Sequence[Buffer], offset: int) -> int:
+        if not self._has_begun and buffers[0].nbytes >= LONG_NBYTES:
+            self._has_begun = True
+            found = read_rising(self._descriptor, memoryview(buffers[0]).cast("B"), offset)
+            if found:
+                return found
+        return os.preadv(self._descriptor, buffers[:MAX_BUFFERS], offset)
+
+    def close(self) -> None:
+        """Close the file; harmless if it is closed."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    __del__ = close
+
+
+def _behind(buffers: Sequence[Buffer], done: int) -> list[Buffer]:
+    """Return what of `buffers` lies behind their first `done` bytes."""
+    left: list[Buffer] = []
+    for buffer in buffers:
+        nbytes = buffer.nbytes
+        if done < nbytes:
+            left.append(memoryview(buffer).cast("B")[done:] if done else buffer)
+        done = max(0, done - nbytes)
+    return left

@@ -1,0 +1,45 @@
+"""The floor for writing: all of what is given, at its place, however many calls that takes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+from numpy.typing import NDArray
+
+__all__ = ["Data", "write_all"]
+
+Data = bytes | bytearray | memoryview | NDArray[Any]
+"""C-contiguous."""
+
+MAX_BUFFERS = 512
+"""Buffers that one call writes; the system allows 1024."""
+
+
+def write_all(fd: int, offset: int, *parts: Data) -> int:
+    """Write `parts`, one after the other, from `offset` on.
+
+    Returns
+    -------
+    int
+        The offset behind them.
+
+    Raises
+    ------
+    OSError
+        As the system has it.
+    """
+    for first in range(0, len(parts), MAX_BUFFERS):
+        left = [memoryview(part) for part in parts[first : first + MAX_BUFFERS]]
+        left = [part.cast("B") for part in left if part.nbytes]
+        while left:  # the system writes at most 2 GiB at a time
+            done = os.pwritev(fd, left, offset)
+            if not done:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            offset += done
+            while left and done >= left[0].nbytes:
+                done -= left.pop(0).nbytes
+            if left:
+                left[0] = left[0][done:]
+    return offset
