@@ -9,6 +9,7 @@ RANK = {
     "mdio.core": 0,
     "mdio.layouts": 1,
     "mdio.parallel": 2,
+    "mdio.testing": 2,
     "mdio.converters": 3,
     "mdio.readers": 3,
     "mdio.analysis": 4,
