@@ -20,6 +20,7 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.publish import flush_tree, output_errors, publish
 from mdio.layouts.base import Layout
 from mdio.layouts.chain import ChainLayout
+from mdio.layouts.encode import CONTAINERS
 from mdio.layouts.h5md import refers_to_parts
 from mdio.layouts.lustre import StripeRecord
 from mdio.layouts.plan import LayoutPlan, WriteOptions
@@ -29,7 +30,7 @@ from mdio.layouts.segments import SegmentsLayout
 from mdio.layouts.segments_writer import plan_segments, write_manifest
 from mdio.parallel.executors import Executor
 
-__all__ = ["ByteConversion", "byte_conversion"]
+__all__ = ["ByteConversion", "byte_conversion", "container_of"]
 
 FLUSHERS = 8
 """Threads that flush segments while the next ones are copied; they only wait."""
@@ -115,14 +116,15 @@ class ByteConversion:
     ) -> None:
         self.out = out
         self.paths = paths
-        self.source = source
+        self.source = source.info
+        self.joined = source.joined
         self.kept = kept
         self.first = first
         self.plan = plan
         self.frames = frames
         self.first_times_ps = first_times_ps
         self.striping = striping
-        may_grow = bool(source.lost) or first + kept.n_frames < source.n_frames
+        may_grow = bool(self.source.lost) or first + kept.n_frames < self.source.n_frames
         self.states = SourceStates(paths, may_grow=may_grow)
         self.topology = topology
 
@@ -157,17 +159,18 @@ class ByteConversion:
             stop = self.first + self.kept.n_frames
             meta = output_meta(
                 self.paths,
-                self.source.info,
+                self.source,
                 dt_ps=self.kept.dt_ps,
                 frames=[[self.first, stop, 1]],
                 striping=striped,
-                joined=self.source.joined,
+                joined=self.joined,
             )
             write_manifest(
                 copier.folder,
                 self.plan,
                 meta,
                 segments,
+                tables,
                 time_last_ps=self.kept.time_last_ps,
                 has_box=self.kept.has_box,
             )
@@ -177,7 +180,7 @@ class ByteConversion:
                 layout=self.plan.layout,
                 n_frames=self.kept.n_frames,
                 n_atoms=self.kept.n_atoms,
-                nbytes_in=self.source.info.nbytes,
+                nbytes_in=self.source.nbytes,
                 nbytes_out=sum(segment.nbytes for segment in segments),
                 seconds=time.perf_counter() - begun,
                 workers=executor.n_workers,
@@ -187,7 +190,9 @@ class ByteConversion:
 
         with stack:
             copier = executor.from_owner(begin)
-            segments = self._copy(copier, executor, progress)
+            copies = self._copy(copier, executor, progress)
+            segments = [segment for segment, _ in copies]
+            tables = [table for _, table in copies]
             return executor.from_owner(end)
 
     def close(self) -> None:
@@ -195,13 +200,14 @@ class ByteConversion:
 
     def _copy(
         self, copier: SegmentCopier, executor: Executor, progress: Progress | None
-    ) -> list[Segment]:
-        """Do this process' share; in the owner, return all segments in order."""
-        done: dict[int, Segment] = {}
+    ) -> list[tuple[Segment, bytes]]:
+        """Do this process' share; in the owner, return all segments and their sums in order."""
+        done: dict[int, tuple[Segment, bytes]] = {}
         flushed: list[Future[None]] = []
         with ThreadPoolExecutor(FLUSHERS) as flushers:
-            for number, segment in executor.imap(copier, copier.numbers, describe=_describe):
-                done[number] = segment
+            for number, copied in executor.imap(copier, copier.numbers, describe=_describe):
+                done[number] = copied
+                segment = copied[0]
                 flushed.append(flushers.submit(flush_tree, copier.folder / segment.file))
                 if progress is not None:
                     progress(segment.n_frames, segment.n_frames * self.kept.frame_nbytes)
@@ -209,6 +215,16 @@ class ByteConversion:
                 for flush in flushed:
                     flush.result()
         return [done[number] for number in sorted(done)]
+
+
+def container_of(source: Layout) -> str | None:
+    """Return the format of a native source, of segments, or of files that are all alike."""
+    if isinstance(source, ChainLayout):
+        names = {container_of(member) for member in source.members}
+        return names.pop() if len(names) == 1 else None
+    if isinstance(source, SegmentsLayout):
+        return source.container
+    return source.name if source.name in CONTAINERS else None
 
 
 def _describe(number: int) -> str:
@@ -225,10 +241,10 @@ def _files(layout: Layout) -> Iterator[Layout]:
     """Yield the file; of segments, every segment."""
     if isinstance(layout, SegmentsLayout):
         with layout:
-            files = [layout.path / segment.file for segment in layout.segments]
-            container = layout.container
-        for file in files:
-            yield open_layout(file, layout=container)
+            for number in range(len(layout.segments)):
+                with layout.member(number) as member:
+                    pass  # opened again when it is used: there may be many
+                yield member
     else:
         yield open_layout(layout.path, layout=layout.name)
 
@@ -237,7 +253,10 @@ def _all_bytes(layouts: Sequence[Layout]) -> list[ByteFrames] | None:
     """Return the frames of all files as bytes; None if these cannot be copied together."""
     if len({layout.name for layout in layouts}) > 1:
         return None
-    found = [byte_frames(layout) for layout in layouts]
+    found = []
+    for layout in layouts:
+        with layout:
+            found.append(byte_frames(layout))
     frames = [one for one in found if one is not None]
     headed = any(one.header is not None for one in frames)
     return None if len(frames) < len(found) or (headed and len(frames) > 1) else frames

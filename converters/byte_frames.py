@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from mdio.core import xtc_codec
 from mdio.core.index import FrameIndex, load_index
+from mdio.core.piece_sums import PieceSums
 from mdio.layouts import trr
 from mdio.layouts.base import Layout
 from mdio.layouts.dcd import DCDLayout
+from mdio.layouts.dcd_header import CELL_NBYTES, DCDHeader
 from mdio.layouts.ncdf import NCDFLayout
 from mdio.layouts.netcdf3 import ClassicFile
 
@@ -42,12 +44,18 @@ class ByteFrames:
         None where nothing does, so that frames of several files can follow one another.
     first
         Number of the first of these frames in the file.
+    sums
+        Checksums of the whole file that its frames are to have, if there are any.
+    markers
+        What every frame has to hold, and at which of its bytes, to be readable.
     """
 
     path: Path
     edges: NDArray[np.int64]
     header: Callable[[int, int], bytes] | None = None
     first: int = 0
+    sums: PieceSums | None = None
+    markers: Sequence[tuple[int, bytes]] | None = None
 
     @property
     def n_frames(self) -> int:
@@ -102,14 +110,15 @@ def byte_frames(layout: Layout) -> ByteFrames | None:
     SourceError
         The file is damaged.
     """
+    frames = None
     if layout.name in SCANS:
         index = load_index(layout.path, SCANS[layout.name], layout.info.n_atoms)
-        return ByteFrames(layout.path, np.append(index.offsets, np.int64(index.nbytes)))
-    if isinstance(layout, DCDLayout):
-        return _dcd_frames(layout)
-    if isinstance(layout, NCDFLayout):
-        return _ncdf_frames(layout)
-    return None
+        frames = ByteFrames(layout.path, np.append(index.offsets, np.int64(index.nbytes)))
+    elif isinstance(layout, DCDLayout):
+        frames = _dcd_frames(layout)
+    elif isinstance(layout, NCDFLayout):
+        frames = _ncdf_frames(layout)
+    return None if frames is None else replace(frames, sums=layout.options.get("sums"))
 
 
 def _equal_frames(layout: Layout, begin: int, nbytes: int) -> NDArray[np.int64]:
@@ -126,7 +135,18 @@ def _dcd_frames(layout: DCDLayout) -> ByteFrames | None:
         raw = file.read(header.nbytes)
     own = _DCDHeader(raw, header.marker.itemsize + 4, header.order, header.istart, stride)
     edges = _equal_frames(layout, header.nbytes, header.frame_nbytes(header.n_atoms))
-    return ByteFrames(layout.path, edges, own)
+    return ByteFrames(layout.path, edges, own, markers=list(_dcd_markers(header)))
+
+
+def _dcd_markers(header: DCDHeader) -> Iterator[tuple[int, bytes]]:
+    """Yield the lengths that stand before and behind each record of a frame."""
+    at, size = 0, header.marker.itemsize
+    lengths = [CELL_NBYTES] * header.has_cell + [4 * header.n_atoms] * header.n_dimensions
+    for nbytes in lengths:
+        marker = np.array(nbytes, header.marker).tobytes()
+        yield at, marker
+        yield at + size + nbytes, marker
+        at += nbytes + 2 * size
 
 
 def _ncdf_frames(layout: NCDFLayout) -> ByteFrames | None:

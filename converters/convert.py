@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mdio.converters.byte_conversion import ByteConversion, byte_conversion
+from mdio.converters.byte_conversion import ByteConversion, byte_conversion, container_of
 from mdio.converters.conversion import Conversion
 from mdio.converters.mpio_conversion import MPIOConversion, check_mpio
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
@@ -107,7 +107,8 @@ def _planned(
         stripe_nbytes=striping.nbytes_for(target),
         stripe_count=options.stripe_count,
         segments=options.segments,
-        container=options.container,
+        container=options.container
+        or (container_of(origin) if layout_name == "segments" else None),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
     )
     paths = [source] if isinstance(source, str | PathLike) else list(source)

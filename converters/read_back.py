@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mdio.core.errors import OutputError
+from mdio.core.index import index_paths
 from mdio.core.publish import TEMPORARY, parts_of, temporary_for
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
@@ -39,6 +40,8 @@ def read_back(path: Path, plan: LayoutPlan) -> None:
                 layout.read(plan.n_frames - 1, plan.n_frames)
     except OSError as error:
         raise _failed(path, str(error)) from error
+    finally:
+        next(index_paths(path)).unlink(missing_ok=True)  # under the name of the temporary
     if found != (plan.n_frames, plan.n_atoms):
         raise _failed(path, f"{found[0]} frames of {found[1]} atoms in it")
 

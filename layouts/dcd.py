@@ -31,7 +31,7 @@ from mdio.core.kernels import planar_to_xyz
 from mdio.core.units import AKMA_TO_PS
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.dcd_header import CELL_NBYTES, DCDHeader, looks_like_dcd, read_header
-from mdio.layouts.strided import PositionalFile, Rows, batches, spare_gaps
+from mdio.layouts.strided import PositionalFile, Rows, batches, open_positional, spare_gaps
 
 __all__ = ["DCDLayout", "boxes_from_cells"]
 
@@ -96,7 +96,7 @@ class DCDLayout(Layout):
         return self._header
 
     def _open(self) -> TrajectoryInfo:
-        self._file = PositionalFile(self.path)
+        self._file = open_positional(self.path, self.options)
         try:
             return self._open_frames()
         except BaseException:

@@ -95,6 +95,11 @@ class Encoder(ABC):
             A value that the format cannot hold.
         """
 
+    def offsets(self, data: Bytes) -> NDArray[np.int64]:
+        """Return where each frame of `data` begins, and where the last one ends."""
+        assert self.frame_nbytes is not None
+        return np.arange(0, data.nbytes + 1, self.frame_nbytes, dtype=np.int64)
+
     def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
         """Return in a sentence what of these times the format could not keep, if anything."""
         return None

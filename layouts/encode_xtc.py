@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdio.core import xtc_codec
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.frames import FrameBlock
+from mdio.core.xtc_header import HEADER_NBYTES, parse_header
 from mdio.layouts.encode import Bytes, Encoder
 
 __all__ = ["XTCEncoder"]
@@ -37,3 +39,12 @@ class XTCEncoder(Encoder):
             10.0 / (self.precision or DEFAULT_STEP),
         )
         return np.frombuffer(data, np.uint8)
+
+    def offsets(self, data: Bytes) -> NDArray[np.int64]:
+        """Return where each frame of `data` begins, and where the last one ends."""
+        view, edges = memoryview(data), [0]
+        while edges[-1] < len(view):
+            at = edges[-1]
+            header = parse_header(view[at : at + HEADER_NBYTES].tobytes(), len(edges) - 1, at)
+            edges.append(at + header.nbytes)
+        return np.array(edges, np.int64)

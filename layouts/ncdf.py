@@ -24,7 +24,7 @@ from mdio.core.kernels import swap_to_native
 from mdio.core.units import KCAL_TO_KJ
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.netcdf3 import ClassicFile
-from mdio.layouts.strided import PositionalFile, batches
+from mdio.layouts.strided import batches, open_positional
 
 if TYPE_CHECKING:
     from mdio.layouts.netcdf_hdf5 import HDF5File
@@ -81,7 +81,7 @@ class NCDFLayout(Layout):
         return "time" in self._names
 
     def _open(self) -> TrajectoryInfo:
-        file = PositionalFile(self.path)
+        file = open_positional(self.path, self.options)
         try:
             magic = file.read(0, 8)
             if magic == HDF5_MAGIC:

@@ -4,6 +4,7 @@
 
     NAME.segments/
         manifest.json
+        .mdio-checksums
         000/seg-000000.xtc          a whole trajectory of its format
         000/.seg-000000.xtc.mdio-index
         ...
@@ -12,16 +13,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.kernels import crc32c
+from mdio.core.piece_sums import PieceSums
 
-__all__ = ["MANIFEST", "Segment", "even_split", "segment_name", "segments_of"]
+__all__ = [
+    "HEADS",
+    "MANIFEST",
+    "SUMS",
+    "SUMS_KEY",
+    "Segment",
+    "even_split",
+    "read_sums",
+    "segment_name",
+    "segments_of",
+    "sums_problem",
+    "write_sums",
+]
 
 MANIFEST = "manifest.json"
+SUMS = ".mdio-checksums"
+"""Checksums of the pieces of every segment: a line with the output's uuid, then a table for each;
+the manifest says where each table lies, and its crc32c."""
+SUMS_KEY = "piece_checksums"
+HEADS = {"xtc": 96, "trr": 164, "dcd": 64, "ncdf": 64}
+"""Bytes of a frame in which time, step and box are, at least where mdio wrote it."""
 FOLDER_SEGMENTS = 128
 """Segments in a sub-folder: with an index beside each, 256 files."""
 
@@ -96,3 +119,55 @@ def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
             "split or convert the source anew"
         )
     return segments
+
+
+def _sums_header(uuid: str) -> bytes:
+    return f"mdio checksums 1 {uuid}\n".encode()
+
+
+def write_sums(folder: Path, uuid: str, tables: Sequence[bytes]) -> dict[str, Any]:
+    """Write the checksums of all segments; return what the manifest is to say of them."""
+    parts = [_sums_header(uuid), *tables]
+    offsets = list(accumulate(map(len, parts)))[:-1]
+    with (folder / SUMS).open("wb") as file:
+        file.writelines(parts)
+    rows = zip(offsets, tables, strict=True)
+    return {SUMS_KEY: [[offset, len(table), crc32c(table)] for offset, table in rows]}
+
+
+def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums | None:
+    """Return the checksums of a segment; None in outputs of older versions, which have none.
+
+    Raises
+    ------
+    CorruptLayoutError
+        They are damaged, or of another output.
+    """
+    if SUMS_KEY not in manifest:
+        return None
+    try:
+        offset, nbytes, crc = manifest[SUMS_KEY][number]
+        with (path / SUMS).open("rb", buffering=0) as file:
+            table = os.pread(file.fileno(), nbytes, offset)
+        if crc32c(table) == crc:
+            return PieceSums.from_table(table)
+        problem = f"its table of segment {number} has changed since it was written"
+    except (OSError, ValueError, TypeError, IndexError, OverflowError) as error:
+        problem = f"its table of segment {number} cannot be read ({error})"
+    raise CorruptLayoutError(f"{path / SUMS}: {problem}; split or convert the source anew")
+
+
+def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the file of checksums beside its tables; None if nothing is."""
+    header = _sums_header(manifest["uuid"])
+    expected = len(header) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
+    try:
+        with (path / SUMS).open("rb") as file:
+            found, nbytes = file.read(len(header)), os.fstat(file.fileno()).st_size
+    except OSError as error:
+        return f"{path / SUMS}: cannot be read ({error.strerror})"
+    if found != header:
+        return f"{path / SUMS}: it begins with {found!r}, expected {header!r}"
+    if nbytes != expected:
+        return f"{path / SUMS}: it has {nbytes} bytes, expected {expected}"
+    return None

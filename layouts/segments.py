@@ -18,7 +18,15 @@ from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.encode import CONTAINERS
 from mdio.layouts.manifest import check_manifest
 from mdio.layouts.registry import layout_class
-from mdio.layouts.segment_files import MANIFEST, Segment, segments_of
+from mdio.layouts.segment_files import (
+    MANIFEST,
+    SUMS,
+    SUMS_KEY,
+    Segment,
+    read_sums,
+    segments_of,
+    sums_problem,
+)
 
 __all__ = ["SegmentsLayout"]
 
@@ -32,13 +40,15 @@ class SegmentsLayout(Layout):
 
     What is in it is told by the manifest and the first segment, so that opening costs the same for
     ten segments and ten thousand, and many ranks do not open every file. One segment is open at a
-    time: the one read last.
+    time: the one read last. Its bytes are compared with their checksums as they are read, and it
+    belongs to the output that was opened, also if another one takes its place meanwhile.
     """
 
     name = "segments"
     suffixes: ClassVar[tuple[str, ...]] = (".segments",)
 
     _manifest: dict[str, Any]
+    _seen: tuple[int, ...] | None
     _segments: list[Segment]
     _starts: NDArray[np.int64]
     _current: tuple[int, Layout] | None
@@ -65,7 +75,17 @@ class SegmentsLayout(Layout):
         """Format of the files."""
         return str(self.manifest["container"])
 
+    @classmethod
+    def uuid_at(cls, path: Path) -> str | None:
+        """Return the identity of the output that is at `path` now."""
+        try:
+            found = json.loads((path / MANIFEST).read_bytes())["uuid"]
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return found if isinstance(found, str) else None
+
     def _open(self) -> TrajectoryInfo:
+        self._seen = _state(self.path / MANIFEST)
         manifest = self._manifest = self._read_manifest()
         self._segments = segments_of(manifest, self.path)
         starts = [segment.first_frame for segment in self._segments]
@@ -121,12 +141,36 @@ class SegmentsLayout(Layout):
                 return self._current[1]
             self._current[1].close()
             self._current = None
+        layout = self.member(number)
+        self._current = (number, layout)
+        return layout
+
+    def member(self, number: int) -> Layout:
+        """Open a segment by itself, for the caller to close.
+
+        Raises
+        ------
+        CorruptLayoutError
+            It is missing, damaged, or not the one that the manifest describes.
+        """
         segment = self._segments[number]
         path = self.path / segment.file
         self._check_size(segment)
-        layout = layout_class(self._manifest["container"])(path, fields=self.fields)
+        sums = read_sums(self.path, self._manifest, number) if self.verify else None
+        options = {} if sums is None else {"sums": sums}
+        if sums is not None and (sums.nbytes, len(sums.offsets)) != (
+            segment.nbytes,
+            segment.n_frames + 1,
+        ):
+            raise CorruptLayoutError(
+                f"{self.path / SUMS}: its table of segment {number} is of {len(sums.offsets) - 1} "
+                f"frames in {sums.nbytes} bytes, expected {segment.n_frames} in {segment.nbytes}; "
+                "split or convert the source anew"
+            )
+        layout = layout_class(self._manifest["container"])(path, fields=self.fields, **options)
         try:
             info = layout.info
+            self._check_same(layout)
         except SourceError as error:
             raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
         found = (info.n_frames, info.n_atoms)
@@ -137,8 +181,14 @@ class SegmentsLayout(Layout):
                 f"{path}: {found[0]} frames of {found[1]} atoms, expected {expected[0]} of "
                 f"{expected[1]}; split or convert the source anew"
             )
-        self._current = (number, layout)
         return layout
+
+    def _check_same(self, opened: Layout) -> None:
+        """See that the folder was not replaced before the file was opened."""
+        where = self.path / MANIFEST
+        if _state(where) != self._seen and self.uuid_at(self.path) != self._manifest["uuid"]:
+            opened.close()
+            raise self._replaced()
 
     def _check_size(self, segment: Segment) -> None:
         path = self.path / segment.file
@@ -185,6 +235,15 @@ class SegmentsLayout(Layout):
 
     def check(self) -> Iterator[tuple[str, str | None]]:
         """Compare size and checksum of every file with the manifest; see the base class."""
+        if SUMS_KEY in self.manifest:
+            problem = sums_problem(self.path, self.manifest)
+            if problem is not None:
+                yield SUMS, problem
+            for number in range(len(self.segments)):
+                try:
+                    read_sums(self.path, self.manifest, number)
+                except CorruptLayoutError as error:
+                    yield SUMS, str(error)
         for segment in self.segments:
             try:
                 self._check_size(segment)
@@ -201,6 +260,15 @@ class SegmentsLayout(Layout):
                 )
             else:
                 yield segment.file, None
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Return what differs between a file and one that has taken its name."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _file_crc(path: Path) -> int:

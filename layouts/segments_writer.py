@@ -8,22 +8,32 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdio.core.copying import copy_bytes, write_all
 from mdio.core.crc_combine import combine_all
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
+from mdio.core.piece_sums import PieceSums, piece_edges, sums_of
 from mdio.core.publish import output_errors
-from mdio.layouts.encode import CONTAINERS, Room, encoder_of, native_plan
+from mdio.layouts.encode import CONTAINERS, Encoder, Room, encoder_of, native_plan
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_class
-from mdio.layouts.segment_files import MANIFEST, Segment, even_split, segment_name
+from mdio.layouts.segment_files import (
+    HEADS,
+    MANIFEST,
+    Segment,
+    even_split,
+    segment_name,
+    write_sums,
+)
 from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.xtc import XTCLayout
 
 __all__ = ["SegmentsWriter", "describe_segment", "plan_segments", "write_manifest"]
 
@@ -71,17 +81,23 @@ def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
 
 
 def describe_segment(
-    folder: Path, number: int, container: str, first_frame: int, crc: int
-) -> tuple[Segment, TrajectoryInfo]:
-    """Open a finished segment, as a reader will, and return what the manifest says of it.
+    folder: Path, number: int, encoder: Encoder, container: str, first_frame: int, crc: int
+) -> tuple[Segment, TrajectoryInfo, NDArray[np.int64]]:
+    """Open a finished segment, as a reader will; return what is said of it, and its frames' edges.
 
     This also puts its index beside it, and proves that it can be read.
     """
     file = segment_name(number, container)
     with layout_class(container)(folder / file) as layout:
         info = layout.info
+        if encoder.frame_nbytes is None:
+            index = cast(XTCLayout, layout).index
+            edges = np.append(index.offsets, np.int64(index.nbytes))
+        else:
+            frames = np.arange(info.n_frames + 1, dtype=np.int64)
+            edges = encoder.header_nbytes + encoder.frame_nbytes * frames
     segment = Segment(file, first_frame, info.n_frames, info.nbytes, crc, info.time_first_ps)
-    return segment, info
+    return segment, info, edges
 
 
 def write_manifest(
@@ -89,11 +105,13 @@ def write_manifest(
     plan: LayoutPlan,
     meta: OutputMeta,
     segments: Sequence[Segment],
+    tables: Sequence[bytes],
     *,
     time_last_ps: float,
     has_box: bool,
 ) -> None:
-    """Write the manifest, which makes the folder a trajectory."""
+    """Write the checksums, and the manifest, which makes the folder a trajectory."""
+    sums = write_sums(folder, meta.uuid, tables)
     manifest = manifest_of(
         plan,
         meta,
@@ -104,6 +122,7 @@ def write_manifest(
         segments=[
             {name: getattr(segment, name) for name in Segment.__slots__} for segment in segments
         ],
+        **sums,
     )
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
@@ -124,6 +143,7 @@ class SegmentsWriter(LayoutWriter):
         self._firsts = np.cumsum((0, *plan.segment_frames)).tolist()
         self._receipts: dict[int, dict[int, Receipt]] = {}
         self._done: dict[int, Segment] = {}
+        self._tables: dict[int, bytes] = {}
         self._time_last_ps = 0.0
         self._has_box = False
 
@@ -154,7 +174,8 @@ class SegmentsWriter(LayoutWriter):
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
         """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)
-        return [Stored(str(start), data, [crc32c(data)])]
+        edges = piece_edges(self._encoder.offsets(data), HEADS[self.container]).tolist()
+        return [Stored(str(start), data, [crc32c(data), *sums_of(memoryview(data), edges)])]
 
     def store(self, item: Stored) -> None:
         """Write a piece, or a batch of one, into its segment, or beside it."""
@@ -194,10 +215,15 @@ class SegmentsWriter(LayoutWriter):
         if lost is not None and lost not in self.notes:
             self.notes.append(lost)
         self._has_box = self._has_box or any(bool(receipt.box.any()) for receipt in receipts)
-        segment, info = describe_segment(
-            self.path, number, self.container, self._firsts[number], crc
+        segment, info, offsets = describe_segment(
+            self.path, number, self._encoder, self.container, self._firsts[number], crc
         )
         self._done[number] = segment
+        crcs = [crc32c(header)] if header else []
+        for receipt in receipts:
+            for start in sorted(map(int, receipt.crcs)):
+                crcs += receipt.crcs[str(start)][1:]
+        self._tables[number] = PieceSums(offsets, HEADS[self.container], crcs).table
         if segment.stop == self.plan.n_frames:
             self._time_last_ps = info.time_last_ps
 
@@ -233,6 +259,7 @@ class SegmentsWriter(LayoutWriter):
                 self.plan,
                 self.meta,
                 [self._done[number] for number in sorted(self._done)],
+                [self._tables[number] for number in sorted(self._tables)],
                 time_last_ps=self._time_last_ps,
                 has_box=self._has_box,
             )
@@ -249,4 +276,4 @@ class SegmentsWriter(LayoutWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what only the owner needs."""
-        return {**super().__getstate__(), "_receipts": {}, "_done": {}}
+        return {**super().__getstate__(), "_receipts": {}, "_done": {}, "_tables": {}}

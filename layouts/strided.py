@@ -7,15 +7,17 @@ error and not a signal, and a forked process shares no file position with its pa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
+from mdio.core.piece_sums import PieceSums
 
-__all__ = ["PositionalFile", "Rows", "batches", "spare_gaps"]
+__all__ = ["CheckedFile", "PositionalFile", "Rows", "batches", "open_positional", "spare_gaps"]
 
 BATCH_NBYTES = 4 * 2**20
 """Bytes read before they are decoded: stays in the cache of the processor."""
@@ -165,3 +167,50 @@ class PositionalFile:
                     f"{self.nbytes} bytes long when it was opened and has been cut since"
                 )
             view, offset = view[n_read:], offset + n_read
+
+
+class CheckedFile(PositionalFile):
+    """A file whose bytes are compared with their checksums whenever they are read.
+
+    Reads are widened to whole pieces; of a large gap between wanted bytes, nothing is read.
+
+    Parameters
+    ----------
+    path
+        The file.
+    sums
+        Its checksums.
+    """
+
+    def __init__(self, path: Path, sums: PieceSums) -> None:
+        super().__init__(path)
+        self.sums = sums
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Return bytes from `offset` on; see the base class."""
+        end = min(offset + nbytes, self.sums.nbytes)
+        return bytes(self._checked(offset, end)) if offset < end else b""
+
+    def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
+        """Read `nbytes` of each of `n_rows` records; see the base class."""
+        if spare_gaps(stride - nbytes, 1):
+            buffer = np.empty(n_rows * nbytes, np.uint8)
+            for row in range(n_rows):
+                at = offset + row * stride
+                buffer[row * nbytes : (row + 1) * nbytes] = self._checked(at, at + nbytes)
+            return Rows(buffer, n_rows, nbytes)
+        return Rows(self._checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride)
+
+    def _checked(self, begin: int, end: int) -> NDArray[np.uint8]:
+        first, last = self.sums.around(begin, end)
+        buffer = np.empty(last - first, np.uint8)
+        view = memoryview(buffer)
+        self._fill(view, first)
+        self.sums.check(self.path, first, view)
+        return buffer[begin - first : end - first]
+
+
+def open_positional(path: Path, options: Mapping[str, Any]) -> PositionalFile:
+    """Open a file for a layout with `options`: with checksums (``sums=``) where it has them."""
+    sums = options.get("sums")
+    return PositionalFile(path) if sums is None else CheckedFile(path, sums)

@@ -27,7 +27,7 @@ from mdio.core.index import FrameIndex, load_index
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.strided import PositionalFile, Rows, batches, spare_gaps
+from mdio.layouts.strided import PositionalFile, Rows, batches, open_positional, spare_gaps
 from mdio.layouts.trr_header import (
     FIXED_NBYTES,
     MAX_HEADER_NBYTES,
@@ -115,7 +115,7 @@ class TRRLayout(Layout):
         return self._index
 
     def _open(self) -> TrajectoryInfo:
-        self._file = PositionalFile(self.path)
+        self._file = open_positional(self.path, self.options)
         try:
             return self._open_frames()
         except BaseException:
@@ -127,7 +127,11 @@ class TRRLayout(Layout):
 
     def _open_frames(self) -> TrajectoryInfo:
         n_atoms = _header(self._file.read(0, FIXED_NBYTES), self.path, 0, None).n_atoms
-        self._index = load_index(self.path, scan, n_atoms)
+        sums = self.options.get("sums")
+        if sums is None:
+            self._index = load_index(self.path, scan, n_atoms)
+        else:
+            self._index = sums.index(n_atoms)
         last = self._index.n_frames - 1
         if self._index.frame_nbytes[last] != self._frame_header(last).frame_nbytes:
             # MDAnalysis leaves out what comes after the first damaged frame: see for ourselves.

@@ -59,8 +59,12 @@ class XTCLayout(Layout):
 
     def _open(self) -> TrajectoryInfo:
         first = read_header(self.path)
-        self._index = load_index(self.path, scan, first.n_atoms)
-        self._frames = XTCFrames(self.path, self._index)
+        sums = self.options.get("sums")
+        if sums is None:
+            self._index = load_index(self.path, scan, first.n_atoms)
+        else:
+            self._index = sums.index(first.n_atoms)
+        self._frames = XTCFrames(self.path, self._index, sums)
         try:
             return self._describe()
         except BaseException:

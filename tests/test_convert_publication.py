@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def names_in(folder):
-    return sorted(p.name for p in folder.iterdir() if not p.name.endswith(".mdio-index"))
+    return sorted(p.name for p in folder.iterdir())
 
 
 @pytest.mark.parametrize("to", [None, "segments", "zarr"])

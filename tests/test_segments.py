@@ -129,7 +129,7 @@ def test_indexes_lie_beside_and_survive_publishing(tmp_path, container, monkeypa
         write_segments(temporary, random_block(), segments=3, container=container)
     copy = tmp_path / "copy.segments"
     shutil.copytree(target, copy)  # with new modification times
-    indexes = sorted(path.name for path in target.rglob(".*"))
+    indexes = sorted(path.name for path in (target / "000").rglob(".*"))
     assert indexes == [f".seg-00000{n}.{container}.mdio-index" for n in range(3)]
     with SegmentsLayout(copy) as layout:
         expected = layout.read(0, 13).positions

@@ -1,8 +1,7 @@
-"""Copying runs of bytes from file to file.
+"""Copying runs of bytes from file to file: in the kernel (copy_file_range) if it can.
 
-Where a checksum is wanted, bytes go through a buffer that stays in the processor's cache, so the
-checksum costs no second pass over memory. Where none is, they stay in the kernel
-(copy_file_range), if it can.
+Where bytes are to be looked at, they go through the caller's buffer, which had best stay in the
+processor's cache.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import errno
 import os
 
 from mdio.core.errors import SourceError
-from mdio.core.kernels import crc32c
 
-__all__ = ["Buffer", "copy_bytes", "copy_summed", "write_all"]
+__all__ = ["Buffer", "copy_bytes", "read_all", "write_all", "write_sliced"]
 
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
 """Small enough for the cache of one core, unless the file system wants larger writes (NFS and
@@ -52,8 +50,28 @@ def _read(source: int, buffer: memoryview, offset: int) -> int:
     return got
 
 
-def copy_summed(source: int, offset: int, nbytes: int, target: int, at: int, crc: int = 0) -> int:
-    """Copy a run of bytes and return its crc32c, continued from `crc`.
+def read_all(source: int, buffer: memoryview, offset: int) -> None:
+    """Fill `buffer` with the bytes of an open file from `offset` on.
+
+    Raises
+    ------
+    SourceError
+        The file ends too early or cannot be read; the message does not name it.
+    """
+    done = 0
+    while done < len(buffer):
+        done += _read(source, buffer[done:], offset + done)
+
+
+def write_sliced(target: int, data: memoryview, at: int) -> None:
+    """Write all of `data` at `at`, in slices of the size that the file system likes best."""
+    step = min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
+    for first in range(0, len(data), step):
+        write_all(target, data[first : first + step], at + first)
+
+
+def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> None:
+    """Copy a run of bytes, in the kernel where it can.
 
     Parameters
     ----------
@@ -71,18 +89,6 @@ def copy_summed(source: int, offset: int, nbytes: int, target: int, at: int, crc
     OSError
         `target` cannot be written.
     """
-    buffer = _buffer(target, nbytes)
-    done = 0
-    while done < nbytes:
-        got = _read(source, buffer[: nbytes - done], offset + done)
-        crc = crc32c(buffer[:got], crc)
-        write_all(target, buffer[:got], at + done)
-        done += got
-    return crc
-
-
-def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> None:
-    """Copy a run of bytes, in the kernel where it can; arguments and errors as `copy_summed`."""
     done = 0
     in_kernel = hasattr(os, "copy_file_range")
     buffer: memoryview | None = None

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ _TRACE = re.compile(
 TOKEN_NBYTES = 4
 LOCK_NBYTES = 1 << 20
 """More than is ever in a lock file."""
+DYING_S = 1.0
+"""How long to wait for the last children of a process that was killed."""
 _claimed: set[str] = set()
 """Owners of what this process, or the one that it was forked from, is at."""
 
@@ -174,6 +177,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     """
     folder = targets[0].parent
     wanted = {target.name for target in targets}
+    deadline = time.monotonic() + DYING_S
     groups = _groups(folder)
     if any(one[0]["token"] and not _lock_of(one) for one in groups.values()):
         groups = _groups(folder)  # a lock made meanwhile may be overlooked, but not twice
@@ -195,7 +199,11 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
         except OSError:  # it has ended meanwhile, or is another user's
             continue
         try:
-            held, lines = try_lock(fd), _lines(fd)
+            held = try_lock(fd)
+            while held is False and not _lives(int(lock["pid"])) and time.monotonic() < deadline:
+                time.sleep(0.01)  # it was killed, and children that it forked are yet to end
+                held = try_lock(fd)
+            lines = _lines(fd)
             dead = held if held is not None else _is_dead(lines)
             if dead and _is_at(fd, where):
                 plan = next((line for line in lines if "goal" in line), None)

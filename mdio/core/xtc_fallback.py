@@ -17,6 +17,9 @@ from mdio.core.xtc_header import HEADER_NBYTES, MAGICS, XTCHeader, parse_header
 
 __all__ = ["encode", "read_headers", "read_positions", "scan"]
 
+PADDING = 0
+"""Bytes that the native decoder wants to have beyond a frame's."""
+
 
 def scan(fd: int, nbytes: int) -> tuple[NDArray[np.int64], int]:
     """Return where the frames of an open file of `nbytes` begin, (F,) int64, and its atoms.

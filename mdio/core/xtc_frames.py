@@ -14,6 +14,7 @@ from mdio.core import xtc_fallback, xtc_native
 from mdio.core.errors import FrameRangeError
 from mdio.core.first_read import LONG_NBYTES, read_rising
 from mdio.core.index import FrameIndex
+from mdio.core.piece_sums import PieceSums
 from mdio.core.xtc_header import HEADER_NBYTES, XTCHeader, parse_header
 from mdio.core.xtc_native import open_file, source_errors
 
@@ -33,6 +34,8 @@ class XTCFrames:
         The file.
     index
         Its frames, from `scan`.
+    sums
+        Checksums that all bytes are compared with when they are read; None = not.
 
     Raises
     ------
@@ -40,8 +43,9 @@ class XTCFrames:
         The file cannot be opened.
     """
 
-    def __init__(self, path: Path, index: FrameIndex) -> None:
+    def __init__(self, path: Path, index: FrameIndex, sums: PieceSums | None = None) -> None:
         self.path = path
+        self.sums = sums
         self.n_atoms = index.n_atoms
         self._edges = np.append(index.offsets, np.int64(index.nbytes))
         self._buffer = np.empty(0, np.uint8)
@@ -54,7 +58,9 @@ class XTCFrames:
         self._check_range(frame, frame + 1)
         offset = int(self._edges[frame])
         with source_errors(self.path):
-            return parse_header(os.pread(self._fd, HEADER_NBYTES, offset), frame, offset)
+            raw = os.pread(self._fd, HEADER_NBYTES, offset)
+            self._check_heads(self._edges[frame : frame + 2])
+            return parse_header(raw, frame, offset)
 
     def read(
         self,
@@ -114,6 +120,10 @@ class XTCFrames:
             if n_wanted and xtc_native.NATIVE:
                 self._decode(start, edges, positions, vectors, time, step, atoms, n_threads)
                 return
+            if n_wanted and self.sums is not None:  # the fallback reads by itself
+                self._read_run(int(edges[0]), int(edges[-1] - edges[0]))
+            else:
+                self._check_heads(edges)
             xtc_native.kernels.read_headers(
                 self._fd, start, edges, self.n_atoms, vectors, time, step
             )
@@ -185,6 +195,15 @@ class XTCFrames:
             )
             first = last
 
+    def _check_heads(self, edges: NDArray[np.int64]) -> None:
+        """Compare the headers of frames with their checksums, if there are any."""
+        if self.sums is None:
+            return
+        for begin in edges[:-1].tolist():
+            begin, end = self.sums.around(begin, begin + 1)
+            data = memoryview(os.pread(self._fd, end - begin, begin))
+            self.sums.check(self.path, begin, data)
+
     def _read_run(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Return the buffer with `nbytes` of the file and the padding that the decoder wants."""
         room = nbytes + xtc_native.kernels.PADDING
@@ -203,6 +222,8 @@ class XTCFrames:
                     "was indexed"
                 )
             done += got
+        if self.sums is not None:
+            self.sums.check(self.path, offset, view)
         return self._buffer[:room]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core import xtc_fallback
-from mdio.core.errors import SourceError
+from mdio.core.errors import CorruptLayoutError, SourceError
 
 __all__ = ["NATIVE", "kernels", "open_file", "opened", "source_errors"]
 
@@ -54,7 +54,7 @@ def source_errors(path: Path) -> Iterator[None]:
     """Turn the errors of `kernels` and of the operating system into SourceError."""
     try:
         yield
-    except SourceError:
+    except (SourceError, CorruptLayoutError):
         raise
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from error

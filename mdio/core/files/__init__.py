@@ -1,0 +1,1 @@
+"""Reading and writing of files: every byte goes through here."""

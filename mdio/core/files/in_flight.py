@@ -1,0 +1,298 @@
+"""Several requests under way at the same time, for bytes that will be read soon.
+
+Storage that is shared and striped answers one request at a time from one server: a program that
+waits for each before it asks for the next gets what one server gives, and computes while the wires
+are idle. `InFlight` is told which ranges of which files come next, asks for several of them in
+threads, and hands their bytes over when they are read.
+
+How many it asks for is found out: the number doubles as long as the reader has to wait for bytes
+and these come faster for it (the bandwidth-delay product of the storage, which nobody knows
+beforehand). Where bytes come from the page cache there is nothing to win: that is noticed by the
+rate of the first requests, and reading goes on without any.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ByteRange", "InFlight"]
+
+Bytes = NDArray[np.uint8]
+
+REQUEST_NBYTES = 1 << 20
+"""Requests begin and end at multiples of this: as large as the stripes that are usual."""
+MAX_NBYTES = 48 << 20
+"""Bytes that are asked for, or wait to be read, at a time."""
+FIRST_REQUESTS = 8
+GROWTH = 1.1
+"""More requests stay if bytes come faster by this factor."""
+GAP_NBYTES = 64 << 10
+"""Ranges that lie no farther apart are asked for together."""
+CACHED_NBYTES_PER_S = 1.0e9
+"""What comes faster came out of memory (or of a disk that one reader at a time gets enough of)."""
+CACHED_REQUESTS = 3
+"""So many such requests in a row, and asking ahead ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes of an open file."""
+
+    fd: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(slots=True)
+class _Request:
+    fd: int
+    """The file as the caller knows it."""
+    offset: int
+    nbytes: int
+    buffer: Bytes
+    future: Future[float]
+    """Gives the seconds that it took."""
+    taken: bool = False
+    """Whether any of its bytes have been read."""
+
+
+_all: WeakSet[InFlight] = WeakSet()
+
+
+class InFlight:
+    """Ranges of files on their way into memory; for one reader.
+
+    Parameters
+    ----------
+    max_nbytes
+        Memory for bytes that have been asked for and not yet read.
+    request_nbytes
+        Largest request.
+    """
+
+    def __init__(self, max_nbytes: int = MAX_NBYTES, request_nbytes: int = REQUEST_NBYTES) -> None:
+        self._request_nbytes = request_nbytes
+        self._max_requests = max(1, max_nbytes // request_nbytes)
+        self._pool: ThreadPoolExecutor | None = None
+        self._coming: Iterator[tuple[int, int, int]] = iter(())
+        self._requests: deque[_Request] = deque()
+        self._free: list[Bytes] = []
+        self._files: dict[int, int] = {}
+        self._n_wanted = FIRST_REQUESTS
+        self._grows = True
+        self._best_nbytes_per_s = 0.0
+        self._window_nbytes = 0
+        self._window_began = 0.0
+        self._waited = False
+        self._n_cached = 0
+        _all.add(self)
+
+    @property
+    def n_requests(self) -> int:
+        """Requests that are kept under way."""
+        return self._n_wanted
+
+    @property
+    def pays(self) -> bool:
+        """Whether bytes come slowly enough for asking ahead, as far as is known."""
+        return self._n_cached < CACHED_REQUESTS
+
+    def expect(self, ranges: Iterable[ByteRange]) -> None:
+        """Say what will be read next, in this order; what was said before is forgotten.
+
+        Parameters
+        ----------
+        ranges
+            Looked at as far as there is room for requests, and later on while bytes are read: it
+            may be long, and make its ranges as it goes. The descriptors have to stay open until
+            then.
+        """
+        self.forget()
+        if self.pays:
+            self._coming = _requests_for(ranges, self._request_nbytes)
+            self._ask()
+
+    def read_into(self, fd: int, buffers: Sequence[Bytes], offset: int) -> int:
+        """Fill the beginning of `buffers` with bytes that have come, or will.
+
+        Parameters
+        ----------
+        fd
+            The file.
+        buffers
+            One after the other; bytes.
+        offset
+            Where in the file their bytes begin.
+
+        Returns
+        -------
+        int
+            Bytes filled: 0 if nothing there was asked for, or could not be read; then the caller
+            reads for himself, and sees what is wrong.
+        """
+        done = 0
+        wanted = sum(buffer.nbytes for buffer in buffers)
+        while done < wanted:
+            request = self._find(fd, offset + done)
+            if request is None:
+                break
+            n_read = self._finish(request)
+            begin = offset + done - request.offset
+            n_taken = min(n_read - begin, wanted - done)
+            if n_taken > 0:
+                _copy(request.buffer[begin : begin + n_taken], buffers, done)
+                done += n_taken
+            if n_taken <= 0 or begin + n_taken >= request.nbytes:
+                self._drop(request)
+                self._ask()
+            if n_taken <= 0:
+                break
+        return done
+
+    def forget(self) -> None:
+        """Expect nothing any more; what is under way is waited for."""
+        self._coming = iter(())
+        while self._requests:
+            self._drop(self._requests[0])
+        for own in self._files.values():
+            os.close(own)
+        self._files.clear()
+
+    def stop(self) -> None:
+        """Expect nothing any more, and end the threads."""
+        self.forget()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+        self._free.clear()
+
+    def _ask(self) -> None:
+        """Keep as many requests under way as are wanted."""
+        while self.pays and len(self._requests) < self._n_wanted:
+            found = next(self._coming, None)
+            if found is None:
+                return
+            fd, offset, nbytes = found
+            if fd not in self._files:
+                self._files[fd] = os.dup(fd)  # whoever opened it may close it
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._max_requests, "mdio in-flight")
+                self._window_began = time.perf_counter()
+            buffer = self._free.pop() if self._free else np.empty(self._request_nbytes, np.uint8)
+            own = self._files[fd]
+            future = self._pool.submit(_read, own, buffer[:nbytes], offset)
+            self._requests.append(_Request(fd, offset, nbytes, buffer, future))
+
+    def _find(self, fd: int, offset: int) -> _Request | None:
+        """Return the request with this byte, and drop those that were to be read before it."""
+        for request in self._requests:
+            if request.fd == fd and 0 <= offset - request.offset < request.nbytes:
+                while self._requests[0] is not request:
+                    self._drop(self._requests[0])
+                return request
+        return None
+
+    def _finish(self, request: _Request) -> int:
+        """Wait for a request and return how many bytes it has read; 0 if it failed."""
+        waits = not request.future.done()
+        try:
+            seconds = request.future.result()
+        except OSError:
+            return 0
+        if not request.taken:
+            request.taken = True
+            self._waited = self._waited or waits
+            self._learn(request.nbytes, seconds)
+        return request.nbytes
+
+    def _learn(self, nbytes: int, seconds: float) -> None:
+        """Ask for more at a time, or for nothing any more, by how fast bytes come."""
+        cached = nbytes > CACHED_NBYTES_PER_S * seconds
+        self._n_cached = self._n_cached + 1 if cached else 0
+        self._window_nbytes += nbytes
+        if self._window_nbytes < self._n_wanted * self._request_nbytes:
+            return
+        now = time.perf_counter()
+        rate = self._window_nbytes / (now - self._window_began)
+        if self._waited and self._grows:
+            if rate > GROWTH * self._best_nbytes_per_s:
+                self._n_wanted = min(2 * self._n_wanted, self._max_requests)
+            else:
+                self._grows = False
+        self._best_nbytes_per_s = max(rate, self._best_nbytes_per_s)
+        self._window_nbytes, self._window_began, self._waited = 0, now, False
+
+    def _drop(self, request: _Request) -> None:
+        self._requests.remove(request)
+        if not request.future.cancel():
+            request.future.exception()  # its buffer is not free before it has ended
+        self._free.append(request.buffer)
+
+
+def _requests_for(
+    ranges: Iterable[ByteRange], request_nbytes: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (fd, offset, nbytes) of requests: ranges joined where they meet, cut where long.
+
+    Looks no farther than the range that completes a request.
+    """
+    fd, at, stop = -1, 0, 0
+    for one in ranges:
+        if one.fd == fd and at <= one.offset <= stop + GAP_NBYTES:
+            stop = max(stop, one.offset + one.nbytes)
+        else:
+            if at < stop:
+                yield fd, at, stop - at
+            fd, at, stop = one.fd, one.offset, one.offset + one.nbytes
+        while (end := (at // request_nbytes + 1) * request_nbytes) <= stop:
+            yield fd, at, end - at
+            at = end
+    if at < stop:
+        yield fd, at, stop - at
+
+
+def _read(fd: int, buffer: Bytes, offset: int) -> float:
+    """Fill `buffer` and return the seconds that took; raises OSError, also at the end of file."""
+    begun = time.perf_counter()
+    view = buffer.data
+    done = 0
+    while done < len(view):
+        n_read = os.preadv(fd, [view[done:]], offset + done)
+        if n_read == 0:
+            raise OSError(f"it ends at byte {offset + done}")
+        done += n_read
+    return time.perf_counter() - begun
+
+
+def _copy(source: Bytes, targets: Sequence[Bytes], skip: int) -> None:
+    """Copy `source` into what lies behind the first `skip` bytes of `targets`."""
+    at = 0
+    for target in targets:
+        if skip >= target.nbytes:
+            skip -= target.nbytes
+            continue
+        n_bytes = min(target.nbytes - skip, source.nbytes - at)
+        target[skip : skip + n_bytes] = source[at : at + n_bytes]
+        at += n_bytes
+        skip = 0
+        if at == source.nbytes:
+            return
+
+
+def _stop_all() -> None:
+    for one in list(_all):
+        one.stop()
+
+
+if hasattr(os, "register_at_fork"):
+    # The child would have no such threads, but what they were about.
+    os.register_at_fork(before=_stop_all)
