@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -268,6 +269,11 @@ class Layout(ABC):
         if self._info is not None:
             self._info = None
             self._close()
+
+    def __del__(self) -> None:
+        """Close the files of a layout that nobody has any more."""
+        with suppress(Exception):  # the interpreter may be ending
+            self.close()
 
     def __enter__(self) -> Self:
         return self

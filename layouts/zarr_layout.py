@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mdio.core.errors import CorruptLayoutError
-from mdio.core.frames import TrajectoryInfo
+from mdio.core.errors import CorruptLayoutError, MdioError
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.base import AtomIndices
 from mdio.layouts.contents import Contents, ContentsLayout
 from mdio.layouts.zarr_folder import Folder
 from mdio.layouts.zarr_metadata import METADATA, parse_metadata, read_metadata, read_node
@@ -18,6 +20,8 @@ __all__ = ["ZarrLayout", "written_by_mdio"]
 
 V2_METADATA = (".zgroup", ".zmetadata")
 MAX_TRIES = 5
+UNEXPECTED = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What a tree that is damaged in an unforeseen way may lead to."""
 
 
 def _manifest_in(root: Mapping[str, Any]) -> bool:
@@ -32,6 +36,20 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
             return _manifest_in(read_metadata(root))
     except OSError:
         return False
+
+
+@contextmanager
+def _as_ours(path: Path) -> Iterator[None]:
+    """Tell of whatever goes wrong in a tree as of damage to it; raises CorruptLayoutError."""
+    try:
+        yield
+    except MdioError:
+        raise
+    except UNEXPECTED as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise CorruptLayoutError(
+            f"{path}: cannot be read ({text}); mdio verify says what is damaged"
+        ) from error
 
 
 class ZarrLayout(ContentsLayout):
@@ -70,8 +88,9 @@ class ZarrLayout(ContentsLayout):
         for _ in range(MAX_TRIES):
             root = Folder(self.path)
             try:
-                self._contents = self._tree(root)
-                return self._contents.info(self.name)
+                with _as_ours(self.path):
+                    self._contents = self._tree(root)
+                    return self._contents.info(self.name)
             except BaseException as error:
                 # A tree that is being replaced while it is opened: the new one is whole.
                 again = isinstance(error, CorruptLayoutError) and root.replaced()
@@ -100,6 +119,17 @@ class ZarrLayout(ContentsLayout):
 
         convert_units = bool(self.options.get("convert_units", True))
         return ForeignTree(self.path, group, convert_units=convert_units)
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        with _as_ours(self.path):
+            super()._read_into(start, stop, atoms, block)
+
+    def check(self) -> Iterator[tuple[str, str | None]]:
+        """Read everything once, also ``zarr.json`` of all arrays; see `Layout.check`."""
+        with _as_ours(self.path):
+            yield from super().check()
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:

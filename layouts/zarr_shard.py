@@ -84,8 +84,10 @@ class Shard:
             ) from error
         try:
             self.index = self._read_index(n_chunks)
-        except BaseException:
+        except BaseException as error:
             os.close(self.fd)
+            if isinstance(error, OSError) and not isinstance(error, CorruptLayoutError):
+                raise self._unreadable(error) from error
             raise
 
     def _read_index(self, n_chunks: int) -> list[tuple[int, int]]:
@@ -124,7 +126,24 @@ class Shard:
         return offset, size - CRC_NBYTES
 
     def read_into(self, buffers: Sequence[Bytes], offset: int) -> None:
-        """Fill `buffers` one after the other with the bytes from `offset` on."""
+        """Fill `buffers` one after the other with the bytes from `offset` on.
+
+        Raises
+        ------
+        CorruptLayoutError
+            The file ends before, or cannot be read.
+        """
+        try:
+            self._fill(buffers, offset)
+        except CorruptLayoutError:
+            raise
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> CorruptLayoutError:
+        return CorruptLayoutError(f"{self.path}: cannot be read ({error.strerror})")
+
+    def _fill(self, buffers: Sequence[Bytes], offset: int) -> None:
         wanted = 0
         for buffer in buffers:
             wanted += buffer.nbytes
