@@ -46,7 +46,7 @@ def byte_conversion(
     striping: StripeWish,
     topology: Sequence[Path] = (),
 ) -> ByteConversion | None:
-    """Plan segments by copying bytes; None where frames have to be decoded and written anew.
+    """Plan segments by copying bytes; None where frames have to be decoded and encoded again.
 
     That is so for DCD files with fixed atoms, NetCDF-4 files or those without times, several DCD
     or NetCDF files, and what is no native file.

@@ -24,7 +24,7 @@ def check_room(out: Path, nbytes: int) -> None:
     if nbytes > free:
         raise OutputError(
             f"{out}: needs {nbytes} bytes, but only {free} are free there; "
-            "free some room, choose another folder, or use --precision or --select"
+            "free some space, choose another folder, or use --precision or --select"
         )
 
 

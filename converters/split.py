@@ -39,7 +39,7 @@ def split(
 
     Frames of XTC, TRR, DCD and NetCDF-3 files are copied as bytes; each segment is a valid file of
     the format, and the index of XTC and TRR segments comes from that of the source. Frames are
-    decoded and written anew, in the format of the source, where copying would not do: DCD with
+    decoded and encoded again, in the format of the source, where copying would not do: DCD with
     fixed atoms, NetCDF-4, several DCD or NetCDF files; formats of others become NetCDF.
 
     Parameters

@@ -284,4 +284,4 @@ def test_it_is_told_when_bytes_are_not_copied(tmp_path, capsys):
     out = tmp_path / "out.segments"
     assert main(["split", str(first), str(second), str(out), "-n", "3", *KEEP_ALL]) == 0
     told = capsys.readouterr().out
-    assert "decoded and written anew, as dcd" in told and "evened out" in told
+    assert "decoded and encoded again, as dcd" in told and "evened out" in told

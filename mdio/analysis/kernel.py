@@ -123,7 +123,7 @@ class UserKernel(Kernel):
                 "file in this folder is meant, give it a name that no library has"
             ) from error
         if not callable(function):
-            raise PlanError(f"{address}: {name!r} is no function")
+            raise PlanError(f"{address}: {name!r} is not a function")
         return cls(function, select)
 
 

@@ -44,8 +44,8 @@ def check_mpio(plan: Plan, mode: MPIOMode) -> None:
     if not isinstance(layout, H5MDLayout) or layout.manifest is None:
         raise PlanError(
             f"{layout.path}: {option} reads one h5md file that mdio wrote, and this is "
-            f"{'of others' if isinstance(layout, H5MDLayout) else layout.info.layout}; "
-            f"leave {option} out, or convert it"
+            f"{'one of another program' if isinstance(layout, H5MDLayout) else layout.info.layout}"
+            f"; leave {option} out, or convert it"
         )
     if "parts" in layout.manifest:
         raise PlanError(

@@ -141,8 +141,8 @@ def _kernel(args: argparse.Namespace) -> Kernel:
         return UserKernel.from_address(args.kernel, args.select)
     if args.kernel not in KERNELS:
         raise PlanError(
-            f"no kernel is called {args.kernel!r}; there are {', '.join(KERNELS)}, "
-            "and module:function for one of your own"
+            f"there is no kernel {args.kernel!r}; choose from {', '.join(KERNELS)}, "
+            "or name your own as module:function"
         )
     chosen: dict[str, object] = {} if args.select is None else {"select": args.select}
     if args.kernel in ("rmsd", "distances"):

@@ -50,7 +50,7 @@ def parse_nbytes(text: str) -> int:
     """Return the bytes that ``4M``, ``512K``, ``1GiB`` or ``1048576`` mean (powers of 1024)."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write it as 4M or 1048576")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write it as 4M or 1048576")
     nbytes = round(float(match[1]) * UNITS[match[2].upper()])
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is less than one byte")

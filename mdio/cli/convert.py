@@ -63,7 +63,9 @@ def _progressive(text: str) -> list[tuple[int, int]]:
         parts.append((-1 if end == "-1" else parse_nbytes(end), int(count)))
     ends = [end for end, _ in parts[:-1]]
     if parts[-1][0] != -1 or -1 in ends or ends != sorted(set(ends)) or not ends:
-        raise argparse.ArgumentTypeError(f"{text!r}: ends have to grow, and the last one is -1")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: the ends must increase, and the last one must be -1"
+        )
     return parts
 
 

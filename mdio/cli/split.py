@@ -60,7 +60,7 @@ def _tell(args: argparse.Namespace, result: ConvertResult) -> None:
         )
         if not result.copied:
             print(
-                "  note: bytes could not be copied: frames were decoded and written anew, as "
+                "  note: bytes could not be copied: frames were decoded and encoded again, as "
                 f"{result.plan.container}"
             )
         for note in result.plan.notes:
