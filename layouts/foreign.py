@@ -186,8 +186,8 @@ class ForeignTrajectory(ABC):
         if isinstance(unit, bytes):
             unit = unit.decode("utf-8", "replace")
         try:
-            return factor_of(field, unit)
-        except (KeyError, TypeError) as error:
+            return factor_of(field, None if unit is None else str(unit))
+        except KeyError as error:
             raise SourceError(
                 f"{self.path}: {array.name} has {'no unit' if unit is None else repr(unit)}; "
                 f"expected one of {error.args[0]}; read it with convert_units=False if its "

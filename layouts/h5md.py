@@ -9,11 +9,13 @@ when the first file is opened.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mdio.core.errors import MdioError, PlanError, SourceError
+from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.replacing import parts_of
 from mdio.layouts.base import AtomIndices
@@ -120,6 +122,42 @@ class H5MDLayout(ContentsLayout):
         except (OSError, RuntimeError, KeyError, ValueError):
             return path.suffix.lower() in cls.suffixes
 
+    @classmethod
+    def uuid_at(cls, path: Path) -> str | None:
+        """Return the identity of the output that is at `path` now; None if it has none."""
+        try:
+            with open_hdf5(path) as file:
+                uuid = json.loads(file["mdio/manifest"].asstr()[()])["uuid"]
+                return uuid if isinstance(uuid, str) else None
+        except (OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError):
+            return None
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        with self._translated(f"frames {start} to {stop - 1} cannot be read"):
+            super()._read_into(start, stop, atoms, block)
+
+    def check(self) -> Iterator[tuple[str, str | None]]:
+        """Read every chunk and compare it with its checksum; see `Layout.check`."""
+        with self._translated("cannot be checked"):
+            yield from super().check()
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Turn what h5py and others raise for damaged files into an error that names the file."""
+        from mdio.layouts.h5md_io import FOREIGN_ERRORS
+
+        try:
+            yield
+        except MdioError:
+            raise
+        except (*FOREIGN_ERRORS, MemoryError) as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise CorruptLayoutError(
+                f"{self.path}: {what} ({text}); the file is damaged: convert the source anew"
+            ) from error
+
     def _open(self) -> TrajectoryInfo:
         from mdio.layouts.h5md_foreign import ForeignFile
         from mdio.layouts.h5md_io import FOREIGN_ERRORS, MANIFEST
@@ -159,9 +197,12 @@ class H5MDLayout(ContentsLayout):
             self._contents = opened
             return opened.info(self.name)
         except BaseException as error:
-            file.close()
-            self._close()
-            if isinstance(error, MdioError) or not isinstance(error, FOREIGN_ERRORS):
+            with suppress(*FOREIGN_ERRORS):  # a damaged file may not close; the first error counts
+                file.close()
+                self._close()
+            if isinstance(error, MdioError) or not isinstance(
+                error, (*FOREIGN_ERRORS, MemoryError)
+            ):
                 raise
             raise SourceError(
                 f"{self.path}: cannot be read as H5MD ({' '.join(str(error).split())})"

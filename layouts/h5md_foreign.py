@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.foreign import ForeignTrajectory
+from mdio.layouts.h5md_inside import require_inside
 
 __all__ = ["ForeignFile"]
 
@@ -43,11 +44,20 @@ class ForeignFile(ForeignTrajectory):
         self._file = file
         particles = file.get("particles")
         names = list(particles) if isinstance(particles, h5py.Group) else []
+        if particles is not None:
+            require_inside(path, particles)
         super().__init__(path, particles, names, group, convert_units)
+        position = self._group["position"]
+        for node in (self._group, position, position.get("time"), position.get("step")):
+            if node is not None:
+                require_inside(path, node)
+        if self._edges is not None:
+            require_inside(path, self._edges)
 
     def _value(self, element: str) -> h5py.Dataset:
         """Open the values of an element with a chunk cache that holds what a frame touches."""
         dataset: h5py.Dataset = super()._value(element)
+        require_inside(self.path, dataset)
         nbytes = dataset.size * dataset.dtype.itemsize
         elsewhere = dataset.is_virtual or dataset.external
         if not elsewhere and nbytes > FILLED_RATIO * max(dataset.id.get_storage_size(), 1):

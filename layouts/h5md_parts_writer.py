@@ -138,7 +138,8 @@ class H5MDPartsWriter(H5MDWriter):
         joined = h5py.VirtualLayout((self.plan.n_frames, array.n_atoms, 3), "<f4")
         for number, (first, stop) in enumerate(self.ranges):
             joined[first:stop] = h5py.VirtualSource(
-                f"{self.folder_name}/{part_name(number)}",
+                # HDF5 takes a percent sign for the beginning of a pattern.
+                f"{self.folder_name}/{part_name(number)}".replace("%", "%%"),
                 path,
                 shape=(stop - first, array.n_atoms, 3),
                 dtype="<f4",
