@@ -1,4 +1,4 @@
-"""What each small kernel costs: native code, its NumPy twin, and what peers do for the same.
+"""What each small kernel costs: native code, NumPy, and what peers do for the same.
 
 Adenylate kinase (3,341 atoms, 98 frames of real motion, five times over); microseconds a frame,
 each implementation in turn, minimum and median of the repeats. One core, everything in memory.
@@ -19,8 +19,8 @@ import numpy as np
 from measuring import in_turn, provenance, summary
 from numpy.typing import NDArray
 
-from mdio.core import kernels, kernels_numpy
-from mdio.core.kernel_dihedrals import dihedrals
+from mdio.core import kernels
+from mdio.core.kernels import backend, dihedrals, plain
 
 Cases = dict[str, Callable[[], Any]]
 N_TILES = 5
@@ -43,18 +43,18 @@ def adk() -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float64]]:
 
 
 def sides(call: Callable[[], Any]) -> Cases:
-    """Return `call` as native code and as twin."""
+    """Return `call` as native code and as NumPy."""
 
     def with_kernels(chosen: Any) -> Callable[[], Any]:
         def run() -> None:
-            before, kernels._kernels = kernels._kernels, chosen
+            before, backend.module = backend.module, chosen
             call()
-            kernels._kernels = before
+            backend.module = before
 
         return run
 
-    native = {"native": with_kernels(kernels._kernels)} if kernels.NATIVE else {}
-    return {**native, "twin": with_kernels(kernels_numpy)}
+    native = {"native": with_kernels(backend.module)} if kernels.NATIVE else {}
+    return {**native, "NumPy": with_kernels(plain)}
 
 
 def cases() -> tuple[int, dict[str, Cases]]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.frames import FrameBlock
-from mdio.core.kernel_planes import xyz_to_planar
+from mdio.core.kernels import xyz_to_planar
 from mdio.core.units import AKMA_TO_PS
 from mdio.layouts.encode import Bytes, Encoder
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.kernel_checks import buffer
+from mdio.core.kernels.checks import buffer
 
 __all__ = ["OutputMeta", "Receipt", "Stored"]
 

@@ -23,7 +23,7 @@ offset size what
 In modes 1 and 2 the first part holds the first frame, the second the differences of each other
 frame to the one before; they suit frames that are close in time. In modes 3 and 4 the first part
 has a byte for each atom, the second the differences of each atom to one of the four before it, the
-atoms sorted; `mdio.core.kernel_neighbours` says how. Which takes fewer bits is estimated for each
+atoms sorted; `mdio.core.kernels.neighbours` says how. Which takes fewer bits is estimated for each
 chunk. In mode 0 the first part holds all frames.
 
 Integers are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), so that small ones have leading
@@ -32,7 +32,7 @@ Blosc part is shuffled as one block and filled up with zeros to a multiple of 8 
 which Blosc leaves the last block unshuffled.
 
 In modes 5 to 8 the second part holds rows of numbers, each group of them with just as many bits as
-it needs; `mdio.core.kernel_packed` says how. A row is a frame: in modes 5 and 6 the first frame as
+it needs; `mdio.core.kernels.packed` says how. A row is a frame: in modes 5 and 6 the first frame as
 differences of each atom to the one before, the others as those to the frame before. It is read
 several times faster than an entropy coder's output, and about a tenth larger.
 
@@ -50,12 +50,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.kernel_neighbours import choose_neighbours, difference_neighbours, sum_neighbours
-from mdio.core.kernel_packed import (
+from mdio.core.kernels import (
+    choose_neighbours,
     difference_first,
+    difference_neighbours,
     neighbours_room,
     pack,
     packed_limit,
+    sum_neighbours,
     sum_packed,
     sum_packed_neighbours,
 )

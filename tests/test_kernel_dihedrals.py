@@ -7,7 +7,7 @@ from MDAnalysis.lib.distances import calc_dihedrals
 from MDAnalysisTests.datafiles import DCD, PSF
 from suites.kernel_sides import SIDES, in_raw_buffer, kernels_of
 
-from mdio.core.kernel_dihedrals import dihedrals
+from mdio.core.kernels import dihedrals
 
 
 @pytest.fixture(params=SIDES, autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from suites.kernel_sides import N_ATOMS, SIDES, in_raw_buffer, kernels_of, random_positions
 
 from mdio.core.frames import FrameBlock
-from mdio.core.kernel_planes import xyz_to_planar
+from mdio.core.kernels import xyz_to_planar
 from mdio.layouts.encode import Room
 from mdio.layouts.encode_dcd import DCDEncoder
 from mdio.layouts.encode_ncdf import NCDFEncoder

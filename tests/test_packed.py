@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from suites.kernel_sides import SIDES, kernels_of
 
-from mdio.core import kernels
-from mdio.core.kernel_neighbours import difference_neighbours, sum_neighbours
-from mdio.core.kernel_packed import (
+from mdio.core.kernels import (
+    backend,
     difference_first,
+    difference_neighbours,
     neighbours_room,
     pack,
     packed_limit,
+    sum_neighbours,
     sum_packed,
     sum_packed_neighbours,
 )
@@ -41,7 +42,7 @@ def integers(draw) -> np.ndarray:
 def packed_of(deltas: np.ndarray) -> np.ndarray:
     """Return the packed bytes, however large."""
     room = np.full(packed_limit(len(deltas), deltas[0].size), 0xAA, np.uint8)
-    return room[: kernels._kernels.pack(deltas, room)]
+    return room[: backend.module.pack(deltas, room)]
 
 
 def packed_frames(deltas: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Without compiled modules everything works the same: a part of the tests, run once more so."""
+"""Without compiled modules mdio reads, converts and verifies: some of the tests, once more so."""
 
 import os
 import subprocess
@@ -16,8 +16,6 @@ SUITES = {
     "native formats": ["xtc", "xtc_codec", "dcd", "trr", "native_writers"],
     "outputs": [
         "quantised",
-        "quantised_neighbours",
-        "packed",
         "zarr_golden",
         "h5md_reader",
         "kernel_planes",
@@ -66,3 +64,25 @@ def test_the_command_line_says_which_decoders_are_in_use():
         said[pure] = done.stdout
     assert "XTC decoder: native" in said["0"]
     assert "XTC decoder: MDAnalysis" in said["1"]
+
+
+def test_an_install_without_a_compiler_says_once_what_it_costs(tmp_path):
+    code = (
+        "import sys; sys.modules['mdio._kernels'] = sys.modules['mdio._xtc'] = None\n"
+        "from mdio.cli.main import main\n"
+        "from MDAnalysisTests.datafiles import XTC\n"
+        "for name in ('a.zarr', 'b.h5md'):\n"
+        "    assert main(['convert', XTC, name, '--stop', '2', '--quiet', '-w', '1']) == 0\n"
+        "    assert main(['verify', name]) == 0\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "MDIO_PURE_PYTHON": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("installed without a C++ compiler") == 1
+    assert "several times slower" in done.stderr

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from MDAnalysis.coordinates.XTC import XTCReader
 from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 from MDAnalysisTests.datafiles import DCD, PSF
+from suites.kernel_sides import NUMPY, SIDES, kernels_of
 
 from mdio.layouts.quantised import HEADER, QuantisedFormat, decode_chunk, encode_chunk
 from mdio.layouts.scratch import MAX_KEPT_NBYTES, Scratch
@@ -225,19 +226,19 @@ def test_the_header_is_as_documented(adk):
 
 
 def test_the_native_kernels_and_numpy_make_the_same_bytes(adk, monkeypatch):
-    from mdio.core import kernels, kernels_numpy
+    from mdio.core.kernels import backend
 
     positions = adk[:9, :301]
     made = {}
-    for name, backend in (("native", kernels._kernels), ("numpy", kernels_numpy)):
-        monkeypatch.setattr(kernels, "_kernels", backend)
+    for name, module in (("native", backend.module), ("numpy", NUMPY)):
+        monkeypatch.setattr(backend, "module", module)
         forms = [QuantisedFormat(s, compressor=c) for s in (0.01, 1e-5) for c in COMPRESSORS]
         made[name] = [encode_chunk(positions, form) for form in forms]
         made[name] += [roundtrip(positions, form).tobytes() for form in forms]
     assert made["native"] == made["numpy"]
 
 
-@pytest.mark.parametrize("side", ["native", "plain", "numpy"])
+@pytest.mark.parametrize("side", SIDES)
 @QUICK
 @given(
     hnp.arrays(
@@ -246,20 +247,12 @@ def test_the_native_kernels_and_numpy_make_the_same_bytes(adk, monkeypatch):
 )
 def test_folding(side, integers):
     """0, -1, 1, -2, ... become 0, 1, 2, 3, ... in two bytes where all fit, and back."""
-    from mdio.core import kernels, kernels_numpy
+    from mdio.core import kernels
 
-    with pytest.MonkeyPatch.context() as patch:
-        if side == "numpy":
-            patch.setattr(kernels, "_kernels", kernels_numpy)
-        elif kernels.NATIVE:
-            kernels._kernels._plain_only(side == "plain")
-        try:
-            folded = kernels.fold(integers)
-            back = np.full_like(integers, 77)
-            kernels.unfold(folded, back)
-        finally:
-            if kernels.NATIVE and side != "numpy":
-                kernels._kernels._plain_only(False)
+    with pytest.MonkeyPatch.context() as patch, kernels_of(side, patch):
+        folded = kernels.fold(integers)
+        back = np.full_like(integers, 77)
+        kernels.unfold(folded, back)
     expected = [2 * n if n >= 0 else -2 * n - 1 for n in integers.tolist()]
     assert folded.tolist() == expected
     assert folded.dtype == (np.uint16 if max(expected, default=0) < 2**16 else np.uint32)

@@ -12,7 +12,7 @@ from MDAnalysisTests.datafiles import XTC
 from suites.kernel_sides import SIDES, kernels_of
 
 from mdio.core import kernels
-from mdio.core.kernel_neighbours import choose_neighbours, difference_neighbours, sum_neighbours
+from mdio.core.kernels import choose_neighbours, difference_neighbours, sum_neighbours
 from mdio.layouts import quantised
 from mdio.layouts.quantised import QuantisedFormat, decode_chunk, encode_chunk
 

@@ -15,7 +15,7 @@ from mdio.analysis.kernel import Kernel, Prepared
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
-from mdio.core.kernel_dihedrals import dihedrals
+from mdio.core.kernels import dihedrals
 
 __all__ = ["Dihedrals"]
 

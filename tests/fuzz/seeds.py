@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from MDAnalysisTests import datafiles
 
-from mdio.core import kernel_packed, kernels, xtc_codec
+from mdio.core import kernels, xtc_codec
 from mdio.layouts.registry import open_layout
 
 FILES = ("XTC", "XTC_sub_sol", "COORDINATES_XTC", "XTC_multi_frame")
@@ -66,8 +66,8 @@ def kernel_seeds(folder: Path) -> None:
             head = bytes([target, n_atoms - 1, 121])
             (folder / f"folded-{target}-{n_atoms}").write_bytes(head + folded.tobytes())
         head = bytes([n_atoms - 1, len(x) - 1, 121]) + bytes(range(n_atoms))
-        room = np.empty(kernel_packed.packed_limit(len(x), 3 * n_atoms), np.uint8)
-        packed = kernel_packed.pack(deltas, room)
+        room = np.empty(kernels.packed_limit(len(x), 3 * n_atoms), np.uint8)
+        packed = kernels.pack(deltas, room)
         assert packed is not None
         for target in (5, 6):
             (folder / f"packed-{target}-{n_atoms}").write_bytes(

@@ -2,13 +2,21 @@
 
 import importlib
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
+from oracles import neighbours
 
-from mdio.core import kernels, kernels_numpy
+from mdio.core import kernels
+from mdio.core.kernels import backend, plain
 
 SIDES = ["numpy", *(["native", "plain"] if kernels.NATIVE else [])]
 """plain: native code without the instructions of newer processors."""
+
+NUMPY = SimpleNamespace(**vars(plain))
+NUMPY.choose_neighbours = neighbours.choose_neighbours
+NUMPY.difference_neighbours = neighbours.difference_neighbours
+"""What native code has to equal: NumPy's kernels, and those that only the tests need."""
 
 N_ATOMS = [0, 1, 2, 3, 4, 5, 7, 8, 31, 214, 1365, 1366, 3000]
 """Around the widths of vectors and the runs in which native code works."""
@@ -18,11 +26,11 @@ N_ATOMS = [0, 1, 2, 3, 4, 5, 7, 8, 31, 214, 1365, 1366, 3000]
 def kernels_of(side, monkeypatch):
     """Let `mdio.core.kernels` call one of `SIDES`."""
     if side == "numpy":
-        monkeypatch.setattr(kernels, "_kernels", kernels_numpy)
+        monkeypatch.setattr(backend, "module", NUMPY)
         yield side
         return
     native = importlib.import_module("mdio._kernels")
-    monkeypatch.setattr(kernels, "_kernels", native)
+    monkeypatch.setattr(backend, "module", native)
     native._plain_only(side == "plain")
     yield side
     native._plain_only(False)

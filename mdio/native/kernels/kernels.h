@@ -1,5 +1,5 @@
 // The kernels: pointers in, numbers out. Shapes, dtypes and indices have been checked in Python
-// (mdio/core/kernel_checks.py); mdio/core/kernels.py says what each does.
+// (mdio/core/kernels/checks.py); mdio/core/kernels/ says what each does.
 //
 // Frames are `stride` bytes apart and need no alignment; within one, an atom is three float32.
 // `atoms` is null for all atoms, else `n_out` indices.

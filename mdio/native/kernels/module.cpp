@@ -206,7 +206,7 @@ double dihedrals(const Array& positions, const Array& quads, Array out) {
 void add_packed(py::module_& module);
 
 PYBIND11_MODULE(_kernels, module) {
-    module.doc() = "Native twins of mdio.core.kernels_numpy; call them through mdio.core.kernels.";
+    module.doc() = "The kernels in C++; call them through mdio.core.kernels.";
     module.def("crc32c", crc32c);
     module.def("crc32c_many", crc32c_many);
     module.def("planar_to_xyz", planar_to_xyz);

@@ -1,5 +1,5 @@
 // Rows of integers, each group of them in just the bits that its largest needs;
-// mdio/core/kernel_packed.py says how they lie.
+// mdio/core/kernels/packed.py says how they lie.
 #pragma once
 
 #include <cstddef>

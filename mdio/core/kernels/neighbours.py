@@ -8,7 +8,6 @@ Of each atom a byte is kept. Its low two bits are how many atoms before it the o
 one; the rest is a class, by which the atoms are sorted, those of one class in their own order. What
 lies before the first atom is at the origin. Frames do not depend on each other.
 
-As in `mdio.core.kernels`, whose checks and choice between C++ and NumPy these share.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core import kernel_checks as checks
-from mdio.core import kernels
-from mdio.core.kernel_checks import Float32s, Int32s, Int64s
+from mdio.core.kernels import backend, checks
+from mdio.core.kernels.checks import Float32s, Int32s, Int64s
 
 __all__ = ["choose_neighbours", "difference_neighbours", "sum_neighbours"]
 
@@ -31,7 +29,7 @@ def choose_neighbours(deltas: Int32s) -> Bytes | None:
     Parameters
     ----------
     deltas : (F, A, 3) int32
-        Of `mdio.core.kernels.quantise_deltas` or `quantise_xtc`; C-contiguous.
+        Of `quantise_deltas` or `quantise_xtc`; C-contiguous.
 
     Returns
     -------
@@ -42,7 +40,7 @@ def choose_neighbours(deltas: Int32s) -> Bytes | None:
     checks.integer_frames(deltas, "deltas")
     if not deltas.size:
         return None
-    kept: Bytes | None = kernels._kernels.choose_neighbours(deltas)
+    kept: Bytes | None = backend.module.choose_neighbours(deltas)
     return kept
 
 
@@ -60,7 +58,7 @@ def difference_neighbours(deltas: Int32s, kept: Bytes) -> None:
     checks.kept_bytes(kept, deltas.shape[1])
     if not deltas.flags.writeable:
         raise ValueError("deltas is read-only")
-    kernels._kernels.difference_neighbours(deltas, kept)
+    backend.module.difference_neighbours(deltas, kept)
 
 
 def sum_neighbours(
@@ -95,6 +93,5 @@ def sum_neighbours(
     out = checks.output(out, differences.shape[0], n_out)
     if out.size:
         scale = checks.step_size(scale, "scale")
-        backend = kernels._kernels
-        undo = backend.sum_neighbours_xtc if xtc else backend.sum_neighbours_step
+        undo = backend.module.sum_neighbours_xtc if xtc else backend.module.sum_neighbours_step
         undo(differences, kept, scale, out, atoms)

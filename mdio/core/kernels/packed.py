@@ -9,8 +9,8 @@ a number as its largest needs. There are, one after the other:
   and of a byte comes first;
 - 16 bytes of zeros, so that native code can load whole vectors.
 
-As in `mdio.core.kernels`, whose checks and choice between C++ and NumPy these share. The size has
-to be what the widths say: anything else raises ValueError, and no bytes are read outside.
+The size has to be what the widths say: anything else raises ValueError, and no bytes are read
+outside.
 """
 
 from __future__ import annotations
@@ -18,12 +18,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core import kernel_checks as checks
-from mdio.core import kernels
-from mdio.core.kernel_checks import Float32s, Int32s, Int64s
-from mdio.core.kernels_numpy_packed import BEHIND, GROUP
+from mdio.core.kernels import backend, checks
+from mdio.core.kernels.checks import Float32s, Int32s, Int64s
+from mdio.core.kernels.plain_packed import BEHIND, GROUP
 
-__all__ = ["difference_first", "pack", "packed_limit", "sum_packed", "sum_packed_neighbours"]
+__all__ = [
+    "difference_first",
+    "neighbours_room",
+    "pack",
+    "packed_limit",
+    "sum_packed",
+    "sum_packed_neighbours",
+]
 
 Bytes = NDArray[np.uint8]
 
@@ -65,7 +71,7 @@ def pack(integers: Int32s, room: Bytes) -> Bytes | None:
         raise TypeError("room must be a contiguous array of uint8")
     if room.size < most or not room.flags.writeable:
         raise ValueError(f"room has {room.size} bytes; it must be writable and have {most}")
-    nbytes = int(kernels._kernels.pack(integers, room))
+    nbytes = int(backend.module.pack(integers, room))
     return room[:nbytes] if nbytes - BEHIND <= n_rows * _plain_nbytes(n_numbers) else None
 
 
@@ -89,7 +95,7 @@ def sum_packed(
     *,
     xtc: bool,
 ) -> None:
-    """Undo `pack` of what `mdio.core.kernels.quantise_deltas` or `quantise_xtc` made.
+    """Undo `pack` of what `quantise_deltas` or `quantise_xtc` made.
 
     In between, `difference_first` has been applied.
 
@@ -117,7 +123,7 @@ def sum_packed(
     """
     out, atoms, last = _arguments(packed, shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
-    undo = kernels._kernels.sum_packed_xtc if xtc else kernels._kernels.sum_packed_step
+    undo = backend.module.sum_packed_xtc if xtc else backend.module.sum_packed_step
     undo(packed, *shape, scale, out, atoms, first, last)
 
 
@@ -134,7 +140,7 @@ def sum_packed_neighbours(
     xtc: bool,
     room: Bytes | None = None,
 ) -> None:
-    """Undo `pack` of what `mdio.core.kernel_neighbours.difference_neighbours` made.
+    """Undo `pack` of what `difference_neighbours` made.
 
     Parameters
     ----------
@@ -153,8 +159,11 @@ def sum_packed_neighbours(
     room = np.empty(most, np.uint8) if room is None else room
     if room.dtype != np.uint8 or room.size < most or not room.flags.c_contiguous:
         raise ValueError(f"room must be {most} contiguous bytes")
-    backend = kernels._kernels
-    undo = backend.sum_packed_neighbours_xtc if xtc else backend.sum_packed_neighbours_step
+    undo = (
+        backend.module.sum_packed_neighbours_xtc
+        if xtc
+        else backend.module.sum_packed_neighbours_step
+    )
     undo(packed, n_frames, kept, scale, out, atoms, first, last, room)
 
 

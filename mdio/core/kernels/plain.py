@@ -1,19 +1,18 @@
-"""The small kernels in plain NumPy: what runs without a compiler, and what native code must equal.
+"""The kernels in NumPy: what runs where mdio was installed without a compiler.
 
-Same names, arguments and results as the functions of ``mdio._kernels``; `mdio.core.kernels` has
-checked shapes and dtypes before it calls either.
+Names, arguments and results are those of ``mdio._kernels``, but that nothing is chosen to be
+differenced along the atoms: what is written then may be larger.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.kernels_numpy_dihedrals import dihedrals
-from mdio.core.kernels_numpy_integers import (
+from mdio.core.kernels.plain_integers import (
     dequantise_deltas,
     dequantise_xtc,
     quantise_deltas,
@@ -25,8 +24,7 @@ from mdio.core.kernels_numpy_integers import (
     sum_packed_step,
     sum_packed_xtc,
 )
-from mdio.core.kernels_numpy_neighbours import choose_neighbours, difference_neighbours
-from mdio.core.kernels_numpy_packed import pack
+from mdio.core.kernels.plain_packed import pack
 
 __all__ = [
     "choose_neighbours",
@@ -35,7 +33,6 @@ __all__ = [
     "crc32c_many",
     "dequantise_deltas",
     "dequantise_xtc",
-    "difference_neighbours",
     "dihedrals",
     "fold",
     "pack",
@@ -52,6 +49,7 @@ __all__ = [
     "sum_packed_xtc",
     "unfold",
     "unshuffle",
+    "xyz_to_planar",
 ]
 
 Float32s = NDArray[np.float32]
@@ -99,6 +97,10 @@ def _bytes(data: memoryview) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
 
 
+def choose_neighbours(_deltas: Int32s) -> None:
+    """Choose differences along the frames, always."""
+
+
 def fold(integers: Int32s) -> Folded:
     """Fold, into two bytes each if all fit."""
     folded = ((integers << 1) ^ (integers >> 31)).view(np.uint32).reshape(-1)
@@ -124,18 +126,6 @@ def unshuffle(data: memoryview, itemsize: int, out: memoryview) -> None:
     whole = source.size // itemsize * itemsize
     target[:whole].reshape(-1, itemsize)[...] = source[:whole].reshape(itemsize, -1).T
     target[whole:] = source[whole:]
-
-
-def _key_matrices(inner: Float64s) -> Float64s:
-    """Return the (F, 4, 4) key matrices (Horn 1987, eq. on p. 635) of (F, 3, 3) inner products."""
-    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = np.moveaxis(inner, 0, -1)
-    rows: Any = [
-        [xx + yy + zz, yz - zy, zx - xz, xy - yx],
-        [yz - zy, xx - yy - zz, xy + yx, zx + xz],
-        [zx - xz, xy + yx, yy - xx - zz, yz + zy],
-        [xy - yx, zx + xz, yz + zy, zz - xx - yy],
-    ]
-    return np.moveaxis(np.array(rows), -1, 0)
 
 
 def rmsd(
@@ -168,11 +158,29 @@ def _least_squares(mobile: Float64s, reference: Float64s, weight: Float64s) -> F
     inner = np.einsum("fai,aj,a->fij", mobile, fixed, weight, optimize=True)
     squares: Float64s = np.einsum("fac,fac,a->f", mobile, mobile, weight, optimize=True)
     squares += np.einsum("ac,ac,a->", fixed, fixed, weight)
-    return squares - 2 * _largest_eigenvalues(_key_matrices(inner))
+    overlap = np.full(len(inner), np.nan)
+    finite = np.isfinite(inner).all(axis=(1, 2))
+    sizes = np.linalg.svd(inner[finite], compute_uv=False)
+    sizes[:, 2] *= np.sign(np.linalg.det(inner[finite]))  # a rotation, not a mirror
+    overlap[finite] = sizes.sum(axis=1)
+    squares -= 2 * overlap
+    return squares
 
 
-def _largest_eigenvalues(matrices: Float64s) -> Float64s:
-    finite = np.isfinite(matrices).all(axis=(1, 2))
-    values = np.full(len(matrices), np.nan)
-    values[finite] = np.linalg.eigvalsh(matrices[finite])[:, -1]
-    return values
+def dihedrals(
+    positions: NDArray[np.float32], quads: NDArray[np.int64], out: NDArray[np.float64]
+) -> float:
+    """Fill `out` (F, 2 n) with cosines and sines; return the longest bond."""
+    corners = [positions[:, atoms] for atoms in quads.T]
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        # Rounded to float32, as MDAnalysis rounds it.
+        bonds = [(b - a).astype(np.float64) for a, b in itertools.pairwise(corners)]
+        a, b, c = bonds
+        squared = [np.square(bond).sum(axis=-1) for bond in bonds]
+        normal = np.cross(b, c)
+        x = (np.cross(a, b) * normal).sum(axis=-1)
+        y = np.sqrt(squared[1]) * (a * normal).sum(axis=-1)
+        scale = 1 / np.sqrt(x * x + y * y)
+        out[:, 0::2] = x * scale
+        out[:, 1::2] = y * scale
+        return float(np.sqrt(np.fmax.reduce(squared, axis=None, initial=0)))

@@ -1,16 +1,17 @@
-"""Differences along the atoms in plain NumPy; `mdio.core.kernel_neighbours` says what they are."""
+"""Differences along the atoms in NumPy; `mdio.core.kernels.neighbours` says what they are."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["choose_neighbours", "difference_neighbours", "neighbour_sums"]
+from mdio.core.kernels.plain_integers import BACK, neighbour_order, neighbour_places
+
+__all__ = ["choose_neighbours", "difference_neighbours"]
 
 Int32s = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 
-BACK = 4
 SAMPLE = 2
 MOST = 2**27
 """Larger differences count as this in the comparison: native code sums in 32 bits."""
@@ -54,34 +55,8 @@ def choose_neighbours(deltas: Int32s) -> Bytes | None:
     return kept
 
 
-def _order(kept: Bytes) -> NDArray[np.int64]:
-    return np.argsort(kept >> 2, kind="stable")
-
-
-def _others(kept: Bytes) -> NDArray[np.int64]:
-    """Return the other atom of each; there are some more before the first one."""
-    others: NDArray[np.int64] = np.arange(BACK - 1, BACK - 1 + kept.size) - (kept & 3)
-    return others
-
-
 def difference_neighbours(deltas: Int32s, kept: Bytes) -> None:
     """Turn differences along the frames into sorted ones along the atoms, in place."""
     integers = np.cumsum(deltas, axis=0, dtype=np.int32)
     padded = np.pad(integers, ((0, 0), (BACK, 0), (0, 0)))
-    deltas[...] = (integers - padded[:, _others(kept)])[:, _order(kept)]
-
-
-def neighbour_sums(differences: Int32s, kept: Bytes) -> Int32s:
-    """Undo `difference_neighbours`, but for the frames: return integers.
-
-    Each round adds to every atom what it hangs from, and doubles how far that is away.
-    """
-    n_frames, n_atoms = differences.shape[:2]
-    sums = np.zeros((n_frames, BACK + n_atoms, 3), np.int32)
-    sums[:, BACK + _order(kept)] = differences
-    others = np.concatenate([np.zeros(BACK, np.int64), _others(kept)])
-    others[others < BACK] = 0
-    while others.any():
-        sums += sums[:, others]
-        others = others[others]
-    return sums[:, BACK:]
+    deltas[...] = (integers - padded[:, neighbour_places(kept)])[:, neighbour_order(kept)]

@@ -1,4 +1,4 @@
-"""Packed integers in plain NumPy; `mdio.core.kernel_packed` says how they lie."""
+"""Packed integers in plain NumPy; `mdio.core.kernels.packed` says how they lie."""
 
 from __future__ import annotations
 

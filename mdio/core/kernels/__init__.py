@@ -1,0 +1,65 @@
+"""The small kernels under layouts and analyses: checksums, transposition, integers, geometry.
+
+Each runs in C++ where the extension is built and in NumPy otherwise, with the same results (RMSD
+and dihedral angles: to rounding); what is written without the extension may be larger. The native
+ones release the GIL. Shapes and dtypes are checked here, once, so that neither side does.
+
+Arrays of coordinates, in and out, are (F, A, 3) with contiguous frames and any stride from frame to
+frame, so that views into raw file buffers and slices of atoms of a larger block need no copy.
+Wrong dtypes raise TypeError, wrong shapes, strides and numbers ValueError, atoms or frames out of
+range IndexError.
+"""
+
+from __future__ import annotations
+
+from mdio.core.kernels.backend import NATIVE
+from mdio.core.kernels.checksums import crc32c, crc32c_many
+from mdio.core.kernels.coordinates import gather_atoms, planar_to_xyz, swap_to_native, xyz_to_planar
+from mdio.core.kernels.geometry import dihedrals, rmsd
+from mdio.core.kernels.integers import (
+    dequantise_deltas,
+    dequantise_xtc,
+    fold,
+    quantise_deltas,
+    quantise_xtc,
+    unfold,
+)
+from mdio.core.kernels.neighbours import choose_neighbours, difference_neighbours, sum_neighbours
+from mdio.core.kernels.packed import (
+    difference_first,
+    neighbours_room,
+    pack,
+    packed_limit,
+    sum_packed,
+    sum_packed_neighbours,
+)
+from mdio.core.kernels.shuffling import shuffle, unshuffle
+
+__all__ = [
+    "NATIVE",
+    "choose_neighbours",
+    "crc32c",
+    "crc32c_many",
+    "dequantise_deltas",
+    "dequantise_xtc",
+    "difference_first",
+    "difference_neighbours",
+    "dihedrals",
+    "fold",
+    "gather_atoms",
+    "neighbours_room",
+    "pack",
+    "packed_limit",
+    "planar_to_xyz",
+    "quantise_deltas",
+    "quantise_xtc",
+    "rmsd",
+    "shuffle",
+    "sum_neighbours",
+    "sum_packed",
+    "sum_packed_neighbours",
+    "swap_to_native",
+    "unfold",
+    "unshuffle",
+    "xyz_to_planar",
+]
