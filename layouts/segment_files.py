@@ -40,8 +40,9 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 SUMS = ".mdio-checksums"
-"""Checksums of the pieces of every segment: a line with the output's uuid, then a table for each;
-the manifest says where each table lies, and its crc32c."""
+"""Checksums of the pieces of every segment: a line that says so, then a table for each. The
+manifest says where each table lies, and its crc32c, which no table of another output has."""
+SUMS_HEADER = b"mdio checksums 1\n"
 SUMS_KEY = "piece_checksums"
 HEADS = {"xtc": 96, "trr": 164, "dcd": 64, "ncdf": 64}
 """Bytes of a frame in which time, step and box are, at least where mdio wrote it."""
@@ -121,13 +122,9 @@ def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
     return segments
 
 
-def _sums_header(uuid: str) -> bytes:
-    return f"mdio checksums 1 {uuid}\n".encode()
-
-
-def write_sums(folder: Path, uuid: str, tables: Sequence[bytes]) -> dict[str, Any]:
+def write_sums(folder: Path, tables: Sequence[bytes]) -> dict[str, Any]:
     """Write the checksums of all segments; return what the manifest is to say of them."""
-    parts = [_sums_header(uuid), *tables]
+    parts = [SUMS_HEADER, *tables]
     offsets = list(accumulate(map(len, parts)))[:-1]
     with (folder / SUMS).open("wb") as file:
         file.writelines(parts)
@@ -159,15 +156,14 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
 
 def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the file of checksums beside its tables; None if nothing is."""
-    header = _sums_header(manifest["uuid"])
-    expected = len(header) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
+    expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
         with (path / SUMS).open("rb") as file:
-            found, nbytes = file.read(len(header)), os.fstat(file.fileno()).st_size
+            found, nbytes = file.read(len(SUMS_HEADER)), os.fstat(file.fileno()).st_size
     except OSError as error:
         return f"{path / SUMS}: cannot be read ({error.strerror})"
-    if found != header:
-        return f"{path / SUMS}: it begins with {found!r}, expected {header!r}"
+    if found != SUMS_HEADER:
+        return f"{path / SUMS}: it begins with {found!r}, expected {SUMS_HEADER!r}"
     if nbytes != expected:
         return f"{path / SUMS}: it has {nbytes} bytes, expected {expected}"
     return None

@@ -111,7 +111,7 @@ def write_manifest(
     has_box: bool,
 ) -> None:
     """Write the checksums, and the manifest, which makes the folder a trajectory."""
-    sums = write_sums(folder, meta.uuid, tables)
+    sums = write_sums(folder, tables)
     manifest = manifest_of(
         plan,
         meta,

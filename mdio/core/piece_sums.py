@@ -2,12 +2,13 @@
 
 The pieces of a file follow from where its frames lie: what stands before the first frame is one;
 of each frame the head (all that is read where only times and boxes are wanted) is one, and the rest
-lies in runs of 64 KiB; a small frame is one piece. The table also says where the frames begin.
+lies in runs of 16 KiB; a small frame is one piece. The table also says where the frames begin.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -21,16 +22,19 @@ from mdio.core.kernels import crc32c
 
 __all__ = ["PieceSums", "piece_edges", "sums_of"]
 
-PIECE_NBYTES = 64 << 10
-"""Bytes of the longest piece."""
+PIECE_NBYTES = 16 << 10
+"""Bytes of the longest piece. A few atoms of a frame are widened to whole pieces when they are
+read; with 64 KiB that took up to twice as long."""
 SMALL_NBYTES = 4096
 """Frames up to this size are one piece: reading less of them would not be faster."""
-HEADER = struct.Struct("<QQQ")
-"""Frames, bytes of a frame's head, pieces; then where frames begin and the last one ends (int64),
-and the crc32c of each piece (uint32)."""
+HEADER = struct.Struct("<QQQQ")
+"""Frames, bytes of a frame's head, of a piece, pieces; then where frames begin and the last one
+ends (int64), and the crc32c of each piece (uint32)."""
 
 
-def piece_edges(offsets: NDArray[np.int64], head_nbytes: int) -> NDArray[np.int64]:
+def piece_edges(
+    offsets: NDArray[np.int64], head_nbytes: int, piece_nbytes: int = PIECE_NBYTES
+) -> NDArray[np.int64]:
     """Return where the pieces of frames begin, and where the last one ends.
 
     Parameters
@@ -39,14 +43,16 @@ def piece_edges(offsets: NDArray[np.int64], head_nbytes: int) -> NDArray[np.int6
         Where each frame begins, and where the last one ends.
     head_nbytes
         Bytes of a frame's head.
+    piece_nbytes
+        Bytes of the longest piece.
     """
     sizes = np.diff(offsets)
     rest = np.where(sizes > max(SMALL_NBYTES, head_nbytes), sizes - head_nbytes, 0)
-    n_pieces = 1 + -(-rest // PIECE_NBYTES)
+    n_pieces = 1 + -(-rest // piece_nbytes)
     first = np.cumsum(n_pieces) - n_pieces
     number = np.arange(int(n_pieces.sum())) - np.repeat(first, n_pieces)
     edges = np.repeat(offsets[:-1], n_pieces)
-    edges += np.where(number > 0, head_nbytes + (number - 1) * PIECE_NBYTES, 0)
+    edges += np.where(number > 0, head_nbytes + (number - 1) * piece_nbytes, 0)
     return np.append(edges, offsets[-1:])
 
 
@@ -70,21 +76,29 @@ class PieceSums:
     """
 
     def __init__(
-        self, offsets: NDArray[np.int64], head_nbytes: int, crcs: Sequence[int] | NDArray[np.uint32]
+        self,
+        offsets: NDArray[np.int64],
+        head_nbytes: int,
+        crcs: Sequence[int] | NDArray[np.uint32],
+        piece_nbytes: int = PIECE_NBYTES,
     ) -> None:
-        self.offsets, self.head_nbytes = offsets, head_nbytes
-        edges = piece_edges(offsets, head_nbytes)
+        self.offsets, self.head_nbytes, self.piece_nbytes = offsets, head_nbytes, piece_nbytes
+        edges = piece_edges(offsets, head_nbytes, piece_nbytes)
         if offsets[0]:
             edges = np.insert(edges, 0, 0)
         self.edges = edges
         self.crcs = np.asarray(crcs, np.uint32)
+        self._edges = edges.tolist()
+        self._crcs = self.crcs.tolist()
         if len(self.crcs) != len(edges) - 1:
             raise ValueError(f"{len(self.crcs)} checksums for {len(edges) - 1} pieces")
 
     @property
     def table(self) -> bytes:
         """The table as it lies on disk."""
-        header = HEADER.pack(len(self.offsets) - 1, self.head_nbytes, len(self.crcs))
+        header = HEADER.pack(
+            len(self.offsets) - 1, self.head_nbytes, self.piece_nbytes, len(self.crcs)
+        )
         return header + self.offsets.astype("<i8").tobytes() + self.crcs.astype("<u4").tobytes()
 
     @classmethod
@@ -92,12 +106,13 @@ class PieceSums:
         """Read a table; raises ValueError if it is none."""
         if len(table) < HEADER.size:
             raise ValueError(f"a table of {len(table)} bytes")
-        n_frames, head_nbytes, n_pieces = HEADER.unpack_from(table)
+        n_frames, head_nbytes, piece_nbytes, n_pieces = HEADER.unpack_from(table)
         end = HEADER.size + 8 * (n_frames + 1)
         if len(table) != end + 4 * n_pieces:
             raise ValueError(f"a table of {len(table)} bytes, expected {end + 4 * n_pieces}")
         offsets = np.frombuffer(table, "<i8", n_frames + 1, HEADER.size).astype(np.int64)
-        return cls(offsets, head_nbytes, np.frombuffer(table, "<u4", n_pieces, end))
+        crcs = np.frombuffer(table, "<u4", n_pieces, end)
+        return cls(offsets, head_nbytes, crcs, piece_nbytes)
 
     @property
     def nbytes(self) -> int:
@@ -115,9 +130,9 @@ class PieceSums:
 
     def around(self, begin: int, end: int) -> tuple[int, int]:
         """Return where the pieces begin and end that bytes ``begin:end`` of the file lie in."""
-        first = int(np.searchsorted(self.edges, begin, side="right")) - 1
-        last = int(np.searchsorted(self.edges, end, side="left"))
-        return int(self.edges[max(first, 0)]), int(self.edges[min(last, len(self.crcs))])
+        first = bisect_right(self._edges, begin) - 1
+        last = bisect_left(self._edges, end)
+        return self._edges[max(first, 0)], self._edges[min(last, len(self._crcs))]
 
     def check(self, path: Path, begin: int, data: memoryview) -> None:
         """Compare bytes of the file, from `begin` on, with their checksums.
@@ -136,16 +151,16 @@ class PieceSums:
         CorruptLayoutError
             They have changed.
         """
-        first, last = np.searchsorted(self.edges, (begin, begin + len(data)))
-        edges = self.edges[first : last + 1].tolist()
-        found = sums_of(data, edges)
-        if found != self.crcs[first:last].tolist():
+        first = bisect_left(self._edges, begin)
+        last = bisect_left(self._edges, begin + len(data), first)
+        found = sums_of(data, self._edges[first : last + 1])
+        if found != self._crcs[first:last]:
             at = first + int(np.argmax(np.array(found) != self.crcs[first:last]))
-            a, b = self.edges[at : at + 2].tolist()
+            a, b = self._edges[at : at + 2]
             frame = int(np.searchsorted(self.offsets, a, side="right")) - 1
             where = "its header" if frame < 0 else f"frame {frame} of this segment"
             raise CorruptLayoutError(
                 f"{path}: bytes {a} to {b - 1} ({where}) have the crc32c {found[at - first]:08x}, "
-                f"expected {self.crcs[at]:08x}: they have changed since they were written; "
+                f"expected {self._crcs[at]:08x}: they have changed since they were written; "
                 "split or convert the source anew"
             )
