@@ -254,7 +254,7 @@ def test_function_by_address(layout, tmp_path, monkeypatch):
     assert analyze(layout, kernel=kernel, executor=Processes(2)).values.shape == (98,)
     for address, says in (
         ("my_kernels_7:depths", "no function 'depths'"),
-        ("my_kernels_7:constant", "no function"),
+        ("my_kernels_7:constant", "is not a function"),
         ("no_kernels_7:heights", "cannot import"),
         ("broken_kernels_7:heights", "no_such_module_7"),
     ):
