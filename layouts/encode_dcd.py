@@ -38,7 +38,8 @@ class DCDEncoder(Encoder):
 
     The time of a frame is not stored: readers compute it from the number of the first step, the
     steps between frames and the time step, in single precision. Where times are not equally
-    spaced (`lost` tells), those between the first and the last frame come back evened out.
+    spaced (`lost` tells), they run evenly from the first to the last, or by 1 ps if these are equal
+    or the last is before the first.
     """
 
     @property
@@ -75,13 +76,26 @@ class DCDEncoder(Encoder):
         return out
 
     def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
-        """Return a sentence if these times are not equally spaced."""
+        """Return a sentence if these times are not equally spaced, with the first that differs."""
         even = time[0] + _dt(time) * np.arange(len(time))  # what `_clock` makes of them
         # Times may come from a format in single precision, and go into one.
         room = 4e-7 * np.abs(time).max() + 1e-6 * _dt(time)
-        if np.abs(time - even).max() <= room:
+        differ = ~(np.abs(time - even) <= room)  # NaN too
+        if not differ.any():
             return None
-        return "dcd cannot hold times that are not equally spaced: they were evened out"
+        first = int(np.argmax(differ))
+        grow = time[-1] > time[0]
+        how = (
+            "they are evened out"
+            if grow
+            else "they do not grow, so they cannot be evened out and are counted anew"
+        )
+        return (
+            f"dcd cannot hold times that are not equally spaced: {how}; the file says {even[0]:g} "
+            f"to {even[-1]:g} ps, every {_dt(time):g} ps. Frame {first} is the first to differ, at "
+            f"{even[first]:g} ps instead of {time[first]:g} ps; h5md, zarr, trr and ncdf hold any "
+            "times"
+        )
 
 
 def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -94,7 +108,7 @@ def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def _dt(time: NDArray[np.float64]) -> float:
     """Return the mean time between frames; 1 ps if there is none, as MDAnalysis has it."""
-    if len(time) < 2 or time[-1] == time[0]:
+    if len(time) < 2 or not time[-1] > time[0]:
         return 1.0
     return float(time[-1] - time[0]) / (len(time) - 1)
 

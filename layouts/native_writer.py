@@ -136,7 +136,7 @@ class DCDFileWriter(_ParallelFileWriter):
     """One DCD file, CHARMM flavour with unit cells.
 
     DCD holds positions and cells only, and one time step for all frames: times that are not equally
-    spaced come back evened out (`notes` says so).
+    spaced become so (`notes` says how).
     """
 
     container = "dcd"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -124,9 +125,19 @@ def open_layout(path: str | PathLike[str], *, layout: str | None = None, **optio
     where = Path(path)
     if layout is not None:
         return layout_class(layout)(where, **options)
-    if not where.exists():
-        raise SourceError(f"{where}: no such file or folder")
-    if where.is_file() and where.stat().st_size == 0:
+    try:
+        status = where.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SourceError(f"{where}: no such file or folder") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SourceError(f"{where}: cannot be opened ({reason}); check the path") from error
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise SourceError(
+            f"{where}: neither a file nor a folder (a pipe, a socket or a device); a trajectory is "
+            "read in parts, so write it into a file first"
+        )
+    if stat.S_ISREG(status.st_mode) and status.st_size == 0:
         raise SourceError(f"{where}: the file is empty (0 bytes), so it holds no trajectory")
     for name in LAYOUTS:
         cls = layout_class(name)

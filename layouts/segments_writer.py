@@ -145,6 +145,7 @@ class SegmentsWriter(LayoutWriter):
         self._done: dict[int, Segment] = {}
         self._tables: dict[int, bytes] = {}
         self._time_last_ps = 0.0
+        self._has_lost_times = False
         self._has_box = False
 
     @classmethod
@@ -212,7 +213,8 @@ class SegmentsWriter(LayoutWriter):
                 self._join(number, file.fileno(), receipts)
         crc = combine_all([(crc32c(header), len(header)), *parts])
         lost = self._encoder.lost(time, step)
-        if lost is not None and lost not in self.notes:
+        if lost is not None and not self._has_lost_times:
+            self._has_lost_times = True  # told once, with the figures of one segment
             self.notes.append(lost)
         self._has_box = self._has_box or any(bool(receipt.box.any()) for receipt in receipts)
         segment, info, offsets = describe_segment(

@@ -156,6 +156,21 @@ def test_dcd_says_that_uneven_times_are_lost(tmp_path: Path) -> None:
     np.testing.assert_allclose(times, [0, 2, 4, 6], rtol=1e-6)
 
 
+@pytest.mark.parametrize("times", [[7, 7, 7, 7], [7, 8, 9, 6], [7, 5, 6, 7]])
+def test_dcd_says_what_becomes_of_times_that_do_not_grow(tmp_path: Path, times) -> None:
+    block = random_block(4, 3)
+    block.time[:] = times
+    (note,) = write(tmp_path / "a.dcd", "dcd", block).notes
+    assert "cannot be evened out and are counted anew; the file says 7 to 10 ps, every 1 ps" in note
+    first = next(n for n in range(4) if times[n] != 7 + n)
+    assert (
+        f"Frame {first} is the first to differ, at {7 + first} ps instead of {times[first]} ps"
+        in note
+    )
+    found = [row["time"] for row in frames_of(tmp_path / "a.dcd", 3)]
+    np.testing.assert_allclose(found, [7, 8, 9, 10], rtol=1e-6)
+
+
 @given(first=st.floats(-1e5, 1e5), dt=st.floats(1e-3, 1e3), n_frames=st.integers(2, 40))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_float32_times_count_as_even(first: float, dt: float, n_frames: int) -> None:

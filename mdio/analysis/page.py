@@ -89,4 +89,4 @@ def save_page(path: str | PathLike[str], title: str, sections: Sequence[str]) ->
         f"<h1>{escape(title)}</h1>{''.join(sections)}</body></html>\n"
     )
     with publish(check_output(path), force=True) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files

@@ -84,7 +84,9 @@ class _Identity:
                 tail = os.pread(file.fileno(), END_NBYTES, max(0, status.st_size - END_NBYTES))
         except OSError as error:
             raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
-        return cls(status.st_size, status.st_mtime_ns, zlib.crc32(tail, zlib.crc32(head)))
+        # Beyond the year 2262 it needs more than the 64 bits it is stored in.
+        mtime_ns = (status.st_mtime_ns + (1 << 63)) % (1 << 64) - (1 << 63)
+        return cls(status.st_size, mtime_ns, zlib.crc32(tail, zlib.crc32(head)))
 
 
 def load_index(
