@@ -44,7 +44,9 @@ def known(layout: Layout) -> Layout:
     if isinstance(layout, SegmentsLayout):
         info = layout.info
         options = {**layout.options, "verify": layout.verify, "uuid": layout.uuid}
-        return _KnownSegments(str(layout.path), layout.fields, options, info, layout.manifest)
+        return _KnownSegments(
+            str(layout.path), layout.fields, options, info, layout.manifest, layout._seen
+        )
     return layout
 
 
@@ -95,12 +97,13 @@ class _KnownSegments(SegmentsLayout):
         options: dict[str, Any],
         info: TrajectoryInfo,
         manifest: Mapping[str, Any],
+        seen: tuple[int, ...] | None,
     ) -> None:
         super().__init__(path, fields=fields, **options)
-        self._state = path, fields, options, info, manifest
+        self._state = path, fields, options, info, manifest, seen
 
     def _open(self) -> TrajectoryInfo:
-        *_, info, manifest = self._state
+        *_, info, manifest, self._seen = self._state
         self._manifest = dict(manifest)
         self._segments = segments_of(self._manifest, self.path)
         starts = [segment.first_frame for segment in self._segments]
