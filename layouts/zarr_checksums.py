@@ -71,7 +71,5 @@ class Checksums:
     def pieces(self, start: int, stop: int, column: int, first: int, n_pieces: int) -> Crcs:
         """Return those of frames ``start:stop`` of a column of chunks, from piece `first` on."""
         assert self._pieces is not None
-        rows = np.empty((stop - start, self._pieces.metadata.shape[1]), np.uint32)
-        self._pieces.read(start, stop, rows)
         first += column * self._pieces_per_row
-        return rows[:, first : first + n_pieces]
+        return self._pieces.rows(start, stop)[:, first : first + n_pieces]

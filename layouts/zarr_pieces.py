@@ -12,8 +12,6 @@ __all__ = ["PIECE_NBYTES", "piece_crcs", "pieces_of", "widened"]
 PIECE_NBYTES = 64 << 10
 """What is verified as one: reads of less are widened to it."""
 
-Crcs = NDArray[np.uint32]
-
 
 def pieces_of(row_nbytes: int) -> int:
     """Return how many pieces a frame's row of a chunk has."""
@@ -25,9 +23,12 @@ def widened(begin: int, end: int, row_nbytes: int) -> tuple[int, int]:
     return begin // PIECE_NBYTES * PIECE_NBYTES, min(pieces_of(end) * PIECE_NBYTES, row_nbytes)
 
 
-def piece_crcs(rows: NDArray[np.uint8]) -> Crcs:
-    """Return the crc32c of each piece of each row; rows, or parts of them, begin with a piece."""
-    n_rows, nbytes = rows.shape
+def piece_crcs(rows: NDArray[np.uint8]) -> list[int]:
+    """Return the crc32c of the pieces of each row, one row's after the other's.
+
+    Rows, or parts of them, begin with a piece.
+    """
+    nbytes = rows.shape[1]
     if nbytes <= PIECE_NBYTES:
-        return np.array(kernels.crc32c_many(rows, nbytes), np.uint32).reshape(n_rows, 1)
-    return np.array([kernels.crc32c_many(row, PIECE_NBYTES) for row in rows], np.uint32)
+        return kernels.crc32c_many(rows, nbytes)
+    return [crc for row in rows for crc in kernels.crc32c_many(row, PIECE_NBYTES)]

@@ -137,6 +137,16 @@ class SeriesArray:
         self._kept[number] = rows
         return rows
 
+    def rows(self, start: int, stop: int) -> Numbers:
+        """Return rows ``start:stop``, not to be changed; see `read`."""
+        number, first = divmod(start, self.rows_per_file)
+        if first + stop - start <= self.rows_per_file:
+            return self.file(number)[first : first + stop - start]
+        shape = (stop - start, *self.metadata.shape[1:])
+        out = np.empty(shape, DTYPES[self.metadata.dtype])
+        self.read(start, stop, out)
+        return out
+
     def read(self, start: int, stop: int, out: Numbers) -> None:
         """Fill `out` with rows ``start:stop``, start < stop; raises CorruptLayoutError."""
         size = self.rows_per_file

@@ -113,10 +113,13 @@ class StoredChunks:
         """
         found = piece_crcs(rows)
         start = number * self.chunk_frames + first
-        shape = (start, start + len(rows), column, piece, found.shape[1])
-        wrong = found != self.checksums.pieces(*shape)
-        if wrong.any():
-            frame = start + int(np.argmax(wrong.any(axis=1)))
+        n_pieces = len(found) // len(rows)
+        expected = self.checksums.pieces(start, start + len(rows), column, piece, n_pieces)
+        listed = expected.reshape(-1).tolist()
+        if found != listed:
+            pairs = zip(found, listed, strict=True)
+            wrong = next(at for at, (crc, other) in enumerate(pairs) if crc != other)
+            frame = start + wrong // n_pieces
             raise self.corrupt(
                 number,
                 f"{shard.path}: the checksum of frame {frame} is wrong; the file is damaged or "

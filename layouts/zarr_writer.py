@@ -224,7 +224,8 @@ def _encode_shard(
                 encoded.append(flat)
                 rows_of_chunk = flat.reshape(array.chunk_frames, -1)[: len(part)]
                 column = begin // array.chunk_atoms
-                pieces[first : first + len(part), column] = piece_crcs(rows_of_chunk)
+                crcs_of_pieces = np.array(piece_crcs(rows_of_chunk)).reshape(len(part), n_pieces)
+                pieces[first : first + len(part), column] = crcs_of_pieces
     shard, crcs = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)))
     return shard, [*crcs, *pieces.reshape(-1).tolist()] if metadata.plain else decoded_crcs + crcs
 
