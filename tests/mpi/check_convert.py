@@ -32,7 +32,7 @@ OUTPUTS = {
     "a.ncdf": {"start": 3, "stop": 4},
     "a.trr": {},
 }
-VARYING = ("manifest", "zarr.json", "index")
+VARYING = ("manifest", "zarr.json", "index", "checksums")
 """Files that hold a uuid or a date."""
 
 
