@@ -9,6 +9,9 @@ from mdio.core.errors import CorruptLayoutError
 
 KINDS = {
     "zarr": {"chunk_frames": 49},
+    "h5md": {"chunk_frames": 49},
+    "contiguous.h5md": {"contiguous": True},
+    "parts.h5md": {"per_rank": True, "chunk_frames": 49},
     "segments": {"container": "dcd", "segments": 2},
 }
 PARTS = {
