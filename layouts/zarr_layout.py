@@ -55,6 +55,11 @@ def _as_ours(path: Path) -> Iterator[None]:
 class ZarrLayout(ContentsLayout):
     """A Zarr tree with H5MD's groups.
 
+    Of trees of mdio whatever is read is compared with the tree's checksums (see
+    `mdio.layouts.zarr_checksums`). `check` covers every file, but none that others add. Where
+    others change ``zarr.json`` (attributes, consolidated metadata), it says so, and reading goes
+    on; attributes at the root of the tree, beside the manifest, are of that kind, too.
+
     Parameters
     ----------
     path
