@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.kernels import crc32c
+from mdio.layouts.h5md import SEAL
 from mdio.layouts.h5md_io import READ_NBYTES, pread_checksum
 
 __all__ = ["NBYTES", "problem_of_seal", "seal_of"]
 
 _BODY = struct.Struct("<8sQI")
-_MAGIC = b"mdioseal"
 NBYTES = _BODY.size + 4
 _END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
 """Where superblocks of these versions say at which byte HDF5's part of the file ends."""
@@ -66,7 +66,7 @@ def seal_of(fd: int, places: Places, what: str) -> bytes:
         For messages.
     """
     size = os.fstat(fd).st_size
-    body = _BODY.pack(_MAGIC, size, _checksum(fd, places, size, what))
+    body = _BODY.pack(SEAL, size, _checksum(fd, places, size, what))
     return body + struct.pack("<I", crc32c(body))
 
 
@@ -80,7 +80,7 @@ def problem_of_seal(fd: int, places: Places, what: str) -> str | None:
     seal = os.pread(fd, NBYTES, max(size - NBYTES, 0))
     whole = len(seal) == NBYTES and seal[-4:] == struct.pack("<I", crc32c(seal[:-4]))
     magic, length, expected = _BODY.unpack(seal[:-4]) if whole else (b"", 0, 0)
-    if magic != _MAGIC or length != size - NBYTES:
+    if magic != SEAL or length != size - NBYTES:
         return f"{what}: HDF5's part ends at byte {hdf5_ends} of {size}, and no seal follows it"
     found = _checksum(fd, places, length, what)
     if found != expected:

@@ -171,3 +171,24 @@ def test_copies_by_other_programs_have_no_seal(made, truth, tmp_path, name):
     with h5py.File(path, "r+") as file:
         file.attrs["note"] = "mine"
     assert outcome(path, truth) == (False, False)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_universe_of_a_damaged_file(tmp_path, seed):
+    """MDAnalysis' own reader took files too damaged to tell whose they are, and read them so."""
+    path, block = tmp_path / "x.h5md", make_block()
+    write_h5md(path, block, chunk_frames=4)
+    rng, whole = np.random.default_rng(seed), path.read_bytes()
+    for _ in range(25):
+        data = bytearray(whole)
+        for at in rng.integers(0, 4000, 2):
+            data[at] = rng.integers(0, 256)
+        path.write_bytes(data)
+        u = mda.Universe.empty(17)
+        try:
+            u.load_new(str(path))
+            got = [ts.positions.copy() for ts in u.trajectory]
+        except MdioError as error:
+            assert "x.h5md" in str(error)
+        else:
+            np.testing.assert_array_equal(got, block.positions)
