@@ -9,7 +9,6 @@ when the first file is opened.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
@@ -21,6 +20,7 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.replacing import parts_of
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.contents import Contents, ContentsLayout
+from mdio.layouts.h5md_sealed import is_sealed
 
 if TYPE_CHECKING:
     import h5py
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["H5MDLayout", "open_hdf5", "refers_to_parts", "written_by_mdio"]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-SEAL, SEAL_NBYTES = b"mdioseal", 24
 
 
 def _is_hdf5(path: Path) -> bool:
@@ -36,19 +35,6 @@ def _is_hdf5(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
-    except OSError:
-        return False
-
-
-def _is_sealed(path: Path) -> bool:
-    """Return whether a file ends as ours do, so that damage to the rest does not hide whose it is.
-
-    See `mdio.layouts.h5md_seal`.
-    """
-    try:
-        with path.open("rb") as file:
-            file.seek(-SEAL_NBYTES, os.SEEK_END)
-            return file.read(len(SEAL)) == SEAL
     except OSError:
         return False
 
@@ -75,7 +61,7 @@ def _names_mdio(file: h5py.File) -> bool:
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether a file is an H5MD file that mdio wrote; False for whatever else is there."""
     where = Path(path)
-    if _is_sealed(where):
+    if is_sealed(where):
         return True
     if not _is_hdf5(where):
         return False
@@ -131,7 +117,7 @@ class H5MDLayout(ContentsLayout):
 
         An HDF5 file too damaged to tell is taken by its suffix, so that opening it says why.
         """
-        if path.is_file() and _is_sealed(path):
+        if path.is_file() and is_sealed(path):
             return True
         if not path.is_file() or not _is_hdf5(path):
             return False
@@ -206,7 +192,7 @@ class H5MDLayout(ContentsLayout):
                     )
                 opened = MPIOFile(self.path, file, group, bool(self.options.get("collective")))
             elif (
-                _is_sealed(self.path) or MANIFEST in file or _names_mdio(file)
+                is_sealed(self.path) or MANIFEST in file or _names_mdio(file)
             ):  # or its manifest is lost
                 with file:
                     kind = JoinedFile if is_joined(file) else OwnFile

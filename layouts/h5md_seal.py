@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.kernels import crc32c
-from mdio.layouts.h5md import SEAL
 from mdio.layouts.h5md_io import READ_NBYTES, pread_checksum
+from mdio.layouts.h5md_sealed import SEAL
 
 __all__ = ["NBYTES", "problem_of_seal", "seal_of"]
 
