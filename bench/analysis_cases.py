@@ -123,7 +123,7 @@ def kernel_alone(folder: Path) -> Section:
 
 
 class Peers:
-    """MDAnalysis' analyses; each call opens the trajectory anew, the topology was read before."""
+    """MDAnalysis' analyses; each call opens the trajectory again, the topology was read before."""
 
     def __init__(self, files: Files) -> None:
         self.files = files

@@ -53,7 +53,7 @@ def test_tables():
     assert "at least 1.8 times | 1.88 (30 s on one rank; only writing: 1.11)" in said
     assert "four ranks against two, time | at most 1.15 | 1.25" in said
     assert "against no MPI, time | 0.9 to 1.1 | 1.03" in said
-    assert "2 rank(s) | at most 2 | 1.50" in said  # a frame: half as many in the second
+    assert "2 ranks | at most 2 | 1.50" in said  # a frame: half as many in the second
 
 
 @needs_mpi

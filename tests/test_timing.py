@@ -20,7 +20,7 @@ def test_stopwatch():
 
 def test_derived_times():
     timing = record(
-        0, "a", t_open_s=1, t_io_s=2, t_comp_s=3, t_end_loop_s=0.5, t_all_frame_s=7, t_rmsd_s=10
+        0, "a", t_open_s=1, t_io_s=2, t_comp_s=3, t_end_loop_s=0.5, t_all_frame_s=7, t_block_s=10
     )
     timing.t_comm_s = 4
     assert timing.t_overhead1_s == 7 - 2 - 3 - 0.5
@@ -34,7 +34,7 @@ def test_derived_times():
         "t_comp_s",
         "t_end_loop_s",
         "t_all_frame_s",
-        "t_RMSD_s",
+        "t_block_s",
         "t_comm_s",
         "t_overhead1_s",
         "t_overhead2_s",
@@ -44,9 +44,9 @@ def test_derived_times():
 
 def test_summary_adds_blocks_of_a_worker():
     timings = [
-        record(0, "a", t_open_s=1, t_io_s=2, t_comp_s=10, t_rmsd_s=13, nbytes_read=5),
-        record(1, "a", t_io_s=2, t_comp_s=10, t_rmsd_s=12, nbytes_read=5),
-        record(2, "b", t_open_s=3, t_io_s=3, t_comp_s=1, t_rmsd_s=7, t_comm_s=1, nbytes_read=5),
+        record(0, "a", t_open_s=1, t_io_s=2, t_comp_s=10, t_block_s=13, nbytes_read=5),
+        record(1, "a", t_io_s=2, t_comp_s=10, t_block_s=12, nbytes_read=5),
+        record(2, "b", t_open_s=3, t_io_s=3, t_comp_s=1, t_block_s=7, t_comm_s=1, nbytes_read=5),
     ]
     found = summary(timings)
     assert found == {
@@ -73,7 +73,7 @@ def test_nothing_read():
 
 def test_gathered():
     timing = BlockTiming(0, 0, 1, 1, 1)
-    timing.t_rmsd_s = 0.001
+    timing.t_block_s = 0.001
     time.sleep(0.02)
     timing.gathered()
     assert 0.01 < timing.t_comm_s < 5

@@ -1,7 +1,7 @@
 """Is the advice right? Every option it chooses from is made and run whole, and compared.
 
     python bench/advise/grid.py [--quick] [--only 'dcd slow'] [--store advise_grid.jsonl]
-    python bench/advise/grid.py --replay            # decide anew from what is stored
+    python bench/advise/grid.py --replay            # decide again from what is stored
 
 For each trajectory and analysis, with 1 and 2 workers, the advisor measures as for a user, but in a
 few seconds; it then advises for 1, 3 and 30 passes. The truth: each option converted whole and the

@@ -1,4 +1,4 @@
-"""The conversions of ``mpi_scaling.py``: which there are, how long each has to be, one run."""
+"""The conversions of ``scaling.py``: which there are, how long each has to be, one run."""
 
 from __future__ import annotations
 

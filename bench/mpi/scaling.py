@@ -6,7 +6,7 @@ Run it in the environment with MPI, on a quiet machine:
 The source is listed as often as it takes for a job of 30 s on one rank. Runs that are compared are
 neighbours in time; in every second round their order is turned round. Beside each job, as many
 processes write the same number of bytes into new files in the same folder and do nothing else
-(``mpi_control.py``): where that does not scale, neither can a conversion whose output is large.
+(``control.py``): where that does not scale, neither can a conversion whose output is large.
 Small outputs (rounded, compressed, a tenth of the atoms) show how the computing scales.
 """
 
@@ -28,6 +28,7 @@ from mpi.summary import answers, table
 import mdio
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.common import parse_nbytes
+from mdio.core.words import plural
 
 RANKS = (1, 2, 4)
 CALIBRATION_S = 90.0
@@ -167,7 +168,7 @@ def main() -> int:
     each = sum(job.estimate(runs_of(job, 0, args.quick), measuring.cores) for job in found)
     total = measuring.elapsed_s + args.rounds * each
     print(
-        f"a round takes about {each / 60:.1f} minutes; {args.rounds} round(s), "
+        f"a round takes about {each / 60:.1f} minutes; {plural(args.rounds, 'round')}, "
         f"{min(total / 60, args.minutes):.1f} minutes in all, never more than {args.minutes:g}",
         flush=True,
     )

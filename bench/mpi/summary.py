@@ -1,9 +1,11 @@
-"""The tables of ``mpi_scaling.py``, as Markdown."""
+"""The tables of ``scaling.py``, as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from mdio.core.words import plural
 
 __all__ = ["answers", "table"]
 
@@ -98,6 +100,8 @@ def _gzip_answers(least: Least) -> list[str]:
         other = least.get(("zarr, gzip:1", "mpi", n))
         if own is not None and other is not None:
             ratio = (own["write_s"] / own["copies"]) / (other["write_s"] / other["copies"])
-            text = f"collective HDF5, gzip:1, against zarr, gzip:1, time a frame, {n} rank(s)"
+            text = (
+                f"collective HDF5, gzip:1, against zarr, gzip:1, time a frame, {plural(n, 'rank')}"
+            )
             lines.append(_row([text, "at most 2", f"{ratio:.2f}"]))
     return lines

@@ -13,9 +13,9 @@ cache is warm, but for the table that says cold. What is written is flushed to d
 for all alike; ``--scratch /dev/shm`` leaves the disk out. Ratios are medians of the ratios of the
 repeats. What readers give is compared, and one that gave other numbers is named. On a machine that
 others use too, ``--cpu`` compares CPU time. The least user CPU time stands beside each: what is
-written to a disk or read from it does not change it (of programs that are started anew, ``gmx``,
-``mdconvert`` and molly, it includes their start). Conversions stand beside a control that only
-writes as many bytes into a new file.
+written to a disk or read from it does not change it (of programs that are started each time,
+``gmx``, ``mdconvert`` and molly, it includes their start). Conversions stand beside a control that
+only writes as many bytes into a new file.
 """
 
 from __future__ import annotations

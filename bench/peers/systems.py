@@ -126,7 +126,7 @@ def lay_out(system: System) -> None:
 def make(system: System, peers: Peers) -> dict[str, str]:
     """Make the other files of a system, and return why some could not be made.
 
-    Those of mdio are made anew each time, since its code changes.
+    Those of mdio are made again each time, since its code changes.
     """
     source = str(system.xtc)
     groups: dict[str, Any] = {}

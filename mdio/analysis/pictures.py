@@ -169,6 +169,11 @@ def communication(ranks: Sequence[dict[str, Any]]) -> str:
         return svg_of(made, title)
 
 
+def _block_s(timing: dict[str, Any]) -> float:
+    """Return the seconds of a block; older files have the papers' name of it."""
+    return float(timing["t_block_s"] if "t_block_s" in timing else timing["t_RMSD_s"])
+
+
 def stream(record: dict[str, Any]) -> str:
     """Which worker had which block when: one row a worker, one bar a block."""
     tasks = record.get("tasks") or [
@@ -176,7 +181,7 @@ def stream(record: dict[str, Any]) -> str:
             "block": timing["block"],
             "worker": timing["worker"],
             "start_unix_s": timing["began_unix_s"],
-            "stop_unix_s": timing["began_unix_s"] + timing["t_RMSD_s"],
+            "stop_unix_s": timing["began_unix_s"] + _block_s(timing),
         }
         for timing in record["timings"]
     ]

@@ -20,7 +20,7 @@ COLUMNS = {
     "t_comp": "t_comp_s",
     "t_end_loop": "t_end_loop_s",
     "t_all_frame": "t_all_frame_s",
-    "t_RMSD": "t_RMSD_s",
+    "t_block": "t_block_s",
     "t_comm": "t_comm_s",
     "waiting": "t_wait_s",
     "overhead1": "t_overhead1_s",

@@ -14,9 +14,10 @@ Of the run
     without MPI), ``n_blocks``, ``n_frames``, ``nbytes_read`` (decoded bytes);
     ``t_opening_trajectory_s`` = t0 - t00; ``t_IO_s`` and ``t_comp_s`` (the papers' t_IO,final and
     t_comp,final), each also ``per_frame``; ``t_end_loop_s`` = t3 - t1; ``t_all_frame_s`` = t3 - t0;
-    ``t_RMSD_s`` = t5 - t4, whatever is computed; ``t_comm_s`` = t6 - t5, with a global array
-    (t6 - t5) + (t7 - t6); ``t_overhead1_s`` = t_all_frame - t_IO - t_comp - t_end_loop;
-    ``t_overhead2_s`` = t_RMSD - t_all_frame - t_opening_trajectory; ``t_N_s`` = t_RMSD + t_comm;
+    ``t_block_s`` = t5 - t4, the papers' t_RMSD (older files: ``t_RMSD_s``); ``t_comm_s`` = t6 - t5,
+    with a global array (t6 - t5) + (t7 - t6);
+    ``t_overhead1_s`` = t_all_frame - t_IO - t_comp - t_end_loop;
+    ``t_overhead2_s`` = t_block - t_all_frame - t_opening_trajectory; ``t_N_s`` = t_block + t_comm;
     ``ratio_comp_io``, ``ratio_comp_comm``. Of t_comm, under MPI: ``t_wait_s`` until the last rank
     was done with its blocks, ``t_put_s`` and ``t_get_s`` of the global array.
 ``timings``

@@ -163,9 +163,9 @@ class BlockWork:
                 self._on_read(len(run), frames.nbytes)
         timing.t_end_loop_s = watch.lap()
         timing.t_all_frame_s = loop.lap()
-        timing.t_rmsd_s = whole.lap()
+        timing.t_block_s = whole.lap()
         if timing.t_open_s:  # what was opened before the call counts as part of it
-            timing.t_rmsd_s += self._opened_s
+            timing.t_block_s += self._opened_s
         return BlockResult(collected.state, times, timing, collected.row_shape)
 
     def _collected(self, block: range) -> Collected:

@@ -27,7 +27,7 @@ __all__ = ["WAYS", "launch", "measure", "save_gather_page", "summarise", "verdic
 
 KEPT = "kept array"
 WAYS = (*GATHERS, KEPT)
-"""``one-sided`` makes its array anew for each gather; ``kept array`` puts into one that is there
+"""``one-sided`` makes a new array for each gather; ``kept array`` puts into one that is there
 already and gets from it, which is what the papers call t_comm of a global array."""
 
 ROW_VALUES = 2

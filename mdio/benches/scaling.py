@@ -22,6 +22,7 @@ from mdio.analysis.kernels import RMSD, Dihedrals, Distances, Kernel
 from mdio.analysis.timings import record
 from mdio.benches.records import mean_and_std, mpiexec_command
 from mdio.core.errors import BlockError
+from mdio.core.words import plural
 from mdio.layouts.chain import open_source
 from mdio.parallel.executors import Executor, Processes, Serial
 
@@ -158,7 +159,7 @@ def run_all(
         for case in cases:
             run = study.run(case)
             tell(
-                f"{repeat + 1}/{repeats}  {case.series}, {case.n_ranks} worker(s): "
+                f"{repeat + 1}/{repeats}  {case.series}, {plural(case.n_ranks, 'worker')}: "
                 f"{run['t_total_s']:.4f} s"
             )
             yield {

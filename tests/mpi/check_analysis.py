@@ -76,7 +76,7 @@ def check_timings():
     for worker in got.ranks:
         mine = [timing for timing in got.timings if timing.rank == worker.rank]
         assert {timing.worker for timing in mine} == {worker.worker}
-        for name in ("t_open_s", "t_io_s", "t_comp_s", "t_rmsd_s", "t_comm_s", "nbytes_read"):
+        for name in ("t_open_s", "t_io_s", "t_comp_s", "t_block_s", "t_comm_s", "nbytes_read"):
             total = sum(getattr(timing, name) for timing in mine)
             assert abs(total - getattr(worker, name)) < 1e-9, name
         assert [timing.t_open_s > 0 for timing in mine] == [True] + [False] * (len(mine) - 1)

@@ -171,8 +171,8 @@ def timed_run(trajectory: Sequence[str], prepared: Prepared, workers: int, frame
     io = sum(rank.t_io_s for rank in result.ranks)
     comp = sum(rank.t_comp_s for rank in result.ranks)
     opening = [rank.t_open_s for rank in result.ranks]
-    whole = sum(rank.t_rmsd_s for rank in result.ranks)
-    slowest = max(rank.t_rmsd_s for rank in result.ranks)
+    whole = sum(rank.t_block_s for rank in result.ranks)
+    slowest = max(rank.t_block_s for rank in result.ranks)
     return Raw(
         n_frames=n_frames,
         startup_s=max(0.0, result.seconds - slowest),
