@@ -12,7 +12,7 @@ from mdio.converters.conversion import Conversion
 from mdio.converters.mpio_conversion import MPIOConversion, check_mpio
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
 from mdio.converters.parts_conversion import PartsConversion, check_per_rank, parts_reason
-from mdio.converters.selection import choose_atoms, open_with_topology
+from mdio.converters.selection import check_whole, choose_atoms, open_with_topology
 from mdio.converters.striping import StripeWish
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError
@@ -97,6 +97,7 @@ def _planned(
     view = ViewLayout(origin.path, source=whole, frames=frames, atoms=choice.kept)
     note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
+    check_whole(origin.info, options)
     striping = StripeWish(options.stripe_nbytes, options.stripe_count, options.progressive)
     wanted = WriteOptions(
         compression=options.compression,

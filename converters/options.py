@@ -58,6 +58,8 @@ class ConversionOptions:
     """Write h5md through parallel HDF5, on the ranks of an `MPIExecutor`; None = without."""
     per_rank: bool = False
     """One h5md file for each rank or worker, joined by virtual datasets in the output."""
+    salvage: bool = False
+    """Take all whole frames of a source that ends within a frame."""
     hints: Sequence[str] = ()
     """``KEY=VALUE`` for MPI-IO."""
     verify: bool = True

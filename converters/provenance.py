@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def output_meta(
             "layout": source.layout,
             "n_frames": source.n_frames,
             "transformed": transformed,
+            **({"lost": [asdict(one) for one in source.lost]} if source.lost else {}),
             **({} if joined is None else {"joined": joined}),
         },
         dt_ps=dt_ps,

@@ -96,6 +96,8 @@ def verify(
     result = VerifyResult()
     with open_layout(out) as layout:
         _check_all(layout, result, progress)
+        for lost in layout.info.lost:
+            result.add(str(lost))
         # Of an output of mdio this covers its groups; in files of others each is read by itself.
         if layout.manifest is None:
             for group in layout.info.groups:

@@ -226,8 +226,8 @@ class Layout(ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of how files were joined, a sentence each."""
-        return ()
+        """What the user should know: where files are cut, how they were joined; a sentence each."""
+        return tuple(map(str, self.info.lost))
 
     @property
     def joined(self) -> Mapping[str, Any] | None:

@@ -212,7 +212,7 @@ class ChainLayout(Layout):
         if self._joining is None:
             _ = self.info
         assert self._joining is not None
-        return self._joining.notes
+        return (*self._joining.notes, *super().notes)
 
     def _close(self) -> None:
         while self._opened:

@@ -49,12 +49,12 @@ N_SAMPLED = 64
 
 
 def scan(path: Path) -> FrameIndex:
-    """Find the frames of a TRR file by reading all their headers.
+    """Find the frames of a TRR file by reading all their headers; the last may be cut.
 
     Raises
     ------
     SourceError
-        A frame is damaged or truncated; the message names it.
+        A frame is damaged, or the first one truncated; the message names it.
     """
     file = PositionalFile(path)
     try:
@@ -62,8 +62,12 @@ def scan(path: Path) -> FrameIndex:
         offset, header = 0, None
         while offset < file.nbytes:
             raw = file.read(offset, FIXED_NBYTES)
+            if header is not None and len(raw) < FIXED_NBYTES:
+                break
             header = _header(raw, path, len(offsets), header.n_atoms if header else None)
             left = file.nbytes - offset
+            if header.frame_nbytes > left and offsets:
+                break
             if header.frame_nbytes > left:
                 raise SourceError(
                     f"{path}: frame {len(offsets)} is truncated: found {left} of its "
@@ -74,7 +78,8 @@ def scan(path: Path) -> FrameIndex:
             offset += header.frame_nbytes
         if header is None:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
-        return FrameIndex(np.array(offsets, np.int64), file.nbytes, header.n_atoms)
+        lost_nbytes = file.nbytes - offset
+        return FrameIndex(np.array(offsets, np.int64), offset, header.n_atoms, lost_nbytes)
     finally:
         file.close()
 
@@ -154,7 +159,8 @@ class TRRLayout(Layout):
             has_velocities="velocities" in present,
             has_forces="forces" in present,
             has_box=bool(edges.box[0].any()),
-            nbytes=self._index.nbytes,
+            nbytes=self._index.nbytes + self._index.lost_nbytes,
+            lost=self._index.lost(self.path),
         )
 
     def _frame_header(self, frame: int) -> FrameHeader:

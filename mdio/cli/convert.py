@@ -175,6 +175,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
         help="for MPI-IO (cb_nodes=8, romio_cb_write=enable); with --mpio and --collective",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument(
+        "--salvage", action="store_true", help="take the whole frames of a source that is cut"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")
     add_no_verify(parser, "SRC")
@@ -196,6 +199,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         select=args.select,
         groups=groups,
         overlap=args.overlap,
+        salvage=args.salvage,
         start=args.start,
         stop=args.stop,
         step=args.step,

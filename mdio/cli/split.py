@@ -26,6 +26,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mpi", action="store_true", help="share the work among the ranks of mpiexec"
     )
+    parser.add_argument(
+        "--salvage", action="store_true", help="take the whole frames of a source that is cut"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
@@ -39,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, executor: Executor) -> int:
     check_suffix(args.out)
-    options = ConversionOptions(to="segments", segments=args.segments, overlap=args.overlap)
+    options = ConversionOptions(
+        to="segments", segments=args.segments, overlap=args.overlap, salvage=args.salvage
+    )
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
     quiet = args.quiet or not executor.is_owner
     with progress_bar(conversion.plan.n_frames, "split", quiet=quiet) as progress:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
+from mdio.core.frames import LostBytes
 
 __all__ = ["FrameIndex", "index_paths", "load_index", "store_index"]
 
@@ -47,14 +48,17 @@ class FrameIndex:
     offsets : (F,) int64
         Byte at which each frame begins, ascending.
     nbytes : int
-        Size of the file when it was scanned.
+        Where the last whole frame ends: the size of the file when it was scanned, as a rule.
     n_atoms : int
         Atoms of the first frame.
+    lost_nbytes : int
+        Bytes behind that, of a frame that is not whole.
     """
 
     offsets: NDArray[np.int64]
     nbytes: int
     n_atoms: int
+    lost_nbytes: int = 0
 
     @property
     def n_frames(self) -> int:
@@ -65,6 +69,11 @@ class FrameIndex:
     def frame_nbytes(self) -> NDArray[np.int64]:
         """Bytes from the beginning of each frame to that of the next, (F,) int64."""
         return np.diff(self.offsets, append=np.int64(self.nbytes))
+
+    def lost(self, path: Path) -> tuple[LostBytes, ...]:
+        """Return what of the file `path` is no whole frame."""
+        end = LostBytes(str(path), self.n_frames, self.nbytes, self.lost_nbytes)
+        return (end,) if self.lost_nbytes else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ those that xdrfile writes for the same numbers.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,22 +25,33 @@ from mdio.core.xtc_native import NATIVE, opened
 
 __all__ = ["NATIVE", "XTCFrames", "encode", "read_header", "scan"]
 
+CUT = re.compile(r"frame (\d+) at byte (\d+): .*the file ends after")
+"""What `kernels.scan` says of a file that ends within a frame."""
+
 
 def scan(path: Path) -> FrameIndex:
-    """Find the frames of an XTC file by a walk over their headers.
+    """Find the frames of an XTC file by a walk over their headers; the last may be cut.
 
     Raises
     ------
     SourceError
-        It cannot be read, is empty, ends within a frame, holds something else than frames, or its
+        It cannot be read, is empty, ends within its first frame, holds something else than frames, or its
         frames differ in their numbers of atoms; the message names frame and byte.
     """
     with opened(path) as fd:
         nbytes = os.fstat(fd).st_size
         if nbytes == 0:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
-        offsets, n_atoms = xtc_native.kernels.scan(fd, nbytes)
-    return FrameIndex(offsets=offsets, nbytes=nbytes, n_atoms=n_atoms)
+        end = nbytes
+        try:
+            offsets, n_atoms = xtc_native.kernels.scan(fd, nbytes)
+        except ValueError as error:
+            cut = CUT.match(str(error))
+            if cut is None or cut[1] == "0":
+                raise
+            end = int(cut[2])
+            offsets, n_atoms = xtc_native.kernels.scan(fd, end)
+    return FrameIndex(offsets, end, n_atoms, nbytes - end)
 
 
 def read_header(path: Path) -> XTCHeader:
