@@ -97,7 +97,8 @@ def _planned(
     view = ViewLayout(origin.path, source=whole, frames=frames, atoms=choice.kept)
     note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
-    check_whole(origin.info, options)
+    if not options.salvage:
+        check_whole(origin.info, options.stop, options.end_ps)
     striping = StripeWish(options.stripe_nbytes, options.stripe_count, options.progressive)
     wanted = WriteOptions(
         compression=options.compression,

@@ -19,25 +19,24 @@ from mdio.layouts.chain import open_source
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-    from mdio.converters.options import ConversionOptions
 
 __all__ = ["AtomChoice", "check_whole", "choose_atoms", "load_topology"]
 
 Selection = str | NDArray[np.int64]
 
 
-def check_whole(info: TrajectoryInfo, options: ConversionOptions) -> None:
-    """Refuse to take a source that is cut for a whole one, unless that is asked for.
+def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) -> None:
+    """Refuse to take a source that is cut for a whole one.
 
     Raises
     ------
     SourceError
         The frames that are asked for may go beyond those that are whole.
     """
-    for lost in () if options.salvage else info.lost:
+    for lost in info.lost:
         whole = lost.first + lost.frame
-        until_frame = options.stop is not None and 0 <= options.stop <= whole
-        until_time = options.end_ps is not None and options.end_ps <= info.time_last_ps
+        until_frame = stop is not None and 0 <= stop <= whole
+        until_time = end_ps is not None and end_ps <= info.time_last_ps
         if not (until_frame or (until_time and lost.at_end)):
             raise SourceError(
                 f"{lost}; add --salvage (salvage=True) to take all {info.n_frames} whole frames, "

@@ -35,8 +35,8 @@ def scan(path: Path) -> FrameIndex:
     Raises
     ------
     SourceError
-        It cannot be read, is empty, ends within its first frame, holds something else than frames, or its
-        frames differ in their numbers of atoms; the message names frame and byte.
+        It cannot be read, is empty, ends within its first frame, holds something else than
+        frames, or its frames differ in their numbers of atoms; the message names frame and byte.
     """
     with opened(path) as fd:
         nbytes = os.fstat(fd).st_size
