@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mdio.converters.selection import AtomChoice
-from mdio.layouts.registry import SUFFIXES
+from mdio.layouts.registry import output_suffixes
 
 __all__ = ["holds", "topologies"]
 
@@ -59,7 +59,7 @@ def holds(path: Path, data: bytes) -> bool:
 
 def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
     """Return whether trajectories besides `out` have its stem."""
-    names = {out.stem + suffix for suffix in SUFFIXES} - {out.name}
+    names = {out.stem + suffix for suffix in output_suffixes()} - {out.name}
     there = [out.with_name(name) for name in names if os.path.lexists(out.with_name(name))]
     given = {os.path.realpath(source) for source in sources}
     return any(os.path.realpath(path) not in given for path in there)

@@ -57,6 +57,8 @@ class Layout(ABC):
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]] = ()
+    writer: ClassVar[str | None] = None
+    """For plug-ins: where their `LayoutWriter` is, as ``module:Class``."""
     known_options: ClassVar[frozenset[str] | None] = frozenset()
     """Names of its options; None if it takes any, for somebody else."""
 

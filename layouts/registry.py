@@ -1,9 +1,19 @@
-"""The look-up of layouts: by name, by suffix, by a look at the bytes."""
+"""The table of layouts: found by name, by suffix, or by a look at the bytes.
+
+Other distributions add layouts through entry points of the group ``mdio.layouts``: the name is that
+of the layout, the object its class (``lines = mdio_lines:LinesLayout``), which tells its suffixes
+and where its writer is. They are looked for when no layout of ours answers.
+"""
 
 from __future__ import annotations
 
 import stat
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -15,54 +25,90 @@ from mdio.layouts.writer import LayoutWriter
 
 __all__ = [
     "LAYOUTS",
-    "WRITERS",
+    "Entry",
     "layout_class",
     "layout_name_for_output",
     "open_layout",
+    "output_suffixes",
+    "plug_ins",
+    "writable_layouts",
     "writer_class",
 ]
 
+GROUP = "mdio.layouts"
+"""Of entry points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where the classes of a layout are; they are imported when they are needed."""
+
+    reader: str
+    """``module:Class``."""
+    writer: str | None = None
+    suffixes: tuple[str, ...] = ()
+    """By which an output is known to be of this layout, if it has a writer."""
+
+
 LAYOUTS = MappingProxyType(
     {
-        "zarr": "mdio.layouts.zarr_layout:ZarrLayout",
-        "segments": "mdio.layouts.segments:SegmentsLayout",
-        "h5md": "mdio.layouts.h5md:H5MDLayout",
-        "xtc": "mdio.layouts.xtc:XTCLayout",
-        "trr": "mdio.layouts.trr:TRRLayout",
-        "dcd": "mdio.layouts.dcd:DCDLayout",
-        "ncdf": "mdio.layouts.ncdf:NCDFLayout",
-        "generic": "mdio.layouts.generic:GenericLayout",
+        "zarr": Entry(
+            "mdio.layouts.zarr_layout:ZarrLayout",
+            "mdio.layouts.zarr_writer:ZarrWriter",
+            (".zarr",),
+        ),
+        "segments": Entry(
+            "mdio.layouts.segments:SegmentsLayout",
+            "mdio.layouts.segments_writer:SegmentsWriter",
+            (".segments",),
+        ),
+        "h5md": Entry(
+            "mdio.layouts.h5md:H5MDLayout",
+            "mdio.layouts.h5md_writer:H5MDWriter",
+            (".h5md", ".h5"),
+        ),
+        "xtc": Entry(
+            "mdio.layouts.xtc:XTCLayout", "mdio.layouts.native_writer:XTCFileWriter", (".xtc",)
+        ),
+        "trr": Entry(
+            "mdio.layouts.trr:TRRLayout", "mdio.layouts.native_writer:TRRFileWriter", (".trr",)
+        ),
+        "dcd": Entry(
+            "mdio.layouts.dcd:DCDLayout", "mdio.layouts.native_writer:DCDFileWriter", (".dcd",)
+        ),
+        "ncdf": Entry(
+            "mdio.layouts.ncdf:NCDFLayout",
+            "mdio.layouts.native_writer:NCDFFileWriter",
+            (".ncdf", ".nc"),
+        ),
+        "generic": Entry("mdio.layouts.generic:GenericLayout"),
     }
 )
-"""Where each readable layout is, in the order in which `open_layout` asks; imported when needed."""
+"""Our own, in the order in which `open_layout` asks; the last after those of others."""
 
-WRITERS = MappingProxyType(
-    {
-        "segments": "mdio.layouts.segments_writer:SegmentsWriter",
-        "h5md": "mdio.layouts.h5md_writer:H5MDWriter",
-        "zarr": "mdio.layouts.zarr_writer:ZarrWriter",
-        "xtc": "mdio.layouts.native_writer:XTCFileWriter",
-        "trr": "mdio.layouts.native_writer:TRRFileWriter",
-        "dcd": "mdio.layouts.native_writer:DCDFileWriter",
-        "ncdf": "mdio.layouts.native_writer:NCDFFileWriter",
-    }
-)
-"""Where the writer of each writable layout is."""
+LAST = "generic"
 
-SUFFIXES = MappingProxyType(
-    {
-        ".segments": "segments",
-        ".h5md": "h5md",
-        ".h5": "h5md",
-        ".zarr": "zarr",
-        ".xtc": "xtc",
-        ".trr": "trr",
-        ".dcd": "dcd",
-        ".ncdf": "ncdf",
-        ".nc": "ncdf",
-    }
-)
-"""Layout of an output by its suffix."""
+
+@cache
+def plug_ins() -> MappingProxyType[str, Entry]:
+    """Return the layouts of other distributions; they are looked for once in a process.
+
+    One that cannot be used is left out, with a warning.
+    """
+    found: dict[str, Entry] = {}
+    for point in entry_points(group=GROUP):
+        where = f"the layout {point.name!r} ({point.value})"
+        if point.name in LAYOUTS or point.name in found:
+            warnings.warn(f"{where} is left out: the name is taken", stacklevel=2)
+            continue
+        try:
+            cls = point.load()
+            if not (isinstance(cls, type) and issubclass(cls, Layout)):
+                raise TypeError(f"{cls!r} is no subclass of mdio.layouts.base.Layout")
+            found[point.name] = Entry(point.value, cls.writer, cls.suffixes)
+        except Exception as error:  # whatever is wrong with it, ours can be read
+            warnings.warn(f"{where} is left out: {error}", stacklevel=2)
+    return MappingProxyType(found)
 
 
 def _load(address: str) -> type:
@@ -70,18 +116,41 @@ def _load(address: str) -> type:
     return cast(type, getattr(import_module(module), attribute))
 
 
+def _entry(name: str) -> Entry | None:
+    return LAYOUTS.get(name) or plug_ins().get(name)
+
+
 def layout_class(name: str) -> type[Layout]:
     """Return the class that reads layout `name`; raises UnknownLayoutError."""
-    if name not in LAYOUTS:
-        raise UnknownLayoutError(f"no layout is called {name!r}; there are {', '.join(LAYOUTS)}")
-    return _load(LAYOUTS[name])
+    entry = _entry(name)
+    if entry is None:
+        names = ", ".join([*LAYOUTS, *plug_ins()])
+        raise UnknownLayoutError(f"no layout is called {name!r}; there are {names}")
+    return _load(entry.reader)
 
 
 def writer_class(name: str) -> type[LayoutWriter]:
     """Return the class that writes layout `name`; raises UnknownLayoutError."""
-    if name not in WRITERS:
-        raise UnknownLayoutError(f"{name!r} cannot be written; {', '.join(WRITERS)} can")
-    return _load(WRITERS[name])
+    entry = _entry(name)
+    if entry is None or entry.writer is None:
+        raise UnknownLayoutError(f"{name!r} cannot be written; {', '.join(writable_layouts())} can")
+    return _load(entry.writer)
+
+
+def writable_layouts() -> list[str]:
+    """Return the names of all layouts that can be written."""
+    every = {**LAYOUTS, **plug_ins()}
+    return [name for name, entry in every.items() if entry.writer is not None]
+
+
+def output_suffixes() -> dict[str, str]:
+    """Return the layout that each suffix of an output stands for; ours come first."""
+    found: dict[str, str] = {}
+    for name, entry in [*LAYOUTS.items(), *plug_ins().items()]:
+        if entry.writer is not None:
+            for suffix in entry.suffixes:
+                found.setdefault(suffix, name)
+    return found
 
 
 def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> str:
@@ -90,12 +159,25 @@ def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> 
         writer_class(to)
         return to
     suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
+    for name, entry in LAYOUTS.items():
+        if suffix in entry.suffixes:
+            return name
+    suffixes = output_suffixes()
+    if suffix not in suffixes:
         raise PlanError(
             f"{path}: the suffix {suffix!r} names no layout; "
-            f"use one of {', '.join(SUFFIXES)}, or say --to"
+            f"use one of {', '.join(suffixes)}, or say --to"
         )
-    return SUFFIXES[suffix]
+    return suffixes[suffix]
+
+
+def _in_turn() -> Iterator[type[Layout]]:
+    """Yield the classes that may know what is somewhere, in the order in which they are asked."""
+    for name in LAYOUTS:
+        if name != LAST:
+            yield layout_class(name)
+    for name in (*plug_ins(), LAST):
+        yield layout_class(name)
 
 
 def open_layout(path: str | PathLike[str], *, layout: str | None = None, **options: Any) -> Layout:
@@ -139,8 +221,7 @@ def open_layout(path: str | PathLike[str], *, layout: str | None = None, **optio
         )
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
         raise SourceError(f"{where}: the file is empty (0 bytes), so it holds no trajectory")
-    for name in LAYOUTS:
-        cls = layout_class(name)
+    for cls in _in_turn():
         if cls.sniff(where):
             return cls(where, **options)
     if where.is_dir():

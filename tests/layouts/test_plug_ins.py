@@ -1,0 +1,145 @@
+"""A layout in a package of its own works in every command, and keeps the contracts."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from plug_in import FOLDER, install
+from suites.quick_advice import quickly
+
+import mdio
+from mdio.core.errors import UnknownLayoutError
+from mdio.layouts import registry
+from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
+from mdio.testing.writing import LayoutWriterTests, WritingCase
+
+
+@pytest.fixture
+def on_path(tmp_path, monkeypatch):
+    """Put the plug-in, or what else is said to be one, on the path."""
+
+    def put(*words):
+        monkeypatch.syspath_prepend(install(tmp_path / "site", *words))
+        registry.plug_ins.cache_clear()
+
+    yield put
+    registry.plug_ins.cache_clear()
+
+
+@pytest.fixture
+def lines(on_path):
+    on_path()
+    return __import__("mdio_lines")
+
+
+@pytest.fixture(scope="module")
+def oracle(adk):
+    return oracle_from_mdanalysis(adk["psf"], adk["dcd"])
+
+
+@pytest.fixture
+def source(adk, tmp_path):
+    """A small native trajectory with all that lines can hold."""
+    mdio.convert(adk["xtc"], tmp_path / "a.trr", stop=5, top=adk["psf"], select="resid 1:3")
+    return tmp_path / "a.trr"
+
+
+class TestReading(LayoutReadingTests):
+    @pytest.fixture
+    def case(self, lines, source, tmp_path):
+        mdio.convert(source, tmp_path / "a.lines")
+        oracle = oracle_from_mdanalysis(None, source, n_atoms=mdio.open(source).info.n_atoms)
+        return ReadingCase(lines.LinesLayout, tmp_path / "a.lines", oracle)
+
+
+class TestWriting(LayoutWriterTests):
+    @pytest.fixture
+    def case(self, lines):
+        return WritingCase(lines.LinesWriter, lines.LinesLayout, "a.lines", piece_frames=3)
+
+
+def test_every_command(adk, tmp_path):
+    install(tmp_path / "site")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+
+    def run(*words):
+        command = [sys.executable, "-m", "mdio.cli.main", *map(str, words), "--json"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    out = tmp_path / "a.lines"
+    words = ["-s", adk["psf"], "--select", "resid 1:20", "--stop", 12, "-w", 2]
+    made = run("convert", adk["xtc"], out, *words)
+    assert made["layout"] == "lines"
+    top = ["-s", made["topologies"][0]]
+    assert run("info", out)["n_frames"] == 12
+    assert run("verify", out)["ok"] is True
+    selected = ["--select", "name CA", "-o", tmp_path / "a.npz"]
+    assert run("analyze", "rmsd", out, *top, *selected)["n_frames"] == 12
+    back = run("convert", out, tmp_path / "b.zarr", *top)
+    assert (back["layout"], back["n_frames"]) == ("zarr", 12)
+    assert run("verify", tmp_path / "b.zarr", "--against", out)["frames_compared"] == 12
+    atoms = mda.Universe(adk["psf"]).select_atoms("resid 1:20").indices
+    expected = mdio.open(adk["xtc"]).read(0, 12, atoms=atoms).positions
+    np.testing.assert_array_equal(mdio.open(tmp_path / "b.zarr").read(0, 12).positions, expected)
+
+
+def test_advice(lines, source, adk, tmp_path):
+    mdio.convert(source, tmp_path / "a.lines")
+    found = quickly(adk, tmp_path, source=tmp_path / "a.lines", top=None, select=None)
+    assert found.source.layout == "lines"
+    assert found.trial("as-is") is not None
+
+
+def test_the_reader_of_mdanalysis(lines, adk, tmp_path):
+    mdio.convert(adk["xtc"], tmp_path / "a.lines", stop=2)
+    u = mda.Universe(str(adk["psf"]), str(tmp_path / "a.lines"), format="MDIO")
+    expected = mda.Universe(str(adk["psf"]), str(adk["xtc"]))
+    for mine, theirs in zip(u.trajectory, expected.trajectory[:2], strict=True):
+        np.testing.assert_array_equal(mine.positions, theirs.positions)
+        assert mine.time == theirs.time
+
+
+def test_options_that_it_does_not_have(lines, adk, tmp_path):
+    mdio.convert(adk["xtc"], tmp_path / "a.lines", stop=2)
+    with pytest.raises(TypeError, match="the layout lines has no option 'group'"):
+        mdio.open(tmp_path / "a.lines", group="ca")
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ("zarr = mdio_lines:LinesLayout", "the name is taken"),
+        ("lines = mdio_lines:Nothing", "has no attribute 'Nothing'"),
+        ("lines = mdio_lines:LinesWriter", "is no subclass of mdio.layouts.base.Layout"),
+    ],
+)
+def test_one_that_cannot_be_used(on_path, adk, tmp_path, entry, why):
+    on_path(entry)
+    with pytest.warns(UserWarning, match=f"is left out: .*{why}"):
+        assert "lines" not in registry.plug_ins()
+    assert registry.layout_class("zarr").__module__.startswith("mdio.")
+    with pytest.raises(UnknownLayoutError, match="no layout is called 'lines'"):
+        registry.layout_class("lines")
+
+
+def test_layouts_of_ours_are_found_without_looking_for_others(adk, monkeypatch):
+    def fail(**words):
+        raise AssertionError("looked for")
+
+    registry.plug_ins.cache_clear()
+    monkeypatch.setattr(registry, "entry_points", fail)
+    for suffix in ("xtc", "trr", "dcd", "ncdf"):
+        assert mdio.open(adk[suffix]).info.layout == suffix
+        assert registry.layout_name_for_output(f"a.{suffix}") == suffix
+
+
+def test_the_example_says_where_it_is():
+    project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["mdio.layouts"] == {"lines": "mdio_lines:LinesLayout"}
