@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from mdio.advisor.measure.measurements import Measurements, Run, Spread, Trial
-from mdio.advisor.model.closed_form import Workload, predict
+from mdio.advisor.model.closed_form import Prediction, Workload, predict
 from mdio.advisor.model.profile import Profile
 from mdio.core.blocks import aligned_blocks
 
@@ -31,23 +31,12 @@ MAX_BLOCKS = 4096
 """Beyond, blocks are taken to be equal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """One pass over the trajectory with N ranks, s: parts, sum, and the band about it."""
+@dataclass(frozen=True, kw_only=True)
+class Forecast(Prediction):
+    """One pass over the trajectory: a prediction, its start-up, and the gather it is for."""
 
-    n_ranks: int
-    t_startup_s: float
-    t_open_s: float
-    t_io_s: float
-    t_comp_s: float
-    t_rest_s: float
-    t_imbalance_s: float
-    t_contention_s: float
-    t_gather_s: float
-    t_total_s: float
-    low_s: float
-    high_s: float
-    gather: str
+    t_startup_s: float = 0.0
+    gather: str = "blocking"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +130,18 @@ class Forecaster:
         relative = _relative(above) if weight > 0.5 else _relative(below)
         relative = math.hypot(relative, self._beyond_sample())
         return Forecast(
-            n_ranks,
-            startup,
-            opening,
-            io,
-            comp,
-            rest,
-            imbalance,
-            0.0,
-            0.0,
-            total,
-            total * max(0.0, 1 - relative),
-            total * (1 + relative),
-            "blocking",
+            n_ranks=n_ranks,
+            t_startup_s=startup,
+            t_open_s=opening,
+            t_io_s=io,
+            t_comp_s=comp,
+            t_rest_s=rest,
+            t_imbalance_s=imbalance,
+            t_contention_s=0.0,
+            t_gather_s=0.0,
+            t_total_s=total,
+            low_s=total * max(0.0, 1 - relative),
+            high_s=total * (1 + relative),
         )
 
     def _there(self, trial: Trial, n_ranks: int, profile: Profile) -> Forecast:
@@ -179,21 +167,12 @@ class Forecaster:
         gather = min(found, key=lambda name: found[name].t_total_s)
         best = found[gather]
         relative = math.hypot(_relative(one), self._beyond_sample())
-        return Forecast(
-            n_ranks,
-            0.0,
-            best.t_open_s,
-            best.t_io_s,
-            best.t_comp_s,
-            best.t_rest_s,
-            best.t_imbalance_s,
-            best.t_contention_s,
-            best.t_gather_s,
-            best.t_total_s,
-            max(0.0, best.low_s - relative * best.t_total_s),
-            best.high_s + relative * best.t_total_s,
-            GATHER_OF[gather],
-        )
+        parts = {
+            **asdict(best),
+            "low_s": max(0.0, best.low_s - relative * best.t_total_s),
+            "high_s": best.high_s + relative * best.t_total_s,
+        }
+        return Forecast(**parts, gather=GATHER_OF[gather])
 
     def _convert(self, trial: Trial, n_ranks: int) -> tuple[float, float]:
         """Return the seconds to convert the whole, and their relative error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from mdio.core.errors import PlanError
@@ -39,11 +40,7 @@ def access_model(layout: str) -> str:
     PlanError
         There is no such layout.
     """
-    name = BEHAVES_LIKE.get(layout, layout)
-    if name not in LAYOUTS:
-        known = ", ".join((*LAYOUTS, *BEHAVES_LIKE))
-        raise PlanError(f"layout {layout!r} is not in the scaling model; choose one of {known}")
-    return name
+    return _modelled("layout", layout, LAYOUTS, BEHAVES_LIKE)
 
 
 def check_gather(gather: str) -> str:
@@ -54,11 +51,15 @@ def check_gather(gather: str) -> str:
     PlanError
         There is no such gather.
     """
-    name = GATHER_NAMES.get(gather, gather)
-    if name not in GATHERS:
-        known = ", ".join((*GATHERS, *GATHER_NAMES))
-        raise PlanError(f"gather {gather!r} is not in the scaling model; choose one of {known}")
-    return name
+    return _modelled("gather", gather, GATHERS, GATHER_NAMES)
+
+
+def _modelled(what: str, name: str, modelled: Sequence[str], others: Mapping[str, str]) -> str:
+    found = others.get(name, name)
+    if found not in modelled:
+        known = ", ".join((*modelled, *others))
+        raise PlanError(f"{what} {name!r} is not in the scaling model; choose one of {known}")
+    return found
 
 
 def io_family(layout: str) -> str:

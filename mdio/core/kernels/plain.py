@@ -12,6 +12,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.kernels.checks import Float32s, Float64s, Folded, Int32s, Int64s
 from mdio.core.kernels.plain_integers import (
     dequantise_deltas,
     dequantise_xtc,
@@ -51,12 +52,6 @@ __all__ = [
     "unshuffle",
     "xyz_to_planar",
 ]
-
-Float32s = NDArray[np.float32]
-Float64s = NDArray[np.float64]
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-Folded = NDArray[np.uint16] | NDArray[np.uint32]
 
 
 def crc32c(data: memoryview, value: int) -> int:

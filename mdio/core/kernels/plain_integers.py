@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.kernels.checks import Float32s, Float64s, Int32s, Int64s
 from mdio.core.kernels.plain_packed import unpacked
 
 __all__ = [
@@ -26,10 +27,6 @@ __all__ = [
     "sum_packed_xtc",
 ]
 
-Float32s = NDArray[np.float32]
-Float64s = NDArray[np.float64]
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Floats = Callable[[Int32s, float], NDArray[np.floating]]
 

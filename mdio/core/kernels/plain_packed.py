@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.kernels.checks import Int32s
+
 __all__ = ["pack", "unpacked"]
 
-Int32s = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 
 GROUP = 32
