@@ -157,7 +157,7 @@ class SegmentsLayout(Layout):
         path = self.path / segment.file
         self._check_size(segment)
         sums = read_sums(self.path, self._manifest, number) if self.verify else None
-        options = {} if sums is None else {"sums": sums}
+        options: dict[str, Any] = {} if sums is None else {"sums": sums}
         if sums is not None and (sums.nbytes, len(sums.offsets)) != (
             segment.nbytes,
             segment.n_frames + 1,
