@@ -75,7 +75,7 @@ class DCDLayout(Layout):
 
     name = "dcd"
     suffixes: ClassVar[tuple[str, ...]] = (".dcd",)
-    known_options = frozenset({"salvage", "sums"})
+    known_options = frozenset({"sums"})
 
     _file: PositionalFile
     _header: DCDHeader

@@ -49,7 +49,7 @@ class NCDFLayout(Layout):
 
     name = "ncdf"
     suffixes: ClassVar[tuple[str, ...]] = (".ncdf", ".nc")
-    known_options = frozenset({"salvage", "sums"})
+    known_options = frozenset({"sums"})
 
     _data: ClassicFile | HDF5File
     _names: set[str]

@@ -99,7 +99,7 @@ class TRRLayout(Layout):
 
     name = "trr"
     suffixes: ClassVar[tuple[str, ...]] = (".trr",)
-    known_options = frozenset({"salvage", "sums"})
+    known_options = frozenset({"sums"})
 
     _file: PositionalFile
     _index: FrameIndex

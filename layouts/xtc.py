@@ -38,7 +38,7 @@ class XTCLayout(Layout):
 
     name = "xtc"
     suffixes: ClassVar[tuple[str, ...]] = (".xtc",)
-    known_options = frozenset({"n_threads", "salvage", "sums"})
+    known_options = frozenset({"n_threads", "sums"})
 
     _frames: XTCFrames
     _index: FrameIndex

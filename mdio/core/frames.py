@@ -179,8 +179,8 @@ class TrajectoryInfo:
     source: Mapping[str, Any] | None = None
     """Fingerprint of what it was converted from; None for native files."""
     lost: tuple[LostBytes, ...] = ()
-    """What of a native file is no whole frame: its end, where it is cut or still being written;
-    with ``salvage=True`` also damage between frames. `n_frames` counts whole frames only."""
+    """What of a native file is no whole frame: its end, where it is cut or still being written.
+    `n_frames` counts whole frames only."""
 
     def replace(self, **changes: Any) -> TrajectoryInfo:
         """Return a copy with `changes`."""
