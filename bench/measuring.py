@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 import subprocess
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from mdio.benches import records
 
 
 def in_turn(cases: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
@@ -44,21 +42,13 @@ def provenance() -> dict[str, Any]:
         cwd=Path(__file__).parent,
         check=False,
     ).stdout.strip()
-    names = ("mdio-layouts", "MDAnalysis", "numpy", "h5py", "zarr", "numcodecs")
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit,
-        "machine": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in names},
-    }
+    return {**records.provenance(), "commit": commit}
 
 
-def append_jsonl(path: Path, records: list[dict[str, Any]]) -> None:
+def append_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
     """Append records, each with its provenance, to a file of JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     where = provenance()
     with path.open("a") as file:
-        for record in records:
-            file.write(json.dumps({**record, "provenance": where}) + "\n")
+        for row in rows:
+            file.write(json.dumps({**row, "provenance": where}) + "\n")

@@ -156,7 +156,7 @@ def test_evicting_tries_again_and_tells(tmp_path, monkeypatch, stays, gone):
         tried[file.name] += 1
         return file.name == "cold" or tried["used"] > stays
 
-    monkeypatch.setattr("peer_runner.evicted", evicted)
-    monkeypatch.setattr("peer_runner.EVICTIONS", 5)
+    monkeypatch.setattr("peers.runner.evicted", evicted)
+    monkeypatch.setattr("peers.runner.EVICTIONS", 5)
     assert evict(tmp_path) is gone
     assert tried == {"cold": 1, "used": min(stays + 1, 5)}
