@@ -31,6 +31,7 @@ def split(
     *,
     overlap: str | None = None,
     force: bool = False,
+    salvage: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -54,6 +55,8 @@ def split(
         What is done with frames whose times several files have; see `ConversionOptions`.
     force
         Replace an existing output, once the new one is whole.
+    salvage
+        Take the whole frames of a source that ends within a frame.
     workers
         Worker processes.
     executor
@@ -83,6 +86,7 @@ def split(
         segments=n_segments,
         overlap=overlap,
         force=force,
+        salvage=salvage,
         workers=workers,
         executor=executor,
         progress=progress,

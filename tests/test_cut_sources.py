@@ -57,6 +57,7 @@ def test_taking_them_has_to_be_asked_for(tmp_path, kind):
         assert take(stop=3).n_frames == 3
     with pytest.raises(SourceError, match="--salvage"):
         split(path, tmp_path / "b.segments", 2)
+    assert split(path, tmp_path / "b.segments", 2, salvage=True).n_frames == 4
     out = tmp_path / "c.segments"
     assert main(["split", "--salvage", str(path), str(out), "-n", "2"]) == 0
     with open_layout(out) as layout:
