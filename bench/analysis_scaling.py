@@ -26,7 +26,7 @@ EFFICIENCY = 0.9
 APART = "control: programs that know nothing of each other"
 MPI_PYTHON = Path(__file__).parent.parent / ".venv-mpi/bin/python"
 IMPORTS = "from mpi4py import MPI; import mdio.cli.main, mdio.cli.analyze, mdio.cli.ranks, "
-IMPORTS += "mdio.layouts.zarr_layout, mdio.layouts.zarr_own"
+IMPORTS += "mdio.layouts.zarr.layout, mdio.layouts.zarr.own"
 """What a run under MPI imports."""
 
 Record = dict[str, Any]

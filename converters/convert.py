@@ -7,12 +7,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mdio.converters.byte_conversion import ByteConversion, byte_conversion, container_of
-from mdio.converters.conversion import Conversion
-from mdio.converters.mpio_conversion import MPIOConversion, check_mpio
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
-from mdio.converters.parts_conversion import PartsConversion, check_per_rank, parts_reason
 from mdio.converters.selection import check_whole, choose_atoms, open_with_topology
+from mdio.converters.strategies.copied import ByteConversion, byte_conversion, container_of
+from mdio.converters.strategies.decoded import Conversion
+from mdio.converters.strategies.mpio import MPIOConversion, check_mpio
+from mdio.converters.strategies.parts import PartsConversion, check_per_rank, parts_reason
 from mdio.converters.striping import StripeWish
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError
@@ -20,7 +20,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.contiguous import refuse_contiguous
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import layout_name_for_output, writer_class
-from mdio.layouts.view import ViewLayout, note_on_dt, select_frames
+from mdio.layouts.views.view import ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Processes, Serial
 
 __all__ = ["Conversion", "ConversionOptions", "ConvertResult", "convert", "prepare"]

@@ -30,7 +30,7 @@ class ConversionOptions:
     """Atom groups to store besides, by name."""
     overlap: str | None = None
     """What is done with frames whose times several files have: one of
-    `mdio.layouts.joining.OVERLAPS`; None = ``keep-last``, but an error for what looks like
+    `mdio.layouts.views.joining.OVERLAPS`; None = ``keep-last``, but an error for what looks like
     replicas."""
     start: int | None = None
     stop: int | None = None

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from mdio.core.errors import OutputError
-from mdio.core.fingerprint import fingerprint
+from mdio.core.files.fingerprint import fingerprint
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.writer import OutputMeta

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from mdio.core.errors import OutputError
-from mdio.core.index import index_paths
-from mdio.core.publish import TEMPORARY, parts_of, temporary_for
+from mdio.core.files.index import index_paths
+from mdio.core.files.publish import TEMPORARY, parts_of, temporary_for
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 

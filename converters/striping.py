@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mdio.core.publish import output_errors
-from mdio.layouts.lustre import StripeRecord, file_system_type, get_stripe, set_stripe
+from mdio.core.files.publish import output_errors
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
+from mdio.layouts.striping.lustre import StripeRecord, file_system_type, get_stripe, set_stripe
 
 __all__ = ["StripeWish"]
 

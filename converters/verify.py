@@ -15,10 +15,10 @@ from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
-from mdio.layouts.joining import KEEP_ALL
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
-from mdio.layouts.view import ViewLayout
+from mdio.layouts.views.joining import KEEP_ALL
+from mdio.layouts.views.view import ViewLayout
 
 __all__ = ["VerifyResult", "verify"]
 

@@ -53,35 +53,41 @@ class Entry:
 LAYOUTS = MappingProxyType(
     {
         "zarr": Entry(
-            "mdio.layouts.zarr_layout:ZarrLayout",
-            "mdio.layouts.zarr_writer:ZarrWriter",
+            "mdio.layouts.zarr.layout:ZarrLayout",
+            "mdio.layouts.zarr.writer:ZarrWriter",
             (".zarr",),
         ),
         "segments": Entry(
-            "mdio.layouts.segments:SegmentsLayout",
-            "mdio.layouts.segments_writer:SegmentsWriter",
+            "mdio.layouts.segments.layout:SegmentsLayout",
+            "mdio.layouts.segments.writer:SegmentsWriter",
             (".segments",),
         ),
         "h5md": Entry(
-            "mdio.layouts.h5md:H5MDLayout",
-            "mdio.layouts.h5md_writer:H5MDWriter",
+            "mdio.layouts.h5md.layout:H5MDLayout",
+            "mdio.layouts.h5md.writer:H5MDWriter",
             (".h5md", ".h5"),
         ),
         "xtc": Entry(
-            "mdio.layouts.xtc:XTCLayout", "mdio.layouts.native_writer:XTCFileWriter", (".xtc",)
+            "mdio.layouts.native.xtc.layout:XTCLayout",
+            "mdio.layouts.native.writer:XTCFileWriter",
+            (".xtc",),
         ),
         "trr": Entry(
-            "mdio.layouts.trr:TRRLayout", "mdio.layouts.native_writer:TRRFileWriter", (".trr",)
+            "mdio.layouts.native.trr.layout:TRRLayout",
+            "mdio.layouts.native.writer:TRRFileWriter",
+            (".trr",),
         ),
         "dcd": Entry(
-            "mdio.layouts.dcd:DCDLayout", "mdio.layouts.native_writer:DCDFileWriter", (".dcd",)
+            "mdio.layouts.native.dcd.layout:DCDLayout",
+            "mdio.layouts.native.writer:DCDFileWriter",
+            (".dcd",),
         ),
         "ncdf": Entry(
-            "mdio.layouts.ncdf:NCDFLayout",
-            "mdio.layouts.native_writer:NCDFFileWriter",
+            "mdio.layouts.native.netcdf.layout:NCDFLayout",
+            "mdio.layouts.native.writer:NCDFFileWriter",
             (".ncdf", ".nc"),
         ),
-        "generic": Entry("mdio.layouts.generic:GenericLayout"),
+        "generic": Entry("mdio.layouts.foreign.generic:GenericLayout"),
     }
 )
 """Our own, in the order in which `open_layout` asks; the last after those of others."""

@@ -19,7 +19,7 @@ __all__ = ["LayoutWriter", "OutputMeta", "Receipt", "Stored"]
 
 
 class LayoutWriter(ABC):
-    """Writes one output at a temporary path; `mdio.core.publish` gives it its name in the end.
+    """Writes one output at a temporary path; `publish` gives it its name in the end.
 
     A writer is made once, by the owner, and pickled to the workers after `create`. The owner calls
     `create`, then for every piece of ``plan.pieces()``, in any order, what a worker has encoded is

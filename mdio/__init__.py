@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from mdio.advisor.advise import advise
     from mdio.analysis.backends import DaskBackend, MPIBackend
     from mdio.analysis.driver import analyze
-    from mdio.analysis.kernels import RMSD, Dihedrals
+    from mdio.analysis.kernels.registry import RMSD, Dihedrals
     from mdio.converters.convert import convert
     from mdio.converters.split import split
     from mdio.converters.verify import verify
     from mdio.core.frames import FrameBlock, TrajectoryInfo
-    from mdio.layouts.chain import open_source as open
+    from mdio.layouts.views.chain import open_source as open
     from mdio.parallel.dask_executor import DaskExecutor
     from mdio.parallel.executors import Processes, Serial
     from mdio.parallel.mpi_executor import MPIExecutor
@@ -48,18 +48,18 @@ __all__ = [
 _HOMES = {
     "DaskBackend": "mdio.analysis.backends:DaskBackend",
     "DaskExecutor": "mdio.parallel.dask_executor:DaskExecutor",
-    "Dihedrals": "mdio.analysis.kernels:Dihedrals",
+    "Dihedrals": "mdio.analysis.kernels.registry:Dihedrals",
     "FrameBlock": "mdio.core.frames:FrameBlock",
     "MPIBackend": "mdio.analysis.backends:MPIBackend",
     "MPIExecutor": "mdio.parallel.mpi_executor:MPIExecutor",
     "Processes": "mdio.parallel.executors:Processes",
-    "RMSD": "mdio.analysis.kernels:RMSD",
+    "RMSD": "mdio.analysis.kernels.registry:RMSD",
     "Serial": "mdio.parallel.executors:Serial",
     "TrajectoryInfo": "mdio.core.frames:TrajectoryInfo",
     "advise": "mdio.advisor.advise:advise",
     "analyze": "mdio.analysis.driver:analyze",
     "convert": "mdio.converters.convert:convert",
-    "open": "mdio.layouts.chain:open_source",
+    "open": "mdio.layouts.views.chain:open_source",
     "split": "mdio.converters.split:split",
     "verify": "mdio.converters.verify:verify",
 }

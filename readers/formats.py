@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mdio.core.marks import manifest_in
-from mdio.layouts import h5md, zarr_layout
+from mdio.core.files.marks import manifest_in
+from mdio.layouts.h5md import layout as h5md
+from mdio.layouts.zarr import layout as zarr_layout
 from mdio.readers.reader import LayoutReader
 
 __all__ = ["H5MDReader", "SegmentsReader", "ZarrReader"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from mdio.benches.layouts import Case
 from mdio.benches.records import mpiexec_command
-from mdio.core.publish import parts_of
+from mdio.core.files.publish import parts_of
 
 __all__ = ["Job", "calibrate", "jobs", "run", "take_away"]
 

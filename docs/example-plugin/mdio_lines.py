@@ -3,8 +3,8 @@
 import json
 
 from mdio.core.errors import OutputError, SourceError
+from mdio.core.files.publish import output_errors
 from mdio.core.frames import TrajectoryInfo
-from mdio.core.publish import output_errors
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import LayoutWriter, Stored

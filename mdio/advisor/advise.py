@@ -17,7 +17,7 @@ from mdio.core.errors import PlanError
 from mdio.parallel.executors import available_cores
 
 if TYPE_CHECKING:
-    from mdio.analysis.kernel import BlockFunction, Kernel
+    from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 
 __all__ = ["LOCAL", "advise"]
 

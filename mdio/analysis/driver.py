@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernel import BlockFunction, Kernel, as_kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, as_kernel
 from mdio.analysis.plan import MPIO_MODES, MPIOMode, Plan, Request, Trajectory
 from mdio.analysis.ranks import analyze_on_ranks
 from mdio.analysis.reducers import Reducer, Stack
@@ -91,7 +91,7 @@ def analyze(
         Compare what is read with the checksums that the output holds. False trusts the disk.
     overlap
         What is done with frames whose times several of the paths have: ``keep-last``,
-        ``keep-first``, ``error`` or ``keep-all``; see `mdio.layouts.chain.open_source`.
+        ``keep-first``, ``error`` or ``keep-all``; see `mdio.layouts.views.chain.open_source`.
     progress
         Called with (frames, decoded bytes) as blocks are done (serially, as reads are).
 

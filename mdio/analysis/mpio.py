@@ -21,7 +21,7 @@ from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.h5md import H5MDLayout
+from mdio.layouts.h5md.layout import H5MDLayout
 from mdio.parallel.agreement import Agreement
 from mdio.parallel.executors import item_error
 from mdio.parallel.mpi_executor import MPIExecutor
@@ -54,7 +54,7 @@ def check_mpio(plan: Plan, mode: MPIOMode) -> None:
         )
     if not plan.is_ours:
         raise PlanError(f"{layout.path}: {option} needs the path, not an open layout")
-    from mdio.layouts.h5md_mpio import require_parallel_hdf5
+    from mdio.layouts.h5md.mpio.writer import require_parallel_hdf5
 
     require_parallel_hdf5(option)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from mdio.analysis.kernel import Kernel, Prepared
-from mdio.analysis.known import known
+from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.preopened import known
 from mdio.analysis.reducers import Reducer
 from mdio.analysis.system import System
 from mdio.converters.selection import atom_count
@@ -16,7 +16,7 @@ from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, OptionError, PlanError
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import Layout
-from mdio.layouts.chain import open_source
+from mdio.layouts.views.chain import open_source
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe

@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernel import UserKernel
+from mdio.analysis.kernels.kernel import UserKernel
 from mdio.analysis.mpio import check_mpio, shared_file
 from mdio.analysis.plan import MPIOMode, Plan, Request
 from mdio.analysis.reducers import Stack, State

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mdio.analysis.timings import record
 from mdio.core.errors import OutputError, PlanError
-from mdio.core.publish import publish
+from mdio.core.files.publish import publish
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
 
 __all__ = ["RESULT_SUFFIXES", "AnalysisResult", "check_output"]

@@ -13,9 +13,9 @@ from mdio.converters.selection import load_topology
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
-from mdio.layouts.chain import ChainLayout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
+from mdio.layouts.views.chain import ChainLayout
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.collect import Collected
-from mdio.analysis.kernel import Prepared, check_rows, kernel_name
+from mdio.analysis.kernels.kernel import Prepared, check_rows, kernel_name
 from mdio.analysis.reducers import State
 from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from mdio.analysis import page
-from mdio.analysis.pictures import figure, svg_of
+from mdio.analysis.pages import page
+from mdio.analysis.pages.pictures import figure, svg_of
 from mdio.benches.records import mpiexec_command
 from mdio.core.errors import BlockError
 from mdio.parallel.gather import GATHERS, GlobalArray, gather_rows

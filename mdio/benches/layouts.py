@@ -20,11 +20,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mdio.analysis import page
-from mdio.analysis.pictures import figure, svg_of
+from mdio.analysis.pages import page
+from mdio.analysis.pages.pictures import figure, svg_of
 from mdio.benches.records import mpiexec_command
 from mdio.core.errors import BlockError, PlanError
-from mdio.core.page_cache import drop_cache
+from mdio.core.files.page_cache import drop_cache
 
 __all__ = ["WAYS", "Case", "cases", "measure", "save_layouts_page", "summarise", "table_rows"]
 

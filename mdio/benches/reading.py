@@ -54,7 +54,7 @@ def read_shared(
     dict
         As `read_all`, on every rank.
     """
-    from mdio.layouts.h5md import H5MDLayout
+    from mdio.layouts.h5md.layout import H5MDLayout
 
     comm = ranks.comm
     comm.Barrier()

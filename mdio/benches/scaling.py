@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels import RMSD, Dihedrals, Distances, Kernel
+from mdio.analysis.kernels.registry import RMSD, Dihedrals, Distances, Kernel
 from mdio.analysis.timings import record
 from mdio.benches.records import mean_and_std, mpiexec_command
 from mdio.core.errors import BlockError
 from mdio.core.words import plural
-from mdio.layouts.chain import open_source
+from mdio.layouts.views.chain import open_source
 from mdio.parallel.executors import Executor, Processes, Serial
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mdio.analysis import page
-from mdio.analysis.pictures import BLOCK_COLOURS, components, figure, svg_of
+from mdio.analysis.pages import page
+from mdio.analysis.pages.pictures import BLOCK_COLOURS, components, figure, svg_of
 
 __all__ = ["save_scaling_page"]
 

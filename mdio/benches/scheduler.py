@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from mdio.analysis import page
-from mdio.analysis.pictures import BLOCK_COLOURS, figure, svg_of
+from mdio.analysis.pages import page
+from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, svg_of
 from mdio.core.errors import MissingExtraError
 from mdio.parallel.executors import Executor, Processes, Serial
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from mdio.advisor.advise import LOCAL, advise
 from mdio.advisor.measure.interleaved_repeats import Progress
 from mdio.advisor.model.profile import NAMES
-from mdio.analysis.kernels import KERNELS
-from mdio.analysis.report import check_report
+from mdio.analysis.kernels.registry import KERNELS
+from mdio.analysis.pages.report import check_report
 from mdio.analysis.results import check_output
 from mdio.cli.common import positive, print_json
 from mdio.core.errors import PlanError

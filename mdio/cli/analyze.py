@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels import KERNELS, Kernel, UserKernel
-from mdio.analysis.report import check_report, save_report
+from mdio.analysis.kernels.registry import KERNELS, Kernel, UserKernel
+from mdio.analysis.pages.report import check_report, save_report
 from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output
 from mdio.cli.common import (
     add_no_verify,
@@ -21,7 +21,7 @@ from mdio.cli.common import (
 )
 from mdio.cli.ranks import root_speaks, world
 from mdio.core.errors import PlanError, SourceError
-from mdio.layouts.chain import open_source
+from mdio.layouts.views.chain import open_source
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.gather import GATHERS
 from mdio.parallel.mpi_executor import MPIExecutor

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mdio.layouts.joining import OVERLAPS
+from mdio.layouts.views.joining import OVERLAPS
 
 __all__ = [
     "add_bench_output",

@@ -20,10 +20,10 @@ from mdio.cli.common import (
     progress_bar,
 )
 from mdio.cli.workers import workers_or_ranks
-from mdio.converters.byte_conversion import ByteConversion
 from mdio.converters.convert import Conversion, prepare
 from mdio.converters.options import ConversionOptions, ConvertResult
-from mdio.converters.parts_conversion import PartsConversion
+from mdio.converters.strategies.copied import ByteConversion
+from mdio.converters.strategies.parts import PartsConversion
 from mdio.converters.transform import PBC_CHOICES
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError

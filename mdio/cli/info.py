@@ -9,7 +9,7 @@ from typing import Any
 from mdio._version import __version__
 from mdio.cli.common import add_overlap, human_nbytes, print_json, say_notes
 from mdio.converters.selection import open_with_topology
-from mdio.layouts.lustre import get_stripe
+from mdio.layouts.striping.lustre import get_stripe
 
 __all__ = ["run", "setup"]
 
@@ -18,7 +18,8 @@ class _Version(argparse.Action):
     """Prints the version and which decoders are in use."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from mdio.core import kernels, xtc_codec
+        from mdio.core import kernels
+        from mdio.core.xtc import codec as xtc_codec
 
         print(f"mdio {__version__}")
         print(f"kernels: {'native' if kernels.NATIVE else 'NumPy (no compiled module)'}")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mdio.layouts.quantised import HEADER, QuantisedFormat, decode_chunk, encode_chunk
+from mdio.layouts.codecs.quantised import HEADER, QuantisedFormat, decode_chunk, encode_chunk
 
 SHAPE = (6, 50)
 MEMORY = 4 << 30

@@ -11,11 +11,11 @@ import numpy as np
 from mpi4py import MPI
 
 import mdio
-from mdio.analysis.kernels import RMSF, UserKernel
+from mdio.analysis.kernels.registry import RMSF, UserKernel
 from mdio.analysis.reducers import Histogram, Mean
 from mdio.analysis.timings import record
 from mdio.core.errors import BlockError, PlanError, SourceError
-from mdio.layouts.segments import SegmentsLayout
+from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.parallel.gather import GATHERS
 
 COMM = MPI.COMM_WORLD

@@ -11,9 +11,9 @@ from mpi4py import MPI
 
 import mdio
 from mdio.analysis import work
-from mdio.analysis.kernels import RMSF, UserKernel
+from mdio.analysis.kernels.registry import RMSF, UserKernel
 from mdio.core.errors import BlockError, PlanError
-from mdio.layouts.h5md_mpio_reader import MPIOFile
+from mdio.layouts.h5md.mpio.reader import MPIOFile
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

@@ -12,7 +12,7 @@ from mpi4py import MPI
 import mdio
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
-from mdio.layouts.h5md import H5MDLayout
+from mdio.layouts.h5md.layout import H5MDLayout
 from mdio.parallel.executors import Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 

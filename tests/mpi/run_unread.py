@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from mdio.cli.main import main
 from mdio.core.errors import CorruptLayoutError
-from mdio.layouts.h5md_mpio_reader import MPIOFile
+from mdio.layouts.h5md.mpio.reader import MPIOFile
 
 RANK, FRAME = int(sys.argv[1]), int(sys.argv[2])
 

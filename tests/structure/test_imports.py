@@ -17,7 +17,7 @@ RANK = {
     "mdio.benches": 5,
     "mdio.cli": 6,
 }
-CIRCLES = {"mdio.layouts": {"h5md", "h5md_parts"}}
+CIRCLES = {"mdio.layouts.h5md": {"layout", "parts"}}
 """What is still to be broken up."""
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from suites.blocks import info_of, store_piece
 
 from mdio.core.frames import FrameBlock
-from mdio.layouts.h5md_writer import H5MDWriter
+from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import OutputMeta
+from mdio.testing.blocks import info_of, store_piece
 
 BOXES = {
     "orthogonal": [80.1, 81.7, 82.3, 90, 90, 90],

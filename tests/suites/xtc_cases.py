@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 
-from mdio.core import xtc_fallback, xtc_native
-from mdio.core.xtc_codec import XTCFrames, scan
+from mdio.core.xtc import fallback as xtc_fallback
+from mdio.core.xtc import native as xtc_native
+from mdio.core.xtc.codec import XTCFrames, scan
 
 SIDES = ["native", "plain", "fallback"]
 """plain: native code without the instructions of newer processors."""

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from suites.blocks import info_of, store_piece
 
 from mdio.core.frames import FrameBlock
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.writer import OutputMeta
-from mdio.layouts.zarr_tree import count_files
-from mdio.layouts.zarr_writer import ZarrWriter
+from mdio.layouts.zarr.tree import count_files
+from mdio.layouts.zarr.writer import ZarrWriter
+from mdio.testing.blocks import info_of, store_piece
 
 TRICLINIC = [80.1, 81.7, 82.3, 60.5, 75.25, 81]
 

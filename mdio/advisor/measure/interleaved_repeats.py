@@ -11,10 +11,10 @@ from mdio.advisor.measure.candidates import GROUP, Candidate
 from mdio.advisor.measure.kernel_probe import Probe, read_only
 from mdio.advisor.measure.measurements import Run, Spread, Trial
 from mdio.advisor.measure.trial import Raw, convert_trial, fit_conversion, run_of, timed_run
-from mdio.analysis.kernel import Prepared
+from mdio.analysis.kernels.kernel import Prepared
 from mdio.core.errors import MdioError
+from mdio.core.files.page_cache import drop_cache
 from mdio.core.frames import TrajectoryInfo
-from mdio.core.page_cache import drop_cache
 from mdio.parallel.executors import available_cores
 
 __all__ = ["InterleavedRepeats", "Limits", "Progress", "Tried"]

@@ -17,12 +17,12 @@ from mdio.advisor.measure.measurements import Host, Measurements, Question, Sour
 from mdio.advisor.measure.selected import group_of
 from mdio.advisor.measure.storage_probe import bandwidths, check_target, free_memory, stripe_of
 from mdio.advisor.measure.trial import scratch
-from mdio.analysis.kernel import BlockFunction, Kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
-from mdio.layouts.chain import open_source
-from mdio.layouts.lustre import file_system_type
+from mdio.layouts.striping.lustre import file_system_type
+from mdio.layouts.views.chain import open_source
 from mdio.parallel.executors import available_cores
 
 __all__ = ["measure"]

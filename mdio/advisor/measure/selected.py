@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mdio.advisor.measure.candidates import Group
-from mdio.analysis.kernel import Kernel, Prepared
+from mdio.analysis.kernels.kernel import Kernel, Prepared
 from mdio.analysis.system import System
 from mdio.core.errors import MdioError
 

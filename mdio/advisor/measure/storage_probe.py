@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mdio.advisor.measure.measurements import Bandwidth
 from mdio.core.errors import OutputError
-from mdio.core.page_cache import drop_cache, files_in
-from mdio.layouts.lustre import file_system_type, get_stripe
+from mdio.core.files.page_cache import drop_cache, files_in
+from mdio.layouts.striping.lustre import file_system_type, get_stripe
 
 __all__ = ["bandwidths", "check_target", "free_memory", "stripe_of"]
 

@@ -17,7 +17,7 @@ from mdio.advisor.measure.candidates import GROUP, Candidate
 from mdio.advisor.measure.kernel_probe import Ready
 from mdio.advisor.measure.measurements import Run, Spread
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernel import Prepared
+from mdio.analysis.kernels.kernel import Prepared
 from mdio.converters.convert import convert
 from mdio.core.errors import OutputError
 from mdio.core.signals import terminations_raised

@@ -9,8 +9,8 @@ from os import PathLike
 from mdio.advisor.decide.decision import Decision
 from mdio.advisor.report import pictures
 from mdio.advisor.report.text import break_even, headline, why
-from mdio.analysis import page
-from mdio.analysis.report import check_report
+from mdio.analysis.pages import page
+from mdio.analysis.pages.report import check_report
 from mdio.core.words import plural
 
 __all__ = ["html_of", "save_page"]

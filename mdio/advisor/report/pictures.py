@@ -6,7 +6,7 @@ from typing import Any
 
 from mdio.advisor.decide.decision import Decision, Option
 from mdio.advisor.decide.forecast import Forecast
-from mdio.analysis.pictures import figure, svg_of
+from mdio.analysis.pages.pictures import figure, svg_of
 from mdio.core.words import plural
 
 __all__ = ["breakdown", "efficiencies", "ratio_line", "times", "totals"]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.core.first_read import LONG_NBYTES, read_rising
+from mdio.core.files.first_read import LONG_NBYTES, read_rising
 
 __all__ = ["Buffer", "ByteSource", "OpenFile", "Range"]
 

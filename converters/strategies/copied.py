@@ -1,0 +1,277 @@
+"""Segments whose frames are the source's bytes: nothing is decoded, every frame stays as it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import accumulate, islice
+from pathlib import Path
+
+from mdio.converters.options import ConvertResult, Progress
+from mdio.converters.provenance import check_room, output_meta
+from mdio.converters.read_back import read_back
+from mdio.converters.strategies.byte_frames import ByteFrames, byte_frames
+from mdio.converters.strategies.copy_segments import SegmentCopier
+from mdio.converters.striping import StripeWish
+from mdio.core.files.fingerprint import SourceStates
+from mdio.core.files.publish import flush_tree, output_errors, publish
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.base import Layout
+from mdio.layouts.h5md.layout import refers_to_parts
+from mdio.layouts.native.encoder import CONTAINERS
+from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.registry import open_layout
+from mdio.layouts.segments.files import Segment
+from mdio.layouts.segments.layout import SegmentsLayout
+from mdio.layouts.segments.writer import plan_segments, write_manifest
+from mdio.layouts.striping.lustre import StripeRecord
+from mdio.layouts.views.chain import ChainLayout
+from mdio.parallel.executors import Executor
+
+__all__ = ["ByteConversion", "byte_conversion", "container_of"]
+
+FLUSHERS = 8
+"""Threads that flush segments while the next ones are copied; they only wait."""
+
+
+def byte_conversion(
+    out: Path,
+    paths: Sequence[Path],
+    source: Layout,
+    kept: TrajectoryInfo,
+    first: int,
+    options: WriteOptions,
+    striping: StripeWish,
+    topology: Sequence[Path] = (),
+) -> ByteConversion | None:
+    """Plan segments by copying bytes; None where frames have to be decoded and encoded again.
+
+    That is so for DCD files with fixed atoms, NetCDF-4 files or those without times, several DCD
+    or NetCDF files, and what is no native file.
+
+    Parameters
+    ----------
+    out
+        Folder to be.
+    paths
+        Files (or folders of segments), for what the output says of its source.
+    source
+        What they make together.
+    kept
+        What is in the frames that are kept: neighbouring ones, from frame `first` on.
+    options
+        Number of segments, container.
+    striping
+        What was asked of Lustre.
+    topology
+        Its file, where one was given: not to be replaced.
+
+    Raises
+    ------
+    PlanError
+        More segments than frames.
+    SourceError
+        A file is damaged.
+    """
+    parts = [(list(_files(layout)), start, stop) for layout, start, stop in _parts(source)]
+    layouts = [layout for files, *_ in parts for layout in files]
+    try:
+        found = _all_bytes(layouts)
+        name = layouts[0].name
+        if found is None or options.container not in (None, name):
+            return None
+        rest = iter(found)
+        frames = [
+            one
+            for files, start, stop in parts
+            for one in _cut(list(islice(rest, len(files))), start, stop)
+        ]
+        own = [one for one in _cut(frames, first, first + kept.n_frames) if one.n_frames]
+        plan = plan_segments(kept, options)
+        times_ps = _times_ps(source, first, plan)
+    finally:
+        for layout in layouts:
+            layout.close()
+    plan = plan.replace(container=name, nbytes=sum(one.nbytes for one in own))
+    return ByteConversion(out, paths, source, kept, first, plan, own, times_ps, striping, topology)
+
+
+class ByteConversion:
+    """A planned copy: look at `plan`, then `run` it."""
+
+    def __init__(
+        self,
+        out: Path,
+        paths: Sequence[Path],
+        source: Layout,
+        kept: TrajectoryInfo,
+        first: int,
+        plan: LayoutPlan,
+        frames: Sequence[ByteFrames],
+        first_times_ps: Sequence[float],
+        striping: StripeWish,
+        topology: Sequence[Path],
+    ) -> None:
+        self.out = out
+        self.paths = paths
+        self.source = source.info
+        self.joined = source.joined
+        self.kept = kept
+        self.first = first
+        self.plan = plan
+        self.frames = frames
+        self.first_times_ps = first_times_ps
+        self.striping = striping
+        may_grow = bool(self.source.lost) or first + kept.n_frames < self.source.n_frames
+        self.states = SourceStates(paths, may_grow=may_grow)
+        self.topology = topology
+
+    def run(
+        self, executor: Executor, *, force: bool = False, progress: Progress | None = None
+    ) -> ConvertResult:
+        """Copy, and publish the output when it is whole; see `Conversion.run`."""
+        stack = ExitStack()
+        begun = 0.0
+        striped: StripeRecord | None = None
+
+        def begin() -> SegmentCopier:
+            nonlocal begun, striped
+            folder = stack.enter_context(
+                publish(
+                    self.out,
+                    force=force,
+                    sources=[*self.paths, *self.topology],
+                    was_in_parts=refers_to_parts,
+                    check=lambda temporary: read_back(temporary, self.plan),
+                )
+            )
+            check_room(self.out, self.plan.nbytes)
+            begun = time.perf_counter()
+            striped = self.striping.apply(folder, self.plan)
+            copier = SegmentCopier(folder, self.plan, self.frames, self.first_times_ps)
+            copier.create()
+            return copier
+
+        def end() -> ConvertResult:
+            self.states.check()
+            stop = self.first + self.kept.n_frames
+            meta = output_meta(
+                self.paths,
+                self.source,
+                dt_ps=self.kept.dt_ps,
+                frames=[[self.first, stop, 1]],
+                striping=striped,
+                joined=self.joined,
+            )
+            write_manifest(
+                copier.folder,
+                self.plan,
+                meta,
+                segments,
+                tables,
+                time_last_ps=self.kept.time_last_ps,
+                has_box=self.kept.has_box,
+            )
+            stack.close()
+            return ConvertResult(
+                out=str(self.out),
+                layout=self.plan.layout,
+                n_frames=self.kept.n_frames,
+                n_atoms=self.kept.n_atoms,
+                nbytes_in=self.source.nbytes,
+                nbytes_out=sum(segment.nbytes for segment in segments),
+                seconds=time.perf_counter() - begun,
+                workers=executor.n_workers,
+                plan=self.plan,
+                copied=True,
+            )
+
+        with stack:
+            copier = executor.from_owner(begin)
+            copies = self._copy(copier, executor, progress)
+            segments = [segment for segment, _ in copies]
+            tables = [table for _, table in copies]
+            return executor.from_owner(end)
+
+    def close(self) -> None:
+        """Do nothing: what is planned here holds no open file."""
+
+    def _copy(
+        self, copier: SegmentCopier, executor: Executor, progress: Progress | None
+    ) -> list[tuple[Segment, bytes]]:
+        """Do this process' share; in the owner, return all segments and their sums in order."""
+        done: dict[int, tuple[Segment, bytes]] = {}
+        flushed: list[Future[None]] = []
+        with ThreadPoolExecutor(FLUSHERS) as flushers:
+            for number, copied in executor.imap(copier, copier.numbers, describe=_describe):
+                done[number] = copied
+                segment = copied[0]
+                flushed.append(flushers.submit(flush_tree, copier.folder / segment.file))
+                if progress is not None:
+                    progress(segment.n_frames, segment.n_frames * self.kept.frame_nbytes)
+            with output_errors(copier.folder):
+                for flush in flushed:
+                    flush.result()
+        return [done[number] for number in sorted(done)]
+
+
+def container_of(source: Layout) -> str | None:
+    """Return the format of a native source, of segments, or of files that are all alike."""
+    if isinstance(source, ChainLayout):
+        names = {container_of(member) for member in source.members}
+        return names.pop() if len(names) == 1 else None
+    if isinstance(source, SegmentsLayout):
+        return source.container
+    return source.name if source.name in CONTAINERS else None
+
+
+def _describe(number: int) -> str:
+    return f"segment {number}"
+
+
+def _parts(source: Layout) -> list[tuple[Layout, int, int]]:
+    """Return the trajectories that `source` joins, and which frames of each."""
+    info = source.info
+    return source.kept if isinstance(source, ChainLayout) else [(source, 0, info.n_frames)]
+
+
+def _files(layout: Layout) -> Iterator[Layout]:
+    """Yield the file; of segments, every segment."""
+    if isinstance(layout, SegmentsLayout):
+        with layout:
+            for number in range(len(layout.segments)):
+                with layout.member(number) as member:
+                    pass  # opened again when it is used: there may be many
+                yield member
+    else:
+        yield open_layout(layout.path, layout=layout.name)
+
+
+def _all_bytes(layouts: Sequence[Layout]) -> list[ByteFrames] | None:
+    """Return the frames of all files as bytes; None if these cannot be copied together."""
+    if len({layout.name for layout in layouts}) > 1:
+        return None
+    found = []
+    for layout in layouts:
+        with layout:
+            found.append(byte_frames(layout))
+    frames = [one for one in found if one is not None]
+    headed = any(one.header is not None for one in frames)
+    return None if len(frames) < len(found) or (headed and len(frames) > 1) else frames
+
+
+def _cut(frames: Sequence[ByteFrames], first: int, stop: int) -> Iterator[ByteFrames]:
+    """Yield the part of each file that lies in frames ``first:stop`` of all."""
+    at = 0
+    for one in frames:
+        begin = min(max(first - at, 0), one.n_frames)
+        yield one.part(begin, max(begin, min(stop - at, one.n_frames)))
+        at += one.n_frames
+
+
+def _times_ps(source: Layout, first: int, plan: LayoutPlan) -> list[float]:
+    """Return the time of the first frame of each segment."""
+    starts = list(accumulate(plan.segment_frames, initial=first))[:-1]
+    return [float(source.read(start, start + 1, atoms=[]).time[0]) for start in starts]

@@ -1,0 +1,192 @@
+"""A planned conversion of decoded frames: publish, create, write every piece, finish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mdio.converters.options import ConvertResult, Progress
+from mdio.converters.provenance import check_room, output_meta
+from mdio.converters.read_back import read_back
+from mdio.converters.selection import AtomChoice
+from mdio.converters.strategies.pieces import PieceWorker, describe_on, spread
+from mdio.converters.striping import StripeWish
+from mdio.converters.topology import holds, topologies
+from mdio.core.files.fingerprint import SourceStates
+from mdio.core.files.publish import publish, temporary_for
+from mdio.layouts.base import Layout
+from mdio.layouts.h5md.layout import refers_to_parts
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.striping.lustre import StripeRecord
+from mdio.layouts.views.view import ViewLayout
+from mdio.layouts.writer import LayoutWriter, OutputMeta
+from mdio.parallel.executors import Executor
+from mdio.parallel.mpi_executor import MPIExecutor
+
+__all__ = ["Conversion", "MakeWriter"]
+
+MakeWriter = Callable[[Path, LayoutPlan, OutputMeta], LayoutWriter]
+"""A class of writers, or what makes one with options of its own."""
+
+
+class Conversion:
+    """A planned conversion: look at `plan`, then `run` it."""
+
+    def __init__(
+        self,
+        out: Path,
+        view: ViewLayout,
+        choice: AtomChoice,
+        plan: LayoutPlan,
+        writer: MakeWriter,
+        source_paths: Sequence[Path],
+        striping: StripeWish,
+        transformed: Mapping[str, str | None] | None = None,
+        joined: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.joined = joined
+        self.out = out
+        self.view = view
+        self.choice = choice
+        self.plan = plan
+        self.writer = writer
+        self.source_paths = source_paths
+        self.transformed = transformed
+        self.striping = striping
+        self.beside = topologies(choice, out, source_paths)
+        info = view.source.info
+        # Of a simulation that goes on, frames that are there can be had.
+        may_grow = bool(info.lost) or int(max(view.frames[0], view.frames[-1])) + 1 < info.n_frames
+        self.states = SourceStates(source_paths, may_grow=may_grow)
+
+    def run(
+        self,
+        executor: Executor,
+        *,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> ConvertResult:
+        """Convert, and publish the output when it is whole.
+
+        Raises
+        ------
+        OutputError
+            The output exists, the disk is full, ...
+        SourceError
+            The source turns out damaged on the way.
+        """
+        stack = ExitStack()
+        begun = 0.0
+
+        def begin() -> PieceWorker:
+            nonlocal begun
+            temporary = self._publication(stack, force)
+            begun = time.perf_counter()
+            meta = output_meta(
+                self.source_paths,
+                self.view.source.info,
+                dt_ps=self.view.info.dt_ps,
+                frames=self.view.runs,
+                atoms=self.choice.kept,
+                groups=self.choice.groups,
+                transformed=self.transformed,
+                striping=self._stripe(temporary),
+                joined=self.joined,
+            )
+            writer = self.writer(temporary, self.plan, meta)
+            stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
+            writer.create()
+            return PieceWorker(self.view, writer)
+
+        def end() -> ConvertResult:
+            self.states.check()
+            work.writer.finish()
+            self.plan = self.plan.replace(notes=tuple(work.writer.notes))
+            stack.close()
+            return self._result(nbytes, time.perf_counter() - begun, executor.n_workers)
+
+        sources: list[Layout] = [self.view]
+        try:
+            with stack:
+                work = executor.from_owner(begin)
+                sources.append(work.source)
+                nbytes = self._write(work, executor, progress)
+                return executor.from_owner(end)
+        finally:
+            for source in sources:
+                source.close()
+
+    def close(self) -> None:
+        """Close the source; it opens again when it is read."""
+        self.view.close()
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the output has a folder of parts."""
+        return False
+
+    def _stripe(self, path: Path) -> StripeRecord | None:
+        """Ask for the stripes of what is about to be made."""
+        return self.striping.apply(path, self.plan)
+
+    def _check(self, temporary: Path) -> None:
+        """Look at what was written before it gets its name."""
+        read_back(temporary, self.plan)
+
+    def _publication(self, stack: ExitStack, force: bool) -> Path:
+        """Enter `publish`, write the topologies, and return the temporary path."""
+        # The same topology may serve several outputs: one that is there already stays.
+        new = {path: data for path, data in self.beside.items() if not holds(path, data)}
+        temporary = stack.enter_context(
+            publish(
+                self.out,
+                force=force,
+                sources=[*self.source_paths, *self.choice.files],
+                companions=list(new),
+                in_parts=self.in_parts,
+                was_in_parts=refers_to_parts,
+                check=self._check,
+            )
+        )
+        if self.plan.compression is None and self.plan.precision is None:
+            check_room(self.out, self.plan.nbytes)  # other sizes are not known before
+        for path, data in new.items():
+            temporary_for(path.absolute(), temporary).write_bytes(data)
+        return temporary
+
+    def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
+        """Do this process' share, and store and commit in the owner what others have encoded."""
+        nbytes = 0
+        imap = executor.imap
+        if isinstance(executor, MPIExecutor):
+            # What a rank writes may take the system now a little, now long.
+            imap = partial(executor.imap, at_own_pace=True)
+        pieces = spread(self.plan.pieces(), self.plan.segment_frames, executor.n_workers)
+        describe = describe_on(executor)
+        for _, (receipt, items) in imap(work, pieces, describe=describe):
+            for item in items:
+                work.writer.store(item)
+            work.writer.commit(receipt)
+            nbytes += receipt.nbytes
+            if progress is not None:
+                n_frames = receipt.stop - receipt.start
+                progress(n_frames, n_frames * self.view.info.frame_nbytes)
+        return nbytes
+
+    def _result(self, nbytes: int, seconds: float, workers: int) -> ConvertResult:
+        return ConvertResult(
+            out=str(self.out),
+            layout=self.plan.layout,
+            n_frames=self.plan.n_frames,
+            n_atoms=self.plan.n_atoms,
+            nbytes_in=self.view.source.info.nbytes,
+            nbytes_out=nbytes,
+            seconds=seconds,
+            workers=workers,
+            plan=self.plan,
+            topologies=tuple(str(path) for path in self.beside),
+        )

@@ -1,0 +1,1 @@
+"""Encodings of chunks that are not of the libraries."""

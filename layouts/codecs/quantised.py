@@ -1,0 +1,287 @@
+"""The bytes of a chunk of quantised positions: integers, differenced, packed.
+
+A chunk tells by itself how it is to be read; numbers are little-endian:
+
+====== ==== ===========================================================================
+offset size what
+====== ==== ===========================================================================
+0      4    ``mdq1``
+4      1    mode: 0 floats as they are; differences along the frames of 1 integers of a
+            step, 2 the integers of an XTC; along the atoms of 3 integers of a step, 4 the
+            integers of an XTC; 5 to 8 as 1 to 4, but in groups of bits
+5      1    bytes of a stored difference: 2 or 4; 4 in mode 0, 0 in modes 5 to 8
+6      2    zero
+8      4    frames F
+12     4    atoms A
+16     8    float64: step in angstrom (odd modes), precision per nm (even ones), zero (0)
+24     4    bytes of the first part
+28     4    bytes of the second part
+32          the two parts, each a Blosc 1 buffer, but the second of modes 5 to 8; the first
+            is empty in modes 5 and 6, the second in mode 0, and in modes 1 and 2 if F is 1
+====== ==== ===========================================================================
+
+In modes 1 and 2 the first part holds the first frame, the second the differences of each other
+frame to the one before; they suit frames that are close in time. In modes 3 and 4 the first part
+has a byte for each atom, the second the differences of each atom to one of the four before it, the
+atoms sorted; `mdio.core.kernels.neighbours` says how. Which takes fewer bits is estimated for each
+chunk. In mode 0 the first part holds all frames.
+
+Integers are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), so that small ones have leading
+zeros whatever their sign. In modes 1 to 4 they take two bytes where all differences allow. Each
+Blosc part is shuffled as one block and filled up with zeros to a multiple of 8 numbers, without
+which Blosc leaves the last block unshuffled.
+
+In modes 5 to 8 the second part holds rows of numbers, each group of them with just as many bits as
+it needs; `mdio.core.kernels.packed` says how. A row is a frame: in modes 5 and 6 the first frame as
+differences of each atom to the one before, the others as those to the frame before. It is read
+several times faster than an entropy coder's output, and about a tenth larger.
+
+A chunk with a number that is not finite or beyond the integers' range, or (XTC) that would not come
+back bit for bit, is written in mode 0; so is one whose groups of bits would be larger than floats.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core import kernels
+from mdio.core.kernels import (
+    choose_neighbours,
+    difference_first,
+    difference_neighbours,
+    neighbours_room,
+    pack,
+    packed_limit,
+    sum_neighbours,
+    sum_packed,
+    sum_packed_neighbours,
+)
+from mdio.layouts.codecs.scratch import Scratch
+
+__all__ = ["QuantisedFormat", "decode_chunk", "encode_chunk"]
+
+FloatArray = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+Folded = NDArray[np.uint16] | NDArray[np.uint32]
+
+MAGIC = b"mdq1"
+HEADER = struct.Struct("<4sBBHIIdII")
+RAW, STEP, XTC = 0, 1, 2
+ALONG_ATOMS, PACKED = 2, 4
+"""Added to the mode."""
+BLOSC_HEADER = struct.Struct("<4BIII")
+BITS, BYTES = 2, 1
+"""Blosc's numbers of its two shuffles."""
+SHUFFLES = {"zstd": BITS, "lz4": BYTES}
+"""Planes of bits suit an entropy coder; LZ4 has none and does better, and faster, on bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedFormat:
+    """How positions become integers, and what packs these."""
+
+    step: float
+    """Step of the integers, angstrom."""
+    rule: Literal["step", "xtc"] = "step"
+    """``xtc``: the integers an XTC of this step holds, or else the floats; nothing is lost."""
+    compressor: Literal["bitpack", "zstd", "lz4"] = "bitpack"
+    level: int = 1
+    """Of zstd and lz4."""
+
+    @property
+    def compression(self) -> str:
+        """The compressor as an option, with its level."""
+        return "bitpack" if self.compressor == "bitpack" else f"{self.compressor}:{self.level}"
+
+    @property
+    def precision_per_nm(self) -> float:
+        """The step as XTC states it."""
+        return float(np.float32(10 / self.step))
+
+
+_scratch = Scratch()
+
+
+def _compress(numbers: Folded | FloatArray | Bytes, form: QuantisedFormat | None = None) -> bytes:
+    """Return a Blosc buffer; by zstd, unless `form` says another."""
+    name, level = ("zstd", 1)
+    if form is not None and form.compressor != "bitpack":
+        name, level = form.compressor, form.level
+    from numcodecs import blosc  # 0.1 s to import
+
+    data = np.ascontiguousarray(numbers).reshape(-1)
+    if data.size % 8:
+        data = np.append(data, np.zeros(-data.size % 8, data.dtype))
+    shuffle = BYTES if numbers.dtype.kind == "f" else SHUFFLES[name]
+    packed: bytes = blosc.compress(
+        data,
+        name.encode(),
+        level,
+        shuffle=shuffle,
+        blocksize=data.nbytes,
+        typesize=numbers.dtype.itemsize,
+    )
+    return packed
+
+
+def _decompress(data: memoryview, itemsize: int, count: int, part: str) -> Bytes:
+    """Return `count` numbers of `itemsize` bytes, after Blosc's own header has been checked.
+
+    They are valid until the next such `part` is unpacked.
+    """
+    nbytes = -(-count // 8) * 8 * itemsize
+    if len(data) < BLOSC_HEADER.size:
+        raise ValueError(f"a part of {len(data)} bytes")
+    *_, n_decoded, _, n_encoded = BLOSC_HEADER.unpack_from(data)
+    if (n_decoded, n_encoded) != (nbytes, len(data)):
+        raise ValueError(
+            f"a part of {n_encoded} bytes for {n_decoded}, expected {len(data)} for {nbytes}"
+        )
+    from numcodecs import blosc
+
+    out = _scratch.room(part, nbytes)
+    try:
+        blosc.decompress(data, out)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+    return out[: count * itemsize]
+
+
+def _integers(n_frames: int, n_atoms: int) -> NDArray[np.int32]:
+    """Return memory for the integers of a chunk, valid until those of the next are needed."""
+    room = _scratch.room("integers", 12 * n_frames * n_atoms)
+    return room.view(np.int32).reshape(n_frames, n_atoms, 3)
+
+
+def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
+    """Turn the positions of a chunk into bytes.
+
+    Parameters
+    ----------
+    positions : (F, A, 3) float32
+        angstrom, F and A at least 1.
+    form
+        How.
+    """
+    n_frames, n_atoms = positions.shape[:2]
+    room = _integers(n_frames, n_atoms)
+    if form.rule == "xtc":
+        mode, scale = XTC, form.precision_per_nm
+        deltas = kernels.quantise_xtc(positions, scale, room)
+    else:
+        mode, scale = STEP, form.step
+        deltas = kernels.quantise_deltas(positions, scale, room)
+    head: bytes | Bytes = b""
+    rest: bytes | Bytes = b""
+    itemsize = 0
+    if deltas is not None:
+        kept = choose_neighbours(deltas)
+        if kept is not None:
+            mode += ALONG_ATOMS
+            difference_neighbours(deltas, kept)
+            head = _compress(kept)
+        if form.compressor == "bitpack":
+            mode += PACKED
+            if kept is None:
+                difference_first(deltas)
+            most = packed_limit(n_frames, 3 * n_atoms)
+            packed = pack(deltas, _scratch.room("packed", most))
+            deltas = None if packed is None else deltas
+            rest = b"" if packed is None else packed
+        elif kept is not None:
+            folded = kernels.fold(deltas)
+            itemsize, rest = folded.itemsize, _compress(folded, form)
+        else:
+            folded = kernels.fold(deltas[1:])
+            head = _compress(kernels.fold(deltas[0]).astype(np.uint32), form)
+            itemsize, rest = folded.itemsize, _compress(folded, form) if n_frames > 1 else b""
+    if deltas is None:
+        mode, itemsize, scale = RAW, 4, 0.0
+        head, rest = _compress(positions, form), b""
+    sizes = (len(head), len(rest))
+    header = HEADER.pack(MAGIC, mode, itemsize, 0, n_frames, n_atoms, scale, *sizes)
+    return b"".join((header, head, rest))
+
+
+def decode_chunk(
+    data: memoryview,
+    shape: tuple[int, int],
+    out: FloatArray,
+    atoms: NDArray[np.int64] | None = None,
+    first: int = 0,
+    last: int | None = None,
+) -> None:
+    """Turn bytes back into positions.
+
+    Parameters
+    ----------
+    data
+        What `encode_chunk` made.
+    shape : (F, A)
+        Frames and atoms that the chunk should hold; nothing is allocated for other numbers.
+    out : (last - first, k, 3) float32
+        Filled; each frame contiguous.
+    atoms : (k,) int64, optional
+        Which atoms; all by default.
+    first, last
+        Which frames; all by default.
+
+    Raises
+    ------
+    ValueError
+        The bytes are no such chunk.
+    """
+    last = shape[0] if last is None else last
+    if len(data) < HEADER.size:
+        raise ValueError(f"{len(data)} bytes, too few for a quantised chunk")
+    magic, mode, itemsize, _, n_frames, n_atoms, scale, *sizes = HEADER.unpack_from(data)
+    packed = mode > XTC + ALONG_ATOMS
+    itemsizes = (0,) if packed else (2, 4)
+    if magic != MAGIC or mode > XTC + ALONG_ATOMS + PACKED or itemsize not in itemsizes:
+        raise ValueError("the header of a quantised chunk was expected, and is not there")
+    if (n_frames, n_atoms) != shape:
+        raise ValueError(f"it holds {n_frames} frames of {n_atoms} atoms, expected {shape}")
+    if HEADER.size + sum(sizes) != len(data):
+        raise ValueError(f"{len(data)} bytes, expected {HEADER.size + sum(sizes)}")
+    if mode != RAW and not 0 < scale < np.inf:
+        raise ValueError(f"its integers have a step of {scale}")
+    head = data[HEADER.size : HEADER.size + sizes[0]]
+    rest = data[HEADER.size + sizes[0] :]
+    if mode == RAW:
+        floats = _decompress(head, 4, 3 * n_frames * n_atoms, "head").view("<f4")
+        frames = floats.reshape(n_frames, n_atoms, 3)[first:last]
+        out[...] = frames if atoms is None else frames[:, atoms]
+        return
+    along_atoms = (mode - 1) & ALONG_ATOMS
+    xtc = mode % 2 == 0
+    if packed:
+        bits = np.frombuffer(rest, np.uint8)
+        if along_atoms:
+            kept = _decompress(head, 1, n_atoms, "head")
+            room = _scratch.room("integers", neighbours_room(n_atoms))
+            part = (bits, kept, n_frames, scale, out, atoms, first, last)
+            sum_packed_neighbours(*part, xtc=xtc, room=room)
+        else:
+            sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc)
+        return
+    if along_atoms:
+        kept = _decompress(head, 1, n_atoms, "head")
+        numbers = _decompress(rest, itemsize, 3 * n_atoms * n_frames, "rest").view(f"<u{itemsize}")
+        differences = _integers(last - first, n_atoms)
+        kernels.unfold(numbers[3 * n_atoms * first : 3 * n_atoms * last], differences)
+        sum_neighbours(differences, kept, scale, out, atoms, xtc=xtc)
+        return
+    deltas = _integers(last, n_atoms)
+    if last:
+        kernels.unfold(_decompress(head, 4, 3 * n_atoms, "head").view("<u4"), deltas[0])
+    if last > 1:
+        n_numbers = 3 * n_atoms * (n_frames - 1)
+        numbers = _decompress(rest, itemsize, n_numbers, "rest").view(f"<u{itemsize}")
+        kernels.unfold(numbers[: 3 * n_atoms * (last - 1)], deltas[1:])
+    undo = kernels.dequantise_xtc if xtc else kernels.dequantise_deltas
+    undo(deltas, scale, out, atoms, first, last)

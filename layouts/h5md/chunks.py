@@ -1,0 +1,320 @@
+"""Reads one array of our own H5MD files: chunk by chunk, without HDF5, every checksum verified."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.first_read import LONG_NBYTES
+from mdio.core.kernels import crc32c, gather_atoms, unshuffle
+from mdio.layouts.h5md.encoding import row_checksums
+from mdio.layouts.h5md.io import (
+    PIECE_NBYTES,
+    Column,
+    bytes_of,
+    pread_at_once,
+    pread_checksum,
+    pread_exactly,
+)
+
+__all__ = ["ChunkedArray"]
+
+AtomIndices = NDArray[np.int64]
+
+NARROW_SHARE = 4
+"""Only the bytes of the wanted atoms are read if they lie within this part of a frame ..."""
+
+NARROW_FRAME_NBYTES = 64 << 10
+"""... and frames are at least this large: below, reading all costs less than the calls it saves."""
+
+DEFLATE_MAX_RATIO = 1100
+"""zlib makes at most about 1,030 bytes of one; a chunk that claims more is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a selection of atoms takes from one chunk along the atoms."""
+
+    j: int
+    atoms: AtomIndices | None
+    """Within the chunk; None = all that it has."""
+    target: slice | AtomIndices
+    """Where they belong in the output."""
+
+
+class ChunkedArray:
+    """One ``/particles/GROUP/ELEMENT/value`` of a file of ours.
+
+    Whole chunks are read in one call, straight into the output where that is possible, and their
+    checksums are verified. Of the chunks at the ends of a run of frames, and of frames much larger
+    than the wanted atoms, only the pieces are read that hold what is wanted, if the chunks are not
+    compressed, and verified by checksums of their own (files of older versions have none of these).
+
+    Parameters
+    ----------
+    what
+        File and array, for messages.
+    shape
+        (F, A, 3).
+    chunk
+        Frames and atoms in a chunk.
+    offset, nbytes, crcs : (frame chunks, atom chunks)
+        Place, stored bytes and checksum of each chunk.
+    deflated, shuffled
+        The filters that each went through.
+    pieces
+        Checksums of parts of chunks, if there are any; see `mdio.layouts.h5md.io.PIECES`.
+    trusted
+        Whether reads compare no checksums.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        shape: tuple[int, ...],
+        chunk: tuple[int, int],
+        offset: NDArray[np.int64],
+        nbytes: NDArray[np.int64],
+        crcs: NDArray[np.uint32],
+        *,
+        deflated: bool,
+        shuffled: bool,
+        pieces: Column | None = None,
+        trusted: bool = False,
+    ) -> None:
+        self.what = what
+        self.n_frames, self.n_atoms = shape[:2]
+        self.chunk_frames, self.chunk_atoms = chunk
+        self._offset, self._nbytes, self._crcs = offset, nbytes, crcs
+        self._deflated, self._shuffled = deflated, shuffled
+        self.pieces = pieces
+        self._trusted = trusted
+        self._scratch: NDArray[np.float32] | None = None
+        self._held: tuple[int, int] | None = None
+        self._long_read = False
+        # Frames of all atoms then lie one after the other, as they do in memory.
+        self._in_rows = not deflated and self.chunk_atoms == self.n_atoms
+        self._all_parts = [
+            _Part(j, None, slice(j * self.chunk_atoms, self._end_of(j)))
+            for j in range(self.grid[1])
+        ]
+        self._parts: tuple[AtomIndices, list[_Part]] | None = None
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Number of chunks along frames and atoms."""
+        return self._crcs.shape[0], self._crcs.shape[1]
+
+    @property
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offsets and stored bytes of all chunks."""
+        return self._offset, self._nbytes
+
+    def read(
+        self,
+        fd: int,
+        start: int,
+        stop: int,
+        atoms: AtomIndices | None,
+        out: NDArray[np.float32],
+    ) -> None:
+        """Fill `out`, (stop - start, k, 3), with frames ``start:stop`` of `atoms` (None = all).
+
+        Raises
+        ------
+        CorruptLayoutError
+            The file is truncated, or a checksum does not agree; names array and frames.
+        """
+        parts = self._all_parts if atoms is None else self._parts_of(atoms)
+        for i in range(start // self.chunk_frames, -(-stop // self.chunk_frames)):
+            first = i * self.chunk_frames
+            lo, hi = max(start - first, 0), min(stop - first, self.chunk_frames)
+            rows = out[first + lo - start : first + hi - start]
+            for part in parts:
+                if not self._read_direct(fd, i, part, lo, hi, rows):
+                    self._read_through_scratch(fd, i, part, lo, hi, rows)
+
+    def verify(self, fd: int, i: int, j: int) -> None:
+        """Read one chunk and check it; raises CorruptLayoutError."""
+        self._held = None
+        self._compare(i, j, crc32c(self._load(fd, i, j)))
+
+    def name_of(self, i: int, j: int) -> str:
+        """Return what messages call a chunk."""
+        first, atom = i * self.chunk_frames, j * self.chunk_atoms
+        frames = f"frames {first} to {min(first + self.chunk_frames, self.n_frames) - 1}"
+        if self.grid[1] == 1:
+            return f"{self.what}, {frames}"
+        return f"{self.what}, {frames}, atoms {atom} to {self._end_of(j) - 1}"
+
+    def _end_of(self, j: int) -> int:
+        return min((j + 1) * self.chunk_atoms, self.n_atoms)
+
+    def _parts_of(self, atoms: AtomIndices) -> list[_Part]:
+        """Sort a selection by chunk; the answer for the last selection is kept."""
+        if self._parts is not None and np.array_equal(self._parts[0], atoms):
+            return self._parts[1]
+        owner = atoms // self.chunk_atoms
+        parts = []
+        for j in np.unique(owner).tolist():
+            at = np.flatnonzero(owner == j)
+            target: slice | AtomIndices = at
+            if at[-1] - at[0] + 1 == at.size:
+                target = slice(int(at[0]), int(at[-1]) + 1)
+            parts.append(_Part(j, atoms[at] - j * self.chunk_atoms, target))
+        self._parts = (atoms.copy(), parts)
+        return parts
+
+    def _read_direct(
+        self, fd: int, i: int, part: _Part, lo: int, hi: int, rows: NDArray[np.float32]
+    ) -> bool:
+        """Read frames ``lo:hi`` of a chunk into `rows` without a copy, if that is possible."""
+        if not self._in_rows or part.atoms is not None or not rows.flags.c_contiguous:
+            return False
+        n_valid = min(self.chunk_frames, self.n_frames - i * self.chunk_frames)
+        offset = int(self._offset[i, 0])
+        if hi - lo < n_valid:
+            if self._held == (i, part.j):
+                return False
+            offset += lo * 12 * self.chunk_atoms
+            if not pread_at_once(fd, rows, offset):
+                pread_exactly(fd, rows, offset, self.name_of(i, 0))
+            self._check_pieces(fd, i, 0, lo, rows)
+            return True
+        rising = not self._long_read and rows.nbytes >= LONG_NBYTES
+        self._long_read |= rising
+        if self._trusted:
+            pread_exactly(fd, rows, offset, self.name_of(i, 0), rising=rising)
+            return True
+        checksum = pread_checksum(fd, rows, offset, self.name_of(i, 0), rising=rising)
+        if rows.nbytes < self._nbytes[i, 0]:  # the zeros behind the last frame
+            padding = np.empty((self.chunk_frames - n_valid, self.chunk_atoms, 3), np.float32)
+            pread_exactly(fd, padding, offset + rows.nbytes, self.name_of(i, 0))
+            checksum = crc32c(padding, checksum)
+        self._compare(i, 0, checksum)
+        return True
+
+    def _read_through_scratch(
+        self, fd: int, i: int, part: _Part, lo: int, hi: int, rows: NDArray[np.float32]
+    ) -> None:
+        n_valid = min(self.chunk_frames, self.n_frames - i * self.chunk_frames)
+        first, last = 0, self._end_of(part.j) - part.j * self.chunk_atoms
+        if part.atoms is not None:
+            first, last = int(part.atoms.min()), int(part.atoms.max()) + 1
+        narrow = (
+            12 * self.chunk_atoms >= NARROW_FRAME_NBYTES
+            and (last - first) * NARROW_SHARE <= self.chunk_atoms
+        )
+        if self._held == (i, part.j) or self._deflated or (hi - lo == n_valid and not narrow):
+            source = self._chunk(fd, i, part.j)[lo:hi]
+            first = 0
+        elif narrow:
+            source = self._frame_by_frame(fd, i, part.j, lo, hi, first, last)
+        else:
+            source = np.empty((hi - lo, self.chunk_atoms, 3), np.float32)
+            offset = int(self._offset[i, part.j]) + lo * 12 * self.chunk_atoms
+            pread_exactly(fd, source, offset, self.name_of(i, part.j))
+            self._check_pieces(fd, i, part.j, lo, source)
+            first = 0
+        if part.atoms is None:
+            rows[:, part.target] = source[:, : last - first]
+        elif isinstance(part.target, slice):
+            gather_atoms(source, part.atoms - first, rows[:, part.target])
+        else:
+            rows[:, part.target] = source[:, part.atoms - first]
+
+    def _frame_by_frame(
+        self, fd: int, i: int, j: int, lo: int, hi: int, first: int, last: int
+    ) -> NDArray[np.float32]:
+        """Return some atoms; whole pieces are read and verified."""
+        row_nbytes = 12 * self.chunk_atoms
+        begin, end = 12 * first, 12 * last
+        if self.pieces is not None and not self._trusted:
+            begin -= begin % PIECE_NBYTES
+            end = min(-(-end // PIECE_NBYTES) * PIECE_NBYTES, row_nbytes)
+        source = np.empty((hi - lo, (end - begin) // 4), np.float32)
+        offset = int(self._offset[i, j]) + begin
+        for k in range(lo, hi):
+            pread_exactly(fd, source[k - lo], offset + k * row_nbytes, self.name_of(i, j))
+        self._check_pieces(fd, i, j, lo, source, begin // PIECE_NBYTES)
+        at = (12 * first - begin) // 4
+        return source[:, at : at + 3 * (last - first)].reshape(hi - lo, -1, 3)
+
+    def _check_pieces(
+        self, fd: int, i: int, j: int, lo: int, rows: NDArray[np.float32], piece: int = 0
+    ) -> None:
+        """Compare rows of a chunk, from its frame `lo` and from a piece of each on."""
+        if self.pieces is None or self._trusted:
+            return
+        first = i * self.chunk_frames + lo
+        table = self.pieces.read(fd, first, first + len(rows), f"{self.what}, checksums")[:, j]
+        found = np.reshape(row_checksums(rows), (len(rows), -1))
+        expected = table[:, piece : piece + found.shape[1]]
+        if not np.array_equal(found, expected):
+            k, m = (int(n) for n in np.argwhere(found != expected)[0])
+            raise CorruptLayoutError(
+                f"{self.name_of(i, j)}: in frame {first + k}, crc32c {found[k, m]:08x} found, "
+                f"{expected[k, m]:08x} expected; the file is damaged: convert the source anew"
+            )
+
+    def _chunk(self, fd: int, i: int, j: int) -> NDArray[np.float32]:
+        """Return a whole chunk, verified; the last one stays in memory."""
+        if self._held != (i, j) or self._scratch is None:
+            stored = self._load(fd, i, j)
+            if not self._trusted:
+                self._compare(i, j, crc32c(stored))
+            self._held = (i, j)
+        assert self._scratch is not None
+        return self._scratch
+
+    def _load(self, fd: int, i: int, j: int) -> NDArray[np.float32]:
+        """Read a chunk into memory, and return what of it is stored."""
+        nbytes = 12 * self.chunk_frames * self.chunk_atoms
+        if self._deflated and nbytes > DEFLATE_MAX_RATIO * int(self._nbytes[i, j]):
+            raise CorruptLayoutError(
+                f"{self.name_of(i, j)}: {self._nbytes[i, j]} bytes cannot hold {nbytes}; "
+                "convert the source anew"
+            )
+        if self._scratch is None:
+            self._scratch = np.empty((self.chunk_frames, self.chunk_atoms, 3), np.float32)
+        self._held = None
+        stored = self._scratch.reshape(-1)
+        if self._deflated:
+            self._decode(fd, i, j, self._scratch)
+        else:
+            stored = stored[: int(self._nbytes[i, j]) // 4]  # less at the end of an array
+            pread_exactly(fd, stored, int(self._offset[i, j]), self.name_of(i, j))
+        return stored
+
+    def _decode(self, fd: int, i: int, j: int, out: NDArray[np.float32]) -> None:
+        stored = np.empty(int(self._nbytes[i, j]), np.uint8)
+        pread_exactly(fd, stored, int(self._offset[i, j]), self.name_of(i, j))
+        inflater = zlib.decompressobj()
+        try:
+            data = inflater.decompress(bytes_of(stored), out.nbytes)
+        except zlib.error as error:
+            raise CorruptLayoutError(
+                f"{self.name_of(i, j)}: cannot be decompressed ({error}); the file is damaged: "
+                "convert the source anew"
+            ) from error
+        if len(data) != out.nbytes:
+            raise CorruptLayoutError(
+                f"{self.name_of(i, j)}: {len(data)} bytes after decompression, expected "
+                f"{out.nbytes}; the file is damaged: convert the source anew"
+            )
+        if self._shuffled:
+            unshuffle(data, out.itemsize, bytes_of(out))
+        else:
+            out[...] = np.frombuffer(data, np.float32).reshape(out.shape)
+
+    def _compare(self, i: int, j: int, checksum: int) -> None:
+        expected = int(self._crcs[i, j])
+        if checksum != expected:
+            raise CorruptLayoutError(
+                f"{self.name_of(i, j)}: crc32c {checksum:08x} found, {expected:08x} expected; the "
+                "file is damaged: convert the source anew"
+            )

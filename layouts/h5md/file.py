@@ -1,0 +1,243 @@
+"""The bare H5MD file: groups, units, and room for every array, before the first frame.
+
+Format: H5MD 1.1 (de Buyl, Colberg, Hoefling 2014, 10.1016/j.cpc.2014.01.018), in the oldest HDF5
+structures there are for it (any HDF5 from 1.8 on reads them, and a file whose writer was killed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5d, h5p, h5s, h5t
+from numpy.typing import NDArray
+
+from mdio._version import __version__
+from mdio.core.frames import ELEMENTS
+from mdio.layouts.h5md.disk import open_output
+from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, Column
+from mdio.layouts.plan import MAX_PADDING, ArrayPlan, LayoutPlan
+
+__all__ = [
+    "LIBVER",
+    "UNITS",
+    "Places",
+    "chunk_table",
+    "create_column",
+    "create_columns",
+    "create_file",
+    "create_groups",
+    "is_aligned",
+    "run_table",
+    "value_path",
+]
+
+LIBVER = ("earliest", "v110")
+
+UNITS = {"positions": "Angstrom", "velocities": "Angstrom ps-1", "forces": "kJ mol-1 Angstrom-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things lie in the file, in plain values that travel to workers."""
+
+    chunks: Mapping[tuple[str, str], NDArray[np.int64]]
+    """(frame chunks, atom chunks) byte offsets by group and field; empty if compressed."""
+    time: Column
+    step: Column
+    box: Column
+
+
+def value_path(group: str, field: str) -> str:
+    """Return where in the file the numbers of an array are."""
+    return f"particles/{group}/{ELEMENTS[field]}/value"
+
+
+def is_aligned(array: ArrayPlan, alignment_nbytes: int) -> bool:
+    """Return whether chunks of `array` begin at multiples of `alignment_nbytes`.
+
+    Those of the full system do if the plan has an alignment. Those of a small group would leave
+    most of each stripe empty, and lie close to each other instead. Of arrays in one piece,
+    those of the full system begin there.
+    """
+    if array.contiguous:
+        return alignment_nbytes > 1 and array.group == FULL_SYSTEM
+    used = -(-array.chunk_nbytes // alignment_nbytes) * alignment_nbytes
+    return alignment_nbytes > 1 and array.chunk_nbytes >= (1 - MAX_PADDING) * used
+
+
+def create_file(
+    path: Path,
+    plan: LayoutPlan,
+    gzip_level: int | None,
+    atom_ids: Mapping[str, NDArray[np.int64]],
+) -> Places:
+    """Make the file with everything but the frames.
+
+    Parameters
+    ----------
+    path
+        Does not exist yet, or is empty (as ``lfs setstripe`` leaves it).
+    plan
+        Its arrays.
+    gzip_level
+        None for uncompressed chunks, which then have their places in the file at once.
+    atom_ids
+        By group, the numbers its atoms have in the source, where they are not 0, 1, 2, ...
+
+    Returns
+    -------
+    Places
+    """
+    aligned = [a for a in plan.arrays if is_aligned(a, plan.alignment_nbytes)]
+    others = [a for a in plan.arrays if a not in aligned]
+    threshold = min((a.chunk_nbytes for a in aligned), default=1)
+    mode = "w" if path.exists() and path.stat().st_size == 0 else "x"
+    # The alignment is a property of the open file: large chunks first, the rest without it.
+    with open_output(
+        path,
+        mode,
+        libver=LIBVER,
+        alignment_threshold=threshold,
+        alignment_interval=plan.alignment_nbytes,
+    ) as file:
+        create_groups(file, plan.arrays)
+        for array in aligned:
+            _create_array(file, array, plan.n_frames, gzip_level)
+    with open_output(path, "r+", libver=LIBVER) as file:
+        for array in others:
+            _create_array(file, array, plan.n_frames, gzip_level)
+        columns = create_columns(file, plan)
+        for group, ids in atom_ids.items():
+            file[f"particles/{group}"].create_dataset("id", data=ids)
+        chunks = {}
+        if gzip_level is None:
+            for array in plan.arrays:
+                dataset = file[value_path(array.group, array.field)]
+                chunks[array.group, array.field] = _offsets(dataset, array)
+    return Places(chunks, *columns)
+
+
+def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
+    """Make what an H5MD file has besides numbers, and a group for each array."""
+    h5md = file.create_group("h5md")
+    h5md.attrs.create("version", (1, 1), dtype="<i4")
+    # Strings of fixed length, as the H5MD text has them: HDF5 does not survive damage to the heap
+    # of variable ones. MDAnalysis knows units as variable ones only, and those we never read.
+    h5md.create_group("author").attrs["name"] = np.bytes_("N/A")
+    creator = h5md.create_group("creator")
+    creator.attrs["name"] = np.bytes_(CREATOR)
+    creator.attrs["version"] = np.bytes_(__version__)
+    units = h5md.create_group("modules/units")
+    units.attrs.create("version", (1, 0), dtype="<i4")
+    units.attrs["system"] = np.bytes_("SI")
+    # MDAnalysis takes the first particle group that h5py lists. With the order of creation kept
+    # that is the full system, whatever the others are called.
+    particles = file.create_group("particles", track_order=True)
+    particles.create_group(FULL_SYSTEM)
+    for array in arrays:
+        particles.require_group(f"{array.group}/{ELEMENTS[array.field]}")
+    file.create_group("mdio")
+
+
+def _create_array(file: h5py.File, array: ArrayPlan, n_frames: int, gzip_level: int | None) -> None:
+    layout = h5p.create(h5p.DATASET_CREATE)
+    if array.contiguous:
+        layout.set_layout(h5d.CONTIGUOUS)
+    else:
+        layout.set_chunk((array.chunk_frames, array.chunk_atoms, 3))
+    layout.set_fill_time(h5d.FILL_TIME_NEVER)
+    if gzip_level is None:
+        layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+    else:
+        layout.set_shuffle()
+        layout.set_deflate(gzip_level)
+    path = value_path(array.group, array.field)
+    space = h5s.create_simple((n_frames, array.n_atoms, 3))
+    h5d.create(file.id, path.encode(), h5t.IEEE_F32LE, space, layout)
+    file[path].attrs["unit"] = UNITS[array.field]
+
+
+def create_column(parent: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> Column:
+    """Make a contiguous dataset that has its place in the file at once."""
+    layout = h5p.create(h5p.DATASET_CREATE)
+    layout.set_layout(h5d.CONTIGUOUS)
+    layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+    layout.set_fill_time(h5d.FILL_TIME_NEVER)
+    kind = h5t.py_create(np.dtype(dtype))
+    h5d.create(parent.id, name.encode(), kind, h5s.create_simple(shape), layout)
+    return Column.of(parent[name])
+
+
+def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, Column]:
+    """Make time, step and box of all frames, and the links to them from every array."""
+    particles = file["particles"]
+    first = particles[f"{FULL_SYSTEM}/position"]
+    time = create_column(first, "time", (plan.n_frames,), "<f8")
+    step = create_column(first, "step", (plan.n_frames,), "<i8")
+    first["time"].attrs["unit"] = "ps"
+    box = particles.create_group(f"{FULL_SYSTEM}/box")
+    box.attrs["dimension"] = 3
+    for array in plan.arrays:
+        group = particles[array.group]
+        element = group[ELEMENTS[array.field]]
+        for name in ("step", "time"):  # hard links: the same datasets under more names
+            if name not in element:
+                element[name] = first[name]
+        if "box" not in group:
+            group["box"] = box
+    return time, step, create_column(file, BOX, (plan.n_frames, 6), "<f4")
+
+
+def _offsets(dataset: h5py.Dataset, array: ArrayPlan) -> NDArray[np.int64]:
+    if array.contiguous:
+        return run_table(dataset, array.chunk_frames)[0]
+    return chunk_table(dataset)[0]
+
+
+def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where runs of `n_frames` frames of a contiguous dataset are; as `chunk_table`.
+
+    Raises
+    ------
+    ValueError
+        It is not in one piece, or it has no such runs.
+    """
+    total, n_atoms = dataset.shape[:2]
+    if not 1 <= n_frames <= total:
+        raise ValueError(f"{dataset.name} has {total} frames, not runs of {n_frames}")
+    first = np.arange(0, total, n_frames, dtype=np.int64)[:, None]
+    nbytes = 12 * n_atoms * np.minimum(n_frames, total - first)
+    return Column.of(dataset).offset + 12 * n_atoms * first, nbytes
+
+
+def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ask HDF5 where the chunks of a (F, A, 3) dataset are.
+
+    Returns
+    -------
+    offset, nbytes : (frame chunks, atom chunks) int64
+        Place in the file and bytes stored there; -1 and 0 for a chunk that is not there.
+    """
+    chunk = dataset.chunks
+    grid = tuple(-(-n // c) for n, c in zip(dataset.shape[:2], chunk[:2], strict=True))
+    offset = np.full(grid, -1, np.int64)
+    nbytes = np.zeros(grid, np.int64)
+
+    def note(info: Any) -> None:
+        if info.filter_mask:
+            raise ValueError(f"{dataset.name}: a chunk was stored without its filters")
+        at = info.chunk_offset[0] // chunk[0], info.chunk_offset[1] // chunk[1]
+        offset[at] = info.byte_offset
+        nbytes[at] = info.size
+
+    if hasattr(dataset.id, "chunk_iter"):
+        dataset.id.chunk_iter(note)
+    else:  # HDF5 before 1.12.3
+        for i, j in np.ndindex(*grid):
+            note(dataset.id.get_chunk_info_by_coord((i * chunk[0], j * chunk[1], 0)))
+    return offset, nbytes

@@ -1,0 +1,238 @@
+"""H5MD files: our own, read by plain system calls, and those of others, read through h5py.
+
+Our own may lie in parts (`mdio.layouts.h5md.parts.reader`).
+
+Format: H5MD 1.1 (de Buyl, Colberg, Hoefling 2014, 10.1016/j.cpc.2014.01.018). h5py is imported
+when the first file is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
+from mdio.core.files.replacing import parts_of
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.base import AtomIndices
+from mdio.layouts.contents import Contents, ContentsLayout
+from mdio.layouts.h5md.sealed import is_sealed
+
+if TYPE_CHECKING:
+    import h5py
+
+__all__ = ["H5MDLayout", "open_hdf5", "refers_to_parts", "written_by_mdio"]
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def _is_hdf5(path: Path) -> bool:
+    """Return whether a file begins as HDF5 files do (without a user block)."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SIGNATURE)) == SIGNATURE
+    except OSError:
+        return False
+
+
+def open_hdf5(path: Path) -> h5py.File:
+    """Open a file for reading."""
+    import h5py
+
+    # Some shared file systems have no locks; nobody writes to a published output anyway.
+    return h5py.File(path, "r", locking="best-effort")
+
+
+def _names_mdio(file: h5py.File) -> bool:
+    """Return whether the file says that mdio made it (in a string of fixed length)."""
+    from mdio.layouts.h5md.io import CREATOR
+
+    creator = file.get("h5md/creator")
+    if creator is None or "name" not in creator.attrs:
+        return False
+    variable = creator.attrs.get_id("name").get_type().is_variable_str()
+    return not variable and creator.attrs["name"] == CREATOR.encode()
+
+
+def written_by_mdio(path: str | PathLike[str]) -> bool:
+    """Return whether a file is an H5MD file that mdio wrote; False for whatever else is there."""
+    where = Path(path)
+    if is_sealed(where):
+        return True
+    if not _is_hdf5(where):
+        return False
+    try:
+        with open_hdf5(where) as file:
+            return "mdio/manifest" in file
+    except (OSError, RuntimeError, KeyError, ValueError):
+        return False
+
+
+def refers_to_parts(path: Path) -> bool:
+    """Return whether a file is one of mdio whose frames lie in the folder of parts beside it."""
+    if not _is_hdf5(path):
+        return False
+    try:
+        with open_hdf5(path) as file:
+            manifest = json.loads(file["mdio/manifest"].asstr()[()])
+            return bool(manifest.get("parts_folder") == parts_of(path).name)
+    except (OSError, RuntimeError, KeyError, ValueError, AttributeError, TypeError):
+        return False
+
+
+class H5MDLayout(ContentsLayout):
+    """An H5MD file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    group : str, optional
+        Particle group that is the trajectory; by default the full system, and the first group in
+        files of others.
+    convert_units : bool, optional
+        For files of others: whether their numbers are in units they name and are converted
+        (the default), or are taken as they are.
+    driver : {"mpio"}, optional
+        Read frames of our own files through parallel HDF5, on the ranks of `comm`, which open,
+        read (if `collective`) and close together. Without it any number of ranks may read as they
+        like, and checksums are verified.
+    comm : mpi4py.MPI.Intracomm, optional
+        The ranks; such a layout does not pickle.
+    collective : bool, optional
+        Whether reads are collective; a rank without frames calls `take_part`.
+    """
+
+    name: ClassVar[str] = "h5md"
+    suffixes: ClassVar[tuple[str, ...]] = (".h5md", ".h5")
+    known_options = frozenset({"group", "convert_units", "driver", "comm", "collective"})
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """Return whether it is an HDF5 file with a group ``h5md``.
+
+        An HDF5 file too damaged to tell is taken by its suffix, so that opening it says why.
+        """
+        if path.is_file() and is_sealed(path):
+            return True
+        if not path.is_file() or not _is_hdf5(path):
+            return False
+        try:
+            with open_hdf5(path) as file:
+                return "h5md" in file
+        except (OSError, RuntimeError, KeyError, ValueError):
+            return path.suffix.lower() in cls.suffixes
+
+    @classmethod
+    def uuid_at(cls, path: Path) -> str | None:
+        """Return the identity of the output that is at `path` now; None if it has none."""
+        try:
+            with open_hdf5(path) as file:
+                uuid = json.loads(file["mdio/manifest"].asstr()[()])["uuid"]
+                return uuid if isinstance(uuid, str) else None
+        except (OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError):
+            return None
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        with self._translated(f"frames {start} to {stop - 1} cannot be read"):
+            super()._read_into(start, stop, atoms, block)
+
+    def check(self) -> Iterator[tuple[str, str | None]]:
+        """Read every chunk and compare it with its checksum; see `Layout.check`."""
+        with self._translated("cannot be checked"):
+            yield from super().check()
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Turn what h5py and others raise for damaged files into an error that names the file."""
+        from mdio.layouts.h5md.io import FOREIGN_ERRORS
+
+        try:
+            yield
+        except MdioError:
+            raise
+        except (*FOREIGN_ERRORS, MemoryError) as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise CorruptLayoutError(
+                f"{self.path}: {what} ({text}); the file is damaged: convert the source anew"
+            ) from error
+
+    def _open(self) -> TrajectoryInfo:
+        from mdio.layouts.h5md.foreign import ForeignFile
+        from mdio.layouts.h5md.io import FOREIGN_ERRORS, MANIFEST
+        from mdio.layouts.h5md.own import OwnFile
+        from mdio.layouts.h5md.parts.reader import JoinedFile, is_joined
+
+        if not self.path.exists():
+            raise SourceError(f"{self.path}: no such file")
+        group = self.options.get("group")
+        shared = self.options.get("driver") == "mpio"
+        try:
+            file = self._open_shared() if shared else open_hdf5(self.path)
+        except FOREIGN_ERRORS as error:
+            raise SourceError(
+                f"{self.path}: not an HDF5 file, or a truncated one "
+                f"({' '.join(str(error).split())}); H5MD expected: convert or copy it again"
+            ) from error
+        try:
+            opened: Contents
+            if shared:
+                from mdio.layouts.h5md.mpio.reader import MPIOFile
+
+                if is_joined(file):
+                    raise PlanError(
+                        f"{self.path}: its frames lie in parts, which parallel HDF5 does not open "
+                        'together; leave driver="mpio" out: any number of ranks may read them'
+                    )
+                opened = MPIOFile(self.path, file, group, bool(self.options.get("collective")))
+            elif (
+                is_sealed(self.path) or MANIFEST in file or _names_mdio(file)
+            ):  # or its manifest is lost
+                with file:
+                    kind = JoinedFile if is_joined(file) else OwnFile
+                    opened = kind(self.path, file, group, verify=self.verify)
+            else:
+                opened = ForeignFile(
+                    self.path, file, group, convert_units=self.options.get("convert_units", True)
+                )
+            self._contents = opened
+            return opened.info(self.name)
+        except BaseException as error:
+            with suppress(*FOREIGN_ERRORS):  # a damaged file may not close; the first error counts
+                file.close()
+                self._close()
+            if isinstance(error, MdioError) or not isinstance(
+                error, (*FOREIGN_ERRORS, MemoryError)
+            ):
+                raise
+            raise SourceError(
+                f"{self.path}: cannot be read as H5MD ({' '.join(str(error).split())})"
+            ) from error
+
+    def _open_shared(self) -> h5py.File:
+        from mdio.layouts.h5md.mpio.writer import open_shared, require_parallel_hdf5
+
+        require_parallel_hdf5('driver="mpio"')
+        return open_shared(self.path, "r", self.options["comm"])
+
+    def take_part(self, atoms: AtomIndices | None = None) -> None:
+        """Read nothing while others read `atoms` (collective; only with ``collective=True``)."""
+        info = self.info
+        block = FrameBlock.empty(
+            0,
+            0,
+            velocities=info.has_velocities and "velocities" in self.fields,
+            forces=info.has_forces and "forces" in self.fields,
+        )
+        self._opened.take_part(block.present(), atoms)  # type: ignore[attr-defined]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.options.get("comm") is not None:
+            raise TypeError(f"{self!r} belongs to the ranks of a communicator and does not pickle")
+        return super().__reduce__()

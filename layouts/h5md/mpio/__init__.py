@@ -1,0 +1,1 @@
+"""H5MD files written and read through parallel HDF5."""

@@ -1,0 +1,225 @@
+"""H5MD files written through parallel HDF5: the ranks of an MPI program share one open file.
+
+The owner makes the bare file serially, exactly as `H5MDWriter` does, and finishes it serially in
+the end; only the frames in between go through HDF5's mpio driver. So the file is the same, whoever
+wrote its frames. Uncompressed chunks have their places in the file before, and ranks write theirs
+independently or collectively. Compressed chunks need collective writes: HDF5 compresses them on the
+ranks that hold them, and the ranks agree on where they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5fd, h5p, h5s
+from numpy.typing import NDArray
+
+from mdio.core.errors import MissingExtraError, OutputError
+from mdio.core.frames import FrameBlock
+from mdio.layouts.h5md.close import close_file
+from mdio.layouts.h5md.encoding import checksums_of, chunks_of, pieces_per_row
+from mdio.layouts.h5md.file import LIBVER, value_path
+from mdio.layouts.h5md.io import writing
+from mdio.layouts.h5md.writer import H5MDWriter
+from mdio.layouts.plan import ArrayPlan, LayoutPlan
+from mdio.layouts.writer import OutputMeta, Receipt, Stored
+
+__all__ = ["H5MDMPIOWriter", "open_shared", "require_parallel_hdf5", "transfer_list"]
+
+
+def require_parallel_hdf5(option: str) -> None:
+    """Raise MissingExtraError if h5py was built without MPI, as the wheels of PyPI are."""
+    if not h5py.get_config().mpi:
+        raise MissingExtraError(
+            f"{option} needs an h5py built with MPI and parallel HDF5, and this h5py "
+            f"{h5py.__version__} is not; --mpi alone does without (all ranks write one file by "
+            "plain system calls, and what is compressed into a file each, joined in the output); "
+            "make mpi builds an environment that has it (.venv-mpi), or: "
+            "conda install -c conda-forge 'h5py=*=mpi_mpich*', or a cluster's module of h5py"
+        )
+
+
+def open_shared(
+    path: Path, mode: str, comm: Any, hints: Mapping[str, str] | None = None
+) -> h5py.File:
+    """Open one file on all ranks of `comm` together (collective).
+
+    Parameters
+    ----------
+    path
+        On a file system that all ranks see.
+    mode
+        ``r`` or ``r+``.
+    comm
+        An mpi4py intracommunicator.
+    hints
+        For MPI-IO; libraries ignore those that they do not know.
+    """
+    from mpi4py import MPI
+
+    info = MPI.Info.Create()
+    try:
+        for key, value in (hints or {}).items():
+            info.Set(key, value)
+        return h5py.File(path, mode, driver="mpio", comm=comm, info=info, libver=LIBVER)
+    finally:
+        info.Free()
+
+
+def transfer_list(collective: bool) -> h5p.PropDXID:
+    """Return the properties of a collective or an independent transfer."""
+    transfer = h5p.create(h5p.DATASET_XFER)
+    if collective:
+        transfer.set_dxpl_mpio(h5fd.MPIO_COLLECTIVE)
+    return transfer
+
+
+class H5MDMPIOWriter(H5MDWriter):
+    """Writes an H5MD 1.1 file from several ranks through HDF5's mpio driver.
+
+    Between `create` and `finish`, which the owner calls, all ranks call `open_shared` and
+    `close_shared` together. Between these, every rank calls `store` for its own pieces as it likes
+    or, if `collective`, all ranks call `store_together` equally often.
+
+    Parameters
+    ----------
+    path, plan, meta
+        As of every writer.
+    collective
+        Whether writes are collective; they must be where chunks are compressed.
+    hints
+        For MPI-IO, as `mdio.layouts.striping.lustre.mpi_io_hints` gives them.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        plan: LayoutPlan,
+        meta: OutputMeta,
+        *,
+        collective: bool = False,
+        hints: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(path, plan, meta)
+        if not collective and self._level is not None:
+            raise ValueError("compressed chunks are written collectively")
+        self.collective = collective
+        self.hints = dict(hints or {})
+        self._handle_shared: h5py.File | None = None
+
+    @property
+    def parallel_store(self) -> bool:
+        """Whether workers write for themselves: if they need not do so together."""
+        return not self.collective
+
+    def create(self) -> None:
+        """Make the file as a serial writer does, and close it."""
+        super().create()
+        self._close_file()
+
+    def open_shared(self, comm: Any) -> None:
+        """Open the file on all ranks of `comm` together (collective); raises OutputError."""
+        with writing(self.path):
+            self._handle_shared = open_shared(self.path, "r+", comm, self.hints)
+
+    def close_shared(self) -> None:
+        """Close the file on all ranks together (collective); raises OutputError."""
+        file, self._handle_shared = self._handle_shared, None
+        if file is not None:
+            with writing(self.path):
+                close_file(file)
+
+    def leave_shared(self) -> None:
+        """Close the file after an error, on all ranks together; it is about to be removed."""
+        with suppress(OutputError):
+            self.close_shared()
+
+    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+        """Return one item for each array, uncompressed, with the checksums of its chunks."""
+        items = []
+        for (group, field), array in self._arrays.items():
+            values = np.ascontiguousarray(self._values(block, group, field), "<f4")
+            chunks = chunks_of(array, start, values)
+            crcs = [crc for *_, chunk in chunks for crc in checksums_of(chunk, self._level)]
+            items.append(Stored(f"{group}/{field}/{start}", values, crcs))
+        return items
+
+    def store(self, item: Stored) -> None:
+        """Write one array of a piece independently of other ranks; raises OutputError."""
+        group, field, start = item.key.split("/")
+        self._write((group, field), int(start), np.asarray(item.data), collective=False)
+
+    def store_together(self, items: Sequence[Stored]) -> None:
+        """Write a piece while all other ranks write theirs (collective).
+
+        Parameters
+        ----------
+        items
+            What `encode` has returned; empty on a rank that has no piece.
+
+        Raises
+        ------
+        OutputError
+            The disk is full, ... Other ranks may be waiting within HDF5 for ever after: the program
+            has to be ended, and the file not be closed.
+        """
+        own = {tuple(item.key.split("/")[:2]): item for item in items}
+        for key in self._arrays:
+            item = own.get(key)
+            start = 0 if item is None else int(item.key.rsplit("/", 1)[1])
+            data = None if item is None else np.asarray(item.data)
+            self._write(key, start, data, collective=True)
+
+    def _write(
+        self, key: tuple[str, str], start: int, values: NDArray[Any] | None, *, collective: bool
+    ) -> None:
+        if self._handle_shared is None:
+            raise OutputError(f"{self.path}: not open on all ranks")
+        with writing(self.path):  # opening a dataset may write what HDF5 keeps in memory
+            dataset = self._handle_shared[value_path(*key)].id
+        space = dataset.get_space()
+        if values is None:
+            values = np.empty(1, "<f4")
+            memory = h5s.create_simple(values.shape)
+            memory.select_none()
+            space.select_none()
+        else:
+            memory = h5s.create_simple(values.shape)
+            space.select_hyperslab((start, 0, 0), values.shape)
+        with writing(self.path):
+            dataset.write(memory, space, values, dxpl=transfer_list(collective))
+
+    def commit(self, receipt: Receipt) -> None:
+        """Note the checksums of a piece, and write its boxes, times and steps."""
+        crcs = {}
+        for key, found in receipt.crcs.items():
+            group, field, start = key.split("/")
+            array = self._arrays[group, field]
+            i, j, at = int(start) // array.chunk_frames, 0, 0
+            while at < len(found):
+                n_found = self._n_checksums(array, i)
+                crcs[f"{group}/{field}/{i}/{j}"] = found[at : at + n_found]
+                at += n_found
+                i, j = (i, j + 1) if j + 1 < array.n_atom_chunks else (i + 1, 0)
+        super().commit(replace(receipt, crcs=crcs))
+
+    def _n_checksums(self, array: ArrayPlan, i: int) -> int:
+        """Return how many checksums come with a chunk; see `checksums_of`."""
+        if self._level is not None:
+            return 1
+        n_rows = array.chunk_frames
+        if array.contiguous:
+            n_rows = min(n_rows, self.plan.n_frames - i * n_rows)
+        return 1 + n_rows * pieces_per_row(array.chunk_atoms)
+
+    def _close_file(self) -> None:
+        file, self._handle_file = self._handle_file, None
+        if file is not None:
+            with writing(self.path):
+                file.close()

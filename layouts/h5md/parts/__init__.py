@@ -1,0 +1,1 @@
+"""H5MD files whose frames lie in other files, their parts."""

@@ -1,0 +1,245 @@
+"""Opens H5MD files of mdio whose frames lie in other files, their parts.
+
+``NAME.h5md`` has time, step and box of all frames, and virtual datasets (HDF5 1.10) over the arrays
+of the parts, ``NAME.h5md.parts/0000.h5md`` and so on, each an H5MD file of its own. HDF5 reads a
+part that is missing as NaN, and does not ask whether one that is there belongs to the file. So the
+parts are read here as the files that they are, with their checksums.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import CorruptLayoutError, MdioError
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.h5md.chunks import ChunkedArray
+from mdio.layouts.h5md.io import FOREIGN_ERRORS
+from mdio.layouts.h5md.layout import open_hdf5
+from mdio.layouts.h5md.own import OwnFile
+
+__all__ = ["IN_PARTS", "JoinedFile", "Part", "is_joined", "part_name"]
+
+AtomIndices = NDArray[np.int64]
+IN_PARTS = "in_parts"
+"""Attribute of ``/mdio`` in files whose frames lie in parts: how many there are."""
+MAX_OPEN = 16
+"""Parts that are open at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part, as the manifest tells of it."""
+
+    file: str
+    """Name in the folder of parts."""
+    first_frame: int
+    n_frames: int
+    uuid: str
+    nbytes: int
+    manifest_crc32c: int | None = None
+    """Of the text of its manifest, which has the checksums of the rest; None before mdio had it."""
+
+    @property
+    def stop(self) -> int:
+        """One beyond its last frame."""
+        return self.first_frame + self.n_frames
+
+
+def part_name(number: int) -> str:
+    """Return the name of a part's file."""
+    return f"{number:04d}.h5md"
+
+
+def is_joined(file: h5py.File) -> bool:
+    """Return whether the frames of a file of mdio lie in parts."""
+    return "mdio" in file and IN_PARTS in file["mdio"].attrs
+
+
+def _parts_of(manifest: dict[str, Any], path: Path) -> tuple[Path, list[Part]]:
+    """Return the folder of the parts and what the manifest says of each.
+
+    Raises
+    ------
+    CorruptLayoutError
+        They do not follow one another from the first frame to the last, or lie elsewhere.
+    """
+    folder, rows = manifest.get("parts_folder"), manifest.get("parts")
+    parts: list[Part] = []
+    at = 0
+    try:
+        if not isinstance(folder, str) or folder in ("", ".", "..") or set(folder) & set("/\0"):
+            raise ValueError(f"{folder!r} is no name of a folder")
+        for row in rows if isinstance(rows, list) else []:
+            part = Part(**row)
+            numbers = (part.first_frame, part.n_frames, part.nbytes)
+            if not all(type(number) is int for number in numbers) or part.n_frames < 1:
+                raise ValueError(f"{row} has no numbers")
+            if part.first_frame != at or not re.fullmatch(r"\d+\.h5md", part.file):
+                raise ValueError(f"{row} does not follow at frame {at}")
+            parts.append(part)
+            at = part.stop
+        if at != manifest["n_frames"]:
+            raise ValueError(f"they have {at} frames, not {manifest['n_frames']}")
+    except (TypeError, ValueError) as error:
+        raise CorruptLayoutError(
+            f"{path}: its manifest does not tell of its parts as expected ({str(error)[:200]}); "
+            "convert the source anew"
+        ) from error
+    return path.with_name(folder), parts
+
+
+class JoinedFile(OwnFile):
+    """A file of mdio and its parts, open for reading by plain system calls.
+
+    Takes the same parameters, and raises the same errors, as `OwnFile`; CorruptLayoutError also
+    for a part that is missing, truncated, or not the one that the manifest means. That a part is
+    not there is seen at once, everything else when the part is first read.
+    """
+
+    def __init__(
+        self, path: Path, file: h5py.File, group: str | None, *, verify: bool = True
+    ) -> None:
+        self._open_parts: OrderedDict[int, OwnFile] = OrderedDict()
+        super().__init__(path, file, group, verify=verify)
+
+    def _arrays(
+        self,
+        file: h5py.File,  # noqa: ARG002
+        sizes: dict[str, int],  # noqa: ARG002
+        n_frames: int,  # noqa: ARG002
+    ) -> dict[tuple[str, str], ChunkedArray]:
+        """Return none, since the arrays are those of the parts; find these."""
+        self.folder, self.parts = _parts_of(self.manifest, self.path)
+        try:
+            there = {path.name for path in self.folder.iterdir()}
+        except OSError as error:
+            raise CorruptLayoutError(
+                f"{self.folder}: the folder with the {len(self.parts)} parts of {self.path.name} "
+                f"cannot be read ({error.strerror}); the two belong together: put it back beside "
+                f"{self.path.name}, or convert the source anew"
+            ) from error
+        missing = [part for part in self.parts if part.file not in there]
+        if missing:
+            raise CorruptLayoutError(
+                f"{self.folder / missing[0].file}: this part of {self.path.name} (frames "
+                f"{missing[0].first_frame} to {missing[0].stop - 1}) is missing, as are "
+                f"{len(missing) - 1} others; put it back, or convert the source anew"
+            )
+        return {}
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [part.first_frame for part in self.parts]
+
+    def _part(self, number: int) -> OwnFile:
+        """Return an opened part, and close the one used longest ago if too many are open."""
+        if number in self._open_parts:
+            self._open_parts.move_to_end(number)
+            return self._open_parts[number]
+        part, name = self.parts[number], self.folder / self.parts[number].file
+        what = f"part {number} of {self.path.name}, frames {part.first_frame} to {part.stop - 1}"
+        try:
+            with open_hdf5(name) as file:
+                opened = OwnFile(name, file, self.group, verify=not self._trusted)
+        except MdioError as error:
+            raise CorruptLayoutError(f"{error} ({what})") from error
+        except FOREIGN_ERRORS as error:
+            raise CorruptLayoutError(
+                f"{name}: missing, truncated or no HDF5 file ({' '.join(str(error).split())}), "
+                f"expected {what}; put it back, or convert the source anew"
+            ) from error
+        found = opened.manifest
+        crc = opened.manifest_crc32c
+        known = self._trusted or part.manifest_crc32c in (None, crc)
+        if found["uuid"] != part.uuid or not known:
+            opened.close()
+            raise CorruptLayoutError(
+                f"{name}: not the file that {self.path.name} means ({what}): its uuid is "
+                f"{found['uuid']}, expected {part.uuid}, and its manifest has crc32c {crc}, "
+                f"expected {part.manifest_crc32c}; put the right one back, or convert the "
+                "source anew"
+            )
+        shape = (found["n_frames"], found["n_atoms"])
+        if shape != (part.n_frames, self.manifest["n_atoms"]):
+            opened.close()
+            raise CorruptLayoutError(
+                f"{name}: {shape[0]} frames of {shape[1]} atoms, expected {part.n_frames} of "
+                f"{self.manifest['n_atoms']} ({what}); convert the source anew"
+            )
+        self._open_parts[number] = opened
+        if len(self._open_parts) > MAX_OPEN:
+            self._open_parts.popitem(last=False)[1].close()
+        return opened
+
+    def info(self, layout: str) -> TrajectoryInfo:
+        """Return what is in the parts together, as the trajectory of the group."""
+        manifest = self.manifest
+        return (
+            self._part(0)
+            .info(layout)
+            .replace(
+                path=str(self.path),
+                n_frames=manifest["n_frames"],
+                dt_ps=float(manifest["dt_ps"]),
+                time_last_ps=self._row(manifest["n_frames"] - 1)[0],
+                nbytes=self._size() + sum(part.nbytes for part in self.parts),
+                source=manifest["source"],
+            )
+        )
+
+    def read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        """Fill `block`; raises CorruptLayoutError."""
+        number = bisect_right(self._starts, start) - 1
+        at = start
+        while at < stop:
+            part = self.parts[number]
+            until = min(stop, part.stop)
+            rows = block
+            if (at, until) != (start, stop):
+                rows = block.frames(slice(at - start, until - start))
+            first = part.first_frame
+            self._part(number).read_into(at - first, until - first, atoms, rows)
+            at, number = until, number + 1
+
+    def check(self) -> Iterator[tuple[str, str | None]]:
+        """Check the file's own columns, every chunk of every part, and that the two agree."""
+        yield from super().check()
+        for number, part in enumerate(self.parts):
+            name = f"{self.folder / part.file}: the part that {self.path.name} means"
+            try:
+                opened = self._part(number)
+                self._compare_columns(opened, part)
+            except CorruptLayoutError as error:
+                yield name, str(error)
+                continue
+            yield name, None
+            yield from opened.check()
+
+    def _compare_columns(self, opened: OwnFile, part: Part) -> None:
+        """Raise CorruptLayoutError if times, steps and boxes are not those of a part."""
+        for name in self._columns:
+            mine = self._rows(name, part.first_frame, part.stop)
+            if not np.array_equal(mine, opened._rows(name, 0, part.n_frames), equal_nan=True):
+                raise CorruptLayoutError(
+                    f"{opened.path}: its {name} are not those in {self.path}; convert the source "
+                    "anew"
+                )
+
+    def close(self) -> None:
+        """Close the file and its parts."""
+        while self._open_parts:
+            self._open_parts.popitem()[1].close()
+        super().close()

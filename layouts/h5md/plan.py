@@ -1,0 +1,60 @@
+"""Plans of H5MD files. Pure arithmetic."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from mdio.core.errors import PlanError
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.contiguous import plan_contiguous
+from mdio.layouts.h5md.encoding import gzip_level, pieces_per_row, power_of_two_step
+from mdio.layouts.h5md.file import is_aligned
+from mdio.layouts.h5md.io import FULL_SYSTEM
+from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
+
+__all__ = ["plan_h5md"]
+
+CHUNK_ENTRY_NBYTES = 12 + 64
+"""What a chunk takes in our tables and, about, in HDF5's index."""
+
+
+def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+    """Plan one file; raises PlanError for what H5MD files cannot have."""
+    for name in options.groups:
+        if name in ("", ".", "..", FULL_SYSTEM) or "/" in name or "\0" in name:
+            raise PlanError(
+                f"--group {name}: not a name for a particle group; take one without a slash "
+                f"that is not {FULL_SYSTEM!r} (the full system)"
+            )
+    level = gzip_level(options.compression)
+    precision: float | None = None
+    source: Literal["asked"] | None = None
+    if options.precision not in (None, "auto"):
+        precision, source = power_of_two_step(float(options.precision)), "asked"
+        level = gzip_level("gzip") if level is None else level
+    contiguous = options.contiguous
+    plan = (
+        plan_contiguous(info, options)
+        if contiguous
+        else plan_pieces(info, options, quantised=False)
+    )
+    plan = plan.replace(
+        layout="h5md",
+        compression=None if level is None else f"gzip:{level}",
+        precision=precision,
+        precision_source=source,
+    )
+    if level is not None:  # nobody knows beforehand where compressed chunks end
+        plan = plan.replace(alignment_nbytes=1, padding=0.0)
+    nbytes = info.n_frames * (8 + 8 + 24 + 36)
+    for array in plan.arrays:
+        each = 12 * array.n_atoms * info.n_frames if contiguous else array.chunk_nbytes
+        if is_aligned(array, plan.alignment_nbytes):
+            each = math.ceil(each / plan.alignment_nbytes) * plan.alignment_nbytes
+        n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
+        nbytes += (1 if contiguous else n_chunks) * each + n_chunks * CHUNK_ENTRY_NBYTES
+        if level is None:
+            per_row = array.n_atom_chunks * pieces_per_row(array.chunk_atoms)
+            nbytes += 4 * info.n_frames * per_row
+    return plan.replace(nbytes=nbytes)

@@ -1,0 +1,91 @@
+"""The seal of our H5MD files: a checksum of all bytes that no other checksum covers.
+
+It lies behind what HDF5 knows of the file: 24 bytes with the length of what comes before, the
+crc32c of that without the chunks of the arrays (which have checksums of their own), and the crc32c
+of the seal so far. It covers HDF5's superblock, object headers and indexes, attributes, units,
+names and links, the manifest, tables, times, steps, cells, edges and numbers of atoms, and what
+lies unused between them. Programs that change or copy a file with HDF5 leave the seal behind:
+then numbers are still verified by the manifest's checksums, but no attributes and no structures.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.kernels import crc32c
+from mdio.layouts.h5md.io import READ_NBYTES, pread_checksum
+from mdio.layouts.h5md.sealed import SEAL
+
+__all__ = ["NBYTES", "problem_of_seal", "seal_of"]
+
+_BODY = struct.Struct("<8sQI")
+NBYTES = _BODY.size + 4
+_END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
+"""Where superblocks of these versions say at which byte HDF5's part of the file ends."""
+
+Places = Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
+
+
+def _gaps(places: Places, size: int) -> Iterator[tuple[int, int]]:
+    """Yield (first byte, one beyond the last) of what lies between chunks, in order."""
+    flat = [(offset.ravel(), nbytes.ravel()) for offset, nbytes in places]
+    starts = np.concatenate([np.zeros(0, np.int64), *(offset for offset, _ in flat)])
+    ends = starts + np.concatenate([np.zeros(0, np.int64), *(nbytes for _, nbytes in flat)])
+    order = np.argsort(starts, kind="stable")
+    begins = np.concatenate([[0], np.maximum.accumulate(ends[order])])
+    stops = np.concatenate([starts[order], [size]])
+    for k in np.flatnonzero(stops > begins).tolist():
+        yield int(begins[k]), int(stops[k])
+
+
+def _checksum(fd: int, places: Places, size: int, what: str) -> int:
+    crc = 0
+    room = np.empty(READ_NBYTES, np.uint8)
+    for begin, stop in _gaps(places, size):
+        for at in range(begin, stop, READ_NBYTES):
+            part = room[: min(READ_NBYTES, stop - at)]
+            crc = pread_checksum(fd, part, at, what, crc=crc)
+    return crc
+
+
+def seal_of(fd: int, places: Places, what: str) -> bytes:
+    """Return the seal of a file that has none yet; raises CorruptLayoutError.
+
+    Parameters
+    ----------
+    fd
+        The file.
+    places
+        Offsets and lengths of the chunks of each array.
+    what
+        For messages.
+    """
+    size = os.fstat(fd).st_size
+    body = _BODY.pack(SEAL, size, _checksum(fd, places, size, what))
+    return body + struct.pack("<I", crc32c(body))
+
+
+def problem_of_seal(fd: int, places: Places, what: str) -> str | None:
+    """Return what is wrong with a file or its seal; None if it is whole or has no seal."""
+    size = os.fstat(fd).st_size
+    head = os.pread(fd, 64, 0).ljust(64, b"\0")
+    (hdf5_ends,) = struct.unpack_from("<Q", head, _END_OF_FILE.get(head[8], 40))
+    if hdf5_ends == size:
+        return None
+    seal = os.pread(fd, NBYTES, max(size - NBYTES, 0))
+    whole = len(seal) == NBYTES and seal[-4:] == struct.pack("<I", crc32c(seal[:-4]))
+    magic, length, expected = _BODY.unpack(seal[:-4]) if whole else (b"", 0, 0)
+    if magic != SEAL or length != size - NBYTES:
+        return f"{what}: HDF5's part ends at byte {hdf5_ends} of {size}, and no seal follows it"
+    found = _checksum(fd, places, length, what)
+    if found != expected:
+        return (
+            f"{what}: crc32c {found:08x} of all but the frames found, {expected:08x} expected; "
+            "the file is damaged or was changed: convert the source anew"
+        )
+    return None

@@ -1,0 +1,1 @@
+"""Formats of simulation programs: a room each, and what they share."""

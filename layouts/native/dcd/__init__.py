@@ -1,0 +1,1 @@
+"""DCD of CHARMM, NAMD, LAMMPS and X-PLOR."""

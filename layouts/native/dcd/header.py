@@ -1,0 +1,173 @@
+"""The header of a DCD file (CHARMM, NAMD, LAMMPS, X-PLOR), and what follows from it.
+
+A DCD file is a run of Fortran records: length, bytes, length again. The facts are those of the
+readers of VMD (dcdplugin) and MDAnalysis (libdcd): 84 bytes that begin with ``CORD`` and hold 20
+integers, a record with titles, one with the number of atoms, and with fixed atoms one with the
+numbers of the free ones. Frames are a record with the unit cell (where the header says so), and
+one for all x, all y, all z and, in CHARMM files with a fourth dimension, all w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import SourceError
+from mdio.layouts.native.fixed_records import PositionalFile
+
+__all__ = ["DCDHeader", "looks_like_dcd", "read_header"]
+
+FIRST_RECORD_NBYTES = 84
+CELL_NBYTES = 48
+"""Six float64."""
+MARKER_TYPES = ("<i4", ">i4", "<i8", ">i8")
+"""Lengths of records are of 4 bytes; of 8 with some Fortran compilers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DCDHeader:
+    """What the header of a DCD file says."""
+
+    marker: np.dtype[np.int64]
+    """Integer type of the lengths around records; its byte order is that of all numbers."""
+    nbytes: int
+    """Where the first frame begins."""
+    n_atoms: int
+    free: NDArray[np.int64] | None
+    """Atoms that frames after the first one hold, counted from 0; None if there are no fixed."""
+    istart: int
+    """Integration step of the first frame."""
+    nsavc: int
+    """Integration steps between frames."""
+    delta_akma: float
+    """Length of an integration step in AKMA units of time."""
+    has_cell: bool
+    n_dimensions: int
+    """3, or 4 with CHARMM's fourth dimension."""
+
+    @property
+    def order(self) -> str:
+        """Byte order of all numbers, ``<`` or ``>``."""
+        return "<" if self.marker == self.marker.newbyteorder("<") else ">"
+
+    @property
+    def n_free(self) -> int:
+        """Atoms in each frame after the first."""
+        return self.n_atoms if self.free is None else self.free.size
+
+    @property
+    def cell_nbytes(self) -> int:
+        """Bytes of the unit cell's record."""
+        return CELL_NBYTES + 2 * self.marker.itemsize if self.has_cell else 0
+
+    def record_nbytes(self, n_atoms: int) -> int:
+        """Bytes of the record of one dimension of `n_atoms`."""
+        return 4 * n_atoms + 2 * self.marker.itemsize
+
+    def frame_nbytes(self, n_atoms: int) -> int:
+        """Bytes of a frame that holds `n_atoms`."""
+        return self.cell_nbytes + self.n_dimensions * self.record_nbytes(n_atoms)
+
+    def frame_offset(self, frame: int) -> int:
+        """Where a frame begins in the file."""
+        if frame == 0:
+            return self.nbytes
+        first = self.nbytes + self.frame_nbytes(self.n_atoms)
+        return first + (frame - 1) * self.frame_nbytes(self.n_free)
+
+
+def looks_like_dcd(head: bytes) -> str | None:
+    """Return the type of the record lengths if `head` (12 bytes) begins a DCD file."""
+    for marker in MARKER_TYPES:
+        size = np.dtype(marker).itemsize
+        if head[size : size + 4] == b"CORD" and _integer(head[:size], marker) == 84:
+            return marker
+    return None
+
+
+def _integer(raw: bytes, dtype: str) -> int:
+    return int(np.frombuffer(raw, dtype)[0])
+
+
+class _Records:
+    """Reads one Fortran record after the other."""
+
+    def __init__(self, file: PositionalFile, marker: str) -> None:
+        self.file, self.marker = file, marker
+        self.size = np.dtype(marker).itemsize
+        self.offset = 0
+
+    def next(self, what: str, nbytes: int | None = None) -> bytes:
+        found = self._length()
+        room = self.file.nbytes - self.offset - 2 * self.size
+        if found is None or not 0 <= found <= room or (nbytes is not None and found != nbytes):
+            wanted = f"at most {max(room, 0)}" if nbytes is None else str(nbytes)
+            raise SourceError(
+                f"{self.file.path}: the record of {what} at byte {self.offset} has a length of "
+                f"{found}, expected {wanted}: the header is truncated or damaged"
+            )
+        payload = self.file.read(self.offset + self.size, found)
+        self.offset += self.size + found
+        if self._length() != found:
+            raise SourceError(
+                f"{self.file.path}: the record of {what} does not end at byte {self.offset} as its "
+                f"length of {found} says: the header is damaged"
+            )
+        self.offset += self.size
+        return payload
+
+    def _length(self) -> int | None:
+        raw = self.file.read(self.offset, self.size)
+        return _integer(raw, self.marker) if len(raw) == self.size else None
+
+
+def read_header(file: PositionalFile) -> DCDHeader:
+    """Read the header of an opened DCD file.
+
+    Raises
+    ------
+    SourceError
+        It is not that of a DCD file, or damaged.
+    """
+    head = file.read(0, 12)
+    marker = looks_like_dcd(head)
+    if marker is None:
+        raise SourceError(
+            f"{file.path}: begins with {head!r}, expected a length of 84 and CORD: no DCD file"
+        )
+    records = _Records(file, marker)
+    first = records.next("control numbers", FIRST_RECORD_NBYTES)
+    order = marker[0]
+    control = np.frombuffer(first, f"{order}i4").astype(np.int64)
+    # The last number is the version of CHARMM; X-PLOR, which has a float64 step, leaves it 0.
+    is_charmm = bool(control[20])
+    delta = np.frombuffer(first, f"{order}f4" if is_charmm else f"{order}f8", 1, offset=40)
+    records.next("titles")
+    n_atoms = _integer(records.next("the number of atoms", 4), f"{order}i4")
+    n_fixed = int(control[9])
+    if n_atoms < 1 or not 0 <= n_fixed <= n_atoms:
+        raise SourceError(
+            f"{file.path}: the header says {n_atoms} atoms, {n_fixed} of them fixed; "
+            "expected at least one, and no more fixed ones than there are"
+        )
+    free = None
+    if n_fixed:
+        raw = records.next("free atoms", 4 * (n_atoms - n_fixed))
+        free = np.frombuffer(raw, f"{order}i4").astype(np.int64) - 1
+        if free.size and not 0 <= free.min() <= free.max() < n_atoms:
+            raise SourceError(
+                f"{file.path}: the list of free atoms has numbers outside 1 to {n_atoms}"
+            )
+    return DCDHeader(
+        marker=np.dtype(marker),
+        nbytes=records.offset,
+        n_atoms=n_atoms,
+        free=free,
+        istart=int(control[2]),
+        nsavc=int(control[3]),
+        delta_akma=float(delta[0]),
+        has_cell=is_charmm and bool(control[11]),
+        n_dimensions=4 if is_charmm and control[12] == 1 else 3,
+    )

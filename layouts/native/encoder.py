@@ -1,0 +1,234 @@
+"""Frames as the bytes of a native format: what the encoders of all formats have in common.
+
+An encoder knows one file's shape (atoms, which per-atom fields, precision) and nothing of paths:
+``header`` gives what stands before the first frame, ``frames`` the bytes of a run of frames. Files
+whose frames have one size (`Encoder.frame_nbytes`) can be written anywhere in any order; the others
+(XTC) have to be appended to.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import PlanError
+from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.layouts.plan import LayoutPlan, WriteOptions
+
+__all__ = ["CONTAINERS", "Bytes", "Encoder", "Room", "encoder_of", "native_plan"]
+
+Bytes = NDArray[np.uint8]
+
+CONTAINERS = {
+    "xtc": ("mdio.layouts.native.xtc.encoder", "XTCEncoder"),
+    "trr": ("mdio.layouts.native.trr.encoder", "TRREncoder"),
+    "dcd": ("mdio.layouts.native.dcd.encoder", "DCDEncoder"),
+    "ncdf": ("mdio.layouts.native.netcdf.encoder", "NCDFEncoder"),
+}
+"""Where the encoder of each native format is."""
+PIECE_NBYTES = 8 << 20
+"""Decoded bytes of a piece."""
+BATCH_NBYTES = 2 << 20
+"""Encoded bytes of a batch of frames of one size: so few that they are still in the processor's
+cache when they are summed and written, and so many that calls cost nothing."""
+
+
+@dataclass(frozen=True)
+class Encoder(ABC):
+    """Turns frames into the bytes of one file; picklable and without state.
+
+    Attributes
+    ----------
+    n_atoms
+        Atoms of every frame.
+    fields
+        Per-atom arrays that are written, of `FIELDS`.
+    has_box
+        Whether the file is to hold unit cells, where the format leaves the choice.
+    precision
+        Step of the coordinates in angstrom, for the format that rounds them.
+    """
+
+    n_atoms: int
+    fields: tuple[str, ...] = ("positions",)
+    has_box: bool = True
+    precision: float | None = None
+
+    @property
+    def header_nbytes(self) -> int:
+        """Bytes before the first frame."""
+        return 0
+
+    @property
+    @abstractmethod
+    def frame_nbytes(self) -> int | None:
+        """Bytes of every frame; None where they differ."""
+
+    @property
+    def batch_frames(self) -> int | None:
+        """Frames of a batch; None where frames differ in size, and cannot be placed apart."""
+        return None if self.frame_nbytes is None else max(1, BATCH_NBYTES // self.frame_nbytes)
+
+    def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
+        """Return the ``header_nbytes`` bytes before frames with these times (ps) and steps."""
+        return b""
+
+    @abstractmethod
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
+        """Return the bytes of all frames of `block`, one after another, as (N,) uint8.
+
+        Parameters
+        ----------
+        block
+            What is to be written.
+        out : (N,) uint8, optional
+            Where frames have one size: filled and returned, whatever it held before.
+
+        Raises
+        ------
+        OutputError
+            A value that the format cannot hold.
+        """
+
+    def offsets(self, data: Bytes) -> NDArray[np.int64]:
+        """Return where each frame of `data` begins, and where the last one ends."""
+        assert self.frame_nbytes is not None
+        return np.arange(0, data.nbytes + 1, self.frame_nbytes, dtype=np.int64)
+
+    def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
+        """Return in a sentence what of these times the format could not keep, if anything."""
+        return None
+
+
+class Room:
+    """Memory for encoded frames that is kept from piece to piece, and left behind by pickling.
+
+    Fresh memory for every piece would be cleared by the system first, a page at a time.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def encode(self, encoder: Encoder, block: FrameBlock) -> Bytes:
+        """Return ``encoder.frames(block)``, where frames have one size until the next call."""
+        if encoder.frame_nbytes is None:
+            return encoder.frames(block)
+        nbytes = block.n_frames * encoder.frame_nbytes
+        if self._bytes.nbytes < nbytes:
+            self._bytes = np.empty(nbytes, np.uint8)
+        return encoder.frames(block, self._bytes[:nbytes])
+
+    def __reduce__(self) -> tuple[type[Room], tuple[()]]:
+        return Room, ()
+
+
+def encoder_of(container: str, plan: LayoutPlan) -> Encoder:
+    """Return the encoder of files of format `container` with what `plan` says."""
+    module, name = CONTAINERS[container]
+    cls = cast("type[Encoder]", getattr(import_module(module), name))
+    return cls(plan.n_atoms, plan.fields, plan.has_box, plan.precision)
+
+
+HOLDS: dict[str, tuple[str, ...]] = {
+    "xtc": ("positions",),
+    "dcd": ("positions",),
+    "trr": FIELDS,
+    "ncdf": FIELDS,
+}
+"""Per-atom fields that each format can hold."""
+MAX_ATOMS = {
+    "xtc": (1 << 31) // 12,
+    "dcd": ((1 << 31) - 1) // 4,
+    "trr": ((1 << 31) - 1) // 12,
+    "ncdf": ((1 << 32) - 4) // 12,
+}
+"""Atoms that the size fields of each format can count (NetCDF: with 64-bit offsets, as AMBER has
+it)."""
+XTC_PRECISION = 0.01
+"""Step in angstrom where neither the source nor the user has one: 1/1000 nm, as everywhere."""
+
+
+def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+    """Plan one file of a native format.
+
+    Parameters
+    ----------
+    container
+        xtc, trr, dcd or ncdf.
+    info
+        The frames and atoms that will be written (after selection).
+    options
+        What was asked; `precision` is for XTC only.
+
+    Returns
+    -------
+    LayoutPlan
+        With pieces of about 8 MiB decoded; `notes` tells which fields the format leaves out.
+
+    Raises
+    ------
+    PlanError
+        Nothing to write, more atoms than the format can count, or options that it has no use for.
+    """
+    if info.n_frames < 1 or info.n_atoms < 1:
+        raise PlanError(
+            f"{info.path}: {info.n_frames} frames of {info.n_atoms} atoms: nothing to write"
+        )
+    if info.n_atoms > MAX_ATOMS[container]:
+        raise PlanError(
+            f"{info.path}: {info.n_atoms} atoms, but {container} counts {MAX_ATOMS[container]} at "
+            "most; write h5md or zarr"
+        )
+    if options.groups:
+        raise PlanError(f"{container} files hold no --group; write h5md or zarr")
+    if options.compression is not None:
+        raise PlanError(f"{container} files know no --compression; write h5md or zarr")
+    present = ["positions"]
+    present += ["velocities"] * info.has_velocities + ["forces"] * info.has_forces
+    fields = tuple(name for name in present if name in HOLDS[container])
+    left_out = [name for name in present if name not in fields]
+    frame_nbytes = 12 * info.n_atoms * len(fields)
+    changes: dict[str, Any] = {}
+    if container == "xtc":
+        changes = _xtc_precision(info, options) | {"compression": "xtc"}
+    elif options.precision not in (None, "auto"):
+        raise PlanError(
+            f"{container} files hold floats in full, so --precision does not fit; use xtc"
+        )
+    plan = LayoutPlan(
+        layout=container,
+        n_frames=info.n_frames,
+        n_atoms=info.n_atoms,
+        piece_frames=max(1, min(PIECE_NBYTES // frame_nbytes, info.n_frames)),
+        container=container,
+        stripe_nbytes=options.stripe_nbytes,
+        stripe_count=options.stripe_count,
+        fields=fields,
+        has_box=info.has_box,
+        notes=(f"{container} holds no {' and no '.join(left_out)}: left out",) if left_out else (),
+        **changes,
+    )
+    encoder = encoder_of(container, plan)
+    size = encoder.frame_nbytes or _xtc_estimate(info.n_atoms)
+    return plan.replace(nbytes=encoder.header_nbytes + info.n_frames * size)
+
+
+def _xtc_estimate(n_atoms: int) -> int:
+    """Return an upper estimate of an XTC frame: its header, and four bytes a number."""
+    return 104 + 12 * n_atoms
+
+
+def _xtc_precision(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
+    asked = options.precision
+    if isinstance(asked, str) or asked is None:
+        if info.precision is not None:
+            return {"precision": info.precision, "precision_source": "xtc"}
+        return {"precision": XTC_PRECISION}
+    if not 1e-6 <= asked <= 10:
+        raise PlanError(f"--precision is {asked}; give a step from 1e-6 to 10 angstrom")
+    return {"precision": asked, "precision_source": "asked"}

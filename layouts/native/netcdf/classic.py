@@ -1,0 +1,297 @@
+"""Classic NetCDF files (CDF-1, CDF-2, CDF-5): the header, and reads of many records at once.
+
+The format is that of the NetCDF Users Guide, appendix "File Format Specifications"
+(https://docs.unidata.ucar.edu/nug/current/file_format_specifications.html). Everything is
+big-endian. Variables whose first dimension is the unlimited one are interleaved, a record each.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import SourceError
+from mdio.layouts.native.fixed_records import PositionalFile, spare_gaps
+
+__all__ = ["ClassicFile", "Variable"]
+
+TYPES = {
+    1: ">i1",
+    2: "S1",
+    3: ">i2",
+    4: ">i4",
+    5: ">f4",
+    6: ">f8",
+    7: ">u1",
+    8: ">u2",
+    9: ">u4",
+    10: ">i8",
+    11: ">u8",
+}
+NC_CHAR = 2
+TAGS = {"dimensions": 10, "variables": 11, "attributes": 12}
+MAX_ITEMS = {"dimensions": 1024, "variables": 8192, "attributes": 8192}
+"""What the NetCDF library allows; more of them are a damaged header."""
+MAX_SAID_NBYTES = 2**31 - 4
+"""Larger sizes of rows do not fit into the header of CDF-1 and CDF-2 files."""
+MAX_VALUE_NBYTES = 2**24
+"""Of one name or attribute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable of a classic file."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    dimensions: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    begin: int
+    """Where its first row lies in the file."""
+    stride: int
+    """Bytes from a row (an element of the first dimension) to the next."""
+    is_record: bool
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+
+class _Cursor:
+    def __init__(self, file: PositionalFile) -> None:
+        self.file, self.at = file, 0
+        version = self.take(4)[3]
+        if version not in (1, 2, 5):
+            raise SourceError(f"{file.path}: version {version} of NetCDF; 1, 2 and 5 are known")
+        self.count_format = ">q" if version == 5 else ">i"
+        self.offset_format = ">i" if version == 1 else ">q"
+
+    def take(self, nbytes: int) -> bytes:
+        raw = self.file.read(self.at, nbytes) if 0 <= nbytes <= MAX_VALUE_NBYTES else b""
+        if len(raw) != nbytes:
+            raise SourceError(
+                f"{self.file.path}: the header is truncated or damaged: {nbytes} bytes expected "
+                f"at {self.at}, found {len(raw)}; the file has {self.file.nbytes}"
+            )
+        self.at += nbytes
+        return raw
+
+    def number(self, form: str) -> int:
+        return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
+
+    def count(self) -> int:
+        return self.number(self.count_format)
+
+    def padded(self, nbytes: int) -> bytes:
+        raw = self.take(nbytes)
+        self.take(-nbytes % 4)
+        return raw
+
+    def name(self) -> str:
+        return self.padded(self.count()).decode("utf-8", "replace")
+
+    def items(self, kind: str) -> range:
+        tag, count = self.number(">i"), self.count()
+        absent = tag == 0 and count == 0
+        if not absent and (tag != TAGS[kind] or not 0 <= count <= MAX_ITEMS[kind]):
+            raise SourceError(
+                f"{self.file.path}: the header is damaged: tag {tag} and {count} {kind} at byte "
+                f"{self.at}, expected tag {TAGS[kind]} and at most {MAX_ITEMS[kind]}"
+            )
+        return range(count)
+
+    def dtype(self) -> tuple[int, np.dtype[Any]]:
+        code = self.number(">i")
+        if code not in TYPES:
+            raise SourceError(f"{self.file.path}: the header is damaged: {code} is no type")
+        return code, np.dtype(TYPES[code])
+
+    def attributes(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for _ in self.items("attributes"):
+            name = self.name()
+            code, dtype = self.dtype()
+            raw = self.padded(self.count() * dtype.itemsize)
+            if code == NC_CHAR:
+                found[name] = raw.rstrip(b"\0").decode("utf-8", "replace")
+            else:
+                values = np.frombuffer(raw, dtype)
+                found[name] = values[0] if values.size == 1 else values
+        return found
+
+
+class ClassicFile:
+    """A classic NetCDF file, opened for reading.
+
+    Parameters
+    ----------
+    file
+        Closed by `close`.
+
+    Raises
+    ------
+    SourceError
+        The header is truncated or damaged.
+    """
+
+    def __init__(self, file: PositionalFile) -> None:
+        self.file = file
+        cursor = _Cursor(file)
+        n_records = cursor.count()
+        sizes = [(cursor.name(), cursor.count()) for _ in cursor.items("dimensions")]
+        self.attributes = cursor.attributes()
+        described = [self._describe(cursor, sizes) for _ in cursor.items("variables")]
+        self.header_nbytes = cursor.at
+        # A row of each is padded to 4 bytes. (Not so if there is only one, which matters for
+        # bytes and shorts alone, and no trajectory has only these.)
+        record_rows = [v.row_nbytes for _, v in described if v.is_record]
+        self.record_nbytes = sum(n + -n % 4 for n in record_rows)
+        self._check_places(described)
+        self.is_counted = n_records > 0 or not record_rows
+        if not self.is_counted:  # written to a stream, or killed: as many as there is room for
+            begin = min((v.begin for _, v in described if v.is_record), default=file.nbytes)
+            n_records = max(0, file.nbytes - begin) // max(1, self.record_nbytes)
+        self.dimensions = {name: size or n_records for name, size in sizes}
+        self.variables = {name: self._placed(variable, n_records) for name, variable in described}
+
+    def _describe(self, cursor: _Cursor, sizes: list[tuple[str, int]]) -> tuple[str, Variable]:
+        name = cursor.name()
+        n_dimensions = cursor.count()
+        if not 0 <= n_dimensions <= MAX_ITEMS["dimensions"]:
+            raise SourceError(
+                f"{self.file.path}: the header is damaged: {name!r} has {n_dimensions} dimensions"
+            )
+        numbers = [cursor.count() for _ in range(n_dimensions)]
+        attributes = cursor.attributes()
+        dtype = cursor.dtype()[1]
+        said_nbytes = cursor.count()
+        begin = cursor.number(cursor.offset_format)
+        if begin < 0 or not all(0 <= n < len(sizes) and sizes[n][1] >= 0 for n in numbers):
+            raise SourceError(
+                f"{self.file.path}: the header is damaged: {name!r} lies at {begin} and has "
+                f"dimensions {numbers} of {len(sizes)}"
+            )
+        shape = tuple(sizes[number][1] for number in numbers)
+        names = tuple(sizes[number][0] for number in numbers)
+        is_record = bool(shape) and shape[0] == 0
+        variable = Variable(dtype, shape, names, attributes, begin, 0, is_record)
+        # The size of a row follows from the shape too. Where it cannot be counted in 32 bits, or
+        # padding may or may not be meant, writers differ.
+        nbytes = variable.row_nbytes
+        if is_record and nbytes % 4 == 0 and nbytes < MAX_SAID_NBYTES and said_nbytes != nbytes:
+            raise SourceError(
+                f"{self.file.path}: the header is damaged: a row of {name!r} is said to have "
+                f"{said_nbytes} bytes, but its shape makes {nbytes}"
+            )
+        return name, variable
+
+    def _check_places(self, described: list[tuple[str, Variable]]) -> None:
+        """See that variables lie beyond the header, and not on each other."""
+        fixed = sorted(
+            (v.begin, v.row_nbytes * v.shape[0] if v.shape else v.dtype.itemsize, name)
+            for name, v in described
+            if not v.is_record
+        )
+        records = sorted((v.begin, v.row_nbytes, name) for name, v in described if v.is_record)
+        free = self.header_nbytes
+        for begin, nbytes, name in (*fixed, *records):
+            if begin < free:
+                raise SourceError(
+                    f"{self.file.path}: the header is damaged: {name!r} lies at byte {begin}, "
+                    f"expected {free} or beyond, where nothing else is"
+                )
+            free = begin + nbytes
+        if records and free > records[0][0] + self.record_nbytes:
+            raise SourceError(
+                f"{self.file.path}: the header is damaged: {records[-1][2]!r} ends at byte {free}, "
+                f"beyond the record that begins at {records[0][0]} and has {self.record_nbytes}"
+            )
+
+    def _placed(self, v: Variable, n_records: int) -> Variable:
+        shape = (n_records, *v.shape[1:]) if v.is_record else v.shape
+        stride = self.record_nbytes if v.is_record else v.row_nbytes
+        return Variable(v.dtype, shape, v.dimensions, v.attributes, v.begin, stride, v.is_record)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+    def n_whole_rows(self, name: str) -> int:
+        """Return how many rows of a variable end before the end of the file."""
+        variable = self.variables[name]
+        room = self.file.nbytes - variable.begin - variable.row_nbytes
+        if room < 0 or not variable.shape:
+            return 0
+        return min(variable.shape[0], room // max(1, variable.stride) + 1)
+
+    def end_of_rows(self, n_rows: int) -> int:
+        """Return where the first `n_rows` records end, or these rows of what has no records."""
+        records = [v for v in self.variables.values() if v.is_record]
+        if records:
+            return min(v.begin for v in records) + n_rows * self.record_nbytes
+        return max(
+            v.begin + min(n_rows, v.shape[0]) * v.stride for v in self.variables.values() if v.shape
+        )
+
+    def read(
+        self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
+    ) -> dict[str, NDArray[Any]]:
+        """Read rows ``start:stop`` of several variables.
+
+        Records are read once, as a whole, unless that would read much that is not wanted.
+
+        Parameters
+        ----------
+        start, stop
+            Elements of the first dimension.
+        spans
+            For each variable, which elements of its second dimension; ignored if it has none.
+
+        Returns
+        -------
+        dict
+            Arrays (stop - start, ...), big-endian, maybe views with gaps.
+
+        Raises
+        ------
+        SourceError
+            The file ends before.
+        """
+        n_rows = stop - start
+        ranges = {name: self._range(name, span) for name, span in spans.items()}
+        records = [name for name in ranges if self.variables[name].is_record]
+        found: dict[str, NDArray[Any]] = {}
+        if records:
+            low = min(ranges[name][0] for name in records)
+            high = max(sum(ranges[name][:2]) for name in records)
+            wanted = sum(ranges[name][1] for name in records)
+            if not spare_gaps(self.record_nbytes - wanted, len(records)):
+                offset = low + start * self.record_nbytes
+                rows = self.file.rows(offset, self.record_nbytes, n_rows, high - low)
+                for name in records:
+                    begin, _, shape = ranges[name]
+                    found[name] = rows.view(begin - low, shape, self.variables[name].dtype)
+        for name, (begin, nbytes, shape) in ranges.items():
+            if name not in found:
+                variable = self.variables[name]
+                offset = begin + start * variable.stride
+                rows = self.file.rows(offset, variable.stride, n_rows, nbytes)
+                found[name] = rows.view(0, shape, variable.dtype)
+        return found
+
+    def _range(self, name: str, span: tuple[int, int]) -> tuple[int, int, tuple[int, ...]]:
+        """Return where the wanted part of the first row lies, its bytes and its shape."""
+        variable = self.variables[name]
+        if len(variable.shape) < 2:
+            return variable.begin, variable.row_nbytes, ()
+        item_nbytes = variable.dtype.itemsize * math.prod(variable.shape[2:])
+        n_items = span[1] - span[0]
+        begin = variable.begin + span[0] * item_nbytes
+        return begin, n_items * item_nbytes, (n_items, *variable.shape[2:])

@@ -1,0 +1,160 @@
+"""Bytes of AMBER NetCDF trajectories: classic NetCDF with 64-bit offsets, big-endian.
+
+The file format is that of https://docs.unidata.ucar.edu/nug/current/file_format_specifications.html
+(CDF-2), the variables those of the AMBER convention 1.0 (https://ambermd.org/netcdf/nctraj.xhtml),
+in the order and the units in which MDAnalysis writes them: forces in kcal/(mol angstrom), no scale
+factors.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio._version import __version__
+from mdio.core.errors import OutputError
+from mdio.core.frames import FrameBlock
+from mdio.layouts.native.encoder import Bytes, Encoder
+
+__all__ = ["NCDFEncoder"]
+
+NC_CHAR, NC_FLOAT, NC_DOUBLE = 2, 5, 6
+NC_DIMENSION, NC_VARIABLE, NC_ATTRIBUTE = 10, 11, 12
+KCAL = 1 / 4.184
+ATTRIBUTES = {
+    "program": "mdio",
+    "programVersion": __version__,
+    "Conventions": "AMBER",
+    "ConventionVersion": "1.0",
+    "application": "mdio",
+}
+DIMENSIONS = ("frame", "atom", "spatial", "cell_spatial", "cell_angular", "label")
+LABELS: dict[str, tuple[tuple[str, ...], bytes]] = {
+    "spatial": (("spatial",), b"xyz"),
+    "cell_spatial": (("cell_spatial",), b"abc"),
+    "cell_angular": (("cell_angular", "label"), b"alphabeta gamma"),
+}
+"""Variables that name the axes: dimensions, value."""
+UNITS = {
+    "coordinates": "angstrom",
+    "time": "picosecond",
+    "cell_lengths": "angstrom",
+    "cell_angles": "degree",
+    "velocities": "angstrom/picosecond",
+    "forces": "kilocalorie/mole/angstrom",
+}
+VARIABLES = {"positions": "coordinates", "velocities": "velocities", "forces": "forces"}
+TYPES = {"f4": NC_FLOAT, "f8": NC_DOUBLE}
+
+
+@dataclass(frozen=True)
+class NCDFEncoder(Encoder):
+    """AMBER NetCDF: positions, velocities, forces, cells; time in single precision, no steps."""
+
+    @property
+    def header_nbytes(self) -> int:
+        """Bytes before the first record."""
+        return len(self._header(0))
+
+    @property
+    def frame_nbytes(self) -> int:
+        """Bytes of a record."""
+        return self._dtype.itemsize
+
+    @property
+    def _dtype(self) -> np.dtype[np.void]:
+        """A record: every variable in turn, packed (all are multiples of four bytes)."""
+        xyz = (self.n_atoms, 3)
+        columns = [("coordinates", ">f4", xyz), ("time", ">f4", ())]
+        if self.has_box:
+            columns += [("cell_lengths", ">f8", (3,)), ("cell_angles", ">f8", (3,))]
+        columns += [(name, ">f4", xyz) for name in self.fields if name != "positions"]
+        return np.dtype(columns)
+
+    def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
+        """Return the header of a file with these frames; see the base class."""
+        return self._header(len(time))
+
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
+        """Return the records of all frames; see the base class."""
+        rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
+        rows["coordinates"] = block.positions
+        rows["time"] = block.time
+        if self.has_box:
+            rows["cell_lengths"] = block.box[:, :3]
+            rows["cell_angles"] = block.box[:, 3:]
+        elif block.box.any():
+            raise OutputError(
+                "ncdf files have unit cells in all frames or in none, but the first frame has none "
+                "and a later one has; write trr, h5md or zarr"
+            )
+        if "velocities" in self.fields:
+            rows["velocities"] = block.velocities
+        if "forces" in self.fields and block.forces is not None:
+            np.multiply(block.forces, np.float32(KCAL), out=rows["forces"])
+        return rows.view(np.uint8)
+
+    def _header(self, n_frames: int) -> bytes:
+        sizes = (0, self.n_atoms, 3, 3, 3, 5)
+        head = struct.pack(">4sI", b"CDF\x02", n_frames)
+        head += struct.pack(">II", NC_DIMENSION, len(DIMENSIONS))
+        for name, size in zip(DIMENSIONS, sizes, strict=True):
+            head += _text(name) + struct.pack(">I", size)
+        head += _attributes(ATTRIBUTES)
+        labels = [name for name in LABELS if self.has_box or name == "spatial"]
+        fields = self._dtype.fields
+        records = [(name, *fields[name][:2]) for name in self._dtype.names or ()] if fields else []
+        head += struct.pack(">II", NC_VARIABLE, len(labels) + len(records))
+        described = [_variable(name, LABELS[name][0], NC_CHAR, {}) for name in labels]
+        for name, column, _ in records:
+            kind = TYPES[column.base.str[1:]]
+            described.append(_variable(name, _dimensions(name), kind, {"units": UNITS[name]}))
+        begin = len(head) + sum(len(text) + 12 for text in described)
+        values = b""
+        for text, name in zip(described, labels, strict=False):
+            value = _padded(LABELS[name][1])
+            head += text + struct.pack(">IQ", len(value), begin + len(values))
+            values += value
+        begin += len(values)
+        for text, (_, column, offset) in zip(described[len(labels) :], records, strict=True):
+            head += text + struct.pack(">IQ", column.itemsize, begin + offset)
+        return head + values
+
+
+def _dimensions(name: str) -> tuple[str, ...]:
+    if name in VARIABLES.values():
+        return ("frame", "atom", "spatial")
+    cells = {"cell_lengths": ("cell_spatial",), "cell_angles": ("cell_angular",)}
+    return ("frame", *cells.get(name, ()))
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4)
+
+
+def _text(text: str) -> bytes:
+    return struct.pack(">I", len(text)) + _padded(text.encode())
+
+
+def _attributes(attributes: dict[str, str]) -> bytes:
+    if not attributes:
+        return bytes(8)
+    out = struct.pack(">II", NC_ATTRIBUTE, len(attributes))
+    for name, value in attributes.items():
+        out += _text(name) + struct.pack(">I", NC_CHAR) + _text(value)
+    return out
+
+
+def _variable(name: str, dimensions: Sequence[str], kind: int, units: dict[str, str]) -> bytes:
+    """Return the description of a variable up to its size and place."""
+    ids = [DIMENSIONS.index(dimension) for dimension in dimensions]
+    return (
+        _text(name)
+        + struct.pack(f">{1 + len(ids)}I", len(ids), *ids)
+        + _attributes(units)
+        + struct.pack(">I", kind)
+    )

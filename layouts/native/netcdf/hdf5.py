@@ -1,0 +1,107 @@
+"""NetCDF-4 files, which are HDF5 inside, behind the interface of `native.netcdf.classic`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import SourceError
+
+__all__ = ["HDF5File"]
+
+
+class HDF5File:
+    """A NetCDF-4 file, opened for reading; numbers come as they are stored, without scaling.
+
+    Raises
+    ------
+    SourceError
+        The library cannot open it: truncated, damaged, or no NetCDF.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._dataset = netCDF4.Dataset(str(path))
+            self._dataset.set_auto_maskandscale(False)
+            self.attributes = _attributes(self._dataset)
+            self.dimensions = {name: len(d) for name, d in self._dataset.dimensions.items()}
+            self.variables = {
+                name: _Variable(variable) for name, variable in self._dataset.variables.items()
+            }
+        except (OSError, RuntimeError, AttributeError, ValueError) as error:
+            raise SourceError(
+                f"{path}: not readable as NetCDF-4 ({error}); the file may be truncated"
+            ) from error
+        nbytes = path.stat().st_size
+        self.record_nbytes = min(nbytes, sum(v.row_nbytes for v in self.variables.values()))
+
+    def close(self) -> None:
+        """Close the file; harmless if it is closed."""
+        if self._dataset.isopen():
+            self._dataset.close()
+
+    def n_whole_rows(self, name: str) -> int:
+        """Return the number of rows: HDF5 does not open files that are cut."""
+        return self.variables[name].shape[0] if self.variables[name].shape else 0
+
+    def read(
+        self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
+    ) -> dict[str, NDArray[Any]]:
+        """Read rows ``start:stop`` of several variables; see `ClassicFile.read`.
+
+        Raises
+        ------
+        SourceError
+            The library cannot read them.
+        """
+        try:
+            return {
+                name: np.asarray(
+                    self._dataset.variables[name][self._index(name, start, stop, span)]
+                )
+                for name, span in spans.items()
+            }
+        except (OSError, RuntimeError, IndexError, ValueError) as error:
+            raise SourceError(
+                f"{self.path}: frames {start}:{stop} cannot be read ({error}); "
+                "the file may be damaged"
+            ) from error
+
+    def _index(self, name: str, start: int, stop: int, span: tuple[int, int]) -> Any:
+        rows = slice(start, stop)
+        return rows if len(self.variables[name].shape) < 2 else (rows, slice(*span))
+
+
+class _Variable:
+    """What `mdio.layouts.native.netcdf.classic.Variable` has, of a NetCDF-4 variable."""
+
+    def __init__(self, variable: Any) -> None:
+        self.dtype = np.dtype(variable.dtype)
+        self.shape: tuple[int, ...] = tuple(variable.shape)
+        self.attributes = _attributes(variable)
+        chunks = variable.chunking()
+        self.chunks: tuple[int, ...] | None = None if isinstance(chunks, str) else tuple(chunks)
+        filters = variable.filters() or {}
+        self.compression: str | None = next(
+            (
+                f"{name}:{filters.get('complevel', 0)}"
+                for name in ("zlib", "zstd", "bzip2", "szip", "blosc")
+                if filters.get(name)
+            ),
+            None,
+        )
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row."""
+        return int(self.dtype.itemsize * np.prod(self.shape[1:]))
+
+
+def _attributes(item: Any) -> dict[str, Any]:
+    return {name: item.getncattr(name) for name in item.ncattrs()}

@@ -1,0 +1,266 @@
+"""AMBER NetCDF trajectories (convention 1.0), read without MDAnalysis and SciPy.
+
+Classic files (NetCDF-3) hold the frames as records of equal size, so that any run of them is one
+read; NetCDF-4 files are read with netCDF4. What comes back is what MDAnalysis' NCDFReader gives:
+scale factors applied in the precision of number and factor, forces in kJ/(mol angstrom), ``step``
+the number of the frame (the format has none), ``time = frame`` where there is no time. Beyond it,
+NetCDF-4 and CDF-1 and CDF-5 files are read, and ``dt_ps`` follows a scaled time. Of a classic file
+that ends within a frame, the whole ones before it are read; where the header counts none, as a
+program that was killed may leave it, the size of the file does.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import SourceError
+from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
+from mdio.core.kernels import swap_to_native
+from mdio.core.units import KCAL_TO_KJ
+from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.native.fixed_records import batches, open_positional
+from mdio.layouts.native.netcdf.classic import ClassicFile
+
+if TYPE_CHECKING:
+    from mdio.layouts.native.netcdf.hdf5 import HDF5File
+
+__all__ = ["NCDFLayout"]
+
+VARIABLES = {"positions": "coordinates", "velocities": "velocities", "forces": "forces"}
+UNITS = {
+    "time": "picosecond",
+    "coordinates": "angstrom",
+    "velocities": "angstrom/picosecond",
+    "forces": "kilocalorie/mole/angstrom",
+    "cell_lengths": "angstrom",
+    "cell_angles": "degree",
+}
+CELL = ("cell_lengths", "cell_angles")
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+class NCDFLayout(Layout):
+    """An AMBER NetCDF file."""
+
+    name = "ncdf"
+    suffixes: ClassVar[tuple[str, ...]] = (".ncdf", ".nc")
+    known_options = frozenset({"sums"})
+
+    _data: ClassicFile | HDF5File
+    _names: set[str]
+    _scales: dict[str, Any]
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """Return whether it is classic NetCDF, or NetCDF-4 by suffix or by its conventions."""
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            magic = file.read(8)
+        if magic[:3] == b"CDF":
+            return True
+        if magic != HDF5_MAGIC:
+            return False
+        return path.suffix.lower() in cls.suffixes or _hdf5_is_amber(path)
+
+    @property
+    def data(self) -> ClassicFile | HDF5File:
+        """The opened file, classic or NetCDF-4."""
+        _ = self.info
+        return self._data
+
+    @property
+    def has_times(self) -> bool:
+        """Whether there is a variable with times."""
+        _ = self.info
+        return "time" in self._names
+
+    def _open(self) -> TrajectoryInfo:
+        file = open_positional(self.path, self.options)
+        try:
+            magic = file.read(0, 8)
+            if magic == HDF5_MAGIC:
+                from mdio.layouts.native.netcdf.hdf5 import HDF5File
+
+                self._data = HDF5File(self.path)
+                file.close()
+            elif magic[:3] == b"CDF":
+                self._data = ClassicFile(file)
+            else:
+                raise SourceError(
+                    f"{self.path}: begins with {magic!r}, expected CDF or HDF: no NetCDF file"
+                )
+        except BaseException:
+            file.close()
+            raise
+        try:
+            return self._check()
+        except BaseException:
+            self._data.close()
+            raise
+
+    def _close(self) -> None:
+        self._data.close()
+
+    def _fail(self, found: str, expected: str) -> SourceError:
+        return SourceError(f"{self.path}: {found}; expected {expected} (AMBER NetCDF 1.0)")
+
+    def _check(self) -> TrajectoryInfo:
+        """See that the file is what the convention says."""
+        data = self._data
+        conventions = str(data.attributes.get("Conventions", ""))
+        if "AMBER" not in conventions.replace(",", " ").split():
+            raise self._fail(f"its conventions are {conventions!r}", "'AMBER'")
+        for name in ("frame", "atom", "spatial"):
+            if name not in data.dimensions:
+                raise self._fail(f"it has no dimension {name!r}", "frame, atom and spatial")
+        n_frames, n_atoms = data.dimensions["frame"], data.dimensions["atom"]
+        if "coordinates" not in data.variables:
+            raise self._fail("it has no coordinates", "a variable of that name")
+        if n_frames < 1 or n_atoms < 1:
+            raise SourceError(f"{self.path}: {n_frames} frames of {n_atoms} atoms: nothing to read")
+        self._names = {name for name in UNITS if name in data.variables}
+        if not set(CELL) <= self._names:
+            if "cell_lengths" in self._names:
+                raise self._fail("it has cell_lengths only", "cell_angles too")
+            self._names -= set(CELL)
+        shapes: dict[str, tuple[int, ...]] = {"time": (n_frames,)}
+        shapes |= dict.fromkeys(CELL, (n_frames, 3))
+        shapes |= dict.fromkeys(VARIABLES.values(), (n_frames, n_atoms, 3))
+        for name in sorted(self._names):
+            self._check_variable(name, shapes[name])
+        self._scales = {name: self._scale(name) for name in self._names}
+        n_whole, lost = self._count_whole(n_frames)
+        return self._describe(n_whole, n_atoms).replace(lost=lost)
+
+    def _check_variable(self, name: str, shape: tuple[int, ...]) -> None:
+        variable = self._data.variables[name]
+        if variable.shape != shape or variable.dtype.kind != "f":
+            raise self._fail(
+                f"{name} holds {variable.dtype} of shape {variable.shape}", f"floats of {shape}"
+            )
+        unit = variable.attributes.get("units")
+        if unit != UNITS[name]:
+            raise self._fail(f"{name} is in units of {unit!r}", repr(UNITS[name]))
+
+    def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
+        """Return how many frames are whole, and what follows them."""
+        n_whole, name = min((self._data.n_whole_rows(name), name) for name in self._names)
+        if n_whole < 1:
+            raise SourceError(
+                f"{self.path}: frame 0 is truncated: the header says {n_frames} frames of "
+                f"{self._data.record_nbytes} bytes, but the file ends after "
+                f"{self.path.stat().st_size} bytes, within {name}. Copy the file again"
+            )
+        if not isinstance(self._data, ClassicFile):
+            return n_whole, ()
+        at = min(self._data.end_of_rows(n_whole), self._data.file.nbytes)
+        left = self._data.file.nbytes - at
+        if n_whole == n_frames and (self._data.is_counted or not left):
+            return n_whole, ()
+        return n_whole, (LostBytes(str(self.path), n_whole, at, left),)
+
+    def _scale(self, name: str) -> Any:
+        """Return the factor of a variable; None where there is none, or it is 1."""
+        factor = self._data.variables[name].attributes.get("scale_factor")
+        if factor is None:
+            return None
+        if not isinstance(factor, float | np.floating):
+            raise self._fail(f"{name} has a scale_factor of {factor!r}", "one float")
+        return None if math.isclose(factor, 1) else factor
+
+    def _describe(self, n_frames: int, n_atoms: int) -> TrajectoryInfo:
+        data = self._data
+        dt_ps = 1.0
+        if "time" in self._names and n_frames > 1:
+            # The difference is taken before scaling, in the precision of the file.
+            first, second = data.read(0, 2, {"time": (0, 0)})["time"]
+            dt_ps = float((second - first) * (self._scales["time"] or 1))
+        edges = FrameBlock.empty(2, 0)
+        no_atoms = np.empty(0, np.int64)
+        self._read_into(0, 1, no_atoms, edges.frames(slice(0, 1)))
+        self._read_into(n_frames - 1, n_frames, no_atoms, edges.frames(slice(1, 2)))
+        coordinates = data.variables["coordinates"]
+        chunks = getattr(coordinates, "chunks", None)
+        return TrajectoryInfo(
+            layout=self.name,
+            path=str(self.path),
+            n_frames=n_frames,
+            n_atoms=n_atoms,
+            dt_ps=dt_ps,
+            time_first_ps=float(edges.time[0]),
+            time_last_ps=float(edges.time[1]),
+            has_velocities="velocities" in self._names,
+            has_forces="forces" in self._names,
+            has_box=bool(edges.box[0].any()),
+            chunk_frames=chunks[0] if chunks else None,
+            chunk_atoms=chunks[1] if chunks else None,
+            compression=getattr(coordinates, "compression", None),
+            nbytes=self.path.stat().st_size,
+        )
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        spans = {name: (0, 3) for name in ("time", *CELL) if name in self._names}
+        wanted = {} if block.n_atoms == 0 else {VARIABLES[name]: name for name in block.present()}
+        if atoms is not None and atoms.size:
+            low, high = int(atoms.min()), int(atoms.max()) + 1
+            atoms = atoms - low
+        else:
+            low, high = 0, self._data.dimensions["atom"]
+        spans |= dict.fromkeys(wanted, (low, high))
+        nbytes = self._data.record_nbytes
+        for first, last in batches(start, stop, nbytes, nbytes):
+            arrays = self._data.read(first, last, spans)
+            part = block.frames(slice(first - start, last - start))
+            self._fill_frame_values(arrays, first, last, part)
+            for name, field in wanted.items():
+                factor = KCAL_TO_KJ if field == "forces" else None
+                out = getattr(part, field)
+                swap_to_native(_single(self._scaled(arrays, name)), out, atoms, factor)
+
+    def _fill_frame_values(
+        self, arrays: dict[str, NDArray[Any]], first: int, last: int, block: FrameBlock
+    ) -> None:
+        frames = np.arange(first, last)
+        block.step[...] = frames
+        block.time[...] = self._scaled(arrays, "time") if "time" in arrays else frames
+        block.box[...] = 0
+        if set(CELL) <= set(arrays):
+            with np.errstate(over="ignore", invalid="ignore"):
+                block.box[:, :3] = self._scaled(arrays, "cell_lengths")
+                block.box[:, 3:] = self._scaled(arrays, "cell_angles")
+            block.box[(block.box[:, :3] == 0).all(axis=1)] = 0
+
+    def _scaled(self, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
+        scale = self._scales[name]
+        if scale is None:
+            return arrays[name]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return cast(NDArray[Any], arrays[name] * scale)
+
+
+def _single(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return float32, of either byte order."""
+    if values.dtype.itemsize == 4:
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values.astype(np.float32)
+
+
+def _hdf5_is_amber(path: Path) -> bool:
+    from mdio.layouts.native.netcdf.hdf5 import HDF5File
+
+    try:
+        file = HDF5File(path)
+    except SourceError:
+        return False
+    conventions = str(file.attributes.get("Conventions", ""))
+    file.close()
+    return "AMBER" in conventions.replace(",", " ").split()

@@ -1,0 +1,1 @@
+"""TRR of GROMACS."""

@@ -1,0 +1,286 @@
+"""TRR files of GROMACS, read without MDAnalysis.
+
+Frames are found through a stored index (`mdio.core.files.index`). Consecutive frames that hold the
+same parts are read at one go, and of these only the atoms and the fields that are wanted where that
+spares enough. What comes back is what MDAnalysis' TRRReader gives, times included, which it has in
+single precision. Frames need not all hold the same:
+
+- A frame without positions is an error when it is read (box, time and step can be had of it).
+- ``has_velocities`` and ``has_forces`` say whether any of the first 64 frames, or the first frame
+  of any size, has them; in frames that lack them, they are NaN.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.boxes import boxes_from_vectors
+from mdio.core.errors import SourceError
+from mdio.core.files.index import FrameIndex, load_index
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.kernels import swap_to_native
+from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
+from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.native.fixed_records import (
+    PositionalFile,
+    Rows,
+    batches,
+    open_positional,
+    spare_gaps,
+)
+from mdio.layouts.native.trr.header import (
+    FIXED_NBYTES,
+    MAX_HEADER_NBYTES,
+    FrameHeader,
+    looks_like_trr,
+    parse_header,
+)
+
+__all__ = ["TRRLayout", "scan"]
+
+SCALES = {
+    "positions": NM_TO_ANGSTROM,
+    "velocities": NM_TO_ANGSTROM,
+    "forces": PER_NM_TO_PER_ANGSTROM,
+}
+NO_ATOMS = np.empty(0, np.int64)
+N_SAMPLED = 64
+"""Frames that are looked at to know which fields a file has."""
+
+
+def scan(path: Path) -> FrameIndex:
+    """Find the frames of a TRR file by reading all their headers; the last may be cut.
+
+    Raises
+    ------
+    SourceError
+        A frame is damaged, or the first one truncated; the message names it.
+    """
+    file = PositionalFile(path)
+    try:
+        offsets: list[int] = []
+        offset, header = 0, None
+        while offset < file.nbytes:
+            raw = file.read(offset, FIXED_NBYTES)
+            if header is not None and len(raw) < FIXED_NBYTES:
+                break
+            header = _header(raw, path, len(offsets), header.n_atoms if header else None)
+            left = file.nbytes - offset
+            if header.frame_nbytes > left and offsets:
+                break
+            if header.frame_nbytes > left:
+                raise SourceError(
+                    f"{path}: frame {len(offsets)} is truncated: found {left} of its "
+                    f"{header.frame_nbytes} bytes; {len(offsets)} frames are whole. Copy the file "
+                    f"again, or cut it to {offset} bytes"
+                )
+            offsets.append(offset)
+            offset += header.frame_nbytes
+        if header is None:
+            raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
+        lost_nbytes = file.nbytes - offset
+        return FrameIndex(np.array(offsets, np.int64), offset, header.n_atoms, lost_nbytes)
+    finally:
+        file.close()
+
+
+def _header(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameHeader:
+    header = parse_header(raw, path, frame)
+    if n_atoms not in (None, header.n_atoms):
+        raise SourceError(
+            f"{path}: frame {frame} has {header.n_atoms} atoms, the frames before have {n_atoms}; "
+            "a trajectory has the same atoms throughout"
+        )
+    return header
+
+
+class TRRLayout(Layout):
+    """A TRR file."""
+
+    name = "trr"
+    suffixes: ClassVar[tuple[str, ...]] = (".trr",)
+    known_options = frozenset({"sums"})
+
+    _file: PositionalFile
+    _index: FrameIndex
+    _sizes: NDArray[np.int64]
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """Return whether it begins with the magic number and name of TRR."""
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return looks_like_trr(file.read(24))
+
+    @property
+    def index(self) -> FrameIndex:
+        """Where the frames are; opens the file if need be."""
+        _ = self.info
+        return self._index
+
+    def _open(self) -> TrajectoryInfo:
+        self._file = open_positional(self.path, self.options)
+        try:
+            return self._open_frames()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _close(self) -> None:
+        self._file.close()
+
+    def _open_frames(self) -> TrajectoryInfo:
+        n_atoms = _header(self._file.read(0, FIXED_NBYTES), self.path, 0, None).n_atoms
+        sums = self.options.get("sums")
+        if sums is None:
+            self._index = load_index(self.path, scan, n_atoms)
+        else:
+            self._index = sums.index(n_atoms)
+        last = self._index.n_frames - 1
+        if self._index.frame_nbytes[last] != self._frame_header(last).frame_nbytes:
+            # MDAnalysis leaves out what comes after the first damaged frame: see for ourselves.
+            self._index = scan(self.path)
+            last = self._index.n_frames - 1
+        self._sizes = self._index.frame_nbytes
+        present = self._sample_fields()
+        edges = FrameBlock.empty(3, 0)
+        for row, frame in enumerate((0, min(1, last), last)):
+            self._read_run(frame, frame + 1, NO_ATOMS, edges.frames(slice(row, row + 1)))
+        times = edges.time.tolist()
+        return TrajectoryInfo(
+            layout=self.name,
+            path=str(self.path),
+            n_frames=self._index.n_frames,
+            n_atoms=n_atoms,
+            dt_ps=times[1] - times[0] if last else 1.0,
+            time_first_ps=times[0],
+            time_last_ps=times[2],
+            has_velocities="velocities" in present,
+            has_forces="forces" in present,
+            has_box=bool(edges.box[0].any()),
+            nbytes=self._index.nbytes + self._index.lost_nbytes,
+            lost=self._index.lost(self.path),
+        )
+
+    def _frame_header(self, frame: int) -> FrameHeader:
+        raw = self._file.read(int(self._index.offsets[frame]), FIXED_NBYTES)
+        return _header(raw, self.path, frame, self._index.n_atoms)
+
+    def _sample_fields(self) -> set[str]:
+        first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]
+        frames = {*range(min(N_SAMPLED, self._index.n_frames)), *first_of_size.tolist()}
+        present = {name for frame in frames for name in self._frame_header(frame).present}
+        if not present:
+            raise SourceError(
+                f"{self.path}: none of the first frames holds positions, velocities or forces"
+            )
+        return present
+
+    def _runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield (first, last) of consecutive frames of equal size."""
+        sizes = self._sizes[start:stop]
+        differ = np.flatnonzero(sizes[1:] != sizes[:-1]) + start + 1
+        yield from itertools.pairwise([start, *differ.tolist(), stop])
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        for first, last in self._runs(start, stop):
+            self._read_run(first, last, atoms, block.frames(slice(first - start, last - start)))
+
+    def _read_run(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        """Read frames of equal size."""
+        header = self._frame_header(start)
+        low, high = 0, header.n_atoms
+        if atoms is not None:
+            low, high = (int(atoms.min()), int(atoms.max()) + 1) if atoms.size else (0, 0)
+            atoms = atoms - low
+        stride = int(self._sizes[start])
+        head_nbytes = min(stride, MAX_HEADER_NBYTES + header.box_nbytes)
+        n_fields = sum(name in header.present for name in block.present()) if high > low else 0
+        wanted = head_nbytes + n_fields * 3 * (high - low) * header.itemsize
+        whole = n_fields > 0 and not spare_gaps(stride - wanted, n_fields + 1)
+        nbytes = stride if whole else head_nbytes
+        for first, last in batches(start, stop, stride, nbytes):
+            rows = self._file.rows(int(self._index.offsets[first]), stride, last - first, nbytes)
+            for begin, end in _alike(rows):
+                part = block.frames(slice(first + begin - start, first + end - start))
+                header = self._decode_heads(rows.part(begin, end), first + begin, stride, part)
+                if high > low:
+                    self._decode_fields(
+                        rows.part(begin, end) if whole else None,
+                        header,
+                        first + begin,
+                        (low, high),
+                        atoms,
+                        part,
+                    )
+
+    def _decode_heads(self, rows: Rows, first: int, stride: int, block: FrameBlock) -> FrameHeader:
+        """Fill step, time and box of frames that hold the same parts."""
+        raw = rows.view(0, (FIXED_NBYTES,), "u1")[0].tobytes()
+        header = _header(raw, self.path, first, self._index.n_atoms)
+        if header.frame_nbytes != stride:
+            raise SourceError(
+                f"{self.path}: frame {first} has {header.frame_nbytes} bytes, but the next one "
+                f"begins after {stride}: the file has changed since it was opened"
+            )
+        block.step[...] = rows.view(FIXED_NBYTES, (), ">i4")
+        real = f">f{header.itemsize}"
+        with np.errstate(over="ignore", invalid="ignore"):
+            block.time[...] = rows.view(FIXED_NBYTES + 8, (), real).astype(np.float32)
+            if header.box_nbytes:
+                vectors = rows.view(header.head_nbytes, (3, 3), real).astype(np.float32)
+                block.box[...] = boxes_from_vectors(vectors, NM_TO_ANGSTROM)
+            else:
+                block.box[...] = 0
+        return header
+
+    def _decode_fields(
+        self,
+        rows: Rows | None,
+        header: FrameHeader,
+        first: int,
+        span: tuple[int, int],
+        atoms: AtomIndices | None,
+        block: FrameBlock,
+    ) -> None:
+        """Fill the fields from whole frames, or from their atoms in `span`, read alone."""
+        shape = (span[1] - span[0], 3)
+        atom_nbytes = 3 * header.itemsize
+        for name, out in block.present().items():
+            if name not in header.present:
+                if name == "positions":
+                    raise SourceError(
+                        f"{self.path}: frame {first} holds no positions (only "
+                        f"{', '.join(header.present) or 'a box'}); leave such frames out"
+                    )
+                out[...] = np.nan
+                continue
+            offset = header.field_offset(name) + span[0] * atom_nbytes
+            if rows is not None:
+                values = rows.view(offset, shape, f">f{header.itemsize}")
+            else:
+                offset += int(self._index.offsets[first])
+                values = self._file.rows(
+                    offset, header.frame_nbytes, block.n_frames, shape[0] * atom_nbytes
+                ).view(0, shape, f">f{header.itemsize}")
+            with np.errstate(over="ignore", invalid="ignore"):
+                single = values.astype(np.float32) if header.itemsize == 8 else values
+            swap_to_native(cast(NDArray[np.float32], single), out, atoms, SCALES[name])
+
+
+def _alike(rows: Rows) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of consecutive frames whose headers say the same."""
+    heads = rows.view(0, (FIXED_NBYTES,), "u1")
+    differ = np.flatnonzero((heads[1:] != heads[:-1]).any(axis=1)) + 1
+    yield from itertools.pairwise([0, *differ.tolist(), rows.n_rows])

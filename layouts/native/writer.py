@@ -1,0 +1,206 @@
+"""Writers of one native file: XTC, TRR, DCD, AMBER NetCDF.
+
+Frames of TRR, DCD and NetCDF have one size, so every worker writes its own pieces where they
+belong. XTC frames do not: the owner appends pieces in order. Pieces that come before their turn
+wait in memory, up to `WAITING_NBYTES`, and beyond that in an unnamed file beside the output.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import OutputError
+from mdio.core.files.copying import copy_bytes, write_all
+from mdio.core.files.publish import output_errors
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.kernels import crc32c
+from mdio.layouts.native.encoder import Room, encoder_of, native_plan
+from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
+
+__all__ = ["DCDFileWriter", "NCDFFileWriter", "TRRFileWriter", "XTCFileWriter"]
+
+WAITING_NBYTES = 64 << 20
+
+
+class _FileWriter(LayoutWriter):
+    """What all four have in common.
+
+    Attributes
+    ----------
+    notes
+        After `finish`: what of the trajectory the format could not keep, in sentences.
+    """
+
+    container: ClassVar[str]
+
+    def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
+        super().__init__(path, plan, meta)
+        self._encoder = encoder_of(self.container, plan)
+        self._room = Room()
+        self._clocks: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        self._handle_file: IO[bytes] | None = None
+
+    @classmethod
+    def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+        """Plan one file; see `mdio.layouts.native.encoder.native_plan`."""
+        return native_plan(cls.container, info, options)
+
+    @property
+    def _fd(self) -> int:
+        """The output, opened for writing once in each process."""
+        if self._handle_file is None:
+            self._handle_file = self.path.open("r+b", buffering=0)
+        return self._handle_file.fileno()
+
+    def create(self) -> None:
+        """Make the file, empty."""
+        with output_errors(self.path):
+            # ``lfs setstripe`` leaves an empty file, whose stripes are to be kept.
+            striped = self.path.exists() and self.path.stat().st_size == 0
+            self.path.touch(exist_ok=striped)
+
+    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+        """Return the bytes of these frames; their key is the first of them."""
+        data = self._room.encode(self._encoder, block)
+        return [Stored(str(start), data, [crc32c(data)])]
+
+    def store(self, item: Stored) -> None:
+        """Write a piece where it belongs."""
+        assert self._encoder.frame_nbytes is not None
+        offset = self._encoder.header_nbytes + int(item.key) * self._encoder.frame_nbytes
+        with output_errors(self.path):
+            write_all(self._fd, item.parts[0], offset)
+
+    def commit(self, receipt: Receipt) -> None:
+        """Keep the times and steps, which headers need."""
+        self._clocks[receipt.start] = (receipt.time, receipt.step)
+
+    def finish(self) -> None:
+        """Check that all pieces came, write the header, flush."""
+        missing = [piece for piece in self.plan.pieces() if piece[0] not in self._clocks]
+        if missing:
+            raise OutputError(
+                f"{self.path}: {len(missing)} pieces were never stored, the first being frames "
+                f"{missing[0][0]} to {missing[0][1] - 1}; convert anew"
+            )
+        clocks = [self._clocks[start] for start in sorted(self._clocks)]
+        time, step = (np.concatenate(column) for column in zip(*clocks, strict=True))
+        with output_errors(self.path):
+            write_all(self._fd, self._encoder.header(time, step), 0)
+            os.fsync(self._fd)
+        lost = self._encoder.lost(time, step)
+        if lost is not None:
+            self.notes.append(lost)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the file."""
+        if self._handle_file is not None:
+            self._handle_file.close()
+            self._handle_file = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open file and what only the owner needs behind."""
+        return {**self.__dict__, "_clocks": {}, "_handle_file": None}
+
+
+class _ParallelFileWriter(_FileWriter):
+    """Frames of one size: any piece goes straight to its place."""
+
+    @property
+    def parallel_store(self) -> bool:
+        """Every worker writes its own pieces."""
+        return True
+
+    @property
+    def batch_frames(self) -> int | None:
+        """See `Encoder`."""
+        return self._encoder.batch_frames
+
+
+class TRRFileWriter(_ParallelFileWriter):
+    """One GROMACS TRR file, the same to the byte as MDAnalysis' writer makes it."""
+
+    container = "trr"
+
+
+class DCDFileWriter(_ParallelFileWriter):
+    """One DCD file, CHARMM flavour with unit cells.
+
+    DCD holds positions and cells only, and one time step for all frames: times that are not equally
+    spaced become so (`notes` says how).
+    """
+
+    container = "dcd"
+
+
+class NCDFFileWriter(_ParallelFileWriter):
+    """One AMBER NetCDF file (convention 1.0, 64-bit offsets)."""
+
+    container = "ncdf"
+
+
+class XTCFileWriter(_FileWriter):
+    """One GROMACS XTC file."""
+
+    container = "xtc"
+
+    def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
+        super().__init__(path, plan, meta)
+        self._turns = deque(start for start, _ in plan.pieces())
+        self._nbytes = 0
+        self._waiting: dict[int, memoryview] = {}
+        self._parked: dict[int, tuple[int, int]] = {}
+        self._handle_park: IO[bytes] | None = None
+
+    def store(self, item: Stored) -> None:
+        """Append a piece, or keep it until those before it have come."""
+        self._waiting[int(item.key)] = item.parts[0]
+        with output_errors(self.path):
+            while self._turns and self._append(self._turns[0]):
+                self._turns.popleft()
+            if sum(data.nbytes for data in self._waiting.values()) > WAITING_NBYTES:
+                self._park()
+
+    def _append(self, start: int) -> bool:
+        if start in self._waiting:
+            data = self._waiting.pop(start)
+            write_all(self._fd, data, self._nbytes)
+            self._nbytes += data.nbytes
+        elif start in self._parked and self._handle_park is not None:
+            offset, nbytes = self._parked.pop(start)
+            copy_bytes(self._handle_park.fileno(), offset, nbytes, self._fd, self._nbytes)
+            self._nbytes += nbytes
+        else:
+            return False
+        return True
+
+    def _park(self) -> None:
+        """Move the pieces that wait to a file without a name, which vanishes with its handle."""
+        if self._handle_park is None:
+            self._handle_park = tempfile.TemporaryFile(dir=self.path.parent, buffering=0)  # noqa: SIM115
+        fd = self._handle_park.fileno()
+        for start, data in self._waiting.items():
+            offset = os.fstat(fd).st_size
+            write_all(fd, data, offset)
+            self._parked[start] = (offset, data.nbytes)
+        self._waiting.clear()
+
+    def abort(self) -> None:
+        """Close the files."""
+        super().abort()
+        if self._handle_park is not None:
+            self._handle_park.close()
+            self._handle_park = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave also what waits behind: only the owner stores."""
+        return {**super().__getstate__(), "_waiting": {}, "_parked": {}, "_handle_park": None}

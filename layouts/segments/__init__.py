@@ -1,0 +1,1 @@
+"""Segments: a folder of files of a native format, and a manifest."""

@@ -1,0 +1,169 @@
+"""The files of a segmented trajectory: their names, and what the manifest says of each.
+
+::
+
+    NAME.segments/
+        manifest.json
+        .mdio-checksums
+        000/seg-000000.xtc          a whole trajectory of its format
+        000/.seg-000000.xtc.mdio-index
+        ...
+        001/seg-000128.xtc
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.piece_sums import PieceSums
+from mdio.core.kernels import crc32c
+
+__all__ = [
+    "HEADS",
+    "MANIFEST",
+    "SUMS",
+    "SUMS_KEY",
+    "Segment",
+    "even_split",
+    "read_sums",
+    "segment_name",
+    "segments_of",
+    "sums_problem",
+    "write_sums",
+]
+
+MANIFEST = "manifest.json"
+SUMS = ".mdio-checksums"
+"""Checksums of the pieces of every segment: a line that says so, then a table for each. The
+manifest says where each table lies, and its crc32c, which no table of another output has."""
+SUMS_HEADER = b"mdio checksums 1\n"
+SUMS_KEY = "piece_checksums"
+HEADS = {"xtc": 96, "trr": 164, "dcd": 64, "ncdf": 64}
+"""Bytes of a frame in which time, step and box are, at least where mdio wrote it."""
+FOLDER_SEGMENTS = 128
+"""Segments in a sub-folder: with an index beside each, 256 files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of a segmented trajectory."""
+
+    file: str
+    """Path inside the folder, with ``/``."""
+    first_frame: int
+    n_frames: int
+    nbytes: int
+    crc32c: int
+    """Of the whole file."""
+    time_first_ps: float
+
+    @property
+    def stop(self) -> int:
+        """One beyond its last frame."""
+        return self.first_frame + self.n_frames
+
+
+def segment_name(number: int, container: str) -> str:
+    """Return the path of a segment inside the folder."""
+    return f"{number // FOLDER_SEGMENTS:03d}/seg-{number:06d}.{container}"
+
+
+def even_split(n_frames: int, n_segments: int) -> tuple[int, ...]:
+    """Return the frames of each segment: as even as can be, the longer ones first."""
+    size, longer = divmod(n_frames, n_segments)
+    return (size + 1,) * longer + (size,) * (n_segments - longer)
+
+
+def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
+    """Return the segments that a manifest lists.
+
+    Raises
+    ------
+    CorruptLayoutError
+        They do not follow one another from the first frame to the last, or lie elsewhere than in
+        the folder.
+    """
+    segments: list[Segment] = []
+    at = 0
+    rows = manifest.get("segments")
+    for row in rows if isinstance(rows, list) else []:
+        try:
+            segment = Segment(**row)
+            place = PurePosixPath(segment.file)
+            numbers = (segment.first_frame, segment.n_frames, segment.nbytes, segment.crc32c)
+            sound = (
+                all(type(number) is int for number in numbers)
+                and segment.first_frame == at
+                and segment.n_frames > 0
+                and isinstance(segment.time_first_ps, int | float)
+                and not place.is_absolute()
+                and ".." not in place.parts
+            )
+        except TypeError:
+            sound = False
+        if not sound:
+            raise CorruptLayoutError(
+                f"{path / MANIFEST}: segment {len(segments)} is described as {str(row)[:120]}, "
+                f"expected one that begins at frame {at}; split or convert the source anew"
+            )
+        segments.append(segment)
+        at = segment.stop
+    if at != manifest["n_frames"]:
+        raise CorruptLayoutError(
+            f"{path / MANIFEST}: its segments hold {at} frames, expected {manifest['n_frames']}; "
+            "split or convert the source anew"
+        )
+    return segments
+
+
+def write_sums(folder: Path, tables: Sequence[bytes]) -> dict[str, Any]:
+    """Write the checksums of all segments; return what the manifest is to say of them."""
+    parts = [SUMS_HEADER, *tables]
+    offsets = list(accumulate(map(len, parts)))[:-1]
+    with (folder / SUMS).open("wb") as file:
+        file.writelines(parts)
+    rows = zip(offsets, tables, strict=True)
+    return {SUMS_KEY: [[offset, len(table), crc32c(table)] for offset, table in rows]}
+
+
+def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums | None:
+    """Return the checksums of a segment; None in outputs of older versions, which have none.
+
+    Raises
+    ------
+    CorruptLayoutError
+        They are damaged, or of another output.
+    """
+    if SUMS_KEY not in manifest:
+        return None
+    try:
+        offset, nbytes, crc = manifest[SUMS_KEY][number]
+        with (path / SUMS).open("rb", buffering=0) as file:
+            table = os.pread(file.fileno(), nbytes, offset)
+        if crc32c(table) == crc:
+            return PieceSums.from_table(table)
+        problem = f"its table of segment {number} has changed since it was written"
+    except (OSError, ValueError, TypeError, IndexError, OverflowError) as error:
+        problem = f"its table of segment {number} cannot be read ({error})"
+    raise CorruptLayoutError(f"{path / SUMS}: {problem}; split or convert the source anew")
+
+
+def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the file of checksums beside its tables; None if nothing is."""
+    expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
+    try:
+        with (path / SUMS).open("rb") as file:
+            found, nbytes = file.read(len(SUMS_HEADER)), os.fstat(file.fileno()).st_size
+    except OSError as error:
+        return f"{path / SUMS}: cannot be read ({error.strerror})"
+    if found != SUMS_HEADER:
+        return f"{path / SUMS}: it begins with {found!r}, expected {SUMS_HEADER!r}"
+    if nbytes != expected:
+        return f"{path / SUMS}: it has {nbytes} bytes, expected {expected}"
+    return None

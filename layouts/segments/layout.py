@@ -1,0 +1,281 @@
+"""Reading a trajectory that lies in segments: ``NAME.segments/``, files of a native format."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.kernels import crc32c
+from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.manifest import check_manifest
+from mdio.layouts.native.encoder import CONTAINERS
+from mdio.layouts.registry import layout_class
+from mdio.layouts.segments.files import (
+    MANIFEST,
+    SUMS,
+    SUMS_KEY,
+    Segment,
+    read_sums,
+    segments_of,
+    sums_problem,
+)
+
+__all__ = ["SegmentsLayout"]
+
+STEPLESS = ("dcd", "ncdf")
+"""Containers without steps, whose readers count the frames of a file instead."""
+SUM_NBYTES = 1 << 20
+
+
+class SegmentsLayout(Layout):
+    """A folder of segments, opened one at a time.
+
+    What is in it is told by the manifest and the first segment, so that opening costs the same for
+    ten segments and ten thousand, and many ranks do not open every file. One segment is open at a
+    time: the one read last. Its bytes are compared with their checksums as they are read, and it
+    belongs to the output that was opened, also if another one takes its place meanwhile.
+    """
+
+    name = "segments"
+    suffixes: ClassVar[tuple[str, ...]] = (".segments",)
+
+    _manifest: dict[str, Any]
+    _seen: tuple[int, ...] | None
+    _segments: list[Segment]
+    _starts: NDArray[np.int64]
+    _current: tuple[int, Layout] | None
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """Return whether it is a folder with a manifest, or one that ought to have one."""
+        return path.is_dir() and ((path / MANIFEST).is_file() or path.suffix in cls.suffixes)
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What was written of the output's making, with its segments."""
+        _ = self.info
+        return self._manifest
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The files, in order."""
+        _ = self.info
+        return self._segments
+
+    @property
+    def container(self) -> str:
+        """Format of the files."""
+        return str(self.manifest["container"])
+
+    @classmethod
+    def uuid_at(cls, path: Path) -> str | None:
+        """Return the identity of the output that is at `path` now."""
+        try:
+            found = json.loads((path / MANIFEST).read_bytes())["uuid"]
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return found if isinstance(found, str) else None
+
+    def _open(self) -> TrajectoryInfo:
+        self._seen = _state(self.path / MANIFEST)
+        manifest = self._manifest = self._read_manifest()
+        self._segments = segments_of(manifest, self.path)
+        starts = [segment.first_frame for segment in self._segments]
+        self._starts = np.array(starts, np.int64)
+        self._current = None
+        first = self._segment(0).info
+        last = manifest.get("time_last_ps")
+        return first.replace(
+            layout=self.name,
+            path=str(self.path),
+            n_frames=manifest["n_frames"],
+            dt_ps=float(manifest["dt_ps"]),
+            has_velocities="velocities" in manifest["fields"],
+            has_forces="forces" in manifest["fields"],
+            time_last_ps=float(last) if isinstance(last, int | float) else first.time_last_ps,
+            compression=manifest.get("compression"),
+            precision=manifest.get("precision"),
+            nbytes=sum(segment.nbytes for segment in self._segments),
+            source=manifest["source"],
+        )
+
+    def _read_manifest(self) -> dict[str, Any]:
+        where = self.path / MANIFEST
+        try:
+            manifest = json.loads(where.read_bytes())
+        except FileNotFoundError as error:
+            raise CorruptLayoutError(
+                f"{self.path}: it has no {MANIFEST}, so it was not finished or is not a folder of "
+                "segments; split or convert the source anew"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise CorruptLayoutError(
+                f"{where}: it cannot be read ({error}); split or convert the source anew"
+            ) from error
+        manifest = check_manifest(manifest, self.path)
+        container, fields = manifest.get("container"), manifest.get("fields")
+        if (
+            manifest["layout"] != self.name
+            or container not in CONTAINERS
+            or not isinstance(fields, list)
+        ):
+            raise CorruptLayoutError(
+                f"{where}: it describes the layout {manifest['layout']!r} with {fields!r} in files "
+                f"of format {container!r}, expected {self.name!r} with one of "
+                f"{', '.join(CONTAINERS)}; split or convert the source anew"
+            )
+        return manifest
+
+    def _segment(self, number: int) -> Layout:
+        """Return an opened segment, and close the one before."""
+        if self._current is not None:
+            if self._current[0] == number:
+                return self._current[1]
+            self._current[1].close()
+            self._current = None
+        layout = self.member(number)
+        self._current = (number, layout)
+        return layout
+
+    def member(self, number: int) -> Layout:
+        """Open a segment by itself, for the caller to close.
+
+        Raises
+        ------
+        CorruptLayoutError
+            It is missing, damaged, or not the one that the manifest describes.
+        """
+        segment = self._segments[number]
+        path = self.path / segment.file
+        self._check_size(segment)
+        sums = read_sums(self.path, self._manifest, number) if self.verify else None
+        options: dict[str, Any] = {} if sums is None else {"sums": sums}
+        if sums is not None and (sums.nbytes, len(sums.offsets)) != (
+            segment.nbytes,
+            segment.n_frames + 1,
+        ):
+            raise CorruptLayoutError(
+                f"{self.path / SUMS}: its table of segment {number} is of {len(sums.offsets) - 1} "
+                f"frames in {sums.nbytes} bytes, expected {segment.n_frames} in {segment.nbytes}; "
+                "split or convert the source anew"
+            )
+        layout = layout_class(self._manifest["container"])(path, fields=self.fields, **options)
+        try:
+            info = layout.info
+            self._check_same(layout)
+        except SourceError as error:
+            raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
+        found = (info.n_frames, info.n_atoms)
+        expected = (segment.n_frames, self._manifest["n_atoms"])
+        if found != expected:
+            layout.close()
+            raise CorruptLayoutError(
+                f"{path}: {found[0]} frames of {found[1]} atoms, expected {expected[0]} of "
+                f"{expected[1]}; split or convert the source anew"
+            )
+        return layout
+
+    def _check_same(self, opened: Layout) -> None:
+        """See that the folder was not replaced before the file was opened."""
+        where = self.path / MANIFEST
+        if _state(where) != self._seen and self.uuid_at(self.path) != self._manifest["uuid"]:
+            opened.close()
+            raise self._replaced()
+
+    def _check_size(self, segment: Segment) -> None:
+        path = self.path / segment.file
+        try:
+            nbytes = path.stat().st_size
+        except OSError as error:
+            raise CorruptLayoutError(
+                f"{path}: this segment (frames {segment.first_frame} to {segment.stop - 1}) is "
+                f"missing ({error.strerror}); put it back, or split or convert the source anew"
+            ) from error
+        if nbytes != segment.nbytes:
+            raise CorruptLayoutError(
+                f"{path}: this segment has {nbytes} bytes, expected {segment.nbytes}; "
+                "split or convert the source anew"
+            )
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        number = int(np.searchsorted(self._starts, start, side="right")) - 1
+        at = start
+        while at < stop:
+            segment = self._segments[number]
+            until = min(stop, segment.stop)
+            rows = block.frames(slice(at - start, until - start))
+            layout = self._segment(number)
+            try:
+                layout.read(at - segment.first_frame, until - segment.first_frame, atoms, rows)
+            except SourceError as error:
+                raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
+            if layout.name in STEPLESS:
+                rows.step += segment.first_frame
+            at = until
+            number += 1
+
+    def _close(self) -> None:
+        if self._current is not None:
+            self._current[1].close()
+            self._current = None
+
+    def boundaries(self) -> NDArray[np.int64]:
+        """Return where the segments begin, and ``n_frames``."""
+        return np.append([segment.first_frame for segment in self.segments], self.info.n_frames)
+
+    def check(self) -> Iterator[tuple[str, str | None]]:
+        """Compare size and checksum of every file with the manifest; see the base class."""
+        if SUMS_KEY in self.manifest:
+            problem = sums_problem(self.path, self.manifest)
+            if problem is not None:
+                yield SUMS, problem
+            for number in range(len(self.segments)):
+                try:
+                    read_sums(self.path, self.manifest, number)
+                except CorruptLayoutError as error:
+                    yield SUMS, str(error)
+        for segment in self.segments:
+            try:
+                self._check_size(segment)
+                found = _file_crc(self.path / segment.file)
+            except OSError as error:
+                yield segment.file, str(error)
+                continue
+            if found != segment.crc32c:
+                yield (
+                    segment.file,
+                    f"{self.path / segment.file}: its crc32c is {found:08x}, expected "
+                    f"{segment.crc32c:08x}: frames {segment.first_frame} to {segment.stop - 1} "
+                    "have changed; split or convert the source anew",
+                )
+            else:
+                yield segment.file, None
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Return what differs between a file and one that has taken its name."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _file_crc(path: Path) -> int:
+    """Return the crc32c of a file."""
+    crc = 0
+    buffer = memoryview(bytearray(SUM_NBYTES))
+    with path.open("rb", buffering=0) as file:
+        while got := os.readv(file.fileno(), [buffer]):
+            crc = crc32c(buffer[:got], crc)
+    return crc

@@ -1,0 +1,281 @@
+"""Writing a trajectory into segments, from decoded frames (bytes are copied by `mdio split`)."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.crc_combine import combine_all
+from mdio.core.errors import OutputError, PlanError
+from mdio.core.files.copying import copy_bytes, write_all
+from mdio.core.files.piece_sums import PieceSums, piece_edges, sums_of
+from mdio.core.files.publish import output_errors
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.kernels import crc32c
+from mdio.layouts.manifest import manifest_of
+from mdio.layouts.native.encoder import CONTAINERS, Encoder, Room, encoder_of, native_plan
+from mdio.layouts.native.xtc.layout import XTCLayout
+from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.registry import layout_class
+from mdio.layouts.segments.files import (
+    HEADS,
+    MANIFEST,
+    Segment,
+    even_split,
+    segment_name,
+    write_sums,
+)
+from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
+
+__all__ = ["SegmentsWriter", "describe_segment", "plan_segments", "write_manifest"]
+
+SEGMENT_NBYTES = 64 << 20
+"""Decoded bytes of a segment where no number is asked for."""
+
+
+def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+    """Plan a folder of segments.
+
+    The container is what was asked for, else the source's own format, else ncdf; the number of
+    segments is what was asked for, else so many that each has about 64 MiB decoded.
+
+    Raises
+    ------
+    PlanError
+        More segments than frames, none, an unknown container, and what
+        `mdio.layouts.native.encoder.native_plan` raises.
+    """
+    container = options.container
+    if container is None:
+        own = "xtc" if info.compression == "xtc" else info.layout
+        container = own if own in CONTAINERS else "ncdf"
+    if container not in CONTAINERS:
+        raise PlanError(f"--container is {container!r}; it may be {', '.join(CONTAINERS)}")
+    plan = native_plan(container, info, options)
+    n_segments = options.segments
+    if n_segments is None:
+        wanted = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
+        n_segments = min(max(wanted, 1), info.n_frames)
+    if not 1 <= n_segments <= info.n_frames:
+        raise PlanError(
+            f"{info.path}: {n_segments} segments asked for, but it has {info.n_frames} frames, so "
+            f"there can be 1 to {info.n_frames}"
+        )
+    sizes = even_split(info.n_frames, n_segments)
+    header_nbytes = encoder_of(container, plan).header_nbytes
+    return plan.replace(
+        layout="segments",
+        segment_frames=sizes,
+        piece_frames=min(plan.piece_frames, sizes[0]),
+        n_files=n_segments,
+        nbytes=plan.nbytes + (n_segments - 1) * header_nbytes,
+    )
+
+
+def describe_segment(
+    folder: Path, number: int, encoder: Encoder, container: str, first_frame: int, crc: int
+) -> tuple[Segment, TrajectoryInfo, NDArray[np.int64]]:
+    """Open a finished segment, as a reader will; return what is said of it, and its frames' edges.
+
+    This also puts its index beside it, and proves that it can be read.
+    """
+    file = segment_name(number, container)
+    with layout_class(container)(folder / file) as layout:
+        info = layout.info
+        if encoder.frame_nbytes is None:
+            index = cast(XTCLayout, layout).index
+            edges = np.append(index.offsets, np.int64(index.nbytes))
+        else:
+            frames = np.arange(info.n_frames + 1, dtype=np.int64)
+            edges = encoder.header_nbytes + encoder.frame_nbytes * frames
+    segment = Segment(file, first_frame, info.n_frames, info.nbytes, crc, info.time_first_ps)
+    return segment, info, edges
+
+
+def write_manifest(
+    folder: Path,
+    plan: LayoutPlan,
+    meta: OutputMeta,
+    segments: Sequence[Segment],
+    tables: Sequence[bytes],
+    *,
+    time_last_ps: float,
+    has_box: bool,
+) -> None:
+    """Write the checksums, and the manifest, which makes the folder a trajectory."""
+    sums = write_sums(folder, tables)
+    manifest = manifest_of(
+        plan,
+        meta,
+        has_box=has_box,
+        container=plan.container,
+        fields=list(plan.fields),
+        time_last_ps=time_last_ps,
+        segments=[
+            {name: getattr(segment, name) for name in Segment.__slots__} for segment in segments
+        ],
+        **sums,
+    )
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+class SegmentsWriter(LayoutWriter):
+    """Writes ``NAME.segments/``.
+
+    Every worker stores its own pieces: in place, where frames have one size; XTC pieces that are
+    not a whole segment lie beside it as parts, which the owner joins when all have come.
+    """
+
+    def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
+        super().__init__(path, plan, meta)
+        assert plan.container is not None
+        self.container = plan.container
+        self._encoder = encoder_of(plan.container, plan)
+        self._room = Room()
+        self._firsts = np.cumsum((0, *plan.segment_frames)).tolist()
+        self._receipts: dict[int, dict[int, Receipt]] = {}
+        self._done: dict[int, Segment] = {}
+        self._tables: dict[int, bytes] = {}
+        self._time_last_ps = 0.0
+        self._has_lost_times = False
+        self._has_box = False
+
+    @classmethod
+    def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+        """Plan the segments; see `plan_segments`."""
+        return plan_segments(info, options)
+
+    @property
+    def parallel_store(self) -> bool:
+        """Every worker stores its own pieces."""
+        return True
+
+    @property
+    def batch_frames(self) -> int | None:
+        """See `Encoder`."""
+        return self._encoder.batch_frames
+
+    def create(self) -> None:
+        """Make the folders and empty files."""
+        with output_errors(self.path):
+            self.path.mkdir(exist_ok=True)  # Lustre's stripes may have been set for it
+            for number in range(len(self.plan.segment_frames)):
+                file = self._file(number)
+                file.parent.mkdir(exist_ok=True)
+                file.touch()
+
+    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+        """Return the bytes of these frames; their key is the first of them."""
+        data = self._room.encode(self._encoder, block)
+        edges = piece_edges(self._encoder.offsets(data), HEADS[self.container]).tolist()
+        return [Stored(str(start), data, [crc32c(data), *sums_of(memoryview(data), edges)])]
+
+    def store(self, item: Stored) -> None:
+        """Write a piece, or a batch of one, into its segment, or beside it."""
+        start = int(item.key)
+        number = self._number(start)
+        frame = start - self._firsts[number]
+        path, offset = self._file(number), 0
+        if self._encoder.frame_nbytes is not None:
+            offset = self._encoder.header_nbytes + frame * self._encoder.frame_nbytes
+        elif frame:
+            path = self._part(number, start)
+            path.touch()
+        with output_errors(path), path.open("r+b", buffering=0) as file:
+            write_all(file.fileno(), item.parts[0], offset)
+
+    def commit(self, receipt: Receipt) -> None:
+        """Take note of a piece; the last of a segment completes it."""
+        number = self._number(receipt.start)
+        received = self._receipts.setdefault(number, {})
+        received[receipt.start] = receipt
+        if sum(r.stop - r.start for r in received.values()) == self.plan.segment_frames[number]:
+            with output_errors(self._file(number)):
+                self._complete(number, [received[start] for start in sorted(received)])
+            del self._receipts[number]
+
+    def _complete(self, number: int, receipts: Sequence[Receipt]) -> None:
+        time = np.concatenate([receipt.time for receipt in receipts])
+        step = np.concatenate([receipt.step for receipt in receipts])
+        parts = [part for receipt in receipts for part in self._summed(receipt)]
+        with self._file(number).open("r+b", buffering=0) as file:
+            header = self._encoder.header(time, step)
+            write_all(file.fileno(), header, 0)
+            if self._encoder.frame_nbytes is None:
+                self._join(number, file.fileno(), receipts)
+        crc = combine_all([(crc32c(header), len(header)), *parts])
+        lost = self._encoder.lost(time, step)
+        if lost is not None and not self._has_lost_times:
+            self._has_lost_times = True  # told once, with the figures of one segment
+            self.notes.append(lost)
+        self._has_box = self._has_box or any(bool(receipt.box.any()) for receipt in receipts)
+        segment, info, offsets = describe_segment(
+            self.path, number, self._encoder, self.container, self._firsts[number], crc
+        )
+        self._done[number] = segment
+        crcs = [crc32c(header)] if header else []
+        for receipt in receipts:
+            for start in sorted(map(int, receipt.crcs)):
+                crcs += receipt.crcs[str(start)][1:]
+        self._tables[number] = PieceSums(offsets, HEADS[self.container], crcs).table
+        if segment.stop == self.plan.n_frames:
+            self._time_last_ps = info.time_last_ps
+
+    def _summed(self, receipt: Receipt) -> list[tuple[int, int]]:
+        """Return crc32c and size of each batch of a piece, in order."""
+        frame_nbytes = self._encoder.frame_nbytes
+        if frame_nbytes is None:  # then a piece is one batch
+            return [(receipt.crcs[str(receipt.start)][0], receipt.nbytes)]
+        edges = [*sorted(map(int, receipt.crcs)), receipt.stop]
+        return [(receipt.crcs[str(a)][0], (b - a) * frame_nbytes) for a, b in pairwise(edges)]
+
+    def _join(self, number: int, fd: int, receipts: Sequence[Receipt]) -> None:
+        """Append the parts of an XTC segment to its first piece."""
+        at = receipts[0].nbytes
+        for receipt in receipts[1:]:
+            part = self._part(number, receipt.start)
+            with part.open("rb", buffering=0) as file:
+                copy_bytes(file.fileno(), 0, receipt.nbytes, fd, at)
+            part.unlink()
+            at += receipt.nbytes
+
+    def finish(self) -> None:
+        """Check that every segment is complete, and write the manifest."""
+        missing = [n for n in range(len(self.plan.segment_frames)) if n not in self._done]
+        if missing:
+            raise OutputError(
+                f"{self.path}: {len(missing)} segments are incomplete, the first being "
+                f"{segment_name(missing[0], self.container)}; convert anew"
+            )
+        with output_errors(self.path):
+            write_manifest(
+                self.path,
+                self.plan,
+                self.meta,
+                [self._done[number] for number in sorted(self._done)],
+                [self._tables[number] for number in sorted(self._tables)],
+                time_last_ps=self._time_last_ps,
+                has_box=self._has_box,
+            )
+
+    def _number(self, frame: int) -> int:
+        return bisect_right(self._firsts, frame) - 1
+
+    def _file(self, number: int) -> Path:
+        return self.path / segment_name(number, self.container)
+
+    def _part(self, number: int, start: int) -> Path:
+        file = self._file(number)
+        return file.with_name(f"{file.name}.part-{start}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what only the owner needs."""
+        return {**super().__getstate__(), "_receipts": {}, "_done": {}, "_tables": {}}

@@ -1,0 +1,1 @@
+"""File systems that stripe files."""

@@ -1,0 +1,1 @@
+"""Layouts over layouts: some of the frames and atoms, several files as one."""

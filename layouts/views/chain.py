@@ -1,0 +1,320 @@
+"""Several files read as one trajectory, and the one function that opens a trajectory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import SourceError
+from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.layouts.base import AtomIndices, Layout, boundaries_of
+from mdio.layouts.registry import open_layout
+from mdio.layouts.views.joining import KEEP_ALL, Joining, check_overlap, join
+
+__all__ = ["ChainLayout", "open_source"]
+
+MAX_OPEN = 4
+"""Members that are open at the same time: many small files would run out of handles."""
+
+AnyPath = str | PathLike[str]
+
+
+class ChainLayout(Layout):
+    """Files or folders joined as one trajectory.
+
+    Times and steps are those in each file. Velocities and forces are there if any member has them,
+    and NaN in the frames of the others. Once it is open, `members` are those whose frames are read,
+    in this order, and `notes` tells what was dropped or put into another order.
+
+    ``info.layout`` is ``chain``, and ``info.path`` that of the first member; compression and
+    precision are kept where all members share them. Messages about bytes name the member.
+
+    Parameters
+    ----------
+    members
+        Layouts, or paths for `open_layout`.
+    overlap
+        What is done with frames whose times several members have: one of
+        `mdio.layouts.views.joining.OVERLAPS`. With all but ``keep-all``, members are put into the
+        order of their times; None is ``keep-last``, but an error where members look like replicas.
+    fields, **options
+        As for `open_layout`; passed on to it.
+
+    Raises
+    ------
+    ValueError
+        There are no members.
+    PlanError
+        An `overlap` that is none.
+    SourceError
+        When opened: a member cannot be read, has another number of atoms than the first, or times
+        that others have too.
+    """
+
+    name = "chain"
+    known_options = None
+
+    def __init__(
+        self,
+        members: Iterable[Layout | AnyPath],
+        *,
+        overlap: str | None = KEEP_ALL,
+        fields: Sequence[str] = FIELDS,
+        **options: Any,
+    ) -> None:
+        check_overlap(overlap)
+        self.overlap = overlap
+        self.members = tuple(
+            member if isinstance(member, Layout) else open_layout(member, fields=fields, **options)
+            for member in members
+        )
+        if not self.members:
+            raise ValueError("a chain needs one trajectory at least")
+        super().__init__(self.members[0].path, fields=fields, **options)
+        self._given = self.members
+        self._joining: Joining | None = None
+        self._infos: list[TrajectoryInfo] = []
+        self._own_boundaries: dict[int, NDArray[np.int64]] = {}
+        self._opened: OrderedDict[int, Layout] = OrderedDict()
+        self._edges = np.zeros(1, np.int64)
+        self._starts: list[int] = []
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
+        """Return False: a chain is not something on disk."""
+        return False
+
+    def _open(self) -> TrajectoryInfo:
+        try:
+            return self._join()
+        except BaseException:
+            self._close()
+            raise
+
+    def _join(self) -> TrajectoryInfo:
+        timed = self._learn()
+        first = self._infos[0]
+        for info in self._infos:
+            if info.n_atoms != first.n_atoms:
+                raise SourceError(
+                    f"{info.path}: has {info.n_atoms} atoms, but {first.path}, which it is to "
+                    f"follow, has {first.n_atoms}; join trajectories of the same atoms"
+                )
+        if self._joining is None:
+            self._joining = join(self._infos, timed, self._read_times, self.overlap)
+        self._arrange()
+        return self._describe()
+
+    def _learn(self) -> list[bool]:
+        """Ask each member, while it is open, for all that will be asked of it but frames.
+
+        Returns whether the times of each are its own, where that matters.
+        """
+        self.members, self._opened = self._given, OrderedDict()
+        self._infos, self._own_boundaries, timed = [], {}, []
+        for number in range(len(self.members)):
+            member = self._use(number)
+            self._infos.append(member.info)
+            timed.append(self.overlap == KEEP_ALL or member.has_times)
+            if type(member).boundaries is not Layout.boundaries:
+                self._own_boundaries[number] = member.boundaries()
+        return timed
+
+    def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
+        return self._use(number).read(start, stop, atoms=[])
+
+    def _time_ps(self, number: int, frame: int) -> float:
+        return float(self._read_times(number, frame, frame + 1).time[0])
+
+    def _arrange(self) -> None:
+        """Keep of the members, and of what is known of them, what was chosen, in its order."""
+        assert self._joining is not None
+        numbers = [number for number, *_ in self._joining.parts]
+        own = self._own_boundaries
+        self._own_boundaries = {at: own[n] for at, n in enumerate(numbers) if n in own}
+        self._infos = [self._infos[number] for number in numbers]
+        opened = {self._given[n]: member for n, member in self._opened.items()}
+        self.members = tuple(self._given[number] for number in numbers)
+        self._opened = OrderedDict(
+            (at, opened.pop(member)) for at, member in enumerate(self.members) if member in opened
+        )
+        for member in opened.values():
+            member.close()
+        self._set_edges()
+
+    def _set_edges(self) -> None:
+        assert self._joining is not None
+        self._starts = [start for _, start, _ in self._joining.parts]
+        counts = [stop - start for _, start, stop in self._joining.parts]
+        self._edges = np.cumsum([0, *counts], dtype=np.int64)
+
+    def _describe(self) -> TrajectoryInfo:
+        infos = self._infos
+        first, last = infos[0], infos[-1]
+        start, stop = self.kept[0][1], self.kept[-1][2]
+        time_first_ps, time_last_ps, dt_ps = first.time_first_ps, last.time_last_ps, first.dt_ps
+        if start:
+            time_first_ps = self._time_ps(0, start)
+        if stop < last.n_frames:
+            time_last_ps = self._time_ps(len(infos) - 1, stop - 1)
+        if self.kept[0][2] - start == 1 and len(infos) > 1:
+            dt_ps = self._time_ps(1, self.kept[1][1]) - time_first_ps
+        alike = all(
+            (info.compression, info.precision) == (first.compression, first.precision)
+            for info in infos
+        )
+        return TrajectoryInfo(
+            layout=self.name,
+            path=str(self.path),
+            n_frames=int(self._edges[-1]),
+            n_atoms=first.n_atoms,
+            dt_ps=dt_ps,
+            time_first_ps=time_first_ps,
+            time_last_ps=time_last_ps,
+            has_velocities=any(info.has_velocities for info in infos),
+            has_forces=any(info.has_forces for info in infos),
+            has_box=first.has_box,
+            compression=first.compression if alike else None,
+            precision=first.precision if alike else None,
+            nbytes=sum(info.nbytes for info in infos),
+            lost=tuple(
+                replace(one, first=int(edge))
+                for edge, info in zip(self._edges, infos, strict=False)
+                for one in info.lost
+            ),
+        )
+
+    @property
+    def kept(self) -> list[tuple[Layout, int, int]]:
+        """The members whose frames are read, in order, and which: first, one beyond the last."""
+        assert self._joining is not None, "open it first"
+        parts = zip(self.members, self._joining.parts, strict=True)
+        return [(member, start, stop) for member, (_, start, stop) in parts]
+
+    @property
+    def joined(self) -> dict[str, Any] | None:
+        """How files were joined, for `open_source` to do it again; None if just as given."""
+        joining = self._joining
+        if joining is None or not joining.changes:
+            return None
+        return {"overlap": self.overlap, "parts": [list(part) for part in joining.parts]}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was dropped, put into another order or is missing; opens it if need be."""
+        if self._joining is None:
+            _ = self.info
+        assert self._joining is not None
+        return (*self._joining.notes, *super().notes)
+
+    def _close(self) -> None:
+        while self._opened:
+            self._opened.popitem()[1].close()
+
+    def _use(self, number: int) -> Layout:
+        """Return a member, and close the one that was used longest ago if too many are open."""
+        member = self._opened[number] = self._opened.pop(number, self.members[number])
+        if len(self._opened) > MAX_OPEN:
+            self._opened.popitem(last=False)[1].close()
+        return member
+
+    def boundaries(self) -> NDArray[np.int64]:
+        """Return where the members, and the pieces of each, begin."""
+        _ = self.info
+        edges = []
+        for number, info in enumerate(self._infos):
+            own = self._own_boundaries.get(number)
+            own = boundaries_of(info) if own is None else own
+            start, count = self._starts[number], self._edges[number + 1] - self._edges[number]
+            own = own[(own > start) & (own < start + count)] - start
+            edges.append(np.concatenate([[0] if count else [], own]) + self._edges[number])
+        return np.concatenate([*edges, self._edges[-1:]]).astype(np.int64)
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        number = int(np.searchsorted(self._edges, start, side="right")) - 1
+        while start < stop:
+            first = int(self._edges[number]) - self._starts[number]
+            end = min(stop, int(self._edges[number + 1]))
+            self._read_member(
+                number, start - first, end - first, atoms, block.frames(slice(0, end - start))
+            )
+            block = block.frames(slice(end - start, None))
+            start, number = end, number + 1
+
+    def _read_member(
+        self, number: int, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        info = self._infos[number]
+        if block.velocities is not None and not info.has_velocities:
+            block.velocities[...] = np.nan
+            block.velocities = None
+        if block.forces is not None and not info.has_forces:
+            block.forces[...] = np.nan
+            block.forces = None
+        if start < stop:  # a member may have no frames
+            self._use(number).read(start, stop, atoms=atoms, out=block)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {**self.options, "overlap": self.overlap, "fields": self.fields}
+        return (_chain, (self._given, options, self._joining))
+
+    def __repr__(self) -> str:
+        return f"ChainLayout({[str(member.path) for member in self.members]!r})"
+
+
+def _chain(
+    members: tuple[Layout, ...], options: dict[str, Any], joining: Joining | None
+) -> ChainLayout:
+    chain = ChainLayout(members, **options)
+    chain._joining = joining  # decided once, for all processes
+    return chain
+
+
+def open_source(
+    paths: AnyPath | Sequence[AnyPath], *, overlap: str | None = None, **options: Any
+) -> Layout:
+    """Open one trajectory, or several files as one, in the order of their times.
+
+    Parameters
+    ----------
+    paths
+        A file or folder of any layout, or a sequence of them.
+    overlap
+        What is done with frames whose times several files have: ``keep-last`` lets the
+        continuation win, ``keep-first`` what was there before, ``error`` refuses them, and
+        ``keep-all`` joins the files in the order given, whatever their times. By default
+        ``keep-last``, but an error for files that look like replicas.
+    **options
+        As for `mdio.layouts.registry.open_layout`, for each of them.
+
+    Returns
+    -------
+    Layout
+        Opened on first use.
+
+    Raises
+    ------
+    SourceError
+        Nothing is there, or it is empty.
+    UnknownLayoutError
+        No layout reads it.
+    PlanError
+        An `overlap` that is none.
+    ValueError
+        An empty sequence.
+    """
+    check_overlap(overlap)
+    if isinstance(paths, str | PathLike):
+        return open_layout(paths, **options)
+    if len(paths) == 1:
+        return open_layout(paths[0], **options)
+    return ChainLayout(paths, overlap=overlap, **options)

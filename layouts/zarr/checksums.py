@@ -1,0 +1,75 @@
+"""The checksums that a tree holds of a per-atom array, by which whatever is read is verified.
+
+========================== ============================ =========================================
+array under ``/mdio``      shape                        crc32c of
+========================== ============================ =========================================
+``crc32c/G/F``             chunks: (frames, atoms)      a chunk, decoded
+``crc32c_stored/G/F``      chunks: (frames, atoms)      a chunk's bytes on disk, where it is encoded
+``crc32c_pieces/G/F``      frames, pieces of a frame    a frame's row of an uncompressed chunk, or
+                                                        runs of 64 KiB of it where it is larger
+========================== ============================ =========================================
+
+G is a particle group, F a field. Trees of older versions have the first only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.layouts.zarr.series import SeriesArray
+
+__all__ = ["Checksums"]
+
+Crcs = NDArray[np.uint32]
+
+
+class Checksums:
+    """The tables of one array; they are read when they are first needed.
+
+    Parameters
+    ----------
+    decoded
+        Of chunks.
+    stored
+        Of chunks as they lie on disk, None where there is no table of them. Of an uncompressed
+        array it is `decoded`.
+    pieces
+        Of the pieces of frames, None where there is no table of them.
+    pieces_per_row
+        Of each column of chunks.
+    """
+
+    def __init__(
+        self,
+        decoded: SeriesArray,
+        stored: SeriesArray | None,
+        pieces: SeriesArray | None,
+        pieces_per_row: int,
+    ) -> None:
+        self._decoded = decoded
+        self._stored = stored
+        self._pieces = pieces
+        self._pieces_per_row = pieces_per_row
+        self.has_pieces = pieces is not None
+
+    def read(self) -> None:
+        """Read all tables once; raises CorruptLayoutError."""
+        for table in (self._decoded, self._stored, self._pieces):
+            if table is not None:
+                for number in range(table.metadata.n_files):
+                    table.file(number)
+
+    def decoded(self, number: int, column: int) -> int:
+        """Return that of a chunk, decoded."""
+        return int(self._decoded.file(0)[number, column])
+
+    def stored(self, number: int, column: int) -> int | None:
+        """Return that of a chunk as it lies on disk, None if there is none."""
+        return None if self._stored is None else int(self._stored.file(0)[number, column])
+
+    def pieces(self, start: int, stop: int, column: int, first: int, n_pieces: int) -> Crcs:
+        """Return those of frames ``start:stop`` of a column of chunks, from piece `first` on."""
+        assert self._pieces is not None
+        first += column * self._pieces_per_row
+        return self._pieces.rows(start, stop)[:, first : first + n_pieces]

@@ -1,0 +1,148 @@
+"""Zarr trees: our own (v3), read without zarr, and H5MD trees of others (v3; v2: ZarrMD)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mdio.core.errors import CorruptLayoutError, MdioError
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.base import AtomIndices
+from mdio.layouts.contents import Contents, ContentsLayout
+from mdio.layouts.zarr.folder import Folder
+from mdio.layouts.zarr.metadata import METADATA, parse_metadata, read_metadata, read_node
+from mdio.layouts.zarr.own import OwnTree
+
+__all__ = ["ZarrLayout", "written_by_mdio"]
+
+V2_METADATA = (".zgroup", ".zmetadata")
+MAX_TRIES = 5
+UNEXPECTED = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What a tree that is damaged in an unforeseen way may lead to."""
+
+
+def _manifest_in(root: Mapping[str, Any]) -> bool:
+    attributes = root.get("attributes")
+    return isinstance(attributes, dict) and "mdio" in attributes
+
+
+def written_by_mdio(path: str | PathLike[str]) -> bool:
+    """Return whether a folder is a Zarr tree that mdio wrote; False for whatever else is there."""
+    try:
+        with Folder(Path(path)) as root:
+            return _manifest_in(read_metadata(root))
+    except OSError:
+        return False
+
+
+@contextmanager
+def _as_ours(path: Path) -> Iterator[None]:
+    """Tell of whatever goes wrong in a tree as of damage to it; raises CorruptLayoutError."""
+    try:
+        yield
+    except MdioError:
+        raise
+    except UNEXPECTED as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise CorruptLayoutError(
+            f"{path}: cannot be read ({text}); mdio verify says what is damaged"
+        ) from error
+
+
+class ZarrLayout(ContentsLayout):
+    """A Zarr tree with H5MD's groups.
+
+    Of trees of mdio whatever is read is compared with the tree's checksums (see
+    `mdio.layouts.zarr.checksums`). `check` covers every file, but none that others add. Where
+    others change ``zarr.json`` (attributes, consolidated metadata), it says so, and reading goes
+    on; attributes at the root of the tree, beside the manifest, are of that kind, too.
+
+    Parameters
+    ----------
+    path
+        Folder.
+    group : str, optional
+        Particle group that is the trajectory; by default the full system, and in trees of others
+        ``trajectory`` or else the first group.
+    convert_units : bool, optional
+        For trees of others: whether their numbers are in units they name and are converted (the
+        default), or are taken as they are.
+    """
+
+    name: ClassVar[str] = "zarr"
+    suffixes: ClassVar[tuple[str, ...]] = (".zarr", ".zarrmd")
+    known_options = frozenset({"group", "convert_units"})
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """Return whether it is a folder that has, or is named as if it had, Zarr metadata.
+
+        A tree whose writer was killed has no metadata at its root, and is to be refused by name.
+        """
+        if not path.is_dir():
+            return False
+        return (
+            any((path / name).is_file() for name in (METADATA, *V2_METADATA))
+            or path.suffix.lower() in cls.suffixes
+        )
+
+    def _open(self) -> TrajectoryInfo:
+        for _ in range(MAX_TRIES):
+            root = Folder(self.path)
+            try:
+                with _as_ours(self.path):
+                    self._contents = self._tree(root)
+                    return self._contents.info(self.name)
+            except BaseException as error:
+                # A tree that is being replaced while it is opened: the new one is whole.
+                again = isinstance(error, CorruptLayoutError) and root.replaced()
+                root.close()
+                self._contents = None
+                if not again:
+                    raise
+        raise CorruptLayoutError(
+            f"{self.path}: replaced by another output {MAX_TRIES} times while it was opened"
+        )
+
+    def _tree(self, root: Folder) -> Contents:
+        """Return what reads the tree, its own or that of others."""
+        group = self.options.get("group")
+        if (self.path / METADATA).exists():
+            text = read_node(root, "")
+            if _manifest_in(parse_metadata(self.path / METADATA, text)):
+                return OwnTree(root, text, group, verify=self.verify)
+        elif not any((self.path / name).is_file() for name in V2_METADATA):
+            raise CorruptLayoutError(
+                f"{self.path}: it has no {METADATA}, which is written last; the conversion that "
+                "made it did not end, convert the source anew"
+            )
+        root.close()
+        from mdio.layouts.zarr.foreign import ForeignTree  # needs zarr
+
+        convert_units = bool(self.options.get("convert_units", True))
+        return ForeignTree(self.path, group, convert_units=convert_units)
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        with _as_ours(self.path):
+            super()._read_into(start, stop, atoms, block)
+
+    def check(self) -> Iterator[tuple[str, str | None]]:
+        """Read everything once, also ``zarr.json`` of all arrays; see `Layout.check`."""
+        with _as_ours(self.path):
+            yield from super().check()
+
+    @classmethod
+    def uuid_at(cls, path: Path) -> str | None:
+        """Return the uuid of the tree of mdio that is at `path` now; None if there is none."""
+        try:
+            with Folder(path) as root:
+                node = read_metadata(root)
+            uuid = node["attributes"]["mdio"]["uuid"]
+        except (OSError, LookupError, TypeError):
+            return None
+        return uuid if isinstance(uuid, str) else None

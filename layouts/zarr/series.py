@@ -1,0 +1,280 @@
+"""Per-frame numbers of a Zarr tree: times, steps, cells; many frames a file, with a crc32c."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core import kernels
+from mdio.core.boxes import vectors_from_boxes
+from mdio.core.errors import CorruptLayoutError, OutputError
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.writer import Receipt
+from mdio.layouts.zarr.folder import Folder
+from mdio.layouts.zarr.metadata import DTYPES, ArrayMetadata
+from mdio.layouts.zarr.shard import CRC_NBYTES
+from mdio.layouts.zarr.tree import SERIES, SeriesName, series_arrays, series_metadata
+
+__all__ = ["SeriesArray", "SeriesWriter", "TableWriter", "write_file"]
+
+Numbers = NDArray[Any]
+KEPT_NBYTES = 8 << 20
+"""Files of one array up to this size together stay in memory, at least one of them: frames of a
+long trajectory are then fetched in any order without reading the numbers of 65,536 frames each."""
+MAX_PARTS = 512
+"""Pieces of memory that one call writes; the system allows 1024."""
+
+
+def write_file(path: Path, *parts: bytes | memoryview) -> None:
+    """Write a file of ours, its parts one after the other; raises OutputError."""
+    try:
+        with path.open("wb", buffering=0) as file:
+            for first in range(0, len(parts), MAX_PARTS):
+                left = [memoryview(part) for part in parts[first : first + MAX_PARTS]]
+                while left:
+                    done = os.writev(file.fileno(), left)
+                    while left and done >= left[0].nbytes:
+                        done -= left.pop(0).nbytes
+                    if left:  # the system writes at most 2 GiB at a time
+                        left[0] = left[0][done:]
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
+    """Write one file of an array without shards: its numbers, filled up, and their crc32c.
+
+    The crc32c is returned.
+    """
+    chunk = np.zeros(metadata.file_shape, DTYPES[metadata.dtype])
+    chunk[: len(rows)] = rows
+    crc = kernels.crc32c(chunk)
+    write_file(path, chunk.reshape(-1).view(np.uint8).data, crc.to_bytes(CRC_NBYTES, "little"))
+    return crc
+
+
+class SeriesArray:
+    """An array of numbers without shards, of which the files read last are kept in memory.
+
+    Parameters
+    ----------
+    root
+        Of the tree.
+    name
+        Of the array in it.
+    metadata
+        What its ``zarr.json`` says.
+    crcs
+        The crc32c that the numbers of each file should have; by default, what the file says.
+    """
+
+    def __init__(
+        self,
+        root: Folder,
+        name: str,
+        metadata: ArrayMetadata,
+        crcs: Sequence[int] | None = None,
+    ) -> None:
+        self._root = root
+        self._name = name
+        self._crcs = crcs
+        self.metadata = metadata
+        self.rows_per_file = metadata.file_shape[0]
+        self._n_kept = max(1, KEPT_NBYTES // metadata.chunk_nbytes)
+        self._kept: OrderedDict[int, Numbers] = OrderedDict()
+
+    def file(self, number: int) -> Numbers:
+        """Return the rows of one file.
+
+        Raises
+        ------
+        CorruptLayoutError
+            It is missing, truncated, or its checksum is wrong.
+        """
+        kept = self._kept.get(number)
+        if kept is not None:
+            self._kept.move_to_end(number)
+            return kept
+        name = f"{self._name}/{self.metadata.file_name(number)}"
+        path = self._root.path / name
+        begin = number * self.rows_per_file
+        end = min(begin + self.rows_per_file, self.metadata.shape[0])
+        frames = f"(frames {begin} to {end - 1})"
+        expected = self.metadata.chunk_nbytes + CRC_NBYTES
+        try:
+            data = np.frombuffer(self._root.read(name, expected + 1), np.uint8)
+        except FileNotFoundError as error:
+            raise CorruptLayoutError(
+                f"{path}: no such file; it is missing from the tree, convert the source anew "
+                f"{frames}"
+            ) from error
+        if data.nbytes != expected:
+            raise CorruptLayoutError(
+                f"{path}: {data.nbytes} bytes, expected {expected}; it is truncated or damaged, "
+                f"convert the source anew {frames}"
+            )
+        stored = int.from_bytes(data[-CRC_NBYTES:].tobytes(), "little")
+        crc = kernels.crc32c(data[:-CRC_NBYTES])
+        if crc != stored:
+            raise CorruptLayoutError(
+                f"{path}: its checksum is wrong; it is damaged, convert the source anew {frames}"
+            )
+        if self._crcs is not None and crc != self._crcs[number]:
+            raise CorruptLayoutError(
+                f"{path}: not what was written there, though whole: a file of another output has "
+                f"its place, convert the source anew {frames}"
+            )
+        numbers = data[:-CRC_NBYTES].view(DTYPES[self.metadata.dtype])
+        rows: Numbers = numbers.reshape(self.metadata.file_shape)[: end - begin]
+        while len(self._kept) >= self._n_kept:
+            self._kept.popitem(last=False)
+        self._kept[number] = rows
+        return rows
+
+    def rows(self, start: int, stop: int) -> Numbers:
+        """Return rows ``start:stop``, not to be changed; see `read`."""
+        number, first = divmod(start, self.rows_per_file)
+        if first + stop - start <= self.rows_per_file:
+            return self.file(number)[first : first + stop - start]
+        shape = (stop - start, *self.metadata.shape[1:])
+        out = np.empty(shape, DTYPES[self.metadata.dtype])
+        self.read(start, stop, out)
+        return out
+
+    def read(self, start: int, stop: int, out: Numbers) -> None:
+        """Fill `out` with rows ``start:stop``, start < stop; raises CorruptLayoutError."""
+        size = self.rows_per_file
+        number, first = divmod(start, size)
+        last = first + stop - start
+        if last <= size:
+            out[...] = self.file(number)[first:last]
+            return
+        for number in range(start // size, (stop - 1) // size + 1):
+            begin = number * size
+            first, last = max(start, begin), min(stop, begin + size)
+            out[first - start : last - start] = self.file(number)[first - begin : last - begin]
+
+
+class _Gathered:
+    """The rows of one file, of which pieces come in any order."""
+
+    def __init__(self, n_rows: int) -> None:
+        self.rows = {
+            name: np.zeros((n_rows, *SERIES[name].tail), DTYPES[SERIES[name].dtype])
+            for name in ("time", "source_step", "box")
+        }
+        self.n_missing = n_rows
+
+
+class SeriesWriter:
+    """Gathers the per-frame numbers of the pieces and writes each file when it is full.
+
+    Parameters
+    ----------
+    root
+        Of the tree.
+    plan
+        What is written.
+    """
+
+    def __init__(self, root: Path, plan: LayoutPlan) -> None:
+        self.root = root
+        self.plan = plan
+        self.any_box = False
+        self._names: dict[SeriesName, list[str]] = {name: [] for name in SERIES}
+        self.crcs: dict[str, list[int]] = {}
+        """The crc32c of the numbers of each file, by array."""
+        for path, name in series_arrays(plan).items():
+            self._names[name].append(path)
+            self.crcs[path] = [0] * series_metadata(plan, name).n_files
+        self._rows_per_file = series_metadata(plan, "time").file_shape[0]
+        self._gathered: dict[int, _Gathered] = {}
+
+    def add(self, receipt: Receipt) -> None:
+        """Take the numbers of a piece, each piece once."""
+        size = self._rows_per_file
+        self.any_box |= bool(receipt.box.any())
+        for number in range(receipt.start // size, (receipt.stop - 1) // size + 1):
+            begin = number * size
+            n_rows = min(size, self.plan.n_frames - begin)
+            first, last = max(receipt.start, begin), min(receipt.stop, begin + n_rows)
+            gathered = self._gathered.setdefault(number, _Gathered(n_rows))
+            source = slice(first - receipt.start, last - receipt.start)
+            target = slice(first - begin, last - begin)
+            gathered.rows["time"][target] = receipt.time[source]
+            gathered.rows["source_step"][target] = receipt.step[source]
+            gathered.rows["box"][target] = receipt.box[source]
+            gathered.n_missing -= last - first
+            if gathered.n_missing == 0:
+                rows = self._gathered.pop(number).rows
+                self._write("time", number, rows["time"])
+                self._write("source_step", number, rows["source_step"])
+                self._write("box", number, rows["box"])
+                self._write("edges", number, vectors_from_boxes(rows["box"]))
+
+    def _write(self, name: SeriesName, number: int, rows: Numbers) -> None:
+        metadata = series_metadata(self.plan, name)
+        for path in self._names[name]:
+            file = self.root / path / metadata.file_name(number)
+            self.crcs[path][number] = _write_numbers(file, metadata, rows)
+
+    def finish(self) -> None:
+        """Write the steps of H5MD: the source's if they increase, or else the frame numbers."""
+        metadata = series_metadata(self.plan, "source_step")
+        increasing, last = True, None
+        with Folder(self.root) as root:
+            source = SeriesArray(root, self._names["source_step"][0], metadata)
+            for number in range(metadata.n_files):
+                rows = source.file(number)
+                increasing &= bool(np.all(np.diff(rows) > 0)) and (last is None or rows[0] > last)
+                last = rows[-1]
+            for number in range(metadata.n_files):
+                begin = number * self._rows_per_file
+                rows = source.file(number)
+                if not increasing:
+                    rows = np.arange(begin, begin + len(rows))
+                self._write("step", number, rows)
+
+
+class TableWriter:
+    """Writes an array of numbers whose rows come in any order, each file when it is full.
+
+    Parameters
+    ----------
+    folder
+        Of the array.
+    metadata
+        How it lies on disk.
+    """
+
+    def __init__(self, folder: Path, metadata: ArrayMetadata) -> None:
+        self._folder = folder
+        self._metadata = metadata
+        self._gathered: dict[int, tuple[Numbers, int]] = {}
+        self.crcs = [0] * metadata.n_files
+        """The crc32c of the numbers of each file."""
+
+    def add(self, start: int, rows: Numbers) -> None:
+        """Take rows from `start` on, each row once."""
+        size, stop = self._metadata.file_shape[0], start + len(rows)
+        for number in range(start // size, (stop - 1) // size + 1):
+            begin = number * size
+            n_rows = min(size, self._metadata.shape[0] - begin)
+            first, last = max(start, begin), min(stop, begin + n_rows)
+            if number in self._gathered:
+                gathered, missing = self._gathered[number]
+            else:
+                shape = (n_rows, *self._metadata.shape[1:])
+                gathered, missing = np.zeros(shape, DTYPES[self._metadata.dtype]), n_rows
+            gathered[first - begin : last - begin] = rows[first - start : last - start]
+            self._gathered[number] = gathered, missing - (last - first)
+            if missing == last - first:
+                del self._gathered[number]
+                file = self._folder / self._metadata.file_name(number)
+                self.crcs[number] = _write_numbers(file, self._metadata, gathered)

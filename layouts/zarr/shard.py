@@ -1,0 +1,215 @@
+"""Shard files: chunks one after the other, each with its crc32c, and an index at the end.
+
+The index has offset and size (uint64) of every chunk, with a crc32c of its own; a chunk that is not
+there has all bits set in both.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core import kernels
+from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.first_read import LONG_NBYTES, read_rising
+from mdio.layouts.zarr.folder import Folder
+from mdio.layouts.zarr.metadata import ArrayMetadata
+
+__all__ = ["CRC_NBYTES", "Shard", "ShardFiles", "pack_shard", "packed_nbytes"]
+
+Bytes = NDArray[np.uint8]
+
+CRC_NBYTES = 4
+MISSING = 2**64 - 1
+MAX_OPEN = 31
+"""Shard files of one array that are kept open beside the tree's folder ..."""
+SHARE_OF_LIMIT = 16
+"""... but no more than this part of what the process may have open."""
+
+
+def packed_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
+    """Return the bytes of a shard with chunks of these sizes, and room for `n_chunks`."""
+    return sum(sizes) + CRC_NBYTES * len(sizes) + 16 * n_chunks + CRC_NBYTES
+
+
+def pack_shard(chunks: Sequence[Bytes], n_chunks: int) -> tuple[list[Bytes], list[int]]:
+    """Return the bytes of a shard, and the crc32c of each of its chunks.
+
+    Parameters
+    ----------
+    chunks
+        The bytes of the first chunks of the shard, encoded, in C order.
+    n_chunks
+        How many the shard has room for; those that are not given are missing.
+
+    Returns
+    -------
+    parts
+        What follows one another in the file, `chunks` themselves among them: nothing is copied.
+    crcs
+        As they are in `parts`.
+    """
+    index = np.full((n_chunks, 2), MISSING, "<u8")
+    crcs = [kernels.crc32c(chunk) for chunk in chunks]
+    parts = []
+    at = 0
+    for number, (chunk, crc) in enumerate(zip(chunks, crcs, strict=True)):
+        index[number] = at, chunk.nbytes + CRC_NBYTES
+        parts += [chunk, _crc_bytes(crc)]
+        at += chunk.nbytes + CRC_NBYTES
+    table = index.reshape(-1).view(np.uint8)
+    return [*parts, table, _crc_bytes(kernels.crc32c(table))], crcs
+
+
+def _crc_bytes(crc: int) -> Bytes:
+    return np.frombuffer(crc.to_bytes(CRC_NBYTES, "little"), np.uint8)
+
+
+class Shard:
+    """An opened shard file with its index, which has been checked."""
+
+    def __init__(self, root: Folder, name: str, n_chunks: int) -> None:
+        self.path = root.path / name
+        self._long_read = False
+        try:
+            self.fd = root.open(name)
+        except FileNotFoundError as error:
+            raise CorruptLayoutError(
+                f"{self.path}: no such shard; it is missing from the tree, convert the source anew"
+            ) from error
+        try:
+            self.index = self._read_index(n_chunks)
+        except BaseException as error:
+            os.close(self.fd)
+            if isinstance(error, OSError) and not isinstance(error, CorruptLayoutError):
+                raise self._unreadable(error) from error
+            raise
+
+    def _read_index(self, n_chunks: int) -> list[tuple[int, int]]:
+        nbytes = os.fstat(self.fd).st_size
+        index_nbytes = 16 * n_chunks
+        begin = nbytes - index_nbytes - CRC_NBYTES
+        if begin < 0:
+            raise CorruptLayoutError(
+                f"{self.path}: {nbytes} bytes, too few for an index of {n_chunks} chunks; it is "
+                "truncated, convert the source anew"
+            )
+        tail = os.pread(self.fd, index_nbytes + CRC_NBYTES, begin)
+        if kernels.crc32c(tail[:-CRC_NBYTES]) != int.from_bytes(tail[-CRC_NBYTES:], "little"):
+            raise CorruptLayoutError(
+                f"{self.path}: the checksum of its index is wrong; it is truncated or damaged, "
+                "convert the source anew"
+            )
+        index = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
+        there = index[index[:, 0] != MISSING]
+        if there.size and (
+            int(there[:, 1].max()) > begin
+            or int(there[:, 1].min()) < CRC_NBYTES
+            or int(there[:, 0].max()) > begin
+            or int(there.sum(axis=1).max()) > begin
+        ):
+            raise CorruptLayoutError(f"{self.path}: its index points outside of the file")
+        return [(int(offset), int(size)) for offset, size in index]
+
+    def span(self, chunk: int) -> tuple[int, int]:
+        """Return offset and size of a chunk, its crc32c not counted."""
+        offset, size = self.index[chunk]
+        if offset == MISSING:
+            raise CorruptLayoutError(
+                f"{self.path}: chunk {chunk} is missing from it; convert the source anew"
+            )
+        return offset, size - CRC_NBYTES
+
+    def read_into(self, buffers: Sequence[Bytes], offset: int) -> None:
+        """Fill `buffers` one after the other with the bytes from `offset` on.
+
+        Raises
+        ------
+        CorruptLayoutError
+            The file ends before, or cannot be read.
+        """
+        try:
+            self._fill(buffers, offset)
+        except CorruptLayoutError:
+            raise
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> CorruptLayoutError:
+        return CorruptLayoutError(f"{self.path}: cannot be read ({error.strerror})")
+
+    def _fill(self, buffers: Sequence[Bytes], offset: int) -> None:
+        wanted = 0
+        for buffer in buffers:
+            wanted += buffer.nbytes
+        found = 0
+        if not self._long_read and buffers[0].nbytes >= LONG_NBYTES:
+            self._long_read = True
+            found = read_rising(self.fd, buffers[0].data, offset)
+        while found < wanted:  # the system reads at most 2 GiB at a time
+            left = _behind(buffers, found) if found else buffers
+            more = os.preadv(self.fd, left, offset + found)
+            if more == 0:
+                raise CorruptLayoutError(f"{self.path}: it ends within a chunk; it is truncated")
+            found += more
+
+    def read(self, nbytes: int, offset: int) -> Bytes:
+        """Return bytes from `offset` on."""
+        out = np.empty(nbytes, np.uint8)
+        self.read_into([out], offset)
+        return out
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.fd)
+
+
+def _behind(buffers: Sequence[Bytes], done: int) -> list[Bytes]:
+    left = []
+    for buffer in buffers:
+        if done < buffer.nbytes:
+            left.append(buffer[done:])
+        done = max(0, done - buffer.nbytes)
+    return left
+
+
+class ShardFiles:
+    """The shard files of one array, a few of them open at a time."""
+
+    def __init__(self, root: Folder, name: str, metadata: ArrayMetadata) -> None:
+        self._root = root
+        self._name = name
+        self.metadata = metadata
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = max(1, min(MAX_OPEN, limit // SHARE_OF_LIMIT)) if limit > 0 else MAX_OPEN
+        self.n_chunks = int(np.prod(metadata.chunks_per_file))
+        self._open: OrderedDict[int, Shard] = OrderedDict()
+
+    def __getitem__(self, number: int) -> Shard:
+        """Return shard `number` along the frames; raises CorruptLayoutError."""
+        shard = self._open.get(number)
+        if shard is None:
+            name = f"{self._name}/{self.metadata.file_name(number)}"
+            try:
+                shard = Shard(self._root, name, self.n_chunks)
+            except SourceError:  # too many open files, some of which are ours
+                if not self._open:
+                    raise
+                self.close()
+                shard = Shard(self._root, name, self.n_chunks)
+            self._open[number] = shard
+            if len(self._open) > self._most:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(number)
+        return shard
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            self._open.popitem()[1].close()

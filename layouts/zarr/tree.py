@@ -1,0 +1,191 @@
+"""What a Zarr tree of mdio consists of, as it follows from the plan: an H5MD 1.1 tree.
+
+H5MD: https://www.nongnu.org/h5md/h5md.html; Zarr has no links, so that the steps, times and cells
+that H5MD's elements share are copies. What H5MD has no place for lies under ``/mdio``:
+``/mdio/box`` (cells as six numbers), ``/mdio/step`` (the source's own steps) and
+the tables of checksums of `mdio.layouts.zarr.checksums`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mdio._version import __version__
+from mdio.core.errors import PlanError
+from mdio.core.frames import ELEMENTS
+from mdio.layouts.codecs.compressors import compressor_from_option, quantised_from_option
+from mdio.layouts.plan import ArrayPlan, LayoutPlan
+from mdio.layouts.zarr.metadata import MAX_CHUNK_NBYTES, ArrayMetadata, group_metadata
+from mdio.layouts.zarr.pieces import pieces_of
+
+__all__ = [
+    "SERIES",
+    "Series",
+    "SeriesName",
+    "array_nodes",
+    "atom_arrays",
+    "atom_path",
+    "count_files",
+    "group_nodes",
+    "series_arrays",
+    "series_metadata",
+    "table_arrays",
+    "table_path",
+]
+
+FIELD_UNITS = {
+    "positions": "Angstrom",
+    "velocities": "Angstrom ps-1",
+    "forces": "kJ mol-1 Angstrom-1",
+}
+SERIES_FRAMES = 65536
+"""Frames in a file of per-frame numbers."""
+
+TableName = Literal["crc32c", "crc32c_stored", "crc32c_pieces"]
+SeriesName = Literal["box", "edges", "step", "source_step", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A kind of per-frame numbers."""
+
+    dtype: str
+    tail: tuple[int, ...]
+    """Shape of one frame's numbers."""
+    unit: str | None = None
+
+
+SERIES: dict[SeriesName, Series] = {
+    "time": Series("float64", (), "ps"),
+    "step": Series("int64", ()),
+    "source_step": Series("int64", ()),
+    "box": Series("float32", (6,)),
+    "edges": Series("float32", (3, 3), "Angstrom"),
+}
+"""`step` is that of H5MD, which increases; `source_step` is the source's."""
+
+
+def _groups(plan: LayoutPlan) -> list[str]:
+    return list(dict.fromkeys(array.group for array in plan.arrays))
+
+
+def _elements(plan: LayoutPlan) -> list[str]:
+    """Return the folders that hold value, step and time."""
+    elements = [f"particles/{a.group}/{ELEMENTS[a.field]}" for a in plan.arrays]
+    return elements + [f"particles/{group}/box/edges" for group in _groups(plan)]
+
+
+def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
+    chunk = (array.chunk_frames, array.chunk_atoms, 3)
+    file_atoms = array.n_atom_chunks * array.chunk_atoms
+    quantised = compressor = None
+    if plan.precision is not None and array.field == "positions":
+        quantised = quantised_from_option(plan.precision, plan.precision_source, plan.compression)
+    else:
+        compressor = compressor_from_option(plan.compression)
+    if (quantised or compressor) and array.chunk_nbytes >= MAX_CHUNK_NBYTES:
+        raise PlanError(
+            f"chunks of {array.chunk_frames} frames of {array.chunk_atoms} atoms have "
+            f"{array.chunk_nbytes} bytes, too many to compress; give a smaller --chunk-frames"
+        )
+    return ArrayMetadata(
+        shape=(plan.n_frames, array.n_atoms, 3),
+        dtype="float32",
+        file_shape=(plan.piece_frames, file_atoms, 3),
+        chunk_shape=chunk,
+        sharded=True,
+        compressor=compressor,
+        quantised=quantised,
+    )
+
+
+def atom_path(array: ArrayPlan) -> str:
+    """Return the folder of a per-atom array."""
+    return f"particles/{array.group}/{ELEMENTS[array.field]}/value"
+
+
+def atom_arrays(plan: LayoutPlan) -> dict[str, tuple[ArrayPlan, ArrayMetadata]]:
+    """Return the per-atom arrays by folder; raises PlanError for a compressor that is not there."""
+    return {atom_path(array): (array, _atom_metadata(plan, array)) for array in plan.arrays}
+
+
+def series_arrays(plan: LayoutPlan) -> dict[str, SeriesName]:
+    """Return what per-frame numbers each of their folders holds."""
+    found: dict[str, SeriesName] = {"mdio/box": "box", "mdio/step": "source_step"}
+    for element in _elements(plan):
+        found |= {f"{element}/step": "step", f"{element}/time": "time"}
+    found |= {f"particles/{group}/box/edges/value": "edges" for group in _groups(plan)}
+    return found
+
+
+def series_metadata(plan: LayoutPlan, name: SeriesName) -> ArrayMetadata:
+    """Return how per-frame numbers lie on disk."""
+    series = SERIES[name]
+    chunk = (min(SERIES_FRAMES, plan.n_frames), *series.tail)
+    return ArrayMetadata((plan.n_frames, *series.tail), series.dtype, chunk, chunk)
+
+
+def table_path(table: TableName, group: str, field: str) -> str:
+    """Return the folder of a table of checksums; see `mdio.layouts.zarr.checksums`."""
+    return f"mdio/{table}/{group}/{field}"
+
+
+def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
+    """Return the tables of checksums by folder."""
+    found = {}
+    for array, metadata in atom_arrays(plan).values():
+        grid = (math.ceil(plan.n_frames / array.chunk_frames), array.n_atom_chunks)
+        of_chunks = ArrayMetadata(grid, "uint32", grid, grid)
+        found[table_path("crc32c", array.group, array.field)] = of_chunks
+        if metadata.plain:
+            n_pieces = array.n_atom_chunks * pieces_of(12 * array.chunk_atoms)
+            rows = min(plan.n_frames, max(1, SERIES_FRAMES // n_pieces))
+            path = table_path("crc32c_pieces", array.group, array.field)
+            shape = (plan.n_frames, n_pieces)
+            found[path] = ArrayMetadata(shape, "uint32", (rows, n_pieces), (rows, n_pieces))
+        else:
+            found[table_path("crc32c_stored", array.group, array.field)] = of_chunks
+    return found
+
+
+def group_nodes(plan: LayoutPlan, *, periodic: bool) -> dict[str, dict[str, Any]]:
+    """Return the ``zarr.json`` of every group but the root, by folder."""
+    boundary = ["periodic" if periodic else "none"] * 3
+    attributes: dict[str, dict[str, Any]] = {
+        "h5md": {"version": [1, 1]},
+        "h5md/author": {"name": "N/A"},
+        "h5md/creator": {"name": "mdio", "version": __version__},
+        "particles": {},
+        "mdio": {},
+    }
+    for group in _groups(plan):
+        attributes[f"particles/{group}"] = {}
+        attributes[f"particles/{group}/box"] = {"dimension": 3, "boundary": boundary}
+    for table in table_arrays(plan):
+        group = table.rpartition("/")[0]
+        attributes |= {group.rpartition("/")[0]: {}, group: {}}
+    attributes |= {element: {} for element in _elements(plan)}
+    return {path: group_metadata(values) for path, values in attributes.items()}
+
+
+def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
+    """Return the ``zarr.json`` of every array, by folder."""
+    nodes = {
+        path: metadata.to_json({"unit": FIELD_UNITS[array.field]})
+        for path, (array, metadata) in atom_arrays(plan).items()
+    }
+    for path, name in series_arrays(plan).items():
+        unit = SERIES[name].unit
+        nodes[path] = series_metadata(plan, name).to_json({"unit": unit} if unit else {})
+    return nodes | {path: metadata.to_json({}) for path, metadata in table_arrays(plan).items()}
+
+
+def count_files(plan: LayoutPlan) -> int:
+    """Return how many files the tree has."""
+    n_nodes = 1 + len(group_nodes(plan, periodic=True)) + len(array_nodes(plan))
+    n_shards = len(plan.arrays) * len(plan.pieces())
+    n_series = len(series_arrays(plan)) * math.ceil(plan.n_frames / SERIES_FRAMES)
+    n_tables = sum(metadata.n_files for metadata in table_arrays(plan).values())
+    return n_nodes + n_shards + n_series + n_tables

@@ -1,0 +1,244 @@
+"""Writing Zarr trees: a shard a piece, written whole by whoever encoded it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core import kernels
+from mdio.core.errors import OutputError, PlanError
+from mdio.core.files.publish import flush_tree
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.codecs.compressors import full_option
+from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
+from mdio.layouts.codecs.scratch import Scratch
+from mdio.layouts.manifest import FULL_SYSTEM, is_group_name, manifest_of
+from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
+from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.zarr.metadata import METADATA, ArrayMetadata, group_metadata
+from mdio.layouts.zarr.pieces import piece_crcs, pieces_of
+from mdio.layouts.zarr.series import SeriesWriter, TableWriter, write_file
+from mdio.layouts.zarr.shard import pack_shard
+from mdio.layouts.zarr.tree import (
+    array_nodes,
+    atom_arrays,
+    count_files,
+    group_nodes,
+    series_arrays,
+    series_metadata,
+    table_arrays,
+    table_path,
+)
+
+__all__ = ["ZarrWriter"]
+
+FloatArray = NDArray[np.float32]
+_scratch = Scratch()
+
+
+class ZarrWriter(LayoutWriter):
+    """Writes ``NAME.zarr``; see `mdio.layouts.zarr.tree` for what is in it."""
+
+    def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
+        super().__init__(path, plan, meta)
+        self._series = SeriesWriter(path, plan)
+        self._tables = {
+            name: TableWriter(path / name, metadata)
+            for name, metadata in table_arrays(plan).items()
+        }
+        self._stored: set[int] = set()
+
+    @classmethod
+    def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+        """Plan an output of the frames and atoms of `info`. Pure.
+
+        Raises
+        ------
+        PlanError
+            A compressor or level that zarr does not have, a precision that is not positive, chunks
+            too large to compress, options of other layouts.
+        """
+        if options.container is not None or options.segments is not None:
+            raise PlanError("--container and --segments belong to the layout segments, not to zarr")
+        precision, source = options.precision, None
+        if precision == "auto":
+            from_xtc = info.compression == "xtc" and info.precision is not None
+            precision, source = (info.precision, "xtc") if from_xtc else (None, None)
+        elif precision is not None:
+            source = "asked"
+        for name in options.groups:
+            if not is_group_name(name):
+                raise PlanError(
+                    f"--group {name}: not a name for a particle group; take one without a slash "
+                    f"that is not {FULL_SYSTEM!r} (the full system)"
+                )
+        compression = None if options.compression == "none" else options.compression
+        if precision is None:  # else levels of positions and of the other arrays differ
+            compression = full_option(compression)
+        plan = plan_pieces(info, options, quantised=precision is not None)
+        plan = plan.replace(
+            layout="zarr",
+            precision=precision,
+            precision_source=source,
+            compression=compression,
+        )
+        atom_arrays(plan)  # raises for compressors that are not there
+        return plan.replace(n_files=count_files(plan), nbytes=plan.nbytes + _small_nbytes(plan))
+
+    @property
+    def parallel_store(self) -> bool:
+        """Every shard is a file of its own."""
+        return True
+
+    def create(self) -> None:
+        """Make the folders and all metadata but that of the root."""
+        try:
+            self.path.mkdir(exist_ok=True)
+            nodes = group_nodes(self.plan, periodic=False) | array_nodes(self.plan)
+            for path, node in nodes.items():
+                folder = self.path / path
+                folder.mkdir(parents=True, exist_ok=True)
+                write_file(folder / METADATA, json.dumps(node).encode())
+        except OSError as error:
+            if isinstance(error, OutputError):
+                raise
+            raise OutputError(f"{self.path}: cannot be made ({error.strerror})") from error
+
+    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+        """Turn one whole piece into a shard of each array. Pure; any process."""
+        items = []
+        number = start // self.plan.piece_frames
+        groups = self.meta.groups or {}
+        for path, (array, metadata) in atom_arrays(self.plan).items():
+            values = block.present()[array.field]
+            if array.group != FULL_SYSTEM:
+                picked = np.empty((block.n_frames, array.n_atoms, 3), np.float32)
+                kernels.gather_atoms(values, np.asarray(groups[array.group], np.int64), picked)
+                values = picked
+            shard, crcs = _encode_shard(values, array, metadata)
+            items.append(Stored(f"{path}/{metadata.file_name(number)}", shard, crcs))
+        return items
+
+    def store(self, item: Stored) -> None:
+        """Write a shard."""
+        write_file(self.path / item.key, *item.parts)
+
+    def commit(self, receipt: Receipt) -> None:
+        """Keep the checksums, boxes, times and steps of a piece."""
+        if receipt.start in self._stored:
+            return
+        number = receipt.start // self.plan.piece_frames
+        for path, (array, metadata) in atom_arrays(self.plan).items():
+            crcs = np.array(receipt.crcs[f"{path}/{metadata.file_name(number)}"], "<u4")
+            first = receipt.start // array.chunk_frames
+            n_rows = math.ceil((receipt.stop - receipt.start) / array.chunk_frames)
+            decoded, others = np.split(crcs, [n_rows * array.n_atom_chunks])
+            of = array.group, array.field
+            self._tables[table_path("crc32c", *of)].add(first, decoded.reshape(n_rows, -1))
+            if metadata.plain:
+                rows = others.reshape(receipt.stop - receipt.start, -1)
+                self._tables[table_path("crc32c_pieces", *of)].add(receipt.start, rows)
+            else:
+                rows = others.reshape(n_rows, -1)
+                self._tables[table_path("crc32c_stored", *of)].add(first, rows)
+        self._series.add(receipt)
+        self._stored.add(receipt.start)
+
+    def finish(self) -> None:
+        """Check that every piece came, write what is left, and the manifest last."""
+        missing = [piece for piece in self.plan.pieces() if piece[0] not in self._stored]
+        if missing:
+            start, stop = missing[0]
+            raise OutputError(
+                f"{self.path}: {len(missing)} of {len(self.plan.pieces())} pieces were never "
+                f"written, the first with frames {start} to {stop - 1}"
+            )
+        self._series.finish()
+        nodes = group_nodes(self.plan, periodic=self._series.any_box)
+        for path, node in nodes.items():
+            write_file(self.path / path / METADATA, json.dumps(node).encode())
+        nodes |= array_nodes(self.plan)
+        flush_tree(self.path)
+        tables = {path: table.crcs for path, table in self._tables.items()}
+        manifest = manifest_of(
+            self.plan,
+            self.meta,
+            has_box=self._series.any_box,
+            fields=list(dict.fromkeys(array.field for array in self.plan.arrays)),
+            file_crc32c=self._series.crcs | tables,
+            node_crc32c={
+                path: kernels.crc32c(json.dumps(node).encode()) for path, node in nodes.items()
+            },
+            nbytes=sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file()),
+        )
+        root = group_metadata({"mdio": manifest})
+        write_file(self.path / METADATA, json.dumps(root).encode())
+        flush_tree(self.path / METADATA)
+
+
+def _small_nbytes(plan: LayoutPlan) -> int:
+    """Return the bytes of per-frame numbers and of what shards hold besides their chunks."""
+    total = 0
+    numbers = [series_metadata(plan, name) for name in series_arrays(plan).values()]
+    for metadata in (*numbers, *table_arrays(plan).values()):
+        total += metadata.n_files * (metadata.chunk_nbytes + 4)
+    for array, metadata in atom_arrays(plan).values():
+        n_chunks = math.ceil(plan.n_frames / array.chunk_frames) * array.n_atom_chunks
+        total += 4 * n_chunks
+        total += len(plan.pieces()) * (16 * int(np.prod(metadata.chunks_per_file)) + 4)
+    return total
+
+
+def _encode_shard(
+    values: FloatArray, array: ArrayPlan, metadata: ArrayMetadata
+) -> tuple[list[NDArray[np.uint8]], list[int]]:
+    """Return the parts of a shard of an array, and checksums.
+
+    First the crc32c of each of its chunks, decoded; then those of each as it lies on disk, or, of
+    uncompressed ones, those of the pieces of each frame.
+    """
+    encoded: list[NDArray[np.uint8]] = []
+    decoded_crcs = []
+    n_pieces = pieces_of(12 * array.chunk_atoms)
+    pieces = np.empty((len(values), array.n_atom_chunks, n_pieces), np.uint32)
+    for first in range(0, len(values), array.chunk_frames):
+        rows = values[first : first + array.chunk_frames]
+        for begin in range(0, array.n_atoms, array.chunk_atoms):
+            part = rows[:, begin : begin + array.chunk_atoms]
+            chunk = _whole_chunk(part, metadata)
+            flat = chunk.reshape(-1).view(np.uint8)
+            if metadata.quantised is not None:
+                encoded.append(np.frombuffer(encode_chunk(chunk, metadata.quantised), np.uint8))
+                decoded = _scratch.room("decoded", chunk.nbytes).view(np.float32)
+                decoded = decoded.reshape(chunk.shape)
+                decode_chunk(encoded[-1].data, chunk.shape[:2], decoded)
+                decoded_crcs.append(kernels.crc32c(decoded))
+            elif metadata.compressor is not None:
+                encoded.append(np.frombuffer(metadata.compressor.encode(flat), np.uint8))
+                decoded_crcs.append(kernels.crc32c(flat))
+            else:
+                encoded.append(flat)
+                rows_of_chunk = flat.reshape(array.chunk_frames, -1)[: len(part)]
+                column = begin // array.chunk_atoms
+                crcs_of_pieces = np.array(piece_crcs(rows_of_chunk)).reshape(len(part), n_pieces)
+                pieces[first : first + len(part), column] = crcs_of_pieces
+    shard, crcs = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)))
+    return shard, [*crcs, *pieces.reshape(-1).tolist()] if metadata.plain else decoded_crcs + crcs
+
+
+def _whole_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:
+    """Return `part`, filled up to a whole chunk where it is at an edge.
+
+    Frames beyond the last are zeros, but in quantised chunks they repeat it, which costs nothing.
+    """
+    if part.shape == metadata.chunk_shape:
+        return np.ascontiguousarray(part)
+    chunk = np.zeros(metadata.chunk_shape, np.float32)
+    chunk[: part.shape[0], : part.shape[1]] = part
+    if metadata.quantised is not None:
+        chunk[part.shape[0] :] = chunk[part.shape[0] - 1]
+    return chunk

@@ -1,0 +1,1 @@
+"""Kernels: what is computed for each frame."""

@@ -1,0 +1,138 @@
+"""Dihedral angles of a protein as features: cosine and sine of phi, psi, chi1 in every frame."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.system import System
+from mdio.core.errors import PlanError
+from mdio.core.frames import FrameBlock
+from mdio.core.kernels import dihedrals
+
+__all__ = ["Dihedrals"]
+
+BACKBONE = ("phi", "psi")
+ANGLES = (*BACKBONE, "chi1")
+
+SURE = 0.49
+"""A bond shorter than half the shortest height of the cell is the shortest of its images."""
+
+
+@dataclass(frozen=True)
+class Dihedrals(Kernel):
+    """Cosine and sine of dihedral angles: (F, 2 x angles) float64.
+
+    Columns go by residue, then in the order phi, psi, chi1, then cosine before sine. Residues that
+    lack one of the backbone angles asked for (the ends of chains) are left out; chi1 is there
+    where the residue has it.
+
+    Parameters
+    ----------
+    select
+        Whose residues, in MDAnalysis' selection language.
+    angles
+        Of ``phi``, ``psi``, ``chi1``.
+    """
+
+    select: str = "protein"
+    angles: Sequence[str] = BACKBONE
+
+    def prepare(self, system: System) -> Prepared:
+        """Find the four atoms of each angle."""
+        unknown = [name for name in self.angles if name not in ANGLES]
+        if unknown or not self.angles:
+            raise PlanError(f"the angles are {list(self.angles)}; choose from {', '.join(ANGLES)}")
+        residues = _residues(system, self.select)
+        found: dict[str, list[Any]] = {
+            name: getattr(residues, f"{name}_selections")()
+            for name in ANGLES
+            if name in self.angles
+        }
+        quads, labels = [], []
+        for at, residue in enumerate(residues):
+            groups = {name: groups[at] for name, groups in found.items()}
+            if any(groups.get(name, residue) is None for name in BACKBONE):
+                continue
+            for name, group in groups.items():
+                if group is not None:
+                    quads.append(group.indices)
+                    where = f"{name}:{residue.segid}:{residue.resname}{residue.resid}"
+                    labels += [f"cos({where})", f"sin({where})"]
+        if not quads:
+            raise PlanError(f"no residue of {self.select!r} has the angles {list(self.angles)}")
+        indices = system.to_layout(np.array(quads, dtype=np.int64).ravel(), self.select)
+        atoms, local = np.unique(indices, return_inverse=True)
+        function = partial(dihedrals_of_block, quads=local.reshape(-1, 4))
+        return Prepared(function, atoms, labels=labels, fills=True)
+
+
+def _residues(system: System, select: str) -> Any:
+    from MDAnalysis.exceptions import NoDataError, SelectionError
+
+    try:
+        residues = system.universe.select_atoms(select).residues
+    except (SelectionError, NoDataError, AttributeError, ValueError) as error:
+        raise PlanError(f"cannot select {select!r} ({error})") from error
+    if not len(residues):
+        raise PlanError(f"no atom is selected by {select!r}")
+    return residues
+
+
+def dihedrals_of_block(
+    block: FrameBlock, quads: NDArray[np.int64], out: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Return cosines and sines of the angles that `quads` (n, 4) name, in every frame of a block.
+
+    Periodic boxes count as they do in MDAnalysis: each bond is taken to the nearest image.
+    """
+    values = np.empty((block.n_frames, 2 * len(quads))) if out is None else out
+    longest = dihedrals(block.positions, quads, values)
+    if block.box.any() and not longest < SURE * _shortest_height(block.box):
+        _to_nearest_images(block, quads, values)
+    return values
+
+
+def _to_nearest_images(
+    block: FrameBlock, quads: NDArray[np.int64], values: NDArray[np.float64]
+) -> None:
+    """Fill `values` by MDAnalysis' own arithmetic, a run of frames with equal boxes at a time."""
+    theta = np.empty((block.n_frames, len(quads)))
+    corners = [block.positions[:, atoms] for atoms in quads.T]
+    box = block.box
+    changes = np.flatnonzero((box[1:] != box[:-1]).any(axis=1)) + 1
+    for a, b in itertools.pairwise([0, *changes.tolist(), len(box)]):
+        own = box[a] if box[a].any() else None
+        _angles([corner[a:b] for corner in corners], own, theta[a:b])
+    np.cos(theta, out=values[:, 0::2])
+    np.sin(theta, out=values[:, 1::2])
+
+
+def _angles(
+    corners: Sequence[NDArray[np.float32]],
+    box: NDArray[np.float32] | None,
+    out: NDArray[np.float64],
+) -> None:
+    from MDAnalysis.lib.distances import calc_dihedrals
+
+    flat = [corner.reshape(-1, 3) for corner in corners]
+    calc_dihedrals(*flat, box=box, result=out.reshape(-1))
+
+
+def _shortest_height(box: NDArray[np.float32]) -> float:
+    """Return the shortest height of all cells; 0 if some frame has no cell."""
+    # A run of frames mostly has few cells: an array of one is as quickly looked at as a number.
+    box = box[:1] if (box == box[0]).all() else box
+    lengths, angles = box[:, :3].astype(np.float64), np.radians(box[:, 3:].astype(np.float64))
+    cosines, sines = np.cos(angles), np.sin(angles)
+    volume = 1 - np.square(cosines).sum(axis=1) + 2 * cosines.prod(axis=1)
+    if not (lengths.min() > 0 and volume.min() > 0 and sines.min() > 0):
+        return 0.0
+    return float((lengths * np.sqrt(volume)[:, None] / sines).min())

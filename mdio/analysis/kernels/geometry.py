@@ -1,0 +1,124 @@
+"""Kernels besides RMSD and dihedrals: distances to a reference, radius of gyration, RMSF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.kernels.rmsd import Weights, reference_of, weights_of
+from mdio.analysis.reducers import StandardDeviation
+from mdio.analysis.system import System
+from mdio.core.frames import FrameBlock
+
+__all__ = ["RMSF", "Distances", "RadiusOfGyration"]
+
+PAIRS_AT_ONCE = 1 << 20
+"""Distances that are held at a time (8 MiB)."""
+
+
+@dataclass(frozen=True)
+class Distances(Kernel):
+    """The mean of all distances from each atom to each atom of the reference: (F,) float64.
+
+    The papers' control for RMSD: a computation without iterations, whose time is the same for
+    every frame. The box plays no part.
+
+    Parameters
+    ----------
+    select
+        Which atoms; all by default.
+    reference
+        Number of the reference frame, or coordinates (A, 3) in angstrom.
+    """
+
+    select: str | None = None
+    reference: int | ArrayLike = 0
+
+    def prepare(self, system: System) -> Prepared:
+        """Read the reference."""
+        atoms = system.select(self.select)
+        reference = reference_of(system, self.reference, atoms).astype(np.float32)
+        function = partial(distances_of_block, reference=reference)
+        return Prepared(function, atoms, labels=("mean_distance_angstrom",))
+
+
+def distances_of_block(block: FrameBlock, reference: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the mean distance of each frame; see `Distances`."""
+    from MDAnalysis.lib.distances import distance_array
+
+    n_atoms = len(reference)
+    batch = max(1, PAIRS_AT_ONCE // (n_atoms * n_atoms))
+    values = np.empty(block.n_frames)
+    for start in range(0, block.n_frames, batch):
+        frames = block.positions[start : start + batch]
+        distances = distance_array(np.ascontiguousarray(frames).reshape(-1, 3), reference)
+        values[start : start + batch] = distances.reshape(len(frames), -1).mean(axis=1)
+    return values
+
+
+@dataclass(frozen=True)
+class RadiusOfGyration(Kernel):
+    """The radius of gyration of every frame: (F,) float64, angstrom.
+
+    Parameters
+    ----------
+    select
+        Which atoms; all by default.
+    weights
+        ``"mass"`` (as MDAnalysis' `radius_of_gyration`), a number for each atom, or None.
+    """
+
+    select: str | None = None
+    weights: Weights = "mass"
+
+    def prepare(self, system: System) -> Prepared:
+        """Look up the masses."""
+        atoms = system.select(self.select)
+        n_atoms = system.layout.info.n_atoms if atoms is None else len(atoms)
+        weights = weights_of(system, self.weights, atoms, n_atoms)
+        shares = np.full(n_atoms, 1 / n_atoms) if weights is None else weights / weights.sum()
+        function = partial(gyration_of_block, shares=shares)
+        return Prepared(function, atoms, labels=("rgyr_angstrom",))
+
+
+def gyration_of_block(block: FrameBlock, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the radius of gyration of each frame; `shares` (A,) are the weights, summing to 1."""
+    values = np.empty(block.n_frames)
+    batch = max(1, PAIRS_AT_ONCE // len(shares))
+    for start in range(0, block.n_frames, batch):
+        frames = block.positions[start : start + batch].astype(np.float64)
+        frames -= np.einsum("fac,a->fc", frames, shares)[:, None]
+        squares = np.einsum("fac,fac->fa", frames, frames)
+        values[start : start + batch] = np.sqrt(squares @ shares)
+    return values
+
+
+@dataclass(frozen=True)
+class RMSF(Kernel):
+    """The root-mean-square fluctuation of every atom about its mean place: (A,) float64, angstrom.
+
+    As `MDAnalysis.analysis.rms.RMSF`: frames are not superposed. The same for any partition into
+    blocks, up to rounding.
+
+    Parameters
+    ----------
+    select
+        Which atoms; all by default.
+    """
+
+    select: str | None = None
+
+    def prepare(self, system: System) -> Prepared:
+        """Find the atoms."""
+        atoms = system.select(self.select)
+        reducer = StandardDeviation(norm=True)
+        return Prepared(positions_of_block, atoms, reducer, labels=("rmsf_angstrom",))
+
+
+def positions_of_block(block: FrameBlock) -> NDArray[np.float32]:
+    """Return the coordinates themselves."""
+    return block.positions

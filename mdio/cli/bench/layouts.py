@@ -1,0 +1,148 @@
+"""``mdio bench layouts``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from mdio.analysis.pages.pictures import need_matplotlib
+from mdio.benches.layouts import (
+    WAYS,
+    cases,
+    measure,
+    save_layouts_page,
+    summarise,
+    table_rows,
+)
+from mdio.benches.reading import read_all, read_shared
+from mdio.benches.records import append_jsonl, make_folder
+from mdio.cli.bench import one_of, positives, sizes
+from mdio.cli.common import add_bench_output, positive, print_json
+from mdio.cli.workers import workers_or_ranks
+from mdio.core.errors import PlanError
+from mdio.parallel.mpi_executor import MPIExecutor
+
+__all__ = ["run", "setup"]
+
+LAYOUTS = (
+    *("h5md", "zarr", "segments", "segments:xtc", "segments:trr", "segments:dcd", "segments:ncdf"),
+    *("split", "xtc", "trr", "dcd", "ncdf"),
+)
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    parser.add_argument("source", metavar="SRC", help="trajectory")
+    parser.add_argument("--folder", metavar="DIR", help="on the storage in question")
+    parser.add_argument(
+        "--layouts",
+        type=one_of(LAYOUTS),
+        default="h5md,zarr,segments,split",
+        metavar="L,L",
+        help=f"of {', '.join(LAYOUTS)}; segments are as many as workers, and split copies bytes "
+        "into them (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ways",
+        type=one_of(WAYS),
+        default="workers",
+        metavar="W,W",
+        help="workers (processes), mpi (ranks, plain writes), mpio (parallel HDF5), collective "
+        "(the same, collectively); (default: %(default)s)",
+    )
+    parser.add_argument(
+        "-w",
+        "--workers",
+        type=positives,
+        default="1,2",
+        metavar="N,N",
+        help="numbers of workers or ranks (default: %(default)s)",
+    )
+    parser.add_argument("--compressions", default="none", metavar="C,C", help="none,gzip:1,...")
+    parser.add_argument("--chunk-frames", type=positives, metavar="N,N", help="default: planned")
+    parser.add_argument("--stripe-sizes", type=sizes, metavar="S,S", help="default: planned")
+    parser.add_argument("--stripe-counts", type=positives, metavar="N,N", help="for Lustre")
+    parser.add_argument("--repeats", type=positive, default=3, help="of each (default: 3)")
+    parser.add_argument("--write-only", action="store_true", help="do not read outputs")
+    parser.add_argument("--mpiexec", metavar="CMD", help="launcher of MPI programs, with options")
+    parser.add_argument(
+        "--read", action="store_true", help="read SRC once with -w N or --mpi, and print the time"
+    )
+    parser.add_argument("--mpi", action="store_true", help="with --read: on the ranks of mpiexec")
+    parser.add_argument(
+        "--driver",
+        choices=("plain", "mpio", "collective"),
+        default="plain",
+        help="with --read --mpi: read h5md through parallel HDF5, each rank by itself or all "
+        "together (default: by plain reads)",
+    )
+    add_bench_output(parser, "layouts", "layouts.jsonl and layouts.html")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write and read all cases, save, print a table."""
+    if args.read:
+        return _read(args)
+    if args.folder is None or not Path(args.folder).is_dir():
+        raise PlanError(f"--folder {args.folder}: name a folder that is there, for the outputs")
+    need_matplotlib("mdio bench layouts")
+    out = make_folder(args.out)
+    wanted = cases(
+        args.layouts,
+        args.ways,
+        args.workers,
+        compressions=[None if one == "none" else one for one in args.compressions.split(",")],
+        chunk_frames=args.chunk_frames or (None,),
+        stripes=args.stripe_sizes or (None,),
+        stripe_counts=args.stripe_counts or (None,),
+    )
+    told = None if args.quiet or args.json else _tell
+    records = []
+    for record in measure(
+        args.source,
+        Path(args.folder),
+        wanted,
+        repeats=args.repeats,
+        read=not args.write_only,
+        mpiexec=args.mpiexec,
+        told=told,
+    ):
+        append_jsonl(out / "layouts.jsonl", [{"bench": "layouts", **record}])
+        records.append(record)
+    rows = summarise(records)
+    save_layouts_page(out / "layouts.html", rows)
+    if args.json:
+        print_json({"out": str(out), "rows": rows})
+    elif not args.quiet:
+        _print(rows)
+        print(f"{out}: layouts.html, layouts.jsonl")
+    return 0
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _read(args: argparse.Namespace) -> int:
+    if args.driver != "plain" and not args.mpi:
+        raise PlanError(f"--driver {args.driver} is for ranks of MPI; add --mpi")
+    with workers_or_ranks(args.workers[0], mpi=args.mpi) as executor:
+        if args.driver != "plain" and isinstance(executor, MPIExecutor):
+            found = read_shared(args.source, executor, collective=args.driver == "collective")
+        else:
+            found = read_all(args.source, executor)
+        if executor.is_owner:
+            print_json(found)
+    return 0
+
+
+def _print(rows: list[dict[str, object]]) -> None:
+    cells = table_rows(rows)
+    widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
+    for row in cells:
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+    if any(not row["cache_dropped"] and row["read_cold_s"] for row in rows):
+        print("* the system's cache could not be dropped, or nobody can tell")

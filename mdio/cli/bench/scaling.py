@@ -1,0 +1,118 @@
+"""``mdio bench scaling``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mdio.analysis.pages.pictures import need_matplotlib
+from mdio.benches.records import append_jsonl, make_folder
+from mdio.benches.scaling import (
+    EXECUTORS,
+    KERNELS,
+    Study,
+    cases_of,
+    run_all,
+    summarise,
+    write_csv,
+)
+from mdio.benches.scaling_pictures import save_scaling_page
+from mdio.cli.bench import one_of, positives
+from mdio.cli.common import add_bench_output, positive, print_json
+from mdio.parallel.executors import available_cores
+from mdio.parallel.gather import GATHERS
+
+__all__ = ["run", "setup"]
+
+
+def _counts() -> str:
+    cores = available_cores()
+    powers = [1 << n for n in range(cores.bit_length()) if 1 << n <= cores]
+    return ",".join(map(str, sorted({*powers, cores})))
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    parser.add_argument(
+        "trajectory", metavar="TRAJ", nargs="+", help="a series for each, any layout"
+    )
+    parser.add_argument("-s", "--top", metavar="FILE", help="topology")
+    parser.add_argument("--select", metavar="SEL", help="which atoms (default: all, or protein)")
+    parser.add_argument("--stop", type=positive, metavar="N", help="use the first N frames")
+    parser.add_argument("--kernel", choices=KERNELS, default="rmsd", help="default: rmsd")
+    parser.add_argument(
+        "--repeat",
+        type=positives,
+        default=[1],
+        metavar="X,X",
+        help="compute RMSD X times a frame; the papers have 1,40,70,100 (default: 1)",
+    )
+    parser.add_argument(
+        "-w",
+        "--workers",
+        type=positives,
+        default=_counts(),
+        metavar="N,N",
+        help="numbers of workers or ranks (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--executor",
+        type=one_of(EXECUTORS),
+        default="processes",
+        metavar="E,E",
+        help=f"of {', '.join(EXECUTORS)} (default: processes)",
+    )
+    parser.add_argument(
+        "--gather",
+        type=one_of(GATHERS),
+        default="blocking",
+        metavar="G,G",
+        help=f"with mpi, of {', '.join(GATHERS)} (default: blocking)",
+    )
+    parser.add_argument("--repeats", type=positive, default=5, help="of each case (default: 5)")
+    parser.add_argument("--mpiexec", metavar="CMD", help="launcher of MPI programs, with options")
+    add_bench_output(parser, "scaling", "scaling.jsonl, scaling.csv and scaling.html")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run all cases, save, print a table."""
+    need_matplotlib("mdio bench scaling")
+    folder = make_folder(args.out)
+    study = Study(args.kernel, args.top, args.select, args.stop, args.mpiexec)
+    cases = cases_of(
+        args.trajectory,
+        args.executor,
+        args.gather,
+        args.repeat,
+        args.workers,
+    )
+    silent = args.quiet or args.json
+
+    def tell(line: str) -> None:
+        if not silent:
+            print(line, file=sys.stderr, flush=True)
+
+    runs = []
+    for record in run_all(study, cases, args.repeats, tell):
+        append_jsonl(folder / "scaling.jsonl", [record])
+        runs.append(record)
+    rows = summarise(runs)
+    write_csv(folder / "scaling.csv", rows)
+    save_scaling_page(folder / "scaling.html", f"Scaling of {args.kernel}", rows, runs)
+    if args.json:
+        print_json({"out": str(folder), "rows": rows})
+    elif not args.quiet:
+        print("workers   t_total s      t_comp      t_IO    t_comm  comp/IO  speed-up  efficiency")
+        for row in rows:
+            if row["n_ranks"] == row["base_ranks"]:
+                print(row["series"])
+            ratio = row["ratio_comp_io"]
+            print(
+                f"{row['n_ranks']:7}{row['t_total_max_s']:9.4f} ± {row['t_total_std_s']:.4f}"
+                f"{row['t_comp_mean_s']:10.4f}{row['t_io_mean_s']:10.4f}"
+                f"{row['t_comm_mean_s']:10.4f}{'-' if ratio is None else f'{ratio:.2f}':>9}"
+                f"{row['speedup']:7.2f} ± {row['speedup_std']:.2f}"
+                f"{row['efficiency']:6.2f} ± {row['efficiency_std']:.2f}"
+            )
+        print(f"{folder}: scaling.html, scaling.csv, scaling.jsonl")
+    return 0

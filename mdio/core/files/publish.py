@@ -1,0 +1,211 @@
+"""Outputs appear under their name only when they are whole.
+
+An output, file or folder, is built under a temporary name beside its target, flushed, looked at and
+renamed in the end. Whatever stops the work in between (an error, Ctrl-C, SIGTERM) removes the
+temporary; a process that was killed outright leaves it behind, and the next one for the same target
+tidies up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mdio.core.errors import MdioError, OutputError
+from mdio.core.files.marks import PARTS_MARKER, is_output
+from mdio.core.files.replacing import flush, parts_of, put_in_place, remove, tidy
+from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name, temporary_for
+from mdio.core.signals import terminations_raised
+
+__all__ = [
+    "PARTS_MARKER",
+    "TEMPORARY",
+    "flush_tree",
+    "output_errors",
+    "parts_of",
+    "publish",
+    "temporary_for",
+]
+
+FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+INDEX_ENDING = ".mdio-index"
+FLUSHERS = 8
+"""Files that are flushed at the same time."""
+NAME_NBYTES = 255
+"""What file systems allow."""
+
+
+@contextmanager
+def output_errors(path: Path) -> Iterator[None]:
+    """Turn what the system says while `path` is written into OutputError.
+
+    A temporary is called by the name of its target.
+    """
+    try:
+        yield
+    except MdioError:
+        raise
+    except OSError as error:
+        name = TEMPORARY.sub(r"\1", str(path))
+        reason = FULL.get(error.errno or 0, f"it cannot be written ({error.strerror or error})")
+        raise OutputError(f"{name}: {reason}; free some space or choose another place") from error
+
+
+def flush_tree(path: Path) -> None:
+    """Flush a file, or all files and folders under a folder, to the disk.
+
+    Several at a time, since file systems flush them together then. Frame indexes are left out: they
+    are checked when they are used, and can be made again.
+    """
+    if not path.is_dir():
+        flush(path)
+        return
+    tree = [(Path(folder), files) for folder, _, files in os.walk(path)]
+    paths = [folder / name for folder, files in tree for name in files]
+    paths = [file for file in paths if not file.name.endswith(INDEX_ENDING)]
+    paths += [folder for folder, _ in tree]
+    with ThreadPoolExecutor(max_workers=min(FLUSHERS, len(paths))) as pool:
+        list(pool.map(flush, paths))
+
+
+def _check_folder(target: Path) -> None:
+    """Refuse where nothing can be written."""
+    parent = target.parent
+    if not parent.is_dir():
+        raise OutputError(f"{target}: the folder {parent} does not exist; make it first")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise OutputError(f"{target}: the folder {parent} is not writable; choose another place")
+    if longest_name(target) > NAME_NBYTES:
+        raise OutputError(f"{target}: the name is too long; choose a shorter one")
+
+
+def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
+    """Refuse what must not be written, before any work is done."""
+    try:
+        real = target.resolve()
+    except (OSError, RuntimeError) as error:
+        raise OutputError(
+            f"{target}: a symbolic link that leads back to itself; remove it or choose another name"
+        ) from error
+    for source in sources:
+        one = source.resolve()
+        if real == one or real in one.parents or one in real.parents:
+            raise OutputError(
+                f"{target}: the output is the source {source} itself, or one lies inside the "
+                "other; choose another name"
+            )
+    if not os.path.lexists(target):
+        return
+    if not force:
+        raise OutputError(f"{target}: it exists already; choose another name or use --force")
+    if target.is_symlink():
+        return
+    mode = target.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OutputError(f"{target}: neither a file nor a folder; choose another name")
+    if target.is_dir() and any(target.iterdir()) and not is_output(target):
+        raise OutputError(
+            f"{target}: a folder that is no trajectory of mdio (it has no manifest of mdio) is not "
+            "replaced; remove it yourself or choose another name"
+        )
+
+
+@contextmanager
+def publish(
+    target: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    sources: Sequence[str | os.PathLike[str]] = (),
+    companions: Sequence[str | os.PathLike[str]] = (),
+    in_parts: bool = False,
+    was_in_parts: Callable[[Path], bool] | None = None,
+    check: Callable[[Path], None] | None = None,
+) -> Iterator[Path]:
+    """Build an output under a temporary name, and rename it when the block ends well.
+
+    Parameters
+    ----------
+    target
+        File or folder to be.
+    force
+        Replace what is there; it stays untouched until the new one is whole and on disk. A folder
+        is replaced only if mdio wrote it.
+    sources
+        What is read meanwhile: an output that would replace one of them is refused.
+    companions
+        Further files in the same folder that belong to the output (``NAME.top.pdb``); the block may
+        write each at ``temporary_for(companion, temporary)``, and those that it wrote appear with
+        the target.
+    in_parts
+        The target is a file that refers to others in the folder ``parts_of(target)``, which the
+        block makes at ``temporary_for(parts_of(target), temporary)`` with a `PARTS_MARKER` in it.
+        The two appear, and are replaced, together.
+    was_in_parts
+        Tells whether a former target refers to that folder, which then goes with it.
+    check
+        Called with the temporary when all is on disk and before anything is renamed: looks at what
+        was written, and raises if it is not as it should be.
+
+    Yields
+    ------
+    Path
+        ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It does not exist, and may be made as a
+        file or a folder.
+
+    Raises
+    ------
+    OutputError
+        Before any work: the target exists, is a source, is a folder of something else, or its
+        folder is missing or read-only. In the end: the disk is full, the target has appeared.
+    """
+    goal = Path(target).absolute()
+    beside = [Path(companion).absolute() for companion in companions]
+    parts = parts_of(goal)
+    read = [Path(source) for source in sources]
+    _check_folder(goal)
+    tidy([goal, parts, *beside])  # first, since this may bring a former output back
+    for path in (goal, *beside):
+        _check(path, force, read)
+    goes = (
+        force
+        and not in_parts
+        and was_in_parts is not None
+        and (parts / PARTS_MARKER).is_file()
+        and was_in_parts(goal)
+    )
+    if in_parts or goes:
+        _check(parts, force, read)
+    try:
+        with terminations_raised():
+            with output_errors(goal):
+                claim = Claim(goal)
+            temporary = claim.name(goal)
+            try:
+                yield temporary
+                made = [path for path in beside if os.path.lexists(claim.name(path))]
+                made += [parts] * in_parts
+                for path in (*made, goal):
+                    flush_tree(claim.name(path))
+                if check is not None:
+                    check(temporary)
+                put_in_place(claim, goal, made, [parts] * goes, force=force)
+            except BaseException:
+                if os.getpid() == claim.pid:  # and no forked child of it
+                    for path in (goal, parts, *beside):
+                        with suppress(OSError):
+                            remove(claim.name(path))
+                raise
+            finally:
+                claim.release()
+    except OSError as error:
+        if isinstance(error, MdioError) or not (
+            error.errno in FULL or str(error.filename or "").startswith(str(temporary))
+        ):
+            raise
+        with output_errors(temporary):
+            raise

@@ -1,0 +1,280 @@
+"""How outputs take the place of former ones: in one step where the system can, else step by step.
+
+An output is a file or a folder; a file and the folder of the parts that it refers to; and its
+companions, such as topologies. One alone is exchanged with its predecessor by a single call
+(renameat2(2)): there is no moment without either. Several names cannot change at once, and file
+systems on a network do not exchange. Then
+
+1. the former output goes aside, so that nobody meets it with companions or parts that are not its
+   own; then these go aside,
+2. the new companions and parts get their names; then the new output does, and all is done,
+3. what went aside is removed.
+
+The folder is flushed after each step, before the next one, so that a power cut leaves no later step
+without an earlier one, and the former output is on disk until the new one is. Before the first, the
+lock file of the publication says what is about to change: if a step fails, or the process is
+killed, everything goes back to where it was (`tidy`), at once or by the next process that comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mdio.core.errors import OutputError
+from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
+
+__all__ = ["flush", "parts_of", "put_in_place", "remove", "tidy"]
+
+AT_FDCWD = -100
+NOREPLACE, EXCHANGE = 1, 2
+"""Flags of renameat2(2)."""
+CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
+"""What it says where it, or a flag, does not work: old kernels, network file systems, filters of
+containers."""
+WAITS = 200
+"""How often, every 50 ms, a process asks whether another is done with changing names here."""
+
+
+def parts_of(target: Path) -> Path:
+    """Return the folder beside `target` for files that it refers to."""
+    return target.with_name(f"{target.name}.parts")
+
+
+def flush(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # no fsync of folders here
+            raise
+    finally:
+        os.close(fd)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, or nothing; and the frame index of a temporary file."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+        path.with_name(f".{path.name}.mdio-index").unlink(missing_ok=True)
+
+
+@cache
+def _renameat2() -> Any:
+    try:
+        function = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # another C library
+        return None
+    function.argtypes = (
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_uint,
+    )
+    return function
+
+
+def rename(source: Path, target: Path, flags: int = 0) -> None:
+    """Give `source` the name `target`; with flags, OSError of `CANNOT` where there are none."""
+    if not flags:
+        source.rename(target)
+        return
+    function = _renameat2()
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source))
+    words = (AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags)
+    if function(*words):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+
+def _rename_to_free(source: Path, target: Path) -> None:
+    """Give `source` the name `target`; raises OutputError if that is taken."""
+    try:
+        rename(source, target, NOREPLACE)
+    except FileExistsError:
+        raise _appeared(target) from None
+    except OSError as error:
+        if error.errno not in CANNOT:
+            raise
+        if os.path.lexists(target):
+            raise _appeared(target) from None
+        rename(source, target)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two names; False where the system cannot."""
+    try:
+        rename(one, other, EXCHANGE)
+    except OSError as error:
+        if error.errno not in CANNOT:
+            raise
+        return False
+    return True
+
+
+def _appeared(target: Path) -> OutputError:
+    return OutputError(f"{target}: it appeared while this was written; nothing was replaced")
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep others from changing names of outputs in `folder`, as far as it can be locked."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for _ in range(WAITS):
+            if try_lock(fd) is not False:
+                break
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(fd)
+
+
+def put_in_place(
+    claim: Claim, goal: Path, beside: Sequence[Path], gone: Sequence[Path], *, force: bool
+) -> None:
+    """Give what was built, and flushed, its names.
+
+    Parameters
+    ----------
+    claim
+        Of the publication: tells the temporary names.
+    goal, beside
+        The output, and what was built with it; all in one folder.
+    gone
+        What was the former output's and goes with it.
+    force
+        Replace what is there.
+
+    Raises
+    ------
+    OutputError
+        One of the names is taken; or the former output could be put neither aside nor back.
+    OSError
+        A rename failed: all is as it was.
+    """
+    folder = goal.parent
+    with _alone_in(folder):
+        _tidy([goal, *beside, *gone])
+        there = [path for path in (goal, *beside, *gone) if os.path.lexists(path)]
+        if there and not force:
+            raise _appeared(there[0])
+        flush(folder)  # the names under which all was built
+        if beside or set(there) - {goal}:
+            _step_by_step(claim, goal, beside, there)
+        elif not there:
+            _rename_to_free(claim.name(goal), goal)
+        elif not _is_folder(claim.name(goal)) and not _is_folder(goal):
+            rename(claim.name(goal), goal)
+        elif _exchanged(claim.name(goal), goal):
+            try:
+                flush(folder)
+            except OSError:
+                _exchanged(claim.name(goal), goal)
+                raise
+            remove(claim.name(goal))
+        else:
+            _step_by_step(claim, goal, beside, there)
+        flush(folder)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _step_by_step(claim: Claim, goal: Path, beside: Sequence[Path], there: Sequence[Path]) -> None:
+    new = [*beside, goal]
+    plan = {
+        "goal": goal.name,
+        "aside": [path.name for path in there],
+        "new": {path.name: claim.name(path).lstat().st_ino for path in new},
+    }
+    claim.note(plan)
+    try:
+        for path in there:
+            rename(path, claim.name(path, "old"))
+            if path == goal:
+                flush(goal.parent)
+        flush(goal.parent)
+        for path in beside:
+            _rename_to_free(claim.name(path), path)
+        flush(goal.parent)
+        _rename_to_free(claim.name(goal), goal)
+        flush(goal.parent)
+    except BaseException as error:
+        try:
+            _go_back(claim, goal.parent, plan)
+        except OSError:
+            old = claim.name(goal, "old")
+            if not os.path.lexists(old):
+                raise error from None
+            raise OutputError(
+                f"{goal}: the new output could not be put in its place, nor the former one back "
+                f"({error}); the former one is {old}, and comes back when {goal} is next written"
+            ) from error
+        raise
+    for path in there:
+        remove(claim.name(path, "old"))
+
+
+def _go_back(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
+    """Undo the steps of a plan that were taken, the last one first."""
+    goal = folder / plan["goal"]
+    for path, inode in [(folder / name, inode) for name, inode in plan["new"].items()][::-1]:
+        if os.path.lexists(path) and path.lstat().st_ino == inode:
+            rename(path, owner.name(path))
+    for path in [folder / name for name in plan["aside"] if name != goal.name]:
+        old = owner.name(path, "old")
+        if not os.path.lexists(old):
+            continue
+        if _is_folder(path):  # parts that are not those of the output that comes back
+            remove(path)
+        if os.path.lexists(path):  # somebody has made one since
+            remove(old)
+        else:
+            rename(old, path)
+    flush(folder)
+    old = owner.name(goal, "old")
+    if os.path.lexists(old):
+        _rename_to_free(old, goal)
+        flush(folder)
+
+
+def tidy(targets: Sequence[Path]) -> None:
+    """Put right what killed processes left of `targets`: former outputs come back, the rest goes.
+
+    Where a new output was in place already, it stays.
+    """
+    with _alone_in(targets[0].parent):
+        _tidy(targets)
+
+
+def _tidy(targets: Sequence[Path]) -> None:
+    for left in leftovers(targets):
+        plan = left.plan
+        if plan is None and left.aside:  # by an older version: an output, and perhaps its parts
+            plan = {"goal": min(left.aside, key=len), "aside": left.aside, "new": {}}
+        if plan is not None:
+            if not os.path.lexists(left.folder / plan["goal"]):
+                _go_back(left, left.folder, plan)
+            for name in plan["aside"]:
+                remove(left.name(left.folder / name, "old"))
+        names = {*left.temporaries, *(plan["new"] if plan is not None else ())}  # gone back
+        temporaries = [left.name(left.folder / name) for name in names]
+        for path in temporaries:
+            remove(path)
+        if left.lock is not None and not any(map(os.path.lexists, temporaries)):
+            left.lock.unlink(missing_ok=True)

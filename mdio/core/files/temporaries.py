@@ -1,0 +1,293 @@
+"""Names under which outputs are built, and whose they are: one publication, one token, one lock.
+
+``.NAME.mdio-HOST-PID-TOKEN.tmp`` is what will be ``NAME``; ``.old`` what it replaces, where that is
+moved aside; ``.lock`` is held (flock) by the process at work and the children that it forked. A
+publication is dead when its lock can be had. Where a file system has no locks, the process that
+made it decides: the lock file then tells its number, time of start, namespace and boot, since
+containers share host names and process numbers. Older versions of mdio had neither token nor lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "TEMPORARY",
+    "Claim",
+    "Leftover",
+    "leftovers",
+    "longest_name",
+    "temporary_for",
+    "try_lock",
+]
+
+TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+(?:-[0-9a-f]+)?\.tmp")
+_TRACE = re.compile(
+    r"\.(?P<name>.+)\.mdio-(?P<owner>(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)(?P<token>-[0-9a-f]+)?)"
+    r"\.(?P<ending>tmp|old|lock)",
+    re.DOTALL,
+)
+TOKEN_NBYTES = 4
+LOCK_NBYTES = 1 << 20
+"""More than is ever in a lock file."""
+DYING_S = 1.0
+"""How long to wait for the last children of a process that was killed."""
+_claimed: set[str] = set()
+"""Owners of what this process, or the one that it was forked from, is at."""
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname())[:40]
+
+
+def _name(target: Path, owner: str, ending: str) -> Path:
+    return target.with_name(f".{target.name}.mdio-{owner}.{ending}")
+
+
+def longest_name(target: Path) -> int:
+    """Return the bytes of the longest name that publishing `target` may need."""
+    owner = f"{_host()}-{os.getpid()}-{'0' * 2 * TOKEN_NBYTES}"
+    return len(os.fsencode(_name(target, owner, "lock").name))
+
+
+def temporary_for(target: Path, temporary: Path) -> Path:
+    """Return the name under which `target` is built.
+
+    Parameters
+    ----------
+    target
+        A companion of an output, or the folder of its parts.
+    temporary
+        What `mdio.core.files.publish.publish` yielded for the output.
+    """
+    match = _TRACE.fullmatch(temporary.name)
+    if match is None:
+        raise ValueError(f"{temporary} is not the temporary name of an output")
+    return _name(target, match["owner"], "tmp")
+
+
+def try_lock(fd: int) -> bool | None:
+    """Lock an open file or folder; False if another has it, None where there are no locks."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except OSError:
+        return False
+
+
+class Claim:
+    """The right to the temporaries of one publication; it ends with the process at the latest.
+
+    Parameters
+    ----------
+    target
+        What is published.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.pid = os.getpid()
+        while True:
+            self.owner = f"{_host()}-{self.pid}-{secrets.token_hex(TOKEN_NBYTES)}"
+            self.path = _name(target, self.owner, "lock")
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._fd = os.open(self.path, flags, 0o666)
+            # Between the two calls, another process may have taken it for that of a dead one.
+            held = try_lock(self._fd)
+            if held is not False and _is_at(self._fd, self.path):
+                break
+            os.close(self._fd)
+        _claimed.add(self.owner)
+        try:
+            if held is None:  # else the lock says enough, and a full disk is in nobody's way
+                self._write(_identity(self.pid))
+        except BaseException:
+            self.release()
+            raise
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        data = json.dumps(line).encode() + b"\n"
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def name(self, target: Path, ending: str = "tmp") -> Path:
+        """Return the name of `target` while it is built (``tmp``) or moved aside (``old``)."""
+        return _name(target, self.owner, ending)
+
+    def note(self, plan: Mapping[str, Any]) -> None:
+        """Write down, on disk, how names are about to change: who finds the lock can go back."""
+        self._write(plan)
+        os.fsync(self._fd)
+
+    def release(self) -> None:
+        """Give the claim up; where temporaries are left, the lock stays as that of a dead one."""
+        if os.getpid() != self.pid:  # a forked child has no say in it
+            return
+        with contextlib.suppress(OSError):
+            ours = [one for one in _traces(self.path.parent) if one["owner"] == self.owner]
+            if all(one["ending"] == "lock" for one in ours):
+                self.path.unlink()
+        os.close(self._fd)
+        _claimed.discard(self.owner)
+
+
+@dataclass(slots=True)
+class Leftover:
+    """What a process that is gone has left of one publication."""
+
+    folder: Path
+    owner: str
+    temporaries: list[str]
+    """Names of the targets that have one."""
+    aside: list[str]
+    """Names of the targets whose former output was moved aside."""
+    lock: Path | None
+    plan: dict[str, Any] | None
+    """What `Claim.note` wrote."""
+
+    def name(self, target: Path, ending: str = "tmp") -> Path:
+        """Return the name of `target`, as `Claim.name`."""
+        return _name(target, self.owner, ending)
+
+
+def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
+    """Yield what dead processes of this host have left of any of `targets`, of one folder.
+
+    Each is locked while the caller has it. Whether a process of another host still lives cannot
+    be seen from here: its temporaries are left out.
+    """
+    folder = targets[0].parent
+    wanted = {target.name for target in targets}
+    deadline = time.monotonic() + DYING_S
+    groups = _groups(folder)
+    if any(one[0]["token"] and not _lock_of(one) for one in groups.values()):
+        groups = _groups(folder)  # a lock made meanwhile may be overlooked, but not twice
+    for owner, traces in groups.items():
+        if owner in _claimed or wanted.isdisjoint(one["name"] for one in traces):
+            continue
+        lock = _lock_of(traces)
+        names = {
+            ending: [one["name"] for one in traces if one["ending"] == ending]
+            for ending in ("tmp", "old")
+        }
+        if lock is None:
+            if not _lives(int(traces[0]["pid"])):
+                yield Leftover(folder, owner, names["tmp"], names["old"], None, None)
+            continue
+        where = folder / lock.string
+        try:
+            fd = os.open(where, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:  # it has ended meanwhile, or is another user's
+            continue
+        try:
+            held = try_lock(fd)
+            while held is False and not _lives(int(lock["pid"])) and time.monotonic() < deadline:
+                time.sleep(0.01)  # it was killed, and children that it forked are yet to end
+                held = try_lock(fd)
+            lines = _lines(fd)
+            dead = held if held is not None else _is_dead(lines)
+            if dead and _is_at(fd, where):
+                plan = next((line for line in lines if "goal" in line), None)
+                yield Leftover(folder, owner, names["tmp"], names["old"], where, plan)
+        finally:
+            os.close(fd)
+
+
+def _traces(folder: Path) -> list[re.Match[str]]:
+    matches = (_TRACE.fullmatch(path.name) for path in folder.iterdir())
+    return [match for match in matches if match is not None]
+
+
+def _groups(folder: Path) -> dict[str, list[re.Match[str]]]:
+    """Return what is in `folder` of publications of this host, by owner."""
+    groups: dict[str, list[re.Match[str]]] = {}
+    for match in _traces(folder):
+        if match["host"] == _host():
+            groups.setdefault(match["owner"], []).append(match)
+    return groups
+
+
+def _lock_of(traces: Sequence[re.Match[str]]) -> re.Match[str] | None:
+    return next((one for one in traces if one["ending"] == "lock"), None)
+
+
+def _lines(fd: int) -> list[dict[str, Any]]:
+    """Return the lines of a lock file that were written whole."""
+    found: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError, ValueError):
+        found.extend(map(json.loads, os.pread(fd, LOCK_NBYTES, 0).split(b"\n")[:-1]))
+    return found
+
+
+def _identity(pid: int) -> dict[str, Any]:
+    """Return who a process of this namespace is, as far as the system tells."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        boot = namespace = ""
+    status = _status(pid)
+    return {
+        "pid": pid,
+        "start": status[1] if status else None,
+        "boot": boot,
+        "namespace": namespace,
+    }
+
+
+def _is_dead(lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the process that wrote a lock file is gone; only where no locks tell."""
+    owner, here = lines[0] if lines else {}, _identity(os.getpid())
+    if "boot" not in owner:  # it is only just being written
+        return False
+    if owner.get("boot") != here["boot"]:
+        return True
+    if owner.get("namespace") != here["namespace"] or not isinstance(owner.get("pid"), int):
+        return False
+    status = _status(owner["pid"])
+    return status is None or status[0] in "ZX" or status[1] != owner.get("start")
+
+
+def _status(pid: int) -> tuple[str, int] | None:
+    """Return state and time of start of a process; None if there is none (proc(5))."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return fields[0], int(fields[19])
+
+
+def _lives(pid: int) -> bool:
+    """Return whether another process with this number runs; what waits to be reaped does not."""
+    if pid == os.getpid():
+        return False
+    if Path("/proc/self").is_dir():
+        status = _status(pid)
+        return status is not None and status[0] not in "ZX"
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,1 @@
+"""Frames of XTC files: found, decoded, encoded."""

@@ -1,0 +1,243 @@
+"""Frames of an XTC file, decoded into the caller's arrays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import FrameRangeError
+from mdio.core.files.first_read import LONG_NBYTES, read_rising
+from mdio.core.files.index import FrameIndex
+from mdio.core.files.piece_sums import PieceSums
+from mdio.core.xtc import fallback as xtc_fallback
+from mdio.core.xtc import native as xtc_native
+from mdio.core.xtc.header import HEADER_NBYTES, XTCHeader, parse_header
+from mdio.core.xtc.native import open_file, source_errors
+
+__all__ = ["XTCFrames"]
+
+RUN_NBYTES = 4 << 20
+"""Compressed bytes that are read at once: enough for one call to cost nothing, and they stay in
+cache until they are decoded."""
+
+
+class XTCFrames:
+    """The frames of one open XTC file; not for several threads at once.
+
+    Parameters
+    ----------
+    path
+        The file.
+    index
+        Its frames, from `scan`.
+    sums
+        Checksums that all bytes are compared with when they are read; None = not.
+
+    Raises
+    ------
+    SourceError
+        The file cannot be opened.
+    """
+
+    def __init__(self, path: Path, index: FrameIndex, sums: PieceSums | None = None) -> None:
+        self.path = path
+        self.sums = sums
+        self.n_atoms = index.n_atoms
+        self._edges = np.append(index.offsets, np.int64(index.nbytes))
+        self._buffer = np.empty(0, np.uint8)
+        self._long_read = False
+        self._fd = -1  # for `close` where the file cannot be opened
+        self._fd = open_file(path)
+
+    def header(self, frame: int) -> XTCHeader:
+        """Return the header of one frame; raises FrameRangeError or SourceError."""
+        self._check_range(frame, frame + 1)
+        offset = int(self._edges[frame])
+        with source_errors(self.path):
+            raw = os.pread(self._fd, HEADER_NBYTES, offset)
+            self._check_heads(self._edges[frame : frame + 2])
+            return parse_header(raw, frame, offset)
+
+    def read(
+        self,
+        start: int,
+        stop: int,
+        positions: NDArray[np.float32],
+        vectors: NDArray[np.float32],
+        time: NDArray[np.float64],
+        step: NDArray[np.int64],
+        atoms: NDArray[np.int64] | None = None,
+        n_threads: int = 1,
+    ) -> None:
+        """Read a run of F = ``stop - start`` frames into the caller's arrays.
+
+        Parameters
+        ----------
+        start, stop
+            First frame, and one beyond the last.
+        positions : (F, k, 3) float32
+            Filled with coordinates, angstrom. Frames are contiguous, with any stride between them.
+            With k = 0 only headers are read.
+        vectors : (F, 3, 3) float32
+            Filled with box vectors, nm, as they are in the file; C-contiguous, as are the others.
+        time : (F,) float64
+            Filled, ps.
+        step : (F,) int64
+            Filled.
+        atoms : (k,) int64, optional
+            Which atoms, in which order; all by default. Decoding ends after the last of them.
+        n_threads
+            Threads that decode, each its own frames (the native module only).
+
+        Raises
+        ------
+        FrameRangeError
+            Frames or atoms that are not there.
+        ValueError
+            Arrays of other shapes.
+        SourceError
+            The bytes are not what the index says, or do not decode.
+        """
+        self._check_range(start, stop)
+        n_wanted = self.n_atoms if atoms is None else len(atoms)
+        n_frames = stop - start
+        _check_array(positions[:1], (min(n_frames, 1), n_wanted, 3), np.float32)
+        _check_array(positions, (n_frames, n_wanted, 3), np.float32, contiguous=False)
+        _check_array(vectors, (n_frames, 3, 3), np.float32)
+        _check_array(time, (n_frames,), np.float64)
+        _check_array(step, (n_frames,), np.int64)
+        if atoms is not None and n_wanted and not 0 <= atoms.min() <= atoms.max() < self.n_atoms:
+            raise FrameRangeError(
+                f"{self.path}: atoms {atoms.min()} to {atoms.max()} asked for, "
+                f"but there are 0 to {self.n_atoms - 1}"
+            )
+        edges = self._edges[start : stop + 1]
+        with source_errors(self.path):
+            if n_wanted and xtc_native.NATIVE:
+                self._decode(start, edges, positions, vectors, time, step, atoms, n_threads)
+                return
+            if n_wanted and self.sums is not None:  # the fallback reads by itself
+                self._read_run(int(edges[0]), int(edges[-1] - edges[0]))
+            else:
+                self._check_heads(edges)
+            xtc_native.kernels.read_headers(
+                self._fd, start, edges, self.n_atoms, vectors, time, step
+            )
+            if n_wanted:
+                xtc_fallback.read_positions(self.path, start, edges, self.n_atoms, positions, atoms)
+
+    def close(self) -> None:
+        """Close the file; harmless if it is closed."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_range(self, start: int, stop: int) -> None:
+        n_frames = len(self._edges) - 1
+        if not 0 <= start <= stop <= n_frames:
+            raise FrameRangeError(
+                f"{self.path}: frames {start}:{stop} asked for, but it has {n_frames} frames"
+            )
+
+    def _decode(
+        self,
+        start: int,
+        edges: NDArray[np.int64],
+        positions: NDArray[np.float32],
+        vectors: NDArray[np.float32],
+        time: NDArray[np.float64],
+        step: NDArray[np.int64],
+        atoms: NDArray[np.int64] | None,
+        n_threads: int,
+    ) -> None:
+        """Read and decode with the native module, some MiB at a time."""
+        targets = None
+        if atoms is not None:
+            atoms = np.ascontiguousarray(atoms, np.int64)
+            if (atoms[1:] < atoms[:-1]).any():
+                targets = np.argsort(atoms, kind="stable")
+                atoms = atoms[targets]
+        first, n_frames = 0, len(edges) - 1
+        while first < n_frames:
+            last = int(np.searchsorted(edges, edges[first] + RUN_NBYTES, side="right")) - 1
+            last = min(max(last, first + 1), n_frames)
+            run = slice(first, last)
+            data = self._read_run(int(edges[first]), int(edges[last] - edges[first]))
+            xtc_native.kernels.decode(
+                data,
+                start + first,
+                np.ascontiguousarray(edges[first : last + 1]),
+                self.n_atoms,
+                positions[run],
+                vectors[run],
+                time[run],
+                step[run],
+                atoms,
+                targets,
+                n_threads,
+            )
+            first = last
+
+    def _check_heads(self, edges: NDArray[np.int64]) -> None:
+        """Compare the headers of frames with their checksums, if there are any."""
+        if self.sums is None:
+            return
+        for begin in edges[:-1].tolist():
+            begin, end = self.sums.around(begin, begin + 1)
+            data = memoryview(os.pread(self._fd, end - begin, begin))
+            self.sums.check(self.path, begin, data)
+
+    def _read_run(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Return the buffer with `nbytes` of the file and the padding that the decoder wants."""
+        room = nbytes + xtc_native.kernels.PADDING
+        if self._buffer.size < room:
+            self._buffer = np.zeros(room, np.uint8)
+        view = memoryview(self._buffer)[:nbytes]
+        done = 0
+        if not self._long_read and nbytes >= LONG_NBYTES:
+            self._long_read = True
+            done = read_rising(self._fd, view, offset)
+        while done < nbytes:
+            got = os.preadv(self._fd, [view[done:]], offset + done)
+            if got == 0:
+                raise ValueError(
+                    f"it ends at byte {offset + done}, but had {self._edges[-1]} bytes when it "
+                    "was indexed"
+                )
+            done += got
+        if self.sums is not None:
+            self.sums.check(self.path, offset, view)
+        return self._buffer[:room]
+
+
+def _check_array(
+    array: NDArray[Any], shape: tuple[int, ...], dtype: type, *, contiguous: bool = True
+) -> None:
+    if (
+        array.shape != shape
+        or array.dtype != dtype
+        or (contiguous and not array.flags.c_contiguous)
+        or not array.flags.writeable
+    ):
+        raise ValueError(
+            f"an array of {array.shape} {array.dtype} was given; "
+            f"a writable, contiguous one of {shape} {dtype.__name__} is needed"
+        )

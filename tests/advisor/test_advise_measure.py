@@ -1,0 +1,245 @@
+"""Measuring on real files: what comes out, and what is left behind."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from suites.quick_advice import QUICK, quickly
+
+import mdio
+from mdio.advisor.decide.recommend import recommend
+from mdio.advisor.measure import interleaved_repeats, storage_probe
+from mdio.advisor.measure import measure as measuring
+from mdio.advisor.measure.interleaved_repeats import Limits
+from mdio.advisor.measure.replay import load_measurements, save_measurements
+from mdio.cli.main import main
+from mdio.core.errors import PlanError
+from mdio.core.files.page_cache import drop_cache
+
+
+def slowly(block):
+    time.sleep(0.02 * block.n_frames)
+    return np.zeros(block.n_frames)
+
+
+def forever(block):
+    time.sleep(60)
+    return np.zeros(block.n_frames)
+
+
+@pytest.fixture(scope="module")
+def measured(adk, tmp_path_factory):
+    target = tmp_path_factory.mktemp("target")
+    found = quickly(adk, target, allow_lossy=0.1, local_folder=target, ranks=2)
+    assert list(target.iterdir()) == []
+    return found
+
+
+def test_every_option_is_measured(measured):
+    names = [trial.name for trial in measured.trials]
+    assert names == [
+        "as-is",
+        "segments",
+        "segments of dcd",
+        "h5md",
+        "zarr",
+        "zarr precision auto",
+        "zarr precision 0.1",
+        "local-copy",
+    ]
+    assert [trial.problem for trial in measured.trials] == [None] * len(names)
+    for trial in measured.trials:
+        assert {run.workers for run in trial.runs} == {1, min(2, measured.host.cores)}
+        assert all(run.t_io_frame_s.median > 0 for run in trial.runs)
+        assert (trial.convert_frame_s.median > 0) == (trial.name != "as-is")
+        # All compute the same, so that what computing takes is the same.
+        assert {run.t_comp_frame_s for run in trial.runs if run.workers == 1} == {
+            measured.trials[0].runs[0].t_comp_frame_s
+        }
+
+
+def test_sizes_are_those_of_whole_outputs(measured, adk):
+    sizes = {trial.name: trial.nbytes for trial in measured.trials}
+    assert sizes["as-is"] == adk["xtc"].stat().st_size
+    assert sizes["segments"] == pytest.approx(sizes["as-is"], rel=0.1)
+    raw = 12 * 3341 * 98
+    assert raw < sizes["h5md"] < 1.5 * raw  # and the group of 214 atoms, and padding
+    assert sizes["zarr precision 0.1"] < sizes["zarr precision auto"] < raw / 2
+
+
+def test_the_group_is_that_of_the_selection(measured):
+    zarr = measured.trial("zarr")
+    assert zarr.groups == {"selection": "name CA"}
+    assert zarr.convert_options == {"--group": "selection=name CA"}
+    assert zarr.read_nbytes_frame == 12 * 214
+
+
+def test_backbone_is_enough_for_dihedrals(adk, tmp_path):
+    found = quickly(adk, tmp_path, analysis="dihedrals", select=None)
+    (selection,) = found.trial("zarr").groups.values()
+    assert "backbone" in selection
+    import MDAnalysis as mda
+
+    group = mda.Universe(str(adk["psf"]), str(adk["dcd"])).select_atoms(selection)
+    assert found.question.n_selected <= len(group) < 1000
+
+
+def test_the_source_is_left_as_it_was(adk, tmp_path):
+    source = tmp_path / "adk.dcd"
+    shutil.copy(adk["dcd"], source)
+    before = source.read_bytes()
+    target = tmp_path / "target"
+    target.mkdir()
+    found = quickly(adk, target, source=source)
+    assert "segments of dcd" not in [trial.name for trial in found.trials]
+    assert source.read_bytes() == before
+    assert list(target.iterdir()) == []
+
+
+def test_command_line(adk, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(measuring, "Limits", lambda: QUICK)
+    report, saved = tmp_path / "r.html", tmp_path / "m.json"
+    words = ["advise", adk["xtc"], "-s", adk["psf"], "--analysis", "rmsd", "--select", "name CA"]
+    words += ["--ranks", "1", "--passes", "3", "--target", tmp_path, "--machine", "local"]
+    words += ["--json", "--report", report, "--save-measurements", saved]
+    assert main([str(word) for word in words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["bound"] in ("io", "compute", "balanced")
+    assert told["ratio"] > 0
+    wanted = {"layout", "chunk_frames", "groups", "stripe", "gather", "ranks"}
+    assert wanted <= set(told["recommended"])
+    for option in told["candidates"]:
+        assert option["low_s"] <= option["predicted_total_s"] <= option["high_s"]
+        assert option["convert_s"] >= 0
+    assert told["break_even_passes"] is None or told["break_even_passes"] >= 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "r.html"]
+
+    text = report.read_text()
+    assert text.count("<svg") >= 3
+    assert not re.search(r'(?:src|href)="(?!#)', text)
+    assert "http://" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", text).replace("http://www.w3", "")
+
+    assert main(["advise", "--replay", str(saved), "--ranks", "1", "--passes", "3", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert {**again, "measurements": 0} == {**told, "measurements": 0}
+
+    assert main(["advise", "--replay", str(saved), "--ranks", "96", "--machine", "comet"]) == 0
+    assert "mpiexec" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["segments of dcd", "h5md", "zarr precision auto"])
+def test_advised_commands_run(measured, adk, tmp_path, monkeypatch, capsys, name):
+    source = measured.trial("as-is")
+    slow = [
+        replace(run, t_io_frame_s=run.t_io_frame_s.scaled(1e6), t_comp_frame_s=run.t_open_s)
+        for run in source.runs
+    ]
+    kept = (replace(source, runs=tuple(slow)), measured.trial(name))
+    question = replace(measured.question, target=str(tmp_path))
+    advice = recommend(replace(measured, trials=kept, question=question), 1, 10)
+    assert advice.recommended.name == name
+    monkeypatch.chdir(tmp_path)
+    for command in advice.commands:
+        words = shlex.split(command)
+        assert words[0] == "mdio"
+        assert main(words[1:]) == 0
+    capsys.readouterr()
+    values = np.load(tmp_path / "result.npz")["values"]
+    wanted = mdio.analyze(adk["xtc"], kernel=mdio.RMSD(select="name CA"), top=adk["psf"]).values
+    np.testing.assert_allclose(values, wanted, atol=1e-5)
+    (out,) = (path for path in tmp_path.glob("adk.*") if path.suffix != ".pdb")
+    with mdio.open(out) as layout:
+        groups = {} if name == "segments of dcd" else {"selection": 214}
+        assert layout.info.groups == groups
+
+
+def test_python(measured, tmp_path, adk):
+    advice = mdio.advise(
+        adk["dcd"],
+        top=adk["psf"],
+        analysis=slowly,
+        select="name CA",
+        ranks=1,
+        target=tmp_path,
+        limits=QUICK,
+    )
+    assert advice.recommended.layout == "as-is"
+    assert advice.bound == "compute"
+    assert advice.ratio > 100
+    assert advice.rule.agrees
+    assert advice.measurements.question.analysis.endswith(":slowly")
+    assert "<table" in advice._repr_html_()
+    with pytest.raises(PlanError, match="no trajectory"):
+        mdio.advise()
+
+
+def test_a_function_that_takes_a_minute_a_frame(adk, tmp_path):
+    begun = time.monotonic()
+    advice = mdio.advise(
+        adk["dcd"],
+        top=adk["psf"],
+        analysis=forever,
+        select="name CA",
+        target=tmp_path,
+        ranks=1,
+        limits=QUICK,
+    )
+    assert time.monotonic() - begun < 30
+    assert any("lower bounds" in reason for reason in advice.reasons)
+    assert advice.recommended.layout == "as-is"
+    assert next(o for o in advice.options if o.name == "as-is").total.total_s >= 98 * 2.0
+
+
+def test_one_frame_is_enough(adk, tmp_path):
+    one = tmp_path / "one.dcd"
+    with mdio.open(str(adk["dcd"])) as layout:
+        assert layout.info.n_frames == 98
+    mdio.convert(adk["dcd"], one, stop=1)
+    target = tmp_path / "target"
+    target.mkdir()
+    found = quickly(adk, target, source=one, ranks=2)
+    assert found.source.sample_frames == 1
+    assert found.trial("as-is").runs
+
+
+def test_cold_reads_are_told_where_they_cannot_be(adk, tmp_path, monkeypatch):
+    monkeypatch.setattr(interleaved_repeats, "drop_cache", lambda path: "tmpfs keeps its bytes")
+    found = quickly(adk, tmp_path)
+    assert found.host.cold_problem == "tmpfs keeps its bytes"
+    assert {run.cache for trial in found.trials for run in trial.runs} == {"warm"}
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no memory file system here")
+def test_a_memory_file_system_cannot_be_dropped():
+    path = Path("/dev/shm") / f"mdio-advise-test-{os.getpid()}"
+    try:
+        path.write_bytes(b"x" * (8 << 20))
+        assert "stayed in memory" in drop_cache(path)
+        found = storage_probe.bandwidths([path], [1, 2])
+        assert [(one.readers, one.cache) for one in found] == [(1, "warm"), (2, "warm")]
+        assert all(one.nbytes_per_s > 1e6 for one in found)
+    finally:
+        path.unlink()
+
+
+def test_sample_is_bounded(adk):
+    with mdio.open(str(adk["dcd"])) as layout:
+        frame = layout.info.frame_nbytes
+        few = measuring._sample(layout, 1 << 40, Limits(sample_nbytes=10 * frame))
+        assert len(few) == 10
+        assert few.start == 44
+        room = 12 * 5 * frame * 2  # half of it, for twelve outputs of five frames
+        assert len(measuring._sample(layout, room, Limits())) == 5
+        assert len(measuring._sample(layout, 0, Limits())) == 0
+
+
+def test_saved_measurements_are_the_same(measured, tmp_path):
+    save_measurements(measured, tmp_path / "m.json")
+    assert load_measurements(tmp_path / "m.json") == measured

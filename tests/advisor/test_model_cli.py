@@ -1,0 +1,128 @@
+"""``mdio model fit`` and ``mdio model predict``."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mdio.advisor.model.access_model import LAYOUTS
+from mdio.advisor.model.profile import load_profile
+from mdio.cli.main import main
+
+CSV = Path(__file__).parents[2] / "bench/paper/published/comet_rmsd.csv"
+
+
+def out_json(capsys, *words):
+    assert main([str(word) for word in words]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    return json.loads(told.out)
+
+
+def test_fit_then_predict(tmp_path, capsys):
+    path = tmp_path / "p.toml"
+    found = out_json(capsys, "model", "fit", CSV, "-o", path, "--json")
+    assert found["name"] == "comet"
+    assert found["cores_per_node"] == 24
+    assert found["n_rows"] == len(found["residuals"]) == 94
+    assert found["median_relative_error"] < 0.1
+    words = [
+        "--layout",
+        "hdf5",
+        "--gather",
+        "gather",
+        "--workload",
+        "1",
+        "--ranks",
+        "24,192,10000",
+        "--json",
+    ]
+    guess = out_json(capsys, "model", "predict", path, *words)
+    assert [row["n_ranks"] for row in guess["rows"]] == [24, 192, 10_000]
+    for row in guess["rows"]:
+        assert row["layout"] == "hdf5"
+        assert row["gather"] == "gather"
+        assert row["workload_x"] == 1
+        assert 0 < row["low_s"] <= row["t_total_s"] <= row["high_s"]
+    assert guess["rows"][0]["t_total_s"] == pytest.approx(30.3, rel=0.05)
+    assert guess["rows"][1]["t_total_s"] == pytest.approx(4.0, rel=0.05)
+
+
+def test_all_layouts_and_gathers_unless_said(capsys):
+    rows = out_json(capsys, "model", "predict", "comet", "--ranks", "1, 48", "--json")["rows"]
+    assert len(rows) == 16
+    assert {row["layout"] for row in rows} == set(LAYOUTS)
+    some = [
+        "--layout",
+        "segments",
+        "--layout",
+        "hdf5",
+        "--gather",
+        "global-array",
+        "--ranks",
+        "2",
+        "--workload",
+        "40",
+    ]
+    rows = out_json(capsys, "model", "predict", "comet", *some, "--json")["rows"]
+    assert [row["layout"] for row in rows] == ["segments", "hdf5"]
+
+
+def test_one_row_and_options(tmp_path, capsys):
+    table, path = tmp_path / "t.csv", tmp_path / "p.toml"
+    table.write_text(
+        "layout,gather,workload_x,n_ranks,t_total_max_s,t_comp_mean_s,t_io_mean_s\n"
+        "xtc-shared,gather,1,1,500,100,395\n"
+    )
+    words = ["model", "fit", table, "-o", path, "--cores-per-node", 32, "--name", "new"]
+    assert main([str(word) for word in words]) == 0
+    assert "new, 32 cores a node, 1 rows" in capsys.readouterr().out
+    profile = load_profile(path)
+    assert (profile.name, profile.cores_per_node) == ("new", 32)
+    assert main(["model", "predict", str(path), "--ranks", "1,64"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 17
+    assert lines[1].split()[:4] == ["xtc-shared", "gather", "1", "1"]
+    assert float(lines[1].split()[4]) == pytest.approx(500, rel=0.01)
+
+
+def test_what_bench_scaling_wrote_can_be_fitted(adk, tmp_path, capsys):
+    """On worker processes too, which know nothing of MPI's gathers."""
+    words = ["-s", str(adk["psf"]), "--select", "name CA", "--executor", "processes"]
+    words += ["-w", "1,2", "--repeats", "1", "-o", str(tmp_path), "--quiet"]
+    assert main(["bench", "scaling", str(adk["dcd"]), *words]) == 0
+    table, profile = tmp_path / "scaling.csv", tmp_path / "mine.toml"
+    found = out_json(capsys, "model", "fit", table, "-o", profile, "--json")
+    assert found["n_rows"] == 2
+    words = ["model", "predict", profile, "--layout", "dcd", "--gather", "blocking", "--ranks", "1"]
+    (row,) = out_json(capsys, *words, "--json")["rows"]
+    assert 0 < row["t_total_s"] < 10
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["fit", "none.csv", "-o", "p.toml"], 1, "none.csv: cannot be read"),
+        (["fit", str(CSV), "-o", "no/p.toml"], 1, "the profile cannot be written"),
+        (["fit", str(CSV), "-o", "p.toml", "--prior", "x.toml"], 1, "no machine profile can be"),
+        (["predict", "none.toml", "--ranks", "1"], 1, "no machine profile can be read"),
+        (["predict", "comet", "--ranks", "1", "--layout", "tape"], 2, "'tape' is not in the"),
+        (["predict", "comet", "--ranks", "1", "--gather", "x"], 2, "'x' is not in the scaling"),
+        (["predict", "comet", "--ranks", "1", "--workload", "-1"], 2, "-1.0 is not a number above"),
+        (["predict", "comet", "--ranks", "99999999"], 2, "99999999 ranks: expected a whole number"),
+    ],
+)
+def test_errors_are_one_line(tmp_path, monkeypatch, capsys, words, code, told):
+    monkeypatch.chdir(tmp_path)
+    assert main(["model", *words]) == code
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("ranks", ["0", "1,,2", "1.5", "-3", ""])
+def test_ranks_that_are_no_numbers(ranks, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["model", "predict", "comet", f"--ranks={ranks}"])
+    assert caught.value.code == 2
+    assert "whole number" in capsys.readouterr().err

@@ -1,0 +1,79 @@
+"""Results on disk: NPZ, CSV, timings as JSON."""
+
+import json
+
+import numpy as np
+import pytest
+from memory_layout import MemoryLayout, save_memory
+
+from mdio.analysis.driver import analyze
+from mdio.analysis.kernels.registry import RMSF
+from mdio.core.errors import BlockError, OutputError, PlanError
+from mdio.parallel.executors import Processes
+
+N_FRAMES = 103
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    positions = np.random.default_rng(5).normal(size=(N_FRAMES, 17, 3)) * 10
+    return save_memory(tmp_path_factory.mktemp("t") / "a.npz", positions)
+
+
+@pytest.fixture(scope="module")
+def positions(path):
+    return np.load(path)["positions"]
+
+
+def first_x(block):
+    return block.positions[:, 0, 0]
+
+
+def whole(block):
+    return block.positions
+
+
+def test_save(path, tmp_path, positions):
+    got = analyze(MemoryLayout(path), kernel=first_x)
+    got.save(tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as saved:
+        assert sorted(saved) == ["frame", "time", "values"]
+        assert np.array_equal(saved["values"], positions[:, 0, 0])
+        assert np.array_equal(saved["time"], got.time)
+    got.save(tmp_path / "out.csv")
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines[0] == "frame,time_ps,value0"
+    table = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1)
+    assert np.array_equal(table, np.column_stack([got.frame, got.time, got.values]))
+    got.save_timings(tmp_path / "t.json")
+    record = json.loads((tmp_path / "t.json").read_text())
+    assert record["timings"][0]["n_frames"] == N_FRAMES
+    with pytest.raises(PlanError, match=r"\.npz or \.csv"):
+        got.save(tmp_path / "out.txt")
+    matrix = analyze(MemoryLayout(path), kernel=whole)
+    matrix.save(tmp_path / "m.csv")
+    assert np.loadtxt(tmp_path / "m.csv", delimiter=",", skiprows=1).shape == (103, 2 + 51)
+    rmsf = analyze(MemoryLayout(path), kernel=RMSF())
+    rmsf.save(tmp_path / "r.csv")
+    lines = (tmp_path / "r.csv").read_text().splitlines()
+    assert lines[0] == "row,rmsf_angstrom"
+    assert [float(line.split(",")[1]) for line in lines[1:]] == rmsf.values.tolist()
+    with pytest.raises(OutputError, match="does not exist"):
+        got.save(tmp_path / "nowhere" / "out.npz")
+    with pytest.raises(OutputError, match="folder"):
+        got.save_timings(tmp_path)
+
+
+def test_what_a_prompt_shows_is_short(path):
+    shown = repr(analyze(MemoryLayout(path), kernel=first_x, executor=Processes(2)))
+    assert "values=array(" in shown and "workers=2" in shown
+    assert "Timing(" not in shown
+
+
+def ragged(block):
+    return np.zeros((block.n_frames, 1 + int(block.time[0] > 100)))
+
+
+def test_rows_of_different_shapes(path):
+    with pytest.raises(BlockError, match="different shapes"):
+        analyze(MemoryLayout(path), kernel=ragged, executor=Processes(2))

@@ -1,0 +1,217 @@
+"""The report of an analysis: what it holds, and that it needs nothing else."""
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import DCD, PSF
+
+import mdio
+from mdio.analysis.kernels.registry import RMSF
+from mdio.analysis.pages.pictures import stream
+from mdio.analysis.pages.report import save_report
+from mdio.analysis.timings import FACTOR, record, stragglers
+from mdio.cli.main import main
+from mdio.core.errors import MissingExtraError, OutputError
+from mdio.core.timing import WorkerTiming
+
+
+class Page(HTMLParser):
+    """Rows of every table, labels of every picture, titles, and what it would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.pictures, self.titles, self.outside, self.tags = [], [], [], [], []
+        self.texts = []
+        self.feed(text)
+        assert not self.tags, f"not closed: {self.tags}"
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        if tag not in ("meta", "br", "link", "img"):
+            self.tags.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag == "svg":
+            self.pictures.append(attrs["aria-label"])
+            assert "viewbox" in attrs and "width" not in attrs and "height" not in attrs
+        if tag in ("script", "link", "img", "iframe", "object"):
+            self.outside.append(tag)
+        self.outside += [
+            value
+            for key, value in attrs.items()
+            if key in ("src", "href", "xlink:href") and not value.startswith("#")
+        ]
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        assert self.tags.pop() == tag
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1] in ("td", "th"):
+            self.tables[-1][-1][-1] += data
+        if self.tags and self.tags[-1] == "h2":
+            self.titles.append(data)
+        self.texts.append(data)
+
+
+def page_of(path):
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.outside == []
+    assert not re.search(r"url\((?!#)|@import", text)
+    ids = re.findall(r'id="([^"]+)"', text)
+    drawn = [name for name in ids if re.match(r"[pm][0-9a-f]{6}", name)]
+    assert len(drawn) == len(set(drawn)), "pictures share names of their parts"
+    return page
+
+
+def test_report_of_processes(tmp_path):
+    report, timings = tmp_path / "r.html", tmp_path / "t.json"
+    words = ["analyze", "rmsd", DCD, "-s", PSF, "--select", "name CA", "-w", "2", "--quiet"]
+    words += ["--blocks-per-worker", "2", "--timings", str(timings), "--report", str(report)]
+    assert main(words) == 0
+    page, times = page_of(report), json.loads(timings.read_text())
+    assert page.titles == ["Summary", "Result", "Stragglers", "Time of each worker", "Blocks"]
+    assert len(page.pictures) == 4
+    assert page.pictures[0].startswith("rmsd_angstrom over time")
+    summary = dict(page.tables[0][1:])
+    assert summary["frames"] == "98"
+    assert summary["executor"] == "processes"
+    assert summary["t_comp / t_IO"] == f"{times['ratio_comp_io']:.3g}"
+    (ranks,) = [table for table in page.tables if table[0][0] == "worker (seconds)"]
+    columns = dict(zip(ranks[0], zip(*ranks[1:], strict=True), strict=True))
+    assert columns["t_N"] == tuple(f"{rank['t_N_s']:.3g}" for rank in times["ranks"])
+    assert sum(map(int, columns["frames"])) == 98
+    for text in ("0", "1", "2", "3", "worker 0", "I/O", "compute", "communication"):
+        assert text in page.texts  # the pictures' text is text
+
+
+@pytest.mark.filterwarnings("default")  # dask's own
+def test_report_of_dask_names_tasks(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.Client(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+        ) as client,
+        mdio.DaskExecutor(client) as executor,
+    ):
+        result = mdio.analyze(DCD, kernel=mdio.RMSD(), executor=executor, blocks_per_worker=3)
+        workers = set(client.scheduler_info()["workers"])
+        again = mdio.analyze(DCD, kernel=mdio.RMSD(), executor=executor)
+    assert [task["block"] for task in again.tasks] == [0, 1]
+    times = record(result)
+    assert [task["block"] for task in times["tasks"]] == list(range(6))
+    assert {task["worker"] for task in times["tasks"]} <= workers
+    assert sum(times["tasks_per_worker"].values()) == 6
+    for task, timing in zip(times["tasks"], times["timings"], strict=True):
+        # dask's clock and ours may be some milliseconds apart
+        began = timing["began_unix_s"]
+        assert task["start_unix_s"] - 0.05 <= began <= task["stop_unix_s"] + 0.05
+        assert timing["t_block_s"] <= task["stop_unix_s"] - task["start_unix_s"] + 0.05
+    report = tmp_path / "r.html"
+    save_report(result, report, "a <dask> & run")
+    page = page_of(report)
+    assert page.texts.count("a <dask> & run") == 2
+    assert {row[0] for row in page.tables[-1][1:]} <= workers
+
+
+def test_report_without_rows_a_frame(tmp_path):
+    result = mdio.analyze(DCD, kernel=RMSF())
+    save_report(result, tmp_path / "r.html", "rmsf")
+    assert "Result" not in page_of(tmp_path / "r.html").titles
+
+
+def many(n, slow=(), **more):
+    """Return `n` workers of which some take longer."""
+    workers = [
+        WorkerTiming(f"rank {r} (a:{r})", r, 1, 9, t_open_s=0.1, t_io_s=1.0, t_comp_s=2.0)
+        for r in range(n)
+    ]
+    for rank in slow:
+        for name, seconds in more.items():
+            setattr(workers[rank], name, getattr(workers[rank], name) + seconds)
+    for worker in workers:
+        worker.t_all_frame_s = worker.t_io_s + worker.t_comp_s + worker.t_end_loop_s
+        worker.t_block_s = worker.t_all_frame_s + worker.t_open_s
+    return workers
+
+
+@pytest.mark.parametrize(
+    ("cause", "name"), [("open", "t_open_s"), ("io", "t_io_s"), ("compute", "t_comp_s")]
+)
+def test_stragglers_and_what_made_them(cause, name):
+    (one,) = stragglers(many(8, [5], **{name: 2.0}))
+    assert (one["rank"], one["cause"]) == (5, cause)
+    assert one["beyond_median_s"] == pytest.approx(2.0)
+    assert one["cause_beyond_s"] == pytest.approx(2.0)
+    assert one["times_median"] == pytest.approx(5.1 / 3.1)
+
+
+def test_waiting_makes_no_straggler():
+    workers = many(8, [5], t_io_s=2.0)
+    for worker in workers:
+        worker.t_comm_s = worker.t_wait_s = 7.0 - worker.t_block_s
+    assert [one["rank"] for one in stragglers(workers)] == [5]
+    workers[2].t_comm_s += 4.0
+    assert [(one["rank"], one["cause"]) for one in stragglers(workers)] == [
+        (2, "communication"),
+        (5, "io"),
+    ]
+
+
+def test_no_stragglers():
+    assert stragglers(many(8)) == []
+    assert stragglers(many(1, [0], t_io_s=5)) == []
+    assert stragglers(many(8, [1], t_io_s=3.1 * (FACTOR - 1.02))) == []
+
+
+def test_hundreds_of_ranks(tmp_path):
+    result = mdio.analyze(DCD, kernel=mdio.RMSD())
+    result.ranks = many(300, [7, 250], t_io_s=2.0)
+    for worker in result.ranks:
+        worker.t_comm_s = 0.01 * (1 + worker.rank % 7)
+    save_report(result, tmp_path / "r.html", "many")
+    page = page_of(tmp_path / "r.html")
+    assert len([table for table in page.tables if len(table) == 301]) == 1
+    assert [row[0] for row in page.tables[1][1:]] == ["rank 250 (a:250)", "rank 7 (a:7)"]
+
+
+def test_what_stands_in_the_way_is_told_before_the_work(tmp_path, monkeypatch, capsys):
+    words = ["analyze", "rmsd", str(tmp_path / "none.dcd"), "--report"]
+    assert main([*words, str(tmp_path / "no" / "r.html")]) == 1
+    assert "does not exist" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "r.pdf")]) == 2
+    assert "r.pdf: results are saved as .html or .htm" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main([*words, str(tmp_path / "r.html")]) == 1
+    assert 'pip install "mdio-layouts[report]"' in capsys.readouterr().err
+    with pytest.raises(MissingExtraError, match="matplotlib"):
+        save_report(mdio.analyze(DCD, kernel=mdio.RMSD()), tmp_path / "r.html", "")
+
+
+def test_values_with_many_columns(tmp_path):
+    result = mdio.analyze(DCD, kernel=lambda block: np.array(block.positions[:, :5]))
+    save_report(result, tmp_path / "r.html", "x")
+    assert page_of(tmp_path / "r.html").pictures[0].startswith("values over time")
+    with pytest.raises(OutputError):
+        save_report(result, tmp_path, "x")
+
+
+def test_a_file_with_the_old_name_of_a_blocks_time_gives_the_same_picture():
+    new = record(mdio.analyze(DCD, kernel=RMSF(), executor=mdio.Serial(), stop=9))
+    old = json.loads(json.dumps(new))
+    for timing in old["timings"]:
+        timing["t_RMSD_s"] = timing.pop("t_block_s")
+    one, other = (re.sub(r"\b[mp][0-9a-f]{10}\b", "id", stream(each)) for each in (old, new))
+    assert one == other

@@ -1,0 +1,185 @@
+"""What conversions publish: looked at first, with its topologies, over nothing of others."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from suites.h5md_parts_cases import make_parts
+from suites.outputs import contents
+
+import mdio
+from mdio.converters import read_back as looks
+from mdio.core.errors import OutputError
+from mdio.core.files.marks import is_output
+from mdio.readers import formats
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def names_in(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+@pytest.mark.parametrize("to", [None, "segments", "zarr"])
+def test_the_topology_is_not_replaced(adk, tmp_path, to):
+    top = tmp_path / "adk.xtc"  # a name that is no topology's, so that it can be an output
+    top.write_bytes(adk["psf"].read_bytes())
+    link = tmp_path / "link.psf"
+    link.symlink_to(top)
+    with pytest.raises(OutputError, match="the source"):
+        mdio.convert(adk["dcd"], top, top=link, to=to, force=True, stop=5)
+    assert top.read_bytes() == adk["psf"].read_bytes()
+
+
+def test_a_topology_beside_an_output_is_not_replaced_when_it_is_read(adk, tmp_path):
+    mdio.convert(adk["dcd"], tmp_path / "a.zarr", top=adk["psf"], select="protein", stop=5)
+    top = tmp_path / "a.top.pdb"
+    before = top.read_bytes()
+    with pytest.raises(OutputError, match=r"a\.top\.pdb.*the source"):
+        mdio.convert(tmp_path / "a.zarr", tmp_path / "a.xtc", top=top, select="name CA", force=True)
+    assert top.read_bytes() == before
+
+
+def test_outputs_that_share_their_stem(adk, tmp_path):
+    """They share a topology if it is the same, and leave one another theirs if it is not."""
+    words = {"top": adk["psf"], "groups": {"ca": "name CA"}, "stop": 5}
+    first = mdio.convert(adk["dcd"], tmp_path / "md.zarr", **words)
+    assert [Path(p).name for p in first.topologies] == ["md.ca.top.pdb"]
+    mdio.convert(adk["dcd"], tmp_path / "md.h5md", **words)
+    assert names_in(tmp_path) == ["md.ca.top.pdb", "md.h5md", "md.zarr"]
+    before = (tmp_path / "md.ca.top.pdb").read_bytes()
+    words["groups"] = {"ca": "name CA and resid 1:20"}
+    other = mdio.convert(adk["dcd"], tmp_path / "md.h5md", force=True, **words)
+    assert [Path(p).name for p in other.topologies] == ["md.h5md.ca.top.pdb"]
+    assert (tmp_path / "md.ca.top.pdb").read_bytes() == before
+    words["groups"] = {"ca": "name CA and resid 1:30"}
+    mdio.convert(adk["dcd"], tmp_path / "md.h5md", force=True, **words)
+    assert (tmp_path / "md.h5md.ca.top.pdb").read_text().count("ATOM  ") == 30
+    assert (tmp_path / "md.ca.top.pdb").read_bytes() == before
+
+
+def test_the_only_output_of_its_stem_replaces_its_topology(adk, tmp_path):
+    source = tmp_path / "md.dcd"
+    source.write_bytes(adk["dcd"].read_bytes())
+    for n_atoms in (20, 30):
+        words = {"top": adk["psf"], "select": f"name CA and resid 1:{n_atoms}"}
+        mdio.convert(source, tmp_path / "md.zarr", force=True, stop=5, **words)
+        assert names_in(tmp_path) == ["md.dcd", "md.top.pdb", "md.zarr"]
+        assert (tmp_path / "md.top.pdb").read_text().count("ATOM  ") == n_atoms
+
+
+def cut(path):
+    """Spoil the largest file of an output."""
+    files = [path, *path.rglob("*")] if path.is_dir() else [path]
+    largest = max((p for p in files if p.is_file()), key=lambda p: p.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.zarr", {}),
+        ("a.h5md", {}),
+        ("a.h5md", {"per_rank": True}),
+        ("a.segments", {}),
+        ("a.segments", {"container": "dcd"}),
+        ("a.xtc", {}),
+        ("a.dcd", {}),
+        ("a.trr", {}),
+        ("a.ncdf", {}),
+    ],
+    ids=str,
+)
+def test_what_does_not_read_back_is_not_published(adk, tmp_path, monkeypatch, name, options):
+    out = tmp_path / name
+    mdio.convert(adk["xtc"], out, stop=10, **options)
+    before, names = contents(out), names_in(tmp_path)
+    looked = []
+
+    def spoilt(path, plan):
+        looked.append(path)
+        cut(path.with_name(f"{path.name}.parts") if options.get("per_rank") else path)
+        read_back(path, plan)
+
+    read_back = looks.read_back
+    for module in ("conversion", "byte_conversion", "read_back"):
+        monkeypatch.setattr(f"mdio.converters.{module}.read_back", spoilt)
+    with pytest.raises(OutputError, match="does not read back as it was written") as caught:
+        mdio.convert(adk["xtc"], out, force=True, **options)
+    assert ".mdio-" not in str(caught.value) and ".look-" not in str(caught.value)
+    assert str(out) in str(caught.value) and len(looked) == 1
+    assert contents(out) == before and names_in(tmp_path) == names
+    monkeypatch.undo()
+    mdio.convert(adk["xtc"], out, force=True, **options)
+    assert names_in(tmp_path) == names
+    with mdio.open(out) as layout:
+        assert layout.info.n_frames == 98
+
+
+def test_another_number_of_frames_is_not_published(adk, tmp_path):
+    layout = mdio.open(adk["xtc"])
+    result = mdio.convert(adk["xtc"], tmp_path / "a.zarr", stop=10)
+    with pytest.raises(OutputError, match="10 frames of 3341 atoms in it"):
+        looks.read_back(tmp_path / "a.zarr", result.plan.replace(n_frames=11))
+    layout.close()
+
+
+@pytest.mark.parametrize("name", ["a.segments", "a.zarr", "a.h5md.parts"])
+def test_what_mdio_wrote_is_known_by_its_marks(adk, tmp_path, name):
+    if name == "a.h5md.parts":
+        make_parts(adk, tmp_path)
+    else:
+        mdio.convert(adk["xtc"], tmp_path / name, stop=5)
+    assert is_output(tmp_path / name)
+
+
+def test_old_outputs_are_known_by_their_marks():
+    folders = list((GOLDEN / "zarr").glob("*.zarr"))
+    assert folders and all(is_output(folder) for folder in folders)
+
+
+def test_a_store_of_others_is_not_replaced(adk, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    zarr.create_group(tmp_path / "a.zarr").create_array("x", data=np.arange(3))
+    with pytest.raises(OutputError, match="no trajectory"):
+        mdio.convert(adk["xtc"], tmp_path / "a.zarr", force=True)
+    assert zarr.open_group(tmp_path / "a.zarr", mode="r")["x"][2] == 2
+
+
+def test_segments_are_claimed_only_if_mdio_wrote_them(adk, tmp_path):
+    (tmp_path / "app.segments").mkdir()
+    (tmp_path / "app.segments" / "manifest.json").write_text('{"name": "app"}')
+    mdio.convert(adk["xtc"], tmp_path / "a.segments")
+    hint = formats.SegmentsReader._format_hint
+    assert hint(str(tmp_path / "a.segments")) and not hint(tmp_path / "app.segments")
+    assert not hint(tmp_path / "nothing") and not hint(adk["xtc"])
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_pipe_is_not_waited_for(adk, tmp_path, force):
+    os.mkfifo(tmp_path / "a.h5md")
+    with pytest.raises(OutputError, match=r"neither a file|exists already"):
+        mdio.convert(adk["xtc"], tmp_path / "a.h5md", force=force)
+
+
+def test_a_pipe_for_an_index(adk, tmp_path):
+    source = tmp_path / "a.xtc"
+    source.write_bytes(adk["xtc"].read_bytes())
+    os.mkfifo(tmp_path / ".a.xtc.mdio-index")
+    with mdio.open(source) as layout:
+        assert layout.info.n_frames == 98
+    assert (tmp_path / ".a.xtc.mdio-index").is_fifo()
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_an_index_is_as_readable_as_the_umask_says(adk, tmp_path, umask, mode):
+    source = tmp_path / "a.xtc"
+    source.write_bytes(adk["xtc"].read_bytes())
+    before = os.umask(umask)
+    try:
+        with mdio.open(source) as layout:
+            assert layout.info.n_frames == 98
+    finally:
+        os.umask(before)
+    assert (tmp_path / ".a.xtc.mdio-index").stat().st_mode & 0o777 == mode

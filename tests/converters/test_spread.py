@@ -1,0 +1,50 @@
+"""In which order the pieces of a conversion are taken."""
+
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mdio
+from mdio.converters.strategies.pieces import spread
+
+
+def pieces_of(sizes, n):
+    edges = pairwise(accumulate(sizes, initial=0))
+    return [(a, min(a + n, stop)) for begin, stop in edges for a in range(begin, stop, n)]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 9), st.integers(1, 8))
+def test_each_once(sizes, n, n_workers):
+    pieces = pieces_of(sizes, n)
+    assert sorted(spread(pieces, sizes, n_workers)) == pieces
+
+
+@pytest.mark.parametrize("n_workers", [2, 3, 7])
+def test_those_at_work_together_are_in_different_files(n_workers):
+    sizes = [10] * 9 * n_workers
+    order = spread(pieces_of(sizes, 2), sizes, n_workers)
+    files = [start // 10 for start, _ in order]
+    for at in range(len(files) - n_workers):
+        assert len(set(files[at : at + n_workers])) == n_workers
+
+
+@pytest.mark.parametrize(("sizes", "n_workers"), [((), 4), ((98,), 4), ((49, 49), 1)])
+def test_one_after_the_other_where_it_makes_no_difference(sizes, n_workers):
+    pieces = pieces_of(sizes or (98,), 7)
+    assert spread(pieces, sizes, n_workers) == pieces
+
+
+@pytest.mark.parametrize("container", ["xtc", "dcd", "ncdf", "trr"])
+def test_segments_of_several_pieces_are_what_one_worker_makes(
+    adk, tmp_path, container, monkeypatch
+):
+    monkeypatch.setattr("mdio.layouts.native.encoder.PIECE_NBYTES", 200_000)
+    files = []
+    for n_workers in (1, 3):
+        out = tmp_path / f"{n_workers}.segments"
+        result = mdio.convert(adk["xtc"], out, container=container, segments=7, workers=n_workers)
+        assert len(result.plan.pieces()) > 14
+        files.append([file.read_bytes() for file in sorted(out.rglob(f"*.{container}"))])
+    assert files[0] == files[1]

@@ -1,0 +1,152 @@
+"""Formats that only MDAnalysis reads, against its readers used directly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from MDAnalysisTests import datafiles
+
+from mdio.core.errors import MdioError, SourceError, UnknownLayoutError
+from mdio.layouts.foreign.generic import GenericLayout
+from mdio.layouts.registry import open_layout
+from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
+
+FILES = {
+    "XYZ_mini": {},
+    "PDB_multiframe": {},
+    "GRO_velocity": {},
+    "INPCRD": {},
+    "XYZ_bz2": {},
+    "TRZ": {"n_atoms": 8184},
+    "TRJ_bz2": {"n_atoms": 252},
+    "LAMMPSDUMP": {"format": "LAMMPSDUMP"},
+    "DLP_HISTORY": {"format": "HISTORY"},
+}
+
+
+@cache
+def case_of(name: str) -> ReadingCase:
+    path = Path(getattr(datafiles, name))
+    options = FILES[name]
+    return ReadingCase(GenericLayout, path, oracle_from_mdanalysis(None, path, **options), options)
+
+
+@pytest.mark.parametrize("name", ["XYZ_mini", "PDB_multiframe", "GRO_velocity", "INPCRD", "TRZ"])
+class TestFormats(LayoutReadingTests):
+    @pytest.fixture
+    def case(self, name):
+        return case_of(name)
+
+
+@pytest.mark.parametrize("name", ["TRJ_bz2", "XYZ_bz2", "DLP_HISTORY", "LAMMPSDUMP"])
+def test_packed_and_named_formats(name):
+    case = case_of(name)
+    with case.open() as layout:
+        assert layout.info.n_frames == case.oracle.n_frames
+        block = layout.read(1, 3, atoms=[5, 2])
+    np.testing.assert_array_equal(block.positions, case.oracle.positions[1:3][:, [5, 2]])
+    np.testing.assert_array_equal(block.step, case.oracle.step[1:3])
+
+
+def test_the_number_of_atoms_is_asked_for(tmp_path):
+    with pytest.raises(SourceError, match=r"name a topology with -s.*n_atoms="):
+        GenericLayout(datafiles.TRJ_bz2).info  # noqa: B018
+
+
+def test_frames_of_other_sizes_are_named(monkeypatch):
+    layout = GenericLayout(datafiles.PDB_multiframe)
+    assert layout.info.n_atoms == 392
+    reader = layout._reader
+    monkeypatch.setattr(layout, "_timestep", lambda frame: reader[0].copy_slice([0, 1]))
+    with pytest.raises(SourceError, match="frame 1 has 2 atoms, the first has 392"):
+        layout.read(1, 2)
+
+
+@pytest.mark.parametrize("suffix", [".xtc", ".trr", ".dcd", ".ncdf", ".nc"])
+def test_misnamed_native_files_are_told(tmp_path, suffix):
+    path = tmp_path / f"bad{suffix}"
+    path.write_bytes(b"no trajectory at all")
+    assert GenericLayout.sniff(path)
+    with pytest.raises(SourceError, match=r"begins with b'no traje', which is not how"):
+        GenericLayout(path).info  # noqa: B018
+
+
+@pytest.mark.parametrize("suffix", [".xyz", ".pdb", ".gro", ".trz", ".inpcrd", ".lammpsdump"])
+def test_damage_is_never_more_than_an_error(tmp_path, suffix):
+    random = np.random.default_rng(2)
+    path = tmp_path / f"damaged{suffix}"
+    for raw in (b"", b"\n" * 5, b"99999999999\n\n", random.bytes(3000), b"3\n\nC 0 0 0\n"):
+        path.write_bytes(raw)
+        try:
+            with GenericLayout(path, n_atoms=3) as layout:
+                layout.read(0, layout.info.n_frames)
+        except MdioError as error:
+            assert f"damaged{suffix}" in str(error)
+            assert "\n" not in str(error)
+
+
+def test_what_is_no_trajectory_is_not_opened(tmp_path):
+    for name in ("a.json", "b", "c.psf", ".xyz"):
+        path = tmp_path / name
+        path.write_text("{}")
+        assert not GenericLayout.sniff(path)
+        with pytest.raises(UnknownLayoutError):
+            open_layout(path)
+    assert not GenericLayout.sniff(tmp_path)
+
+
+def test_every_format_of_mdanalysis_is_known():
+    import MDAnalysis as mda
+
+    from mdio.layouts.foreign import generic
+
+    no_files = {"CHAIN", "CHEMFILES", "IMD", "MEMORY", "PARMED", "RDKIT", "TPR"}
+    theirs = {
+        name.removesuffix(".GZ")
+        for name, reader in mda._READERS.items()
+        if reader.__module__.startswith("MDAnalysis.") and not name.startswith("OPENMM")
+    }
+    assert theirs - no_files == generic.FORMATS
+
+
+def test_mdanalysis_is_imported_only_when_a_file_is_opened(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    code = (
+        "import sys; from pathlib import Path;"
+        "from mdio.layouts.foreign.generic import GenericLayout;"
+        f"assert GenericLayout.sniff(Path({datafiles.XYZ_mini!r}));"
+        f"assert not GenericLayout.sniff(Path({str(tmp_path / 'a.json')!r}));"
+        "assert 'MDAnalysis' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_readers_keep_their_warnings_to_themselves():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GenericLayout(datafiles.XYZ_mini).read(0, 1)
+
+
+def test_a_format_of_another_package_is_known_once_it_is_imported(tmp_path):
+    import MDAnalysis as mda
+
+    path = tmp_path / "a.mdiotest"
+    path.write_text(Path(datafiles.XYZ_mini).read_text())
+    assert not GenericLayout.sniff(path)
+    from MDAnalysis.coordinates.XYZ import XYZReader
+
+    class Other(XYZReader):
+        format = "MDIOTEST"
+
+    try:
+        assert GenericLayout.sniff(path)
+        with open_layout(path) as layout:
+            assert (layout.name, layout.info.n_atoms) == ("generic", 3)
+    finally:
+        del mda._READERS["MDIOTEST"]

@@ -1,0 +1,306 @@
+"""H5MD in parts (``--per-rank``): what is written, and read by us and by others."""
+
+import json
+import os
+import pickle
+import warnings
+from pathlib import Path
+
+import h5py
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from suites.h5md_cases import make_block, write_h5md
+from suites.h5md_parts_cases import copy_parts, frames_of, make_parts, parts_in
+
+import mdio
+from mdio.cli.main import main
+from mdio.converters.strategies.parts import PartWorker
+from mdio.core.errors import PlanError
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.h5md.layout import H5MDLayout, written_by_mdio
+from mdio.layouts.h5md.own import OwnFile
+from mdio.layouts.h5md.parts.writer import plan_parts
+from mdio.layouts.h5md.writer import H5MDWriter
+from mdio.layouts.plan import WriteOptions
+from mdio.layouts.plan_table import plan_table
+from mdio.parallel.executors import Processes
+from mdio.testing.blocks import oracle_of
+from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
+
+CA = np.array([1, 3, 7, 12])
+VALUE = "particles/trajectory/position/value"
+
+
+def parts_case(folder, workers=3, group=None, box="some", **options):
+    block = make_block(box=box, velocities=True, forces=True)
+    write_h5md(folder / "source.h5md", block)
+    groups = {"ca": CA, "few": np.array([3, 7])}
+    out = folder / "own.h5md"
+    mdio.convert(
+        folder / "source.h5md", out, groups=groups, workers=workers, per_rank=True, **options
+    )
+    reading = {} if group is None else {"group": group}
+    oracle = oracle_of(block, CA if group == "ca" else None)
+    return ReadingCase(H5MDLayout, out, oracle, reading)
+
+
+class TestOnePart(LayoutReadingTests):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def case(cls, tmp_path_factory):
+        return parts_case(tmp_path_factory.mktemp("one"), workers=1, box="triclinic")
+
+
+class TestParts(LayoutReadingTests):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def case(cls, tmp_path_factory):
+        return parts_case(tmp_path_factory.mktemp("many"), chunk_frames=2, chunk_atoms=6)
+
+
+class TestCompressed(LayoutReadingTests):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def case(cls, tmp_path_factory):
+        return parts_case(tmp_path_factory.mktemp("gzip"), chunk_frames=3, compression="gzip:1")
+
+
+class TestContiguous(LayoutReadingTests):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def case(cls, tmp_path_factory):
+        return parts_case(tmp_path_factory.mktemp("pieces"), chunk_frames=2, contiguous=True)
+
+
+class TestGroup(LayoutReadingTests):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def case(cls, tmp_path_factory):
+        return parts_case(tmp_path_factory.mktemp("group"), group="ca", chunk_frames=1)
+
+
+@pytest.fixture(scope="module")
+def source(adk):
+    """784 frames, as one listing."""
+    return [adk["xtc"]] * 8
+
+
+@pytest.fixture(scope="module")
+def oracle(adk):
+    one = oracle_from_mdanalysis(adk["psf"], adk["xtc"])
+    return {name: np.concatenate([getattr(one, name)] * 8) for name in ("positions", "box", "time")}
+
+
+@pytest.fixture(scope="module")
+def made(adk, tmp_path_factory):
+    """An output in three parts that nobody changes."""
+    return make_parts(adk, tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def mine(made, tmp_path):
+    """A copy to change."""
+    return copy_parts(made, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("workers", "compression"),
+    [(1, None), (2, None), (3, None), (4, None), (7, None), (2, "gzip:1"), (7, "gzip:1")],
+)
+def test_equal_to_one_file(source, oracle, made, tmp_path, workers, compression):
+    out = tmp_path / "a.h5md"
+    options = {"chunk_frames": 13, "compression": compression}
+    mdio.convert(source, out, workers=workers, per_rank=True, **options)
+    assert len(parts_in(out)) == workers
+    block, one = frames_of(out), frames_of(made)
+    for name in ("positions", "box", "time"):
+        assert_array_equal(getattr(block, name), oracle[name])
+    assert_array_equal(block.step, one.step)
+    assert mdio.verify(out, source).ok
+    mdio.convert(source, tmp_path / "one.h5md", **options)
+    crcs = [
+        h5py.File(path)["mdio/arrays/trajectory/position/crc32c"][()]
+        for path in [*sorted((tmp_path / "a.h5md.parts").glob("*.h5md")), tmp_path / "one.h5md"]
+    ]
+    assert_array_equal(np.concatenate(crcs[:-1]), crcs[-1])
+
+
+@pytest.mark.parametrize("folder", [".", "/"])
+def test_h5py_sees_every_frame_from_anywhere(made, oracle, folder, monkeypatch):
+    monkeypatch.chdir(made.parent if folder == "." else folder)
+    with h5py.File(os.path.relpath(made)) as file:
+        value = file[VALUE]
+        assert value.is_virtual and value.dtype == "<f4" and np.isnan(value.fillvalue)
+        names = {source.file_name for source in value.virtual_sources()}
+        assert names == {f"a.h5md.parts/000{n}.h5md" for n in range(3)}  # relative
+        assert_array_equal(value, oracle["positions"])
+        assert value.attrs["unit"] == "Angstrom"
+        ca = file["particles/ca/position/value"][()]
+        position = file["particles/trajectory/position"]
+        assert_array_equal(position["time"], oracle["time"])
+        assert_array_equal(
+            file["particles/trajectory/box/edges/value"][:, 0, 0], oracle["box"][:, 0]
+        )
+        assert file["particles/ca/position/step"] == position["step"]  # a hard link
+    with mdio.open(made, group="ca") as layout:
+        assert_array_equal(layout.read(0, 784).positions, ca)
+
+
+def test_the_stock_reader_of_mdanalysis(adk, made, oracle):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        universe = mda.Universe(adk["psf"], made, format="H5MD")
+    assert type(universe.trajectory).__module__ == "MDAnalysis.coordinates.H5MD"
+    found = [(ts.positions.copy(), ts.dimensions.copy(), ts.time) for ts in universe.trajectory]
+    for column, name in zip(zip(*found, strict=True), ("positions", "box", "time"), strict=True):
+        assert_array_equal(np.array(column), oracle[name])
+
+
+def test_a_universe_of_ours(adk, made, oracle):
+    assert written_by_mdio(made)
+    universe = mda.Universe(adk["psf"], made)
+    assert type(universe.trajectory).__module__.startswith("mdio")
+    assert_array_equal(universe.trajectory[500].positions, oracle["positions"][500])
+
+
+def test_moved_together(mine, oracle, tmp_path):
+    (tmp_path / "else").mkdir()
+    moved = mine.rename(tmp_path / "else" / "b.h5md")  # another name for the file is no matter
+    mine.with_name("a.h5md.parts").rename(tmp_path / "else" / "a.h5md.parts")
+    assert_array_equal(frames_of(moved).positions, oracle["positions"])
+    with h5py.File(moved) as file:
+        assert_array_equal(file[VALUE], oracle["positions"])
+
+
+def test_every_part_is_a_trajectory(made, source, oracle):
+    at = 0
+    for part in sorted(made.with_name("a.h5md.parts").glob("*.h5md")):
+        block = frames_of(part)
+        assert_array_equal(block.positions, oracle["positions"][at : at + block.n_frames])
+        at += block.n_frames
+        assert mdio.verify(part, source).ok
+    assert at == 784
+
+
+@pytest.mark.parametrize("how", [{"start": 5, "stop": 700, "step": 3}, {"dt_ps": 6.0}])
+def test_parts_know_their_frames(source, tmp_path, how):
+    out = tmp_path / "a.h5md"
+    mdio.convert(source, out, workers=2, per_rank=True, chunk_frames=5, **how)
+    assert len(parts_in(out)) == 2
+    for path in (out, *(tmp_path / "a.h5md.parts").glob("*.h5md")):
+        assert mdio.verify(path, source).ok
+
+
+def test_info_and_boundaries(made, source):
+    with mdio.open(made) as layout, mdio.open(source) as plain:
+        info, bare = layout.info, plain.info
+        edges = layout.boundaries()
+        manifest = layout.manifest
+    assert (info.layout, info.path, info.n_frames) == ("h5md", str(made), 784)
+    assert (info.time_first_ps, info.time_last_ps) == (bare.time_first_ps, bare.time_last_ps)
+    assert dict(info.groups) == {"ca": 214}
+    assert info.nbytes == sum(
+        path.stat().st_size for path in (made, *made.with_name("a.h5md.parts").glob("*.h5md"))
+    )
+    firsts = [part["first_frame"] for part in manifest["parts"]]
+    assert len(firsts) == 3 and set(firsts) <= set(edges.tolist())
+    assert set(np.diff(edges)[:-1]) == {13}
+    uuids = [part["uuid"] for part in manifest["parts"]]
+    assert len(set(uuids)) == 3
+    for part in manifest["parts"]:
+        with mdio.open(made.with_name("a.h5md.parts") / part["file"]) as layout:
+            assert layout.manifest["uuid"] == part["uuid"]
+            assert layout.manifest["part_of"]["uuid"] == manifest["uuid"]
+
+
+def test_a_stored_group_is_read_for_its_atoms(made, monkeypatch):
+    """Atoms of a group come from its arrays: those of the full system may be gone."""
+    with mdio.open(made, group="ca") as layout:
+        ca = layout.read(300, 310).positions
+    asked = []
+    with mdio.open(made) as layout:
+        _ = layout.info
+        read = OwnFile._read_array
+        monkeypatch.setattr(
+            OwnFile, "_read_array", lambda self, key, *a: (asked.append(key), read(self, key, *a))
+        )
+        runs = layout.manifest["group_atoms"]["ca"]
+        atoms = np.concatenate([np.arange(*run) for run in runs])
+        assert_array_equal(layout.read(300, 310, atoms=atoms).positions, ca)
+    assert {group for group, _ in asked} == {"ca"}
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_many_parts_are_not_all_open(adk, tmp_path, monkeypatch):
+    monkeypatch.setattr("mdio.layouts.h5md.parts.reader.MAX_OPEN", 2)
+    out = tmp_path / "a.h5md"
+    with Processes(2) as executor:
+        executor._n_workers = 9
+        mdio.convert(adk["xtc"], out, executor=executor, per_rank=True, chunk_frames=5)
+    assert len(parts_in(out)) == 9
+    expected = frames_of(adk["xtc"]).positions
+    before = open_files()
+    with mdio.open(out) as layout:
+        for frame in (97, 0, 40, 97, 13, 60):
+            assert_array_equal(layout.read(frame, frame + 1).positions[0], expected[frame])
+        assert open_files() <= before + 3
+        copied = pickle.loads(pickle.dumps(layout))
+    assert_array_equal(copied.read(3, 90).positions, expected[3:90])
+    copied.close()
+    assert open_files() == before
+
+
+def test_dry_run_tells(adk, tmp_path, capsys):
+    words = ["convert", *[str(adk["xtc"])] * 8, str(tmp_path / "a.h5md"), "--dry-run", "-w", "3"]
+    assert main([*words, "--per-rank"]) == 0
+    said = capsys.readouterr().out
+    assert "parts        3 with 260 to 264 frames" in said
+    assert "in 4 files" in said and "a.h5md.parts" in said and "keep the two together" in said
+    assert main([*words, "--per-rank", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert len(plan["segment_frames"]) == 3 and sum(plan["segment_frames"]) == 784
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("n_frames", [1, 5, 6, 7, 12, 13, 100, 784])
+@pytest.mark.parametrize("n_parts", [1, 2, 3, 7, 1000])
+def test_plan_divides_chunks(n_frames, n_parts):
+    info = TrajectoryInfo(
+        layout="xtc", path="x", n_frames=n_frames, n_atoms=3341, dt_ps=1.0,
+        time_first_ps=0.0, time_last_ps=1.0, has_velocities=False, has_forces=False, has_box=True,
+    )  # fmt: skip
+    one = H5MDWriter.plan_for(info, WriteOptions(chunk_frames=6, groups={"ca": 214}))
+    plan = plan_parts(one, n_parts)
+    sizes = plan.segment_frames
+    unit = max(array.chunk_frames for array in plan.arrays)
+    assert sum(sizes) == n_frames and len(sizes) <= n_parts
+    assert all(size % unit == 0 for size in sizes[:-1])
+    assert len(sizes) == min(n_parts, max(1, n_frames // unit))
+    assert max(sizes) - min(sizes) < 2 * unit
+    edges = np.cumsum((0, *sizes))
+    for start, stop in plan.pieces():
+        part = np.searchsorted(edges, start, side="right") - 1
+        assert stop <= edges[part + 1]
+    assert f"{len(sizes)} with" in plan_table(plan)
+
+
+def test_what_cannot_be_in_parts(adk, tmp_path, capsys):
+    with pytest.raises(PlanError, match=r"h5md in parts, not zarr"):
+        mdio.convert(adk["xtc"], tmp_path / "a.zarr", per_rank=True)
+    assert main(["convert", str(adk["xtc"]), str(tmp_path / "a.zarr"), "--per-rank"]) == 2
+    assert "--per-rank" in capsys.readouterr().err
+    with pytest.raises(PlanError, match="without parallel HDF5"):
+        mdio.convert(adk["xtc"], tmp_path / "a.h5md", per_rank=True, mpio="independent")
+
+
+def test_pieces_of_one_part_on_several_workers_are_refused():
+    class Writer:
+        ranges = ((0, 10),)
+
+    with pytest.raises(PlanError, match="deal them in turn"):
+        PartWorker(None, Writer())((0, ((5, 10),)))

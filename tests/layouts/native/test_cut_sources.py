@@ -1,0 +1,75 @@
+"""Sources that end within a frame: whole frames are read, and taken for a whole only if asked."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import DCD, NCDF, TRR, XTC
+from suites.segment_cases import copy_of, raw_frames
+
+import mdio
+from mdio.cli.main import main
+from mdio.converters.split import split
+from mdio.converters.verify import verify
+from mdio.core.errors import SourceError
+from mdio.layouts.registry import open_layout
+
+SOURCES = {"xtc": XTC, "trr": TRR, "dcd": DCD, "ncdf": NCDF}
+
+
+def cut(kind, folder, left=50):
+    """Return a file whose fifth frame has only `left` bytes, and its whole frames."""
+    path = copy_of(SOURCES[kind], folder)
+    frames = raw_frames(path)
+    begin = path.stat().st_size - sum(map(len, frames[4:]))
+    os.truncate(path, begin + left)
+    with open_layout(SOURCES[kind]) as layout:
+        return path, layout.read(0, 4)
+
+
+@pytest.mark.parametrize("left", [3, 50, 90, 300])
+@pytest.mark.parametrize("kind", SOURCES)
+def test_whole_frames_are_read(tmp_path, kind, left):
+    path, whole = cut(kind, tmp_path, left)
+    for _ in range(2):  # the second time with what the first one stored
+        with open_layout(path) as layout:
+            assert layout.info.n_frames == 4
+            (lost,) = layout.info.lost
+            assert (lost.frame, lost.nbytes, lost.at_end) == (4, left, True)
+            assert np.array_equal(layout.read(0, 4).positions, whole.positions)
+            assert "ends within frame 4 (byte" in str(lost) and "4 whole frames before" in str(lost)
+    result = verify(path)
+    assert not result.ok and "ends within frame 4" in " ".join(result.bad)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_taking_them_has_to_be_asked_for(tmp_path, kind):
+    path, whole = cut(kind, tmp_path)
+    for take in (
+        lambda **how: mdio.convert(path, tmp_path / "a.zarr", **how),
+        lambda **how: mdio.convert(path, tmp_path / "a.segments", segments=2, **how),
+    ):
+        with pytest.raises(SourceError, match=r"ends within frame 4.*--salvage.*--stop 4"):
+            take()
+        with pytest.raises(SourceError, match="--salvage"):
+            take(stop=5)
+        assert take(stop=3).n_frames == 3
+    with pytest.raises(SourceError, match="--salvage"):
+        split(path, tmp_path / "b.segments", 2)
+    assert split(path, tmp_path / "b.segments", 2, salvage=True).n_frames == 4
+    out = tmp_path / "c.segments"
+    assert main(["split", "--salvage", str(path), str(out), "-n", "2"]) == 0
+    with open_layout(out) as layout:
+        assert np.array_equal(layout.read(0, 4).positions, whole.positions)
+        assert layout.manifest["source"]["lost"][0]["frame"] == 4
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_info_tells(tmp_path, kind, capsys):
+    path, _ = cut(kind, tmp_path)
+    assert main(["info", str(path), "--json"]) == 0
+    told = capsys.readouterr()
+    facts = json.loads(told.out)
+    assert facts["n_frames"] == 4 and facts["lost"][0]["frame"] == 4
+    assert told.err.count("ends within frame 4") == 1

@@ -1,0 +1,133 @@
+"""Native files: plans, what does not fit, what fails."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native_cases import (
+    META,
+    write,
+)
+
+from mdio.core.errors import OutputError, PlanError
+from mdio.layouts.native.writer import XTCFileWriter
+from mdio.layouts.plan import WriteOptions
+from mdio.layouts.registry import writer_class
+from mdio.layouts.writer import Receipt
+from mdio.testing.blocks import info_of, random_block
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:MDAnalysis")
+
+
+def test_xtc_takes_the_precision_of_its_source() -> None:
+    info = info_of(random_block(2, 12), precision=10 / 12345.0)
+    for asked in (None, "auto"):
+        plan = XTCFileWriter.plan_for(info, WriteOptions(precision=asked))
+        assert plan.precision_source == "xtc"
+        assert np.float32(10 / plan.precision) == 12345
+    plan = XTCFileWriter.plan_for(info, WriteOptions(precision=0.1))
+    assert (plan.precision, plan.precision_source) == (0.1, "asked")
+    plan = XTCFileWriter.plan_for(info_of(random_block(2, 12)), WriteOptions())
+    assert (plan.precision, plan.precision_source, plan.compression) == (0.01, None, "xtc")
+
+
+@pytest.mark.parametrize("container", ["xtc", "trr", "dcd", "ncdf"])
+def test_a_missing_piece_is_an_error(tmp_path: Path, container: str) -> None:
+    block = random_block(6, 12)
+    cls = writer_class(container)
+    plan = cls.plan_for(info_of(block), WriteOptions()).replace(piece_frames=2)
+    writer = cls(tmp_path / "a", plan, META)
+    writer.create()
+    for start in (0, 4):
+        rows = block.frames(slice(start, start + 2))
+        for item in writer.encode(start, rows):
+            writer.store(item)
+        writer.commit(Receipt(start, start + 2, {}, 0, rows.box, rows.time, rows.step))
+    with pytest.raises(OutputError, match="frames 2 to 3"):
+        writer.finish()
+    writer.abort()
+
+
+@pytest.mark.parametrize("container", ["xtc", "trr", "dcd", "ncdf"])
+def test_plans(container: str) -> None:
+    cls = writer_class(container)
+    block = random_block(9, 20, velocities=True, forces=True)
+    plan = cls.plan_for(info_of(block, n_frames=100_000), WriteOptions())
+    fields = ("positions", "velocities", "forces")
+    if container in ("trr", "ncdf"):
+        assert (plan.fields, plan.notes) == (fields, ())
+    else:
+        assert plan.fields == ("positions",)
+        assert plan.notes == (f"{container} holds no velocities and no forces: left out",)
+    decoded = 12 * 20 * len(plan.fields) * plan.piece_frames
+    assert 7 << 20 < decoded <= 8 << 20
+    assert (plan.layout, plan.n_files) == (container, 1)
+    pickle.loads(pickle.dumps(plan))
+    assert plan.to_json()["notes"] == plan.notes
+
+
+@pytest.mark.parametrize("container", ["trr", "dcd", "ncdf"])
+def test_planned_bytes_are_exact(tmp_path: Path, container: str) -> None:
+    block = random_block(9, 20, velocities=True)
+    writer = write(tmp_path / "a", container, block)
+    assert (tmp_path / "a").stat().st_size == writer.plan.nbytes
+
+
+@pytest.mark.parametrize(
+    ("container", "options", "changes", "message"),
+    [
+        ("xtc", {"groups": {"ca": 3}}, {}, "--group"),
+        ("ncdf", {"compression": "zstd"}, {}, "--compression"),
+        ("dcd", {"precision": 0.01}, {}, "--precision"),
+        ("xtc", {"precision": -1.0}, {}, "--precision"),
+        ("xtc", {"precision": float("nan")}, {}, "--precision"),
+        ("trr", {}, {"n_frames": 0}, "nothing to write"),
+        ("trr", {}, {"n_atoms": 2**28}, "counts"),
+        ("ncdf", {}, {"n_atoms": 2**29}, "counts"),
+        ("dcd", {}, {"n_atoms": 2**29}, "counts"),
+        ("xtc", {}, {"n_atoms": 2**28}, "counts"),
+    ],
+)
+def test_plans_that_do_not_fit(container: str, options, changes, message: str) -> None:
+    info = info_of(random_block(9, 20), **changes)
+    with pytest.raises(PlanError, match=message):
+        writer_class(container).plan_for(info, WriteOptions(**options))
+
+
+def test_values_that_do_not_fit(tmp_path: Path) -> None:
+    block = random_block(2, 12)
+    block.step[1] = 2**31
+    for container in ("trr", "xtc"):
+        with pytest.raises(OutputError, match="step"):
+            write(tmp_path / f"a.{container}", container, block)
+    block = random_block(2, 12)
+    block.positions[1] = 1e9
+    with pytest.raises(OutputError):
+        write(tmp_path / "b.xtc", "xtc", block)
+    block = random_block(2, 12)
+    block.box[0] = 0
+    with pytest.raises(OutputError, match="unit cell"):
+        write(tmp_path / "a.ncdf", "ncdf", block)
+
+
+@pytest.mark.parametrize("container", ["xtc", "ncdf"])
+def test_full_disk(tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+    import os
+
+    from mdio.core.files.publish import publish
+
+    def full(fd: int, data: object, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    target = tmp_path / "sub" / f"a.{container}"
+    target.parent.mkdir()
+    monkeypatch.setattr(os, "pwrite", full)
+    with (
+        pytest.raises(OutputError, match=rf"a\.{container}: the disk is full") as caught,
+        publish(target) as temporary,
+    ):
+        write(temporary, container, random_block(4, 12))
+    assert ".mdio-" not in str(caught.value)
+    assert list(target.parent.iterdir()) == []

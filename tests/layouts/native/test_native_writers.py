@@ -1,0 +1,219 @@
+"""Native files: what MDAnalysis' writers write, byte for byte where the format allows it."""
+
+from pathlib import Path
+
+import MDAnalysis as mda
+import netCDF4
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_cases import (
+    SOURCES,
+    block_of,
+    frames_of,
+    mdanalysis_file,
+    universe,
+    write,
+)
+
+from mdio.layouts.native import writer as native_writer
+from mdio.layouts.native.dcd.encoder import DCDEncoder
+from mdio.testing.blocks import random_block
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:MDAnalysis")
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "random"])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("container", ["trr", "xtc"])
+def test_gromacs_files_are_those_of_mdanalysis(
+    tmp_path: Path, container: str, source: str, order: str
+) -> None:
+    n_frames = SOURCES[source][2]
+    reference = mdanalysis_file(tmp_path / f"reference.{container}", source, n_frames)
+    out = tmp_path / f"out.{container}"
+    write(out, container, block_of(universe(source), n_frames), order=order)
+    assert out.read_bytes() == reference.read_bytes()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_dcd_frames_are_those_of_mdanalysis(tmp_path: Path, source: str) -> None:
+    n_frames = SOURCES[source][2]
+    reference = mdanalysis_file(tmp_path / "reference.dcd", source, n_frames).read_bytes()
+    block = block_of(universe(source), n_frames)
+    write(tmp_path / "out.dcd", "dcd", block, order="random")
+    out = (tmp_path / "out.dcd").read_bytes()
+    nbytes = n_frames * (56 + 3 * (4 * block.n_atoms + 8))
+    assert out[-nbytes:] == reference[-nbytes:]
+    assert len(out) == nbytes + 196
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("order", ["forward", "random"])
+def test_ncdf_variables_are_those_of_mdanalysis(tmp_path: Path, source: str, order: str) -> None:
+    n_frames = SOURCES[source][2]
+    block = block_of(universe(source), n_frames)
+    fields = {name: getattr(block, name) is not None for name in ("velocities", "forces")}
+    path = mdanalysis_file(tmp_path / "reference.ncdf", source, n_frames, **fields)
+    write(tmp_path / "out.ncdf", "ncdf", block, order=order)
+    with netCDF4.Dataset(path) as expected, netCDF4.Dataset(tmp_path / "out.ncdf") as out:
+        for each in (expected, out):
+            each.set_auto_maskandscale(False)
+        assert out.data_model == expected.data_model == "NETCDF3_64BIT_OFFSET"
+        assert list(out.variables) == list(expected.variables) or sorted(out.variables) == sorted(
+            expected.variables
+        )
+        assert {k: len(v) for k, v in out.dimensions.items()} == {
+            k: len(v) for k, v in expected.dimensions.items()
+        }
+        assert out.dimensions["frame"].isunlimited()
+        for name, variable in expected.variables.items():
+            mine = out.variables[name]
+            assert (mine.dtype, mine.dimensions) == (variable.dtype, variable.dimensions)
+            assert mine.__dict__ == variable.__dict__
+            np.testing.assert_array_equal(mine[:], variable[:])
+        for name in ("Conventions", "ConventionVersion"):
+            assert out.getncattr(name) == expected.getncattr(name)
+        assert out.program == "mdio"
+    mine = frames_of(tmp_path / "out.ncdf", block.n_atoms)
+    assert mine == frames_of(path, block.n_atoms)
+
+
+@pytest.mark.parametrize("container", ["trr", "ncdf"])
+def test_velocities_and_forces(tmp_path: Path, container: str) -> None:
+    block = random_block(5, 11, velocities=True, forces=True)
+    path = tmp_path / f"out.{container}"
+    write(path, container, block)
+    u = mda.Universe.empty(11, trajectory=True, velocities=True, forces=True)
+    reference = tmp_path / f"reference.{container}"
+    extra = {"velocities": True, "forces": True} if container == "ncdf" else {}
+    with mda.Writer(str(reference), 11, **extra) as w:
+        for i in range(5):
+            ts = u.trajectory.ts
+            ts.positions, ts.velocities = block.positions[i], block.velocities[i]
+            ts.forces, ts.dimensions = block.forces[i], block.box[i]
+            ts.time, ts.data["step"] = block.time[i], int(block.step[i])
+            w.write(u.atoms)
+    rows = frames_of(path, 11)
+    assert rows == frames_of(reference, 11)
+    assert rows[0]["velocities"] is not None and rows[0]["forces"] is not None
+
+
+def test_positions_of_full_formats_come_back_to_the_bit(tmp_path: Path) -> None:
+    block = random_block(5, 12)
+    block.positions[0, 0] = [np.nan, np.inf, -np.inf]
+    block.positions[1, 1] = [1e30, -0.0, 1e-42]
+    for container in ("dcd", "ncdf"):
+        path = tmp_path / f"a.{container}"
+        write(path, container, block)
+        rows = frames_of(path, 12)
+        assert b"".join(row["positions"] for row in rows) == block.positions.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("first", "dt", "step0", "stride"),
+    [
+        (0.0, 1.0, 0, 1),
+        (10.0, 0.5, 5000, 250),
+        (10.0, 0.5, 7, 250),  # steps that say something else than the times
+        (0.5, 2.0, 0, 0),
+        (7.25, 3.0, -3, -1),
+        (1e6, 0.02, 50_000_000, 1),
+        (-100.0, 10.0, 0, 1),
+        (0.123, 0.002, 0, 1),
+        (1e6, 1.0, 10**12, 10**6),
+    ],
+)
+@pytest.mark.parametrize("n_frames", [1, 2, 9])
+def test_dcd_times(
+    tmp_path: Path, first: float, dt: float, step0: int, stride: int, n_frames: int
+) -> None:
+    block = random_block(n_frames, 3)
+    block.time[:] = first + dt * np.arange(n_frames)
+    block.step[:] = step0 + stride * np.arange(n_frames)
+    writer = write(tmp_path / "a.dcd", "dcd", block)
+    times = [row["time"] for row in frames_of(tmp_path / "a.dcd", 3)]
+    np.testing.assert_allclose(times, block.time, rtol=2e-7, atol=1e-7)
+    assert writer.notes == []
+
+
+def test_dcd_keeps_the_steps_of_the_source_where_they_fit(tmp_path: Path) -> None:
+    write(tmp_path / "a.dcd", "dcd", random_block(4, 3))
+    with mda.lib.formats.libdcd.DCDFile(str(tmp_path / "a.dcd")) as file:
+        header = file.header
+        assert len(file) == 4
+    assert (header["istart"], header["nsavc"], header["natoms"]) == (5000, 250, 3)
+    assert np.fromfile(tmp_path / "a.dcd", "<i4", 3, offset=4)[1] == 4  # frames
+
+
+def test_dcd_says_that_uneven_times_are_lost(tmp_path: Path) -> None:
+    block = random_block(4, 3)
+    block.time[:] = [0, 1, 2, 6]
+    writer = write(tmp_path / "a.dcd", "dcd", block)
+    assert len(writer.notes) == 1 and "not equally spaced" in writer.notes[0]
+    times = [row["time"] for row in frames_of(tmp_path / "a.dcd", 3)]
+    np.testing.assert_allclose(times, [0, 2, 4, 6], rtol=1e-6)
+
+
+@pytest.mark.parametrize("times", [[7, 7, 7, 7], [7, 8, 9, 6], [7, 5, 6, 7]])
+def test_dcd_says_what_becomes_of_times_that_do_not_grow(tmp_path: Path, times) -> None:
+    block = random_block(4, 3)
+    block.time[:] = times
+    (note,) = write(tmp_path / "a.dcd", "dcd", block).notes
+    assert "cannot be evened out and are counted anew; the file says 7 to 10 ps, every 1 ps" in note
+    first = next(n for n in range(4) if times[n] != 7 + n)
+    assert (
+        f"Frame {first} is the first to differ, at {7 + first} ps instead of {times[first]} ps"
+        in note
+    )
+    found = [row["time"] for row in frames_of(tmp_path / "a.dcd", 3)]
+    np.testing.assert_allclose(found, [7, 8, 9, 10], rtol=1e-6)
+
+
+@given(first=st.floats(-1e5, 1e5), dt=st.floats(1e-3, 1e3), n_frames=st.integers(2, 40))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_float32_times_count_as_even(first: float, dt: float, n_frames: int) -> None:
+    time = (first + dt * np.arange(n_frames)).astype(np.float32).astype(np.float64)
+    # Where float32 makes all times the same, DCD's 1 ps between frames is news.
+    told = DCDEncoder(3).lost(time, np.arange(n_frames))
+    assert (told is None) == (time[0] != time[-1])
+
+
+@pytest.mark.parametrize("precision", [0.1, 0.01, 0.003, 1e-4])
+def test_xtc_precision(tmp_path: Path, precision: float) -> None:
+    block = random_block(4, 50)
+    write(tmp_path / "a.xtc", "xtc", block, precision=precision)
+    with mda.lib.formats.libmdaxdr.XTCFile(str(tmp_path / "a.xtc")) as file:
+        frame = file.read()
+        assert frame.prec == np.float32(10 / precision)
+        assert np.abs(frame.x * 10 - block.positions[0]).max() <= precision * 0.51 + 1e-5
+        assert frame.step == 5000 and frame.time == 10
+
+
+def test_early_pieces_of_xtc_wait_on_disk(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(native_writer, "WAITING_NBYTES", 1000)
+    block = random_block(40, 50)
+    write(tmp_path / "forward.xtc", "xtc", block)
+    for order in ("backward", "random"):
+        write(tmp_path / f"{order}.xtc", "xtc", block, order=order)
+        expected = (tmp_path / "forward.xtc").read_bytes()
+        assert (tmp_path / f"{order}.xtc").read_bytes() == expected
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("container", ["xtc", "trr", "dcd", "ncdf"])
+@pytest.mark.parametrize("n_atoms", [1, 9, 10])
+def test_small_systems_without_box(tmp_path: Path, container: str, n_atoms: int) -> None:
+    block = random_block(3, n_atoms)
+    block.box[:] = 0
+    path = tmp_path / f"a.{container}"
+    write(path, container, block)
+    rows = frames_of(path, n_atoms)
+    assert len(rows) == 3
+    for i, row in enumerate(rows):
+        mine = np.frombuffer(row["positions"], np.float32).reshape(n_atoms, 3)
+        np.testing.assert_allclose(
+            mine, block.positions[i], atol=0.0051 if container == "xtc" else 1e-5
+        )
+        assert row["box"] is None or container == "dcd"

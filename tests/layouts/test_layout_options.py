@@ -1,0 +1,108 @@
+"""Options of layouts: unknown ones are refused, and ``verify=`` gets where it must."""
+
+import pickle
+
+import MDAnalysis as mda
+import pytest
+
+import mdio
+from mdio.analysis.kernels.registry import RMSD
+from mdio.analysis.plan import Request
+from mdio.cli.main import main
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions
+from mdio.core.errors import OptionError, PlanError
+from mdio.readers.reader import LayoutReader
+
+TARGETS = ["zarr", "h5md", "segments", "xtc", "trr", "dcd", "ncdf"]
+
+
+@pytest.fixture
+def make(adk, tmp_path):
+    def make(target):
+        path = tmp_path / f"a.{target}"
+        mdio.convert(adk["xtc"], path, stop=4)
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_unknown_options_are_refused_by_name(make, target):
+    path = make(target)
+    with pytest.raises(
+        TypeError, match=rf"the layout {target} has no option 'grop'; it has .*"
+    ) as e:
+        mdio.open(path, grop="ca")
+    assert "fields" in str(e.value) and str(e.value).endswith("and verify")
+    assert ("group" in str(e.value).split("it has")[1]) == (target in ("zarr", "h5md"))
+    with pytest.raises(OptionError, match="no option 'grop'"):
+        mdio.open([path, path], grop="ca")
+
+
+@pytest.mark.parametrize("target", ["segments", "xtc", "trr", "dcd", "ncdf"])
+def test_groups_are_refused_where_there_are_none(make, target):
+    path = make(target)
+    with pytest.raises(TypeError, match="no option 'group'"):
+        mdio.open(path, group="ca")
+    with pytest.raises(TypeError, match="no option 'group'"):
+        LayoutReader(str(path), group="ca")
+    with pytest.raises(PlanError, match="no stored groups"):
+        mdio.analyze(path, kernel=RMSD(), group="ca")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_number_of_atoms_may_be_given_to_all(make, target):
+    with mdio.open([make(target)] * 2, n_atoms=3341) as layout:
+        assert layout.info.n_frames == 8
+
+
+def test_a_generic_layout_passes_options_to_the_reader(tmp_path):
+    from MDAnalysisTests.datafiles import TRZ
+
+    with mdio.open(TRZ, n_atoms=8184) as layout:
+        assert layout.info.n_atoms == 8184
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md", "segments"])
+@pytest.mark.parametrize("verify", [True, False])
+def test_verify_reaches_the_layout(adk, make, target, verify):
+    path = make(target)
+    reader = mda.Universe(str(adk["psf"]), str(path), verify=verify).trajectory
+    assert reader.layout.verify is verify
+    assert reader.copy().layout.verify is verify
+    for source in (path, [path, path]):
+        with mdio.open(source, verify=verify) as layout:
+            again = pickle.loads(pickle.dumps(layout))
+            assert next(one.verify for one in getattr(again, "members", [again])) is verify
+        request = Request(source, RMSD(), None, None, None, None, None, None, 1, verify=verify)
+        plan = request.plan()
+        for sent in (plan.layout, pickle.loads(pickle.dumps(plan.for_workers())).layout):
+            members = getattr(sent, "members", [sent])
+            assert {one.verify for one in members} == {verify}
+        plan.layout.close()
+        out = path.with_name("b.zarr")
+        conversion = prepare(source, out, ConversionOptions(verify=verify))
+        sent = pickle.loads(pickle.dumps(conversion.view)).source
+        assert {one.verify for one in getattr(sent, "members", [sent])} == {verify}
+        conversion.close()
+
+
+@pytest.mark.parametrize("target", ["zarr", "h5md", "segments"])
+def test_no_verify_gives_the_same_numbers(adk, make, tmp_path, target, capsys):
+    path = make(target)
+    assert main(["convert", str(path), str(tmp_path / "b.dcd"), "--no-verify", "--verify"]) == 0
+    assert "verified" in capsys.readouterr().out
+    words = ["analyze", "rmsd", "-o", str(tmp_path / "o.csv"), "--quiet", "--no-verify"]
+    assert main([*words, str(path)]) == 0
+    trusting = (tmp_path / "o.csv").read_text()
+    assert main([*words[:-1], str(path)]) == 0
+    assert (tmp_path / "o.csv").read_text() == trusting
+
+
+def test_verify_of_an_open_layout_is_its_own(make):
+    with (
+        mdio.open(make("zarr")) as layout,
+        pytest.raises(PlanError, match="open the layout with verify=False instead"),
+    ):
+        mdio.analyze(layout, kernel=RMSD(), verify=False)

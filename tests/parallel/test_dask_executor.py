@@ -1,0 +1,189 @@
+"""The Dask executor on a real local cluster."""
+
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mdio.core.errors import BlockError, MissingExtraError, PlanError, SourceError
+from mdio.parallel.dask_executor import DaskExecutor, _result
+
+distributed = pytest.importorskip("distributed")
+
+pytestmark = pytest.mark.filterwarnings("default")  # dask's own
+
+
+@pytest.fixture(scope="module")
+def client():
+    with distributed.Client(
+        n_workers=2,
+        threads_per_worker=2,
+        dashboard_address=":0",
+        silence_logs=50,
+        memory_limit=0,
+    ) as client:
+        yield client
+
+
+def square(x):
+    return x * x
+
+
+class Exclusive:
+    """Fails if two threads are in the same copy; counts the calls of each copy."""
+
+    def __init__(self):
+        self.busy = False
+        self.calls = 0
+
+    def __call__(self, item):
+        assert not self.busy
+        self.busy = True
+        time.sleep(0.01)
+        self.calls += 1
+        self.busy = False
+        return os.getpid(), threading.get_ident(), self.calls
+
+
+def boom_at_five(x):
+    if x == 5:
+        raise ValueError("five is\nright out")
+    if x == 50:
+        raise SourceError("a.xtc: truncated")
+    return x
+
+
+def kill_self(x):
+    if x == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def test_map_keeps_order(client):
+    executor = DaskExecutor(client)
+    assert executor.n_workers == 4
+    assert executor.map(square, range(40)) == [x * x for x in range(40)]
+    assert executor.map(square, []) == []
+    assert client.status == "running"
+
+
+def test_lambda_travels(client):
+    assert DaskExecutor(client).map(lambda x: x + 1, [1, 2]) == [2, 3]
+
+
+def test_each_thread_keeps_one_copy(client):
+    seen = DaskExecutor(client).map(Exclusive(), range(30))
+    for who in {(pid, thread) for pid, thread, _ in seen}:
+        calls = sorted(n for pid, thread, n in seen if (pid, thread) == who)
+        assert calls == list(range(1, len(calls) + 1))
+    assert {pid for pid, _, _ in seen} <= set(client.run(os.getpid).values())
+
+
+def test_endless_generator(client):
+    taken = []
+
+    def endless():
+        for i in itertools.count():
+            taken.append(i)
+            yield i
+
+    executor = DaskExecutor(client)
+    iterator = executor.imap(square, endless())
+    for _ in range(10):
+        number, result = next(iterator)
+        assert result == number**2
+    assert len(taken) <= 10 + executor.n_workers + 2
+    iterator.close()
+
+
+@pytest.mark.parametrize(
+    ("items", "kind", "message"),
+    [
+        (range(9), BlockError, "item 5 failed: ValueError: five is right out"),
+        ([50], SourceError, "item 50: a.xtc: truncated"),
+    ],
+)
+def test_failures(client, items, kind, message):
+    with pytest.raises(kind) as e:
+        DaskExecutor(client).map(boom_at_five, items, describe=lambda x: f"item {x}")
+    assert str(e.value) == message
+    assert e.value.__cause__ is not None
+
+
+def test_what_does_not_pickle(client):
+    with pytest.raises(PlanError, match="cannot be sent"):
+        DaskExecutor(client).map(threading.Lock().acquire, [1])
+
+
+def test_killed_workers(client):
+    executor = DaskExecutor(client)
+    start = time.monotonic()
+    with pytest.raises(BlockError, match=r"frames \d failed: its dask workers were killed"):
+        executor.map(kill_self, range(6), describe=lambda x: f"frames {x}")
+    assert time.monotonic() - start < 100
+    client.wait_for_workers(2, timeout=100)
+    assert executor.map(square, [3]) == [9]
+
+
+def test_own_cluster_is_closed():
+    with DaskExecutor(n_workers=1) as executor:
+        assert executor.n_workers == 1
+        (pid,) = executor.map(pid_of_worker, [0])
+        os.kill(pid, 0)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("the worker outlived its executor")
+
+
+def pid_of_worker(_):
+    return os.getpid()
+
+
+def test_arguments(client, monkeypatch):
+    with pytest.raises(PlanError, match="not both"):
+        DaskExecutor(client, 3)
+    with pytest.raises(PlanError, match="0 dask workers"):
+        DaskExecutor(n_workers=0)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(MissingExtraError, match="pip install"):
+        DaskExecutor()
+
+
+@pytest.mark.filterwarnings("ignore:DCDReader currently makes:DeprecationWarning")
+def test_analysis_on_dask_equals_serial(client):
+    from MDAnalysisTests.datafiles import DCD, PSF
+
+    from mdio.analysis.driver import analyze
+    from mdio.analysis.kernels.registry import RMSD
+
+    serial = analyze(DCD, top=PSF, kernel=RMSD("name CA"))
+    got = analyze(
+        DCD, top=PSF, kernel=RMSD("name CA"), executor=DaskExecutor(client), blocks_per_worker=2
+    )
+    assert np.array_equal(got.values, serial.values)
+    assert np.array_equal(got.time, serial.time)
+    assert got.to_json()["executor"] == "dask"
+    assert len(got.timings) == 8
+
+
+def test_a_result_lost_with_its_worker_is_made_again():
+    class Again:
+        status = "lost"  # it was done when it was looked at a moment before
+
+        def exception(self):
+            return None
+
+        def result(self):
+            return 7
+
+    assert _result(Again(), "frames 1") == 7
