@@ -1,0 +1,132 @@
+# What mdio/native/kernels compiles to; mdio.core.kernels documents it and checks arguments.
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def crc32c(data: memoryview, value: int, /) -> int: ...
+def crc32c_many(data: memoryview, nbytes_each: int, /) -> list[int]: ...
+def planar_to_xyz(
+    planar: NDArray[np.float32],
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    swap: bool,
+    /,
+) -> None: ...
+def xyz_to_planar(src: NDArray[np.float32], planar: NDArray[np.float32], /) -> None: ...
+def copy_atoms(
+    src: NDArray[np.float32],
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    swap: bool,
+    scale: float,
+    /,
+) -> None: ...
+def quantise_deltas(
+    positions: NDArray[np.float32], step: float, deltas: NDArray[np.int32], /
+) -> bool: ...
+def quantise_xtc(
+    positions: NDArray[np.float32], precision: float, deltas: NDArray[np.int32], /
+) -> bool: ...
+def dequantise_deltas(
+    deltas: NDArray[np.int32],
+    step: float,
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    first: int,
+    last: int,
+    /,
+) -> None: ...
+def dequantise_xtc(
+    deltas: NDArray[np.int32],
+    precision: float,
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    first: int,
+    last: int,
+    /,
+) -> None: ...
+def choose_neighbours(deltas: NDArray[np.int32], /) -> NDArray[np.uint8] | None: ...
+def difference_neighbours(deltas: NDArray[np.int32], kept: NDArray[np.uint8], /) -> None: ...
+def sum_neighbours_step(
+    differences: NDArray[np.int32],
+    kept: NDArray[np.uint8],
+    step: float,
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    /,
+) -> None: ...
+def sum_neighbours_xtc(
+    differences: NDArray[np.int32],
+    kept: NDArray[np.uint8],
+    precision: float,
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    /,
+) -> None: ...
+def pack(integers: NDArray[np.int32], room: NDArray[np.uint8], /) -> int: ...
+def sum_packed_step(
+    packed: NDArray[np.uint8],
+    n_frames: int,
+    n_atoms: int,
+    step: float,
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    first: int,
+    last: int,
+    /,
+) -> None: ...
+def sum_packed_xtc(
+    packed: NDArray[np.uint8],
+    n_frames: int,
+    n_atoms: int,
+    precision: float,
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    first: int,
+    last: int,
+    /,
+) -> None: ...
+def sum_packed_neighbours_step(
+    packed: NDArray[np.uint8],
+    n_frames: int,
+    kept: NDArray[np.uint8],
+    step: float,
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    first: int,
+    last: int,
+    room: NDArray[np.uint8],
+    /,
+) -> None: ...
+def sum_packed_neighbours_xtc(
+    packed: NDArray[np.uint8],
+    n_frames: int,
+    kept: NDArray[np.uint8],
+    precision: float,
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    first: int,
+    last: int,
+    room: NDArray[np.uint8],
+    /,
+) -> None: ...
+def fold(integers: NDArray[np.int32], /) -> NDArray[np.uint16] | NDArray[np.uint32]: ...
+def unfold(
+    folded: NDArray[np.uint16] | NDArray[np.uint32], out: NDArray[np.int32], /
+) -> None: ...
+def shuffle(data: memoryview, itemsize: int, /) -> bytes: ...
+def unshuffle(data: memoryview, itemsize: int, out: memoryview, /) -> None: ...
+def rmsd(
+    positions: NDArray[np.float32],
+    reference: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
+    superpose: bool,
+    out: NDArray[np.float64],
+    /,
+) -> None: ...
+def dihedrals(
+    positions: NDArray[np.float32], quads: NDArray[np.int64], out: NDArray[np.float64], /
+) -> float: ...
+def _crc32c_all_ways(data: Any, value: int, /) -> list[int]: ...
+def _plain_only(plain: bool, /) -> None: ...
