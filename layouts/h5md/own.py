@@ -68,7 +68,7 @@ class OwnFile:
         self.path = path
         self._trusted = not verify
         self._fd = -1
-        self._nbytes = file.id.get_filesize()
+        self._nbytes: int = file.id.get_filesize()
         try:
             text = file[MANIFEST].asstr()[()]
             self.manifest_crc32c = crc32c(text.encode())
@@ -179,8 +179,8 @@ class OwnFile:
         # A copy by h5repack has the same chunks elsewhere; its first and last say so.
         corners = [(0, 0), ((grid[0] - 1) * chunk_frames, (grid[1] - 1) * chunk_atoms)]
         found = [dataset.id.get_chunk_info_by_coord((*at, 0)) for at in corners]
-        table = [(int(o.flat[k]), int(n.flat[k])) for o, n in [(offset, nbytes)] for k in (0, -1)]
-        if [(info.byte_offset, info.size) for info in found] != table:
+        listed = [(int(o.flat[k]), int(n.flat[k])) for o, n in [(offset, nbytes)] for k in (0, -1)]
+        if [(info.byte_offset, info.size) for info in found] != listed:
             offset, nbytes = chunk_table(dataset)
         if offset.shape != grid:
             raise ValueError(f"{dataset.name} has {grid} chunks, its tables {offset.shape}")
