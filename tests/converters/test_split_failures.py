@@ -107,7 +107,7 @@ def test_no_room(tmp_path, monkeypatch):
 
 WORK = """
 import os, sys, time
-from mdio.core import copying
+from mdio.core.files import copying
 from mdio.cli.main import main
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions

@@ -146,7 +146,7 @@ def test_companions_and_output_are_replaced_together(
 KILLED = """
 import os, sys
 from pathlib import Path
-from mdio.core import replacing
+from mdio.core.files import replacing
 from mdio.core.files.publish import publish, temporary_for
 rename, left = replacing.rename, [int(sys.argv[2])]
 def once(*words):
@@ -293,7 +293,7 @@ def test_two_of_one_process_keep_apart(tmp_path: Path) -> None:
 
 AT_WORK = """
 import os, sys
-from mdio.core import temporaries
+from mdio.core.files import temporaries
 if sys.argv[2] == "no locks":
     temporaries.try_lock = lambda fd: None
 elif sys.argv[2] == "container":  # with the same name, and processes numbered as here

@@ -107,7 +107,7 @@ def test_killed_between_renames(adk, mine, nth):
     """No file ever refers to parts of another; the next conversion puts right what is left."""
     code = (
         "import os, sys, mdio\n"
-        "from mdio.core import replacing\n"
+        "from mdio.core.files import replacing\n"
         "rename, left = replacing.rename, [int(sys.argv[3])]\n"
         "def once(*words):\n"
         "    rename(*words)\n"
