@@ -186,11 +186,11 @@ def convert(
     Examples
     --------
     >>> import mdio
-    >>> from MDAnalysisTests.datafiles import PSF, DCD
-    >>> import tempfile, pathlib
-    >>> out = pathlib.Path(tempfile.mkdtemp()) / "adk.zarr"
-    >>> mdio.convert(DCD, out, top=PSF, groups={"ca": "name CA"}).n_frames
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> mdio.convert(DCD, "adk.zarr", top=PSF, groups={"ca": "name CA"}).n_frames
     98
+    >>> dict(mdio.open("adk.zarr").info.groups)
+    {'ca': 214}
     """
     wanted = ConversionOptions(**options)
     if executor is not None:

@@ -77,6 +77,15 @@ def split(
         More segments than frames, or a suffix of another layout.
     OutputError
         The output exists already or cannot be written.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> mdio.split(DCD, "adk.segments", 4).copied
+    True
+    >>> mdio.open("adk.segments").info.n_frames
+    98
     """
     check_suffix(out)
     return convert(

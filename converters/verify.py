@@ -92,6 +92,15 @@ def verify(
     ------
     SourceError, CorruptLayoutError, UnknownLayoutError
         `out` or `against` cannot be opened at all.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> _ = mdio.convert(DCD, "adk.h5md")
+    >>> found = mdio.verify("adk.h5md", DCD)
+    >>> found.ok, found.frames_compared, found.max_abs_diff_angstrom
+    (True, 98, 0.0)
     """
     result = VerifyResult()
     with open_layout(out) as layout:

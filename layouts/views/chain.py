@@ -49,10 +49,8 @@ class ChainLayout(Layout):
 
     Raises
     ------
-    ValueError
-        There are no members.
-    PlanError
-        An `overlap` that is none.
+    ValueError, PlanError
+        There are no members, or an `overlap` that is none.
     SourceError
         When opened: a member cannot be read, has another number of atoms than the first, or times
         that others have too.
@@ -289,10 +287,9 @@ def open_source(
     paths
         A file or folder of any layout, or a sequence of them.
     overlap
-        What is done with frames whose times several files have: ``keep-last`` lets the
-        continuation win, ``keep-first`` what was there before, ``error`` refuses them, and
-        ``keep-all`` joins the files in the order given, whatever their times. By default
-        ``keep-last``, but an error for files that look like replicas.
+        Which of the frames with equal times to keep: ``keep-last``, those of the continuation;
+        ``keep-first``, those that were there before; ``error``, none; ``keep-all``, all, in the
+        order given. By default ``keep-last``, but an error for files that look like replicas.
     **options
         As for `mdio.layouts.registry.open_layout`, for each of them.
 
@@ -303,14 +300,17 @@ def open_source(
 
     Raises
     ------
-    SourceError
-        Nothing is there, or it is empty.
-    UnknownLayoutError
-        No layout reads it.
-    PlanError
-        An `overlap` that is none.
-    ValueError
-        An empty sequence.
+    SourceError, UnknownLayoutError
+        Nothing is there, it is empty, or no layout reads it.
+    PlanError, ValueError
+        An `overlap` that is none, or an empty sequence.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> mdio.open(DCD).read(0, 10, atoms=[0, 1, 2]).positions.shape
+    (10, 3, 3)
     """
     check_overlap(overlap)
     if isinstance(paths, str | PathLike):

@@ -90,6 +90,16 @@ def advise(
         The analysis itself fails.
     OutputError
         The target folder is missing or not writable.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from mdio.advisor.measure.interleaved_repeats import Limits
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> look = Limits(sample_nbytes=1 << 20, repeats=1, most_repeats=1)  # by default some 20 s
+    >>> advice = mdio.advise(DCD, top=PSF, select="name CA", limits=look, save="measured.json")
+    >>> mdio.advise(replay="measured.json", passes=1000).passes
+    1000
     """
     count = available_cores() if ranks is None else ranks
     if count < 1 or passes < 1:

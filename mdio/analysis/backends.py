@@ -109,6 +109,18 @@ class DaskBackend(ExecutorBackend):
     ----------
     client
         A `distributed.Client`; it stays open.
+
+    Examples
+    --------
+    >>> import mdio, MDAnalysis as mda
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> from MDAnalysis.analysis.rms import RMSD
+    >>> from distributed import Client
+    >>> ca = mda.Universe(PSF, DCD).select_atoms("name CA")
+    >>> with Client(n_workers=1, dashboard_address=None) as client:
+    ...     rmsd = RMSD(ca).run(backend=mdio.DaskBackend(client), unsupported_backend=True)
+    >>> rmsd.results.rmsd.shape
+    (98, 3)
     """
 
     def __init__(self, client: Any) -> None:
@@ -130,6 +142,17 @@ class MPIBackend(BackendBase):  # type: ignore[misc]
     -----
     Pass it to ``run`` together with ``unsupported_backend=True``; give ``n_parts`` for more parts
     than ranks.
+
+    Examples
+    --------
+    >>> import mdio, MDAnalysis as mda
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> from MDAnalysis.analysis.rms import RMSD
+    >>> from mpi4py import MPI
+    >>> ca = mda.Universe(PSF, DCD).select_atoms("name CA")
+    >>> backend = mdio.MPIBackend(MPI.COMM_WORLD)
+    >>> RMSD(ca).run(backend=backend, unsupported_backend=True).results.rmsd.shape
+    (98, 3)
     """
 
     def __init__(self, comm: Any) -> None:

@@ -112,6 +112,21 @@ def analyze(
         The trajectory or the topology cannot be read, or they do not fit each other.
     BlockError
         The kernel failed in some block, or a worker was killed.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> result = mdio.analyze(DCD, top=PSF, kernel=mdio.RMSD(select="name CA"), step=10)
+    >>> result.values.shape
+    (10,)
+
+    A function of your own returns one row a frame:
+
+    >>> def end_to_end(block):
+    ...     return ((block.positions[:, -1] - block.positions[:, 0]) ** 2).sum(axis=1) ** 0.5
+    >>> mdio.analyze(DCD, top=PSF, kernel=end_to_end, select="name CA").values.shape
+    (98,)
     """
     chosen = as_kernel(kernel, select)
     if blocks_per_worker < 1:

@@ -38,6 +38,16 @@ class FrameBlock:
         angstrom/ps.
     forces : (F, A, 3) float32, optional
         kJ/(mol angstrom).
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> block = mdio.open(DCD).read(0, 10)
+    >>> block.positions.shape
+    (10, 3341, 3)
+    >>> block.n_frames
+    10
     """
 
     positions: FloatArray
@@ -149,7 +159,16 @@ class LostBytes:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryInfo:
-    """What is known of a trajectory without reading its frames."""
+    """What is known of a trajectory without reading its frames.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> info = mdio.open(DCD).info
+    >>> info.layout, info.n_frames, info.n_atoms
+    ('dcd', 98, 3341)
+    """
 
     layout: str
     """Name of the layout that reads it."""

@@ -53,6 +53,15 @@ class DaskExecutor(Executor):
         dask.distributed is not installed.
     PlanError
         The client is asynchronous, or both `client` and `n_workers` are given.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> with mdio.DaskExecutor(n_workers=1) as executor:
+    ...     result = mdio.analyze(DCD, top=PSF, kernel=mdio.RMSD("name CA"), executor=executor)
+    >>> result.n_frames
+    98
     """
 
     name = "dask"

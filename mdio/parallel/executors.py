@@ -129,7 +129,14 @@ class Executor(ABC):
 
 
 class Serial(Executor):
-    """Everything in this process, in order."""
+    """Everything in this process, in order.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> mdio.Serial().map(abs, [-1, 2])
+    [1, 2]
+    """
 
     name = "serial"
 
@@ -169,6 +176,15 @@ class Processes(Executor):
     ----------
     n_workers
         Number of processes; by default the cores that this process may use.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> with mdio.Processes(2) as executor:
+    ...     result = mdio.analyze(DCD, top=PSF, kernel=mdio.RMSD("name CA"), executor=executor)
+    >>> result.n_frames, result.workers
+    (98, 2)
     """
 
     name = "processes"

@@ -44,6 +44,18 @@ class MPIExecutor(Executor):
         Give each rank neighbouring items, not every n-th; `items` must end then.
     grace_s
         How long ranks may take to leave after one has failed, before the program is ended.
+
+    Examples
+    --------
+    Every rank of ``mpiexec -n 2 python program.py`` runs this:
+
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> from mpi4py import MPI
+    >>> with mdio.MPIExecutor(MPI.COMM_WORLD) as executor:
+    ...     result = mdio.analyze(DCD, top=PSF, kernel=mdio.RMSD("name CA"), executor=executor)
+    >>> result.n_frames
+    98
     """
 
     name = "mpi"

@@ -40,6 +40,16 @@ class Dihedrals(Kernel):
         Whose residues, in MDAnalysis' selection language.
     angles
         Of ``phi``, ``psi``, ``chi1``.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> result = mdio.analyze(DCD, top=PSF, kernel=mdio.Dihedrals(select="resid 1:10"))
+    >>> result.values.shape
+    (98, 36)
+    >>> list(result.labels[:2])
+    ['cos(phi:4AKE:ARG2)', 'sin(phi:4AKE:ARG2)']
     """
 
     select: str = "protein"

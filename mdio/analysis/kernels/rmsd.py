@@ -37,6 +37,14 @@ class RMSD(Kernel):
         ``MDAnalysis.analysis.rms.RMSD`` does; else the coordinates are compared as they are.
     repeat
         How often to compute each block (the papers' X-fold workload); the result is the same.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> result = mdio.analyze(DCD, top=PSF, kernel=mdio.RMSD(select="name CA"))
+    >>> result.values[[0, 97]].round(2)
+    array([0.  , 6.81])
     """
 
     select: str | None = None

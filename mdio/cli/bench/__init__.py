@@ -16,7 +16,7 @@ BENCHES = {
     "layouts": "writing and reading each layout, by ways to write, workers, chunks, stripes",
     "scheduler": "throughput of many empty tasks: processes, threads, Dask",
 }
-"""Each is a module ``mdio.cli.bench_NAME`` with ``setup(parser)`` and ``run(args)``."""
+"""Each is a module ``mdio.cli.bench.NAME`` with ``setup(parser)`` and ``run(args)``."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
