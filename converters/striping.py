@@ -1,18 +1,18 @@
-"""How an output is striped on Lustre: what to plan for, and what to ask before it is written."""
+"""How an output is striped: what to plan for, and what to ask before it is written."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from mdio.core.files.publish import output_errors
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
-from mdio.layouts.striping.lustre import StripeRecord, file_system_type, get_stripe, set_stripe
+from mdio.layouts.striping.file_systems import get_stripe, set_stripe, stripes
+from mdio.layouts.striping.stripes import StripeRecord, record
 
 __all__ = ["StripeWish"]
 
-LUSTRE = "lustre"
 FOLDERS = ("segments", "zarr")
 """Layouts that are folders; the others are one file."""
 
@@ -22,9 +22,9 @@ class StripeWish:
     """What a user asked of the file system for one output."""
 
     nbytes: int | None = None
-    """Stripe size; None = what the target's folder has on Lustre, else 1 MiB."""
+    """Stripe size; None = what the target's folder has, else 1 MiB."""
     count: int | None = None
-    """Object storage targets, -1 = all; None = what the target's folder has."""
+    """Servers, -1 = all; None = what the target's folder has."""
     progressive: Sequence[tuple[int, int]] = ()
     """(end in bytes, count) of the components before the last, which has `count`."""
 
@@ -37,7 +37,7 @@ class StripeWish:
         if self.nbytes is not None:
             return self.nbytes
         folder = out.absolute().parent
-        found = get_stripe(folder) if file_system_type(folder) == LUSTRE else None
+        found = get_stripe(folder)
         return DEFAULT_STRIPE_NBYTES if found is None else found.stripe_nbytes
 
     def apply(self, temporary: Path, plan: LayoutPlan) -> StripeRecord | None:
@@ -49,15 +49,15 @@ class StripeWish:
         Returns
         -------
         StripeRecord or None
-            For the manifest; None where there is no Lustre and nothing was asked. Whatever ``lfs``
-            does is in it, and does not stop the conversion.
+            For the manifest; None where nothing was asked and files are not striped. Whatever the
+            file system answers is in it, and does not stop the conversion.
 
         Raises
         ------
         OutputError
             The folder cannot be made.
         """
-        if not self._explicit and file_system_type(temporary) != LUSTRE:
+        if not self._explicit and not stripes(temporary):
             return None
         if plan.layout in FOLDERS:
             with output_errors(temporary):
@@ -67,9 +67,4 @@ class StripeWish:
                 temporary, plan.stripe_nbytes, plan.stripe_count, self.progressive or None
             )
         found = get_stripe(temporary.parent)
-        return StripeRecord(
-            asked={},
-            applied=None if found is None else asdict(found),
-            reason="lfs getstripe does not tell" if found is None else None,
-            file_system=LUSTRE,
-        )
+        return record(temporary, {}, found, None if found else "the file system does not tell")

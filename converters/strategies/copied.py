@@ -26,7 +26,7 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.segments.files import Segment
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import plan_segments, write_manifest
-from mdio.layouts.striping.lustre import StripeRecord
+from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.chain import ChainLayout
 from mdio.parallel.executors import Executor
 

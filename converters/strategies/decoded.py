@@ -21,7 +21,7 @@ from mdio.core.files.publish import publish, temporary_for
 from mdio.layouts.base import Layout
 from mdio.layouts.h5md.layout import refers_to_parts
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.striping.lustre import StripeRecord
+from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, OutputMeta
 from mdio.parallel.executors import Executor

@@ -17,7 +17,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.publish import output_errors, parts_of, temporary_for
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.striping.lustre import StripeRecord
+from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import Receipt
 from mdio.parallel.executors import Executor

@@ -1,137 +1,29 @@
 """Lustre: how files are striped, and what MPI-IO should know of it.
 
-All calls of ``lfs`` are here. Striping only ever makes an output faster, so nothing that ``lfs``
-does (be absent, refuse, hang, print something unknown) stops a conversion: what was asked, what
-was applied and why the two differ is a record, which goes into the output's manifest.
-
-Formats of ``lfs getstripe``: the Lustre manual and the text that Lustre 1.8 to 2.15 print.
+All calls of ``lfs`` are here. Formats of ``lfs getstripe``: the Lustre manual and the text that
+Lustre 1.8 to 2.15 print.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import signal
-import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict
 
 from mdio.core.errors import PlanError
 from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.striping.stripes import (
+    StripeRecord,
+    Striping,
+    ask,
+    asked_for,
+    record,
+    remove_empty,
+)
 
-__all__ = [
-    "StripeRecord",
-    "Striping",
-    "file_system_type",
-    "get_stripe",
-    "mpi_io_hints",
-    "parse_getstripe",
-    "set_stripe",
-]
-
-LFS_TIMEOUT_S = 20.0
-"""A client that has lost its servers lets ``lfs`` hang; a conversion does not wait for that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Striping:
-    """How a file lies on Lustre, or how files that are made in a folder will.
-
-    For a progressive layout, size and count are those of its last component, where the bulk of a
-    trajectory lies.
-    """
-
-    stripe_nbytes: int
-    stripe_count: int
-    """Object storage targets; -1 = all there are."""
-    layout: str
-    """In words of ``lfs setstripe``: ``-S 4194304 -c 8``, or ``-E 268435456 ... -E -1 ...``."""
-    pool: str | None = None
-
-
-class StripeRecord(TypedDict):
-    """What was asked of the file system and what it made of it; plain values for a manifest."""
-
-    asked: dict[str, Any]
-    applied: dict[str, Any] | None
-    """What ``lfs getstripe`` says after; None where nothing was applied."""
-    reason: str | None
-    """Why `applied` is not what was asked; None where it is."""
-    file_system: str
-
-
-def file_system_type(path: str | PathLike[str], mountinfo: str = "/proc/self/mountinfo") -> str:
-    """Return the type of the file system on which `path` lies, or will lie.
-
-    Parameters
-    ----------
-    path
-        Need not exist yet.
-    mountinfo
-        The kernel's table of mounts (proc(5)), which names every type and, unlike statfs, touches
-        no file system.
-
-    Returns
-    -------
-    str
-        ``lustre``, ``nfs4``, ``ext4``, ``xfs``, ``tmpfs``, ``overlay``, ``beegfs``, ``gpfs``, ...;
-        ``unknown`` where there is no such table.
-    """
-    where = Path(os.path.realpath(path))
-    found, depth = "unknown", -1
-    try:
-        lines = Path(mountinfo).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) < 5 or not after:
-            continue
-        # Spaces, tabs, newlines and backslashes in a mount point are octal: \040.
-        point = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4]))
-        # Of two mounts on one point the later hides the earlier.
-        if where.is_relative_to(point) and len(point.parts) >= depth:
-            found, depth = after.split(" ")[0], len(point.parts)
-    return found
-
-
-def _lfs(*arguments: str, timeout_s: float | None = None) -> tuple[str, str | None]:
-    """Run ``lfs`` and return (what it printed, why that is worth nothing or None)."""
-    limit = LFS_TIMEOUT_S if timeout_s is None else timeout_s
-    try:
-        process = subprocess.Popen(
-            ("lfs", *arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-        )
-    except FileNotFoundError:
-        return "", "there is no lfs command here"
-    except OSError as error:
-        return "", f"lfs cannot be run: {error.strerror}"
-    try:
-        printed, complaint = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        # Inside a dead mount even SIGKILL has to wait: give it a second and go on without it.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=1)
-        return "", f"lfs {arguments[0]} did not answer within {limit:g} s"
-    if process.returncode != 0:
-        said = " ".join(complaint.split())[:500] or "no message"
-        return printed, f"lfs {arguments[0]} failed with exit code {process.returncode}: {said}"
-    return printed, None
-
+__all__ = ["get_stripe", "mpi_io_hints", "parse_getstripe", "set_stripe"]
 
 _WORD = re.compile(
     r"(?<![\w.])(?:lmm_)?(stripe_count|stripe_size|pattern|pool):[ \t]*(\S+)"
@@ -197,7 +89,8 @@ def get_stripe(path: str | PathLike[str]) -> Striping | None:
     None where that cannot be known: no Lustre, no ``lfs``, or an answer of unknown shape. Never
     raises.
     """
-    printed, failure = _lfs("getstripe", *(["-d"] if Path(path).is_dir() else []), os.fspath(path))
+    folder = ["-d"] if Path(path).is_dir() else []
+    printed, failure = ask("lfs", "getstripe", *folder, os.fspath(path))
     return None if failure else parse_getstripe(printed)
 
 
@@ -228,9 +121,6 @@ def set_stripe(
     StripeRecord
         Never raises: a refusal is in it.
     """
-    asked: dict[str, Any] = {"stripe_nbytes": stripe_nbytes, "stripe_count": stripe_count}
-    if progressive:
-        asked["progressive"] = [list(part) for part in progressive]
     where = Path(path)
     new_file = not where.exists()
     counts = [] if stripe_count is None else ["-c", str(stripe_count)]
@@ -239,41 +129,15 @@ def set_stripe(
     for end, count in progressive or ():
         arguments += ["-E", str(end), *size, "-c", str(count)]
     arguments += [*(["-E", "-1"] if progressive else []), *size, *counts]
-    _, reason = _lfs("setstripe", *arguments, os.fspath(path))
-    applied = None
+    _, reason = ask("lfs", "setstripe", *arguments, os.fspath(path))
+    found = None
     if reason is None:
         found = get_stripe(path)
         if found is None:
             reason = "lfs setstripe was content, but lfs getstripe cannot tell what it did"
-        else:
-            applied = {
-                "stripe_nbytes": found.stripe_nbytes,
-                "stripe_count": found.stripe_count,
-                "layout": found.layout,
-                "pool": found.pool,
-            }
-            reason = _difference(found, stripe_nbytes, stripe_count)
     elif new_file:
-        _remove_empty(where)
-    return StripeRecord(
-        asked=asked, applied=applied, reason=reason, file_system=file_system_type(path)
-    )
-
-
-def _remove_empty(path: Path) -> None:
-    """Remove the file that a failed ``lfs setstripe`` may have left: it has the wrong layout."""
-    with contextlib.suppress(OSError):
-        if path.is_file() and path.stat().st_size == 0:
-            path.unlink()
-
-
-def _difference(found: Striping, stripe_nbytes: int, stripe_count: int | None) -> str | None:
-    """Return how `found` differs from what was asked, or None."""
-    if found.stripe_nbytes != stripe_nbytes:
-        return f"the stripe size is {found.stripe_nbytes}, not {stripe_nbytes}"
-    if stripe_count is not None and stripe_count > 0 and found.stripe_count != stripe_count:
-        return f"the stripe count is {found.stripe_count}, not {stripe_count}"
-    return None
+        remove_empty(where)
+    return record(path, asked_for(stripe_nbytes, stripe_count, progressive), found, reason)
 
 
 def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:

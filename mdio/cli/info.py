@@ -9,7 +9,7 @@ from typing import Any
 from mdio._version import __version__
 from mdio.cli.common import add_overlap, human_nbytes, print_json, say_notes
 from mdio.converters.selection import open_with_topology
-from mdio.layouts.striping.lustre import get_stripe
+from mdio.layouts.striping.file_systems import get_stripe
 
 __all__ = ["run", "setup"]
 

@@ -1,4 +1,4 @@
-"""A recording ``lfs`` for tests, first on PATH."""
+"""A recording ``lfs`` (or another program) for tests, first on PATH."""
 
 import json
 import sys
@@ -8,10 +8,10 @@ from pathlib import Path
 class FakeLfs:
     """An ``lfs`` that writes down its arguments and answers with what the test lays ready."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "lfs") -> None:
         self.folder = folder
         folder.mkdir()
-        script = folder / "lfs"
+        script = folder / name
         script.write_text(
             f"#!{sys.executable} -SE\n"
             "import json, os, sys, time\n"

@@ -1,6 +1,6 @@
 """What ``lfs getstripe`` prints, by version of Lustre, and the striping that it means."""
 
-from mdio.layouts.striping.lustre import Striping
+from mdio.layouts.striping.stripes import Striping
 
 FOLDER_2_1 = "/scratch/run\nstripe_count:   1 stripe_size:    1048576 stripe_offset:  -1 \n"
 FOLDER_2_12 = (

@@ -21,7 +21,7 @@ from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
-from mdio.layouts.striping.lustre import file_system_type
+from mdio.layouts.striping.stripes import file_system_type
 from mdio.layouts.views.chain import open_source
 from mdio.parallel.executors import available_cores
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from mdio.advisor.measure.measurements import Bandwidth
 from mdio.core.errors import OutputError
 from mdio.core.files.page_cache import drop_cache, files_in
-from mdio.layouts.striping.lustre import file_system_type, get_stripe
+from mdio.layouts.striping.file_systems import get_stripe
 
 __all__ = ["bandwidths", "check_target", "free_memory", "stripe_of"]
 
@@ -33,9 +33,7 @@ def free_memory() -> int:
 
 
 def stripe_of(path: Path) -> str | None:
-    """Return how Lustre stripes a file or folder; None elsewhere."""
-    if file_system_type(path) != "lustre":
-        return None
+    """Return how the file system stripes a file or folder; None where it does not."""
     found = get_stripe(path)
     return None if found is None else found.layout
 

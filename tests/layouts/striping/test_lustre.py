@@ -15,14 +15,9 @@ from suites.lustre_answers import FILE_2_5, FOLDER_2_12, MIB, PROGRESSIVE, SAMPL
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.plan import WriteOptions, plan_pieces
-from mdio.layouts.striping import lustre
-from mdio.layouts.striping.lustre import (
-    file_system_type,
-    get_stripe,
-    mpi_io_hints,
-    parse_getstripe,
-    set_stripe,
-)
+from mdio.layouts.striping import stripes
+from mdio.layouts.striping.lustre import get_stripe, mpi_io_hints, parse_getstripe, set_stripe
+from mdio.layouts.striping.stripes import file_system_type
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -140,7 +135,7 @@ def test_a_refusal_spares_the_file_that_was_there(lfs, tmp_path):
 
 
 def test_a_hanging_lfs_is_given_up(lfs, tmp_path, monkeypatch):
-    monkeypatch.setattr(lustre, "LFS_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(stripes, "TIMEOUT_S", 0.4)
     lfs.answer(setstripe={"sleep": 200}, getstripe={"sleep": 200})
     start = time.monotonic()
     record = set_stripe(tmp_path / "out", MIB, 4)

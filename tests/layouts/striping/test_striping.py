@@ -11,6 +11,7 @@ from suites.fake_lfs import FakeLfs
 import mdio
 from mdio.cli.main import main
 from mdio.converters import striping
+from mdio.layouts.striping import file_systems, stripes
 
 FOUND = "stripe_count: 4 stripe_size: 4194304 pattern: raid0 stripe_offset: -1\n"
 ASK = ("--stripe-size", "4M", "--stripe-count", "4")
@@ -26,7 +27,8 @@ def lfs(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def on_lustre(monkeypatch):
-    monkeypatch.setattr(striping, "file_system_type", lambda path: "lustre")
+    for module in (file_systems, stripes):
+        monkeypatch.setattr(module, "file_system_type", lambda path: "lustre")
 
 
 def convert(adk, out, *words):
@@ -146,7 +148,7 @@ def test_alignment_follows_the_stripe(adk, tmp_path, lfs):
     assert not (offsets % (1 << 20)).any()
 
 
-def test_info_shows_the_stripes_of_a_source(adk, lfs, capsys):
+def test_info_shows_the_stripes_of_a_source(adk, lfs, on_lustre, capsys):
     assert main(["info", str(adk["xtc"]), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["striping"]["stripe_nbytes"] == 4 << 20
     assert main(["info", str(adk["xtc"])]) == 0

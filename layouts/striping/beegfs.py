@@ -1,0 +1,82 @@
+"""BeeGFS: how files are striped, by ``beegfs-ctl``.
+
+BeeGFS documentation, "Striping": a pattern belongs to a folder, and files and folders made in it
+take it over. So a single file gets its pattern in a folder of its own, and is then moved out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from mdio.layouts.striping.stripes import StripeRecord, Striping, ask, asked_for, record
+
+__all__ = ["get_stripe", "parse_entry_info", "set_stripe"]
+
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_CHUNK = re.compile(r"^\+ Chunksize: *(\d+)([KMG]?)i?B? *$", re.MULTILINE | re.IGNORECASE)
+_TARGETS = re.compile(r"^\+ Number of storage targets: *(?:desired: *)?(\d+)", re.MULTILINE)
+_POOL = re.compile(r"^\+ Storage Pool: *(\d+)", re.MULTILINE)
+
+
+def parse_entry_info(printed: str) -> Striping | None:
+    """Read what ``beegfs-ctl --getentryinfo`` prints (BeeGFS 6 and 7; 8 with ``--retro``).
+
+    Returns
+    -------
+    Striping or None
+        None if the text gives no chunk size and number of targets.
+    """
+    chunk, targets, pool = (one.search(printed) for one in (_CHUNK, _TARGETS, _POOL))
+    if chunk is None or targets is None:
+        return None
+    nbytes = int(chunk[1]) * UNITS[chunk[2].lower()]
+    layout = f"--chunksize={nbytes} --numtargets={targets[1]}"
+    return Striping(nbytes, int(targets[1]), layout, None if pool is None else pool[1])
+
+
+def get_stripe(path: str | PathLike[str]) -> Striping | None:
+    """Return how `path` is striped (a folder: how new files in it will be); never raises."""
+    printed, failure = ask("beegfs-ctl", "--getentryinfo", os.fspath(path))
+    return None if failure else parse_entry_info(printed)
+
+
+def set_stripe(
+    path: str | PathLike[str],
+    stripe_nbytes: int,
+    stripe_count: int | None = None,
+    progressive: Sequence[tuple[int, int]] | None = None,
+) -> StripeRecord:
+    """Ask BeeGFS to stripe a file that does not exist yet, or the files to come in a folder.
+
+    As `mdio.layouts.striping.lustre.set_stripe`. BeeGFS has no progressive layouts and no word for
+    all targets. Where users may not set patterns, that is the reason which is noted.
+    """
+    where = Path(path)
+    asked = asked_for(stripe_nbytes, stripe_count, progressive)
+    if progressive or stripe_count == -1:
+        what = "no progressive layouts" if progressive else "no word for all targets; give a number"
+        found = get_stripe(where if where.exists() else where.parent)
+        return record(path, asked, found, f"BeeGFS has {what}")
+    targets = [] if stripe_count is None else [f"--numtargets={stripe_count}"]
+    folder = where if where.is_dir() else where.with_name(f"{where.name}.stripes")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        return record(path, asked, None, f"{folder.name} cannot be made ({error.strerror})")
+    words = ("--setpattern", f"--chunksize={stripe_nbytes}", *targets, os.fspath(folder))
+    _, reason = ask("beegfs-ctl", *words)
+    if folder != where:
+        with contextlib.suppress(OSError):
+            if reason is None:
+                (folder / where.name).touch()
+                (folder / where.name).rename(where)
+            folder.rmdir()
+    found = get_stripe(where) if reason is None else None
+    if reason is None and found is None:
+        reason = "beegfs-ctl set a pattern, but cannot tell what it is"
+    return record(path, asked, found, reason)

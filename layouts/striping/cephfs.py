@@ -1,0 +1,99 @@
+"""CephFS: how files are striped, by extended attributes.
+
+Ceph documentation, "File layouts": a file is cut into stripe units, which are dealt to
+`stripe_count` objects in turn until each has `object_size`; then come the next objects. Objects are
+placed on servers by a hash of their names, so that "count" is the number of objects at a time, and
+two of them may lie on one server. A file's layout is set while it is empty; that of a folder holds
+for what is made in it from then on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from mdio.layouts.striping.stripes import (
+    StripeRecord,
+    Striping,
+    asked_for,
+    record,
+    remove_empty,
+)
+
+__all__ = ["get_stripe", "set_stripe"]
+
+OBJECT_NBYTES = 64 << 20
+"""Of objects where several are written in turn; servers take 128 MiB where nobody changed that."""
+
+
+def get_stripe(path: str | PathLike[str]) -> Striping | None:
+    """Return how `path` is striped (a folder: how new files in it will be).
+
+    The layout of a folder that has none of its own is that of the nearest folder above which has;
+    None where that cannot be known, or nobody has set one. Never raises.
+    """
+    where = Path(path).absolute()
+    if not where.is_dir():
+        return _parsed(where, "ceph.file.layout")
+    for folder in (where, *where.parents):
+        found = _parsed(folder, "ceph.dir.layout")
+        if found is not None:
+            return found
+    return None
+
+
+def _parsed(path: Path, attribute: str) -> Striping | None:
+    try:
+        text = os.getxattr(path, attribute).decode("ascii", "replace").strip("\0 \n")
+    except OSError:
+        return None
+    values = dict(word.split("=", 1) for word in text.split() if "=" in word)
+    try:
+        nbytes, count = int(values["stripe_unit"]), int(values["stripe_count"])
+    except (KeyError, ValueError):
+        return None
+    return Striping(nbytes, count, text, values.get("pool")) if nbytes > 0 else None
+
+
+def set_stripe(
+    path: str | PathLike[str],
+    stripe_nbytes: int,
+    stripe_count: int | None = None,
+    progressive: Sequence[tuple[int, int]] | None = None,
+) -> StripeRecord:
+    """Ask CephFS to stripe a file that does not exist yet, or the files to come in a folder.
+
+    As `mdio.layouts.striping.lustre.set_stripe`; the file is made, empty. CephFS has no progressive
+    layouts, and does not say how many servers there are, so that a count of -1 is refused.
+    """
+    where = Path(path)
+    asked = asked_for(stripe_nbytes, stripe_count, progressive)
+    reason = None
+    if progressive:
+        reason = "CephFS has no progressive layouts"
+    elif stripe_count == -1:
+        reason = "CephFS does not say how many servers there are; give the number of stripes"
+    if reason is not None:
+        return record(path, asked, get_stripe(where if where.exists() else where.parent), reason)
+    attribute = "ceph.dir.layout" if where.is_dir() else "ceph.file.layout"
+    count = stripe_count or 1
+    # With one object at a time, a new one for each unit spreads the file over all servers.
+    objects = (
+        stripe_nbytes if count == 1 else max(1, OBJECT_NBYTES // stripe_nbytes) * stripe_nbytes
+    )
+    layout = f"stripe_unit={stripe_nbytes} stripe_count={count} object_size={objects}"
+    new_file = not where.exists()
+    try:
+        if new_file:
+            where.touch()
+        os.setxattr(where, attribute, layout.encode())
+    except OSError as error:
+        if new_file:
+            remove_empty(where)
+        return record(path, asked, None, f"CephFS refuses {layout} ({error.strerror})")
+    found = get_stripe(where)
+    if found is None:
+        reason = "CephFS took the layout, but does not tell it back"
+    return record(path, asked, found, reason)

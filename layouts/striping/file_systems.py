@@ -1,0 +1,72 @@
+"""Which file systems stripe, and how each is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+
+from mdio.layouts.striping import beegfs, cephfs, lustre
+from mdio.layouts.striping.stripes import (
+    StripeRecord,
+    Striping,
+    asked_for,
+    file_system_type,
+    record,
+)
+
+__all__ = ["get_stripe", "set_stripe", "stripes"]
+
+STRIPING: Mapping[str, ModuleType] = {
+    "lustre": lustre,
+    "ceph": cephfs,
+    "fuse.ceph-fuse": cephfs,
+    "beegfs": beegfs,
+}
+"""By the kernel's name of the type."""
+WITHOUT = {
+    "nfs": "NFS does not tell how its server stripes files",
+    "nfs4": "NFS does not tell how its server stripes files",
+    "fuse.mfs": "MooseFS keeps every 64 MiB of a file whole on one server; nothing can be set",
+}
+
+
+def _type(path: str | PathLike[str]) -> str:
+    found = file_system_type(path)
+    return "fuse.mfs" if found.startswith(("fuse.mfs", "fuse.moosefs")) else found
+
+
+def stripes(path: str | PathLike[str]) -> bool:
+    """Return whether `path` lies, or will lie, on a file system whose stripes can be asked for."""
+    return _type(path) in STRIPING
+
+
+def get_stripe(path: str | PathLike[str]) -> Striping | None:
+    """Return how `path` is striped (a folder: how new files in it will be).
+
+    None where that cannot be known. Never raises.
+    """
+    system = STRIPING.get(_type(path))
+    found: Striping | None = None if system is None else system.get_stripe(path)
+    return found
+
+
+def set_stripe(
+    path: str | PathLike[str],
+    stripe_nbytes: int,
+    stripe_count: int | None = None,
+    progressive: Sequence[tuple[int, int]] | None = None,
+) -> StripeRecord:
+    """Ask for a file that does not exist yet to be striped, or for the files to come in a folder.
+
+    As `mdio.layouts.striping.lustre.set_stripe`, which is asked too where the type of the file
+    system says nothing. Never raises: a refusal is in the record.
+    """
+    kind = _type(path)
+    if kind in WITHOUT:
+        asked = asked_for(stripe_nbytes, stripe_count, progressive)
+        return record(Path(path), asked, None, WITHOUT[kind])
+    system = STRIPING.get(kind, lustre)
+    made: StripeRecord = system.set_stripe(path, stripe_nbytes, stripe_count, progressive)
+    return made

@@ -1,0 +1,178 @@
+"""What file systems that stripe have in common: how a file lies on servers, and what was asked.
+
+Striping only ever makes an output faster, so nothing that a file system answers (nothing, a
+refusal, something unknown) stops a conversion: what was asked, what was applied and why the two
+differ is a record, which goes into the output's manifest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypedDict
+
+__all__ = [
+    "StripeRecord",
+    "Striping",
+    "ask",
+    "asked_for",
+    "file_system_type",
+    "record",
+    "remove_empty",
+]
+
+TIMEOUT_S = 20.0
+"""A client that has lost its servers lets commands hang; a conversion does not wait for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Striping:
+    """How a file lies on servers, or how files that are made in a folder will.
+
+    Of a progressive layout (Lustre), size and count are those of its last component, where the bulk
+    of a trajectory lies.
+    """
+
+    stripe_nbytes: int
+    stripe_count: int
+    """Servers (Lustre and BeeGFS: targets; Ceph: objects of a set); -1 = all there are."""
+    layout: str
+    """As the file system's own command has it: ``-S 4194304 -c 8``, ``stripe_unit=4194304 ...``."""
+    pool: str | None = None
+
+
+class StripeRecord(TypedDict):
+    """What was asked of the file system and what it made of it; plain values for a manifest."""
+
+    asked: dict[str, Any]
+    applied: dict[str, Any] | None
+    """What the file system says after; None where nothing was applied."""
+    reason: str | None
+    """Why `applied` is not what was asked; None where it is."""
+    file_system: str
+
+
+def file_system_type(path: str | PathLike[str], mountinfo: str = "/proc/self/mountinfo") -> str:
+    """Return the type of the file system on which `path` lies, or will lie.
+
+    Parameters
+    ----------
+    path
+        Need not exist yet.
+    mountinfo
+        The kernel's table of mounts (proc(5)), which names every type and, unlike statfs, touches
+        no file system.
+
+    Returns
+    -------
+    str
+        ``lustre``, ``nfs4``, ``ext4``, ``xfs``, ``tmpfs``, ``overlay``, ``beegfs``, ``gpfs``, ...;
+        ``unknown`` where there is no such table.
+    """
+    where = Path(os.path.realpath(path))
+    found, depth = "unknown", -1
+    try:
+        lines = Path(mountinfo).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        # Spaces, tabs, newlines and backslashes in a mount point are octal: \040.
+        point = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4]))
+        # Of two mounts on one point the later hides the earlier.
+        if where.is_relative_to(point) and len(point.parts) >= depth:
+            found, depth = after.split(" ")[0], len(point.parts)
+    return found
+
+
+def ask(program: str, *arguments: str) -> tuple[str, str | None]:
+    """Run a file system's program and return (what it printed, why that is worth nothing or None).
+
+    Never raises, and does not wait for long: a client that has lost its servers hangs.
+    """
+    try:
+        process = subprocess.Popen(
+            (program, *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        return "", f"there is no {program} command here"
+    except OSError as error:
+        return "", f"{program} cannot be run: {error.strerror}"
+    try:
+        printed, complaint = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # Inside a dead mount even SIGKILL has to wait: give it a second and go on without it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=1)
+        return "", f"{program} {arguments[0]} did not answer within {TIMEOUT_S:g} s"
+    if process.returncode != 0:
+        said = " ".join(complaint.split())[:500] or "no message"
+        return (
+            printed,
+            f"{program} {arguments[0]} failed with exit code {process.returncode}: {said}",
+        )
+    return printed, None
+
+
+def asked_for(
+    stripe_nbytes: int,
+    stripe_count: int | None,
+    progressive: Sequence[tuple[int, int]] | None = None,
+) -> dict[str, Any]:
+    """Return what was asked, as plain values for a `StripeRecord`."""
+    asked: dict[str, Any] = {"stripe_nbytes": stripe_nbytes, "stripe_count": stripe_count}
+    if progressive:
+        asked["progressive"] = [list(part) for part in progressive]
+    return asked
+
+
+def record(
+    path: str | PathLike[str],
+    asked: dict[str, Any],
+    found: Striping | None,
+    reason: str | None = None,
+) -> StripeRecord:
+    """Return what was asked and what was found after, and why the two differ if they do."""
+    if reason is None and found is not None and asked:
+        reason = _difference(found, asked["stripe_nbytes"], asked["stripe_count"])
+    return StripeRecord(
+        asked=asked,
+        applied=None if found is None else asdict(found),
+        reason=reason,
+        file_system=file_system_type(path),
+    )
+
+
+def _difference(found: Striping, stripe_nbytes: int, stripe_count: int | None) -> str | None:
+    """Return how `found` differs from what was asked, or None."""
+    if found.stripe_nbytes != stripe_nbytes:
+        return f"the stripe size is {found.stripe_nbytes}, not {stripe_nbytes}"
+    if stripe_count is not None and stripe_count > 0 and found.stripe_count != stripe_count:
+        return f"the stripe count is {found.stripe_count}, not {stripe_count}"
+    return None
+
+
+def remove_empty(path: Path) -> None:
+    """Remove the empty file that a failed attempt may have left: its stripes are the wrong ones."""
+    with contextlib.suppress(OSError):
+        if path.is_file() and path.stat().st_size == 0:
+            path.unlink()
