@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.layouts.output import Stored, Unit
 
 __all__ = ["Layout", "boundaries_of"]
 
@@ -241,8 +243,21 @@ class Layout(ABC):
         """What mdio wrote of this output's making; None for files of others."""
         return None
 
-    def check(self) -> Iterator[tuple[str, str | None]]:
-        """Read everything once and recompute every checksum.
+    def units(self) -> Iterator[Unit]:
+        """Yield all that there is to check, always in the same order."""
+        edges = self.boundaries()
+        n_rows = max(1, CHECK_NBYTES // max(1, self.info.frame_nbytes))
+        at = 0
+        while at < self.info.n_frames:
+            beyond = int(edges[np.searchsorted(edges, at, side="right")])
+            stop = min(beyond, at + n_rows) if self.info.chunk_frames is None else beyond
+            yield Unit(f"frames {at} to {stop - 1}", partial(self.read, at, stop), (at, stop))
+            at = stop
+
+    def check(
+        self, wanted: Callable[[int], bool] = lambda _: True
+    ) -> Iterator[tuple[str, str | None]]:
+        """Read everything once, or the units whose numbers are `wanted`; recompute all checksums.
 
         Yields
         ------
@@ -251,20 +266,24 @@ class Layout(ABC):
         problem : str or None
             What is wrong with it.
         """
-        edges = self.boundaries()
-        n_rows = max(1, CHECK_NBYTES // max(1, self.info.frame_nbytes))
-        at = 0
-        while at < self.info.n_frames:
-            beyond = int(edges[np.searchsorted(edges, at, side="right")])
-            stop = min(beyond, at + n_rows) if self.info.chunk_frames is None else beyond
-            name = f"frames {at} to {stop - 1}"
-            try:
-                self.read(at, stop)
-            except OSError as error:
-                yield name, str(error)
-            else:
-                yield name, None
-            at = stop
+        for number, unit in enumerate(self.units()):
+            if wanted(number):
+                try:
+                    unit.check()
+                except OSError as error:
+                    yield unit.name, str(error)
+                else:
+                    yield unit.name, None
+
+    def stored(self, start: int, stop: int) -> list[Stored]:  # noqa: ARG002
+        """Return what its writer once made of the frames of a piece, as it lies on disk.
+
+        Raises
+        ------
+        CorruptLayoutError
+            Some of it is not what was written.
+        """
+        raise CorruptLayoutError(f"{self.path}: {self.name} keeps no checksums of what it stores")
 
     def close(self) -> None:
         """Close files; reading again opens them again."""

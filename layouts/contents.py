@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.output import Stored, Unit
 
 __all__ = ["Contents", "ContentsLayout"]
 
@@ -14,7 +15,7 @@ __all__ = ["Contents", "ContentsLayout"]
 class Contents(Protocol):
     """An opened file or tree, of mdio or of others.
 
-    It may also have a `check`, as `Layout.check`.
+    It may also have `units` and `stored`, as `Layout` has.
     """
 
     @property
@@ -54,10 +55,14 @@ class ContentsLayout(Layout):
     ) -> None:
         self._opened.read_into(start, stop, atoms, block)
 
-    def check(self) -> Iterator[tuple[str, str | None]]:
-        """Read every chunk, also those of the groups, velocities and forces; see `Layout.check`."""
-        check = getattr(self._opened, "check", super().check)
-        yield from check()
+    def units(self) -> Iterator[Unit]:
+        """Yield all that there is to check, those of the groups too; see `Layout.units`."""
+        yield from getattr(self._opened, "units", super().units)()
+
+    def stored(self, start: int, stop: int) -> list[Stored]:
+        """Return what lies on disk of a piece; see `Layout.stored`."""
+        found: list[Stored] = getattr(self._opened, "stored", super().stored)(start, stop)
+        return found
 
     def _close(self) -> None:
         if self._contents is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
@@ -62,6 +63,8 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
     "nbytes": int,
     "precision": (*_NUMBER, _NONE),
     "precision_source": (str, _NONE),
+    "not_finite": dict,
+    "repaired": list,
     "stripe": dict,
     "time_last_ps": (*_NUMBER, _NONE),
     SEAL: int,
@@ -156,6 +159,10 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
         },
         "checksum": "crc32c",
     }
+    if meta.not_finite is not None:
+        manifest["not_finite"] = asdict(meta.not_finite)
+    if meta.repaired:
+        manifest["repaired"] = list(meta.repaired)
     return seal(manifest | extra)
 
 

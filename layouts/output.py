@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,23 @@ from numpy.typing import NDArray
 
 from mdio.core.kernels.checks import buffer
 
-__all__ = ["OutputMeta", "Receipt", "Stored"]
+__all__ = ["NotFinite", "OutputMeta", "Receipt", "Stored", "Unit"]
 
 AtomIndices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """Coordinates that are NaN or infinite."""
+
+    coordinates: int
+    frames: int
+    """In how many frames they are."""
+    first_frame: int
+
+    def __add__(self, other: NotFinite) -> NotFinite:
+        first = min(self.first_frame, other.first_frame)
+        return NotFinite(self.coordinates + other.coordinates, self.frames + other.frames, first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,10 @@ class OutputMeta:
     """Step (angstrom) of the integers an XTC source holds; None for other sources."""
     striping: Mapping[str, Any] | None = None
     """What was asked of the file system, and what was applied."""
+    not_finite: NotFinite | None = None
+    """What of the positions is; None = nothing."""
+    repaired: Sequence[Mapping[str, Any]] = ()
+    """When it was repaired, and what was written anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +68,8 @@ class Stored:
     (where every worker stores for itself: nothing then needs to be in one piece)."""
     crcs: Sequence[int]
     """crc32c of the decoded little-endian bytes of each chunk in it, in order of chunk."""
+    file: Path | None = None
+    """A file that holds these bytes already and is never written again."""
 
     @property
     def parts(self) -> list[memoryview]:
@@ -75,3 +96,17 @@ class Receipt:
     box: NDArray[np.float32]
     time: NDArray[np.float64]
     step: NDArray[np.int64]
+    not_finite: NotFinite | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a layout stores and checks as one: a chunk, a segment, a file of numbers."""
+
+    name: str
+    check: Callable[[], None]
+    """Reads it; raises OSError if it is not what was written."""
+    frames: tuple[int, int] | None = None
+    """First, and one beyond the last, of those that need it; None = all."""
+    group: str | None = None
+    """Of the atoms that need it; None = all."""

@@ -89,8 +89,8 @@ class ChunkedArray:
         self.what = what
         self.n_frames, self.n_atoms = shape[:2]
         self.chunk_frames, self.chunk_atoms = chunk
-        self._offset, self._nbytes, self._crcs = offset, nbytes, crcs
-        self._deflated, self._shuffled = deflated, shuffled
+        self._offset, self._nbytes, self.crcs = offset, nbytes, crcs
+        self.deflated, self._shuffled = deflated, shuffled
         self.pieces = pieces
         self._trusted = trusted
         self._scratch: NDArray[np.float32] | None = None
@@ -107,7 +107,7 @@ class ChunkedArray:
     @property
     def grid(self) -> tuple[int, int]:
         """Number of chunks along frames and atoms."""
-        return self._crcs.shape[0], self._crcs.shape[1]
+        return self.crcs.shape[0], self.crcs.shape[1]
 
     @property
     def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -209,7 +209,7 @@ class ChunkedArray:
             12 * self.chunk_atoms >= NARROW_FRAME_NBYTES
             and (last - first) * NARROW_SHARE <= self.chunk_atoms
         )
-        if self._held == (i, part.j) or self._deflated or (hi - lo == n_valid and not narrow):
+        if self._held == (i, part.j) or self.deflated or (hi - lo == n_valid and not narrow):
             source = self._chunk(fd, i, part.j)[lo:hi]
             first = 0
         elif narrow:
@@ -274,7 +274,7 @@ class ChunkedArray:
     def _load(self, fd: int, i: int, j: int) -> NDArray[np.float32]:
         """Read a chunk into memory, and return what of it is stored."""
         nbytes = 12 * self.chunk_frames * self.chunk_atoms
-        if self._deflated and nbytes > DEFLATE_MAX_RATIO * int(self._nbytes[i, j]):
+        if self.deflated and nbytes > DEFLATE_MAX_RATIO * int(self._nbytes[i, j]):
             raise CorruptLayoutError(
                 f"{self.name_of(i, j)}: {self._nbytes[i, j]} bytes cannot hold {nbytes}; "
                 "convert the source anew"
@@ -283,7 +283,7 @@ class ChunkedArray:
             self._scratch = np.empty((self.chunk_frames, self.chunk_atoms, 3), np.float32)
         self._held = None
         stored = self._scratch.reshape(-1)
-        if self._deflated:
+        if self.deflated:
             self._decode(fd, i, j, self._scratch)
         else:
             stored = stored[: int(self._nbytes[i, j]) // 4]  # less at the end of an array
@@ -312,7 +312,7 @@ class ChunkedArray:
             out[...] = np.frombuffer(data, np.float32).reshape(out.shape)
 
     def _compare(self, i: int, j: int, checksum: int) -> None:
-        expected = int(self._crcs[i, j])
+        expected = int(self.crcs[i, j])
         if checksum != expected:
             raise CorruptLayoutError(
                 f"{self.name_of(i, j)}: crc32c {checksum:08x} found, {expected:08x} expected; the "

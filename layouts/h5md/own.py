@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,9 @@ from mdio.layouts.h5md.io import (
     Column,
 )
 from mdio.layouts.h5md.seal import problem_of_seal
+from mdio.layouts.h5md.stored import stored_chunks
 from mdio.layouts.manifest import check_manifest, indices_from_runs
+from mdio.layouts.output import Stored, Unit
 
 __all__ = ["OwnFile"]
 
@@ -281,29 +283,32 @@ class OwnFile:
         """Fill `out` with frames of the array of a group and field."""
         self.arrays[key].read(self._fd, start, stop, atoms, out)
 
-    def check(self) -> Iterator[tuple[str, str | None]]:
-        """Read every chunk of every array, and yield its name and what is wrong with it."""
-        parts: list[tuple[str, Callable[[], None]]] = []
+    def units(self) -> Iterator[Unit]:
+        """Yield every column, table and chunk, and the seal; see `Layout.units`."""
+        if "table_crc32c" in self.manifest:  # written since there are seals
+            yield Unit(f"{self.path}: all but the frames", self._check_seal)
         for name, column in self._columns.items():
             what = self._whats[name]
-            parts.append((what, partial(column.verify, self._fd, what)))
-        for array in self.arrays.values():
+            yield Unit(what, partial(column.verify, self._fd, what))
+        for (group, _), array in self.arrays.items():
             if array.pieces is not None:
                 what = f"{array.what}, checksums"
-                parts.append((what, partial(array.pieces.verify, self._fd, what)))
+                yield Unit(what, partial(array.pieces.verify, self._fd, what), None, group)
             for i, j in np.ndindex(*array.grid):
-                parts.append((array.name_of(i, j), partial(array.verify, self._fd, i, j)))
-        if "table_crc32c" in self.manifest:  # written since there are seals
-            places = [array.places for array in self.arrays.values()]
-            name = f"{self.path}: all but the frames"
-            yield name, problem_of_seal(self._fd, places, str(self.path))
-        for name, verify in parts:
-            try:
-                verify()
-            except CorruptLayoutError as error:
-                yield name, str(error)
-            else:
-                yield name, None
+                verify = partial(array.verify, self._fd, i, j)
+                first = i * array.chunk_frames
+                frames = (first, min(first + array.chunk_frames, array.n_frames))
+                yield Unit(array.name_of(i, j), verify, frames, group)
+
+    def _check_seal(self) -> None:
+        places = [array.places for array in self.arrays.values()]
+        problem = problem_of_seal(self._fd, places, str(self.path))
+        if problem is not None:
+            raise CorruptLayoutError(problem)
+
+    def stored(self, start: int, stop: int) -> list[Stored]:
+        """Return the chunks of a piece as they lie in the file; see `Layout.stored`."""
+        return list(stored_chunks(self.arrays, self._fd, start, stop))
 
     def close(self) -> None:
         """Close the file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.manifest import check_manifest
 from mdio.layouts.native.encoder import CONTAINERS
+from mdio.layouts.output import Stored, Unit
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     MANIFEST,
@@ -233,33 +235,52 @@ class SegmentsLayout(Layout):
         """Return where the segments begin, and ``n_frames``."""
         return np.append([segment.first_frame for segment in self.segments], self.info.n_frames)
 
-    def check(self) -> Iterator[tuple[str, str | None]]:
-        """Compare size and checksum of every file with the manifest; see the base class."""
-        if SUMS_KEY in self.manifest:
-            problem = sums_problem(self.path, self.manifest)
-            if problem is not None:
-                yield SUMS, problem
-            for number in range(len(self.segments)):
-                try:
-                    read_sums(self.path, self.manifest, number)
-                except CorruptLayoutError as error:
-                    yield SUMS, str(error)
-        for segment in self.segments:
+    def units(self) -> Iterator[Unit]:
+        """Yield every file, and tables of checksums that are damaged; see `Layout.units`."""
+        if SUMS_KEY in self.manifest and sums_problem(self.path, self.manifest) is not None:
+            yield Unit(SUMS, self._check_sums)
+        for number, segment in enumerate(self.segments):
+            frames = (segment.first_frame, segment.stop)
             try:
-                self._check_size(segment)
-                found = _file_crc(self.path / segment.file)
-            except OSError as error:
-                yield segment.file, str(error)
-                continue
-            if found != segment.crc32c:
-                yield (
-                    segment.file,
-                    f"{self.path / segment.file}: its crc32c is {found:08x}, expected "
-                    f"{segment.crc32c:08x}: frames {segment.first_frame} to {segment.stop - 1} "
-                    "have changed; split or convert the source anew",
-                )
-            else:
-                yield segment.file, None
+                read_sums(self.path, self.manifest, number)
+            except CorruptLayoutError:
+                yield Unit(SUMS, partial(read_sums, self.path, self.manifest, number), frames)
+            yield Unit(segment.file, partial(self.check_segment, number), frames)
+
+    def _check_sums(self) -> None:
+        problem = sums_problem(self.path, self.manifest)
+        if problem is not None:
+            raise CorruptLayoutError(problem)
+
+    def check_segment(self, number: int) -> None:
+        """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""
+        segment = self.segments[number]
+        self._check_size(segment)
+        found = _file_crc(self.path / segment.file)
+        if found != segment.crc32c:
+            raise CorruptLayoutError(
+                f"{self.path / segment.file}: its crc32c is {found:08x}, expected "
+                f"{segment.crc32c:08x}: frames {segment.first_frame} to {segment.stop - 1} "
+                "have changed; split or convert the source anew"
+            )
+
+    def stored(self, start: int, stop: int) -> list[Stored]:
+        """Return the bytes of frames of one segment; see `Layout.stored`."""
+        number = int(np.searchsorted(self._starts, start, side="right")) - 1
+        segment = self.segments[number]
+        sums = read_sums(self.path, self.manifest, number)
+        self._check_size(segment)
+        if sums is None:
+            return super().stored(start, stop)
+        first = start - segment.first_frame
+        edges = sums.offsets[first : first + stop - start + 1]
+        path = self.path / segment.file
+        with path.open("rb") as file:
+            file.seek(edges[0])
+            data = memoryview(file.read(int(edges[-1] - edges[0])))
+        sums.check(path, int(edges[0]), data)
+        crcs = sums.of_frames(first, first + stop - start).tolist()
+        return [Stored(str(start), data, [crc32c(data), *crcs])]
 
 
 def _state(path: Path) -> tuple[int, ...] | None:

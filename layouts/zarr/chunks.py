@@ -8,16 +8,19 @@ wanted are read, and each is checked against its own (`mdio.layouts.zarr.checksu
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.layouts.codecs.quantised import decode_chunk
+from mdio.layouts.output import Stored
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
 from mdio.layouts.zarr.parts import Part, parts_of
-from mdio.layouts.zarr.pieces import widened
+from mdio.layouts.zarr.pieces import pieces_of, widened
 from mdio.layouts.zarr.shard import CRC_NBYTES, Shard
 from mdio.layouts.zarr.stored import StoredChunks
 
@@ -109,6 +112,22 @@ class ChunkedArray(StoredChunks):
             n_rows = min(self.chunk_frames, self.n_frames - number * self.chunk_frames)
             rows = chunk.reshape(self.chunk_frames, -1)[:n_rows].view(np.uint8)
             self.verify_rows(number, 0, column, shard, rows)
+
+    def stored(self, start: int, stop: int) -> Stored:
+        """Return the shard of frames ``start:stop``, in which all has been checked."""
+        rows = range(start // self.chunk_frames, -(-stop // self.chunk_frames))
+        decoded, others = [], []
+        for number, column in product(rows, range(self.n_atom_chunks)):
+            self.check(number, column)
+            decoded.append(self.checksums.decoded(number, column))
+            others.append(self.checksums.stored(number, column))
+        shard = self.locate(rows.start, 0)[0]
+        if self.plain:
+            n_pieces = self.n_atom_chunks * pieces_of(self.row_nbytes)
+            others = self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()
+        data = np.memmap(shard.path, np.uint8, "r")
+        name = self.metadata.file_name(rows.start // self.frames_per_shard)
+        return Stored(f"{self._name}/{name}", data, [*decoded, *others], shard.path)
 
     def _read_within(self, start: int, stop: int, out: FloatArray) -> bool:
         """Read frames that are only a part of one chunk, and return whether they are that."""

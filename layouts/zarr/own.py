@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.grouped import StoredGroups
 from mdio.layouts.manifest import FULL_SYSTEM, check_manifest, indices_from_runs
+from mdio.layouts.output import Stored, Unit
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.chunks import ChunkedArray
 from mdio.layouts.zarr.folder import Folder
@@ -198,14 +200,14 @@ class OwnTree:
                 raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
             self.arrays[group, field].read(start, stop, atoms, out)
 
-    def check(self) -> Iterator[tuple[str, str | None]]:
-        """Read every chunk and file, and compare all checksums; see `Layout.check`."""
+    def units(self) -> Iterator[Unit]:
+        """Yield every chunk, file of numbers and ``zarr.json``; see `Layout.units`."""
         for (group, field), array in self.arrays.items():
             name = f"{field} of {group}"
             try:
                 array.checksums.read()
-            except CorruptLayoutError as error:
-                yield f"checksums of the {name}", str(error)
+            except CorruptLayoutError:
+                yield Unit(f"checksums of the {name}", array.checksums.read, None, group)
                 continue
             grid = (-(-self.n_frames // array.chunk_frames), array.n_atom_chunks)
             for number, column in np.ndindex(*grid):
@@ -214,47 +216,40 @@ class OwnTree:
                 what = f"{name}, frames {begin} to {end - 1}"
                 if array.n_atom_chunks > 1:
                     what += f", atoms from {column * array.chunk_atoms}"
-                try:
-                    array.check(number, column)
-                except CorruptLayoutError as error:
-                    yield what, str(error)
-                else:
-                    yield what, None
+                yield Unit(what, partial(array.check, number, column), (begin, end), group)
         for path, name in self._all_series():
             try:
                 series = self._series(path, name)
-            except CorruptLayoutError as error:
-                yield path, str(error)
+            except CorruptLayoutError:
+                yield Unit(path, partial(self._check_series, path, name, 0))
                 continue
+            rows = series.rows_per_file
             for number in range(series.metadata.n_files):
-                what = f"{path}, file {number}"
-                try:
-                    series.file(number)
-                except CorruptLayoutError as error:
-                    yield what, str(error)
-                else:
-                    yield what, None
-        yield from self._check_metadata()
+                frames = (number * rows, min((number + 1) * rows, self.n_frames))
+                check = partial(self._check_series, path, name, number)
+                yield Unit(f"{path}, file {number}", check, frames)
+        if self._node_crcs:  # trees of older versions have none
+            for path in ("", *self._node_crcs):
+                yield Unit(f"{path}/{METADATA}".lstrip("/"), partial(self._check_node, path))
 
-    def _check_metadata(self) -> Iterator[tuple[str, str | None]]:
-        """Compare every ``zarr.json`` with what was written; trees of older versions cannot."""
-        if not self._node_crcs:
-            return
-        own = json.dumps(group_metadata({"mdio": self.manifest})).encode()
-        yield METADATA, None if self._text == own else self._changed("")
-        for path, crc in self._node_crcs.items():
-            try:
-                same = kernels.crc32c(read_node(self._root, path)) == crc
-            except CorruptLayoutError as error:
-                yield f"{path}/{METADATA}", str(error)
-            else:
-                yield f"{path}/{METADATA}", None if same else self._changed(path)
+    def _check_series(self, path: str, name: SeriesName, number: int) -> None:
+        self._series(path, name).file(number)
 
-    def _changed(self, path: str) -> str:
-        return (
-            f"{self.path / path / METADATA}: not as mdio wrote it; it was damaged, or another "
-            "program added to it (attributes, consolidated metadata)"
-        )
+    def _check_node(self, path: str) -> None:
+        """Compare a ``zarr.json`` with what was written; raises CorruptLayoutError."""
+        if path:
+            same = kernels.crc32c(read_node(self._root, path)) == self._node_crcs[path]
+        else:
+            same = self._text == json.dumps(group_metadata({"mdio": self.manifest})).encode()
+        if not same:
+            raise CorruptLayoutError(
+                f"{self.path / path / METADATA}: not as mdio wrote it; it was damaged, or another "
+                "program added to it (attributes, consolidated metadata)"
+            )
+
+    def stored(self, start: int, stop: int) -> list[Stored]:
+        """Return the shards of a piece, each as the file that it is; see `Layout.stored`."""
+        return [array.stored(start, stop) for array in self.arrays.values()]
 
     def _all_series(self) -> Iterator[tuple[str, SeriesName]]:
         """Return the folders of all per-frame numbers, copies too."""

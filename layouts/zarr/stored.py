@@ -46,6 +46,7 @@ class StoredChunks:
         *,
         verify: bool,
     ) -> None:
+        self._name = name
         self.metadata = metadata
         self.checksums = checksums
         self.verifies = verify

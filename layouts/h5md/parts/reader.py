@@ -12,8 +12,8 @@ import re
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from mdio.layouts.h5md.chunks import ChunkedArray
 from mdio.layouts.h5md.io import FOREIGN_ERRORS
 from mdio.layouts.h5md.layout import open_hdf5
 from mdio.layouts.h5md.own import OwnFile
+from mdio.layouts.output import Stored, Unit
 
 __all__ = ["IN_PARTS", "JoinedFile", "Part", "is_joined", "part_name"]
 
@@ -214,19 +215,28 @@ class JoinedFile(OwnFile):
             self._part(number).read_into(at - first, until - first, atoms, rows)
             at, number = until, number + 1
 
-    def check(self) -> Iterator[tuple[str, str | None]]:
-        """Check the file's own columns, every chunk of every part, and that the two agree."""
-        yield from super().check()
+    def units(self) -> Iterator[Unit]:
+        """Yield the file's own columns, each part, and its chunks; see `Layout.units`."""
+        yield from super().units()
         for number, part in enumerate(self.parts):
             name = f"{self.folder / part.file}: the part that {self.path.name} means"
+            first = part.first_frame
+            yield Unit(name, partial(self._check_part, number), (first, part.stop))
             try:
                 opened = self._part(number)
-                self._compare_columns(opened, part)
-            except CorruptLayoutError as error:
-                yield name, str(error)
+            except CorruptLayoutError:
                 continue
-            yield name, None
-            yield from opened.check()
+            for unit in opened.units():
+                a, b = unit.frames or (0, part.n_frames)
+                yield replace(unit, frames=(first + a, first + b))
+
+    def stored(self, start: int, stop: int) -> list[Stored]:
+        """Raise: a part is a file by itself, which is asked instead."""
+        raise NotImplementedError
+
+    def _check_part(self, number: int) -> None:
+        """Open a part and compare it with what is said of it; raises CorruptLayoutError."""
+        self._compare_columns(self._part(number), self.parts[number])
 
     def _compare_columns(self, opened: OwnFile, part: Part) -> None:
         """Raise CorruptLayoutError if times, steps and boxes are not those of a part."""

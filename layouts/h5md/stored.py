@@ -1,0 +1,37 @@
+"""Chunks of our own H5MD files as they lie on disk, for a file that is to hold them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from mdio.layouts.h5md.chunks import ChunkedArray
+from mdio.layouts.h5md.encoding import row_checksums
+from mdio.layouts.h5md.io import pread_exactly
+from mdio.layouts.output import Stored
+
+__all__ = ["stored_chunks"]
+
+
+def stored_chunks(
+    arrays: Mapping[tuple[str, str], ChunkedArray], fd: int, start: int, stop: int
+) -> Iterator[Stored]:
+    """Yield the chunks of frames ``start:stop`` of all arrays, each checked.
+
+    Raises
+    ------
+    CorruptLayoutError
+        One of them is not what was written.
+    """
+    for (group, field), array in arrays.items():
+        rows = range(start // array.chunk_frames, -(-stop // array.chunk_frames))
+        for i, j in ((i, j) for i in rows for j in range(array.grid[1])):
+            array.verify(fd, i, j)
+            offset, nbytes = (int(table[i, j]) for table in array.places)
+            data = np.empty(nbytes, np.uint8)
+            pread_exactly(fd, data, offset, array.name_of(i, j))
+            crcs = [int(array.crcs[i, j])]
+            if not array.deflated:
+                crcs += row_checksums(data.reshape(-1, 12 * array.chunk_atoms))
+            yield Stored(f"{group}/{field}/{i}/{j}", data, crcs)
