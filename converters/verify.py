@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from os import PathLike
@@ -20,7 +21,7 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.views.joining import KEEP_ALL
 from mdio.layouts.views.view import ViewLayout
 
-__all__ = ["VerifyResult", "verify"]
+__all__ = ["VerifyResult", "every_nth", "overlap_of", "sample", "source_view", "verify"]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 EXACT_TABLES = ("h5md", "zarr")
@@ -36,6 +37,21 @@ BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 
 
+def everything(number: int) -> bool:  # noqa: ARG001
+    """Return that every unit is checked."""
+    return True
+
+
+def every_nth(part: int, n_parts: int) -> Callable[[int], bool]:
+    """Return what takes one unit of `n_parts`; parts 1 to `n_parts` together are all of them."""
+    return lambda number: number % n_parts == part - 1
+
+
+def sample(share: float) -> Callable[[int], bool]:
+    """Return what takes this share of the units, evenly spread, the first among them."""
+    return lambda number: math.ceil(number * share) < math.ceil((number + 1) * share)
+
+
 @dataclass
 class VerifyResult:
     """What `verify` found."""
@@ -43,6 +59,8 @@ class VerifyResult:
     ok: bool = True
     chunks_checked: int = 0
     frames_compared: int = 0
+    units: int = 0
+    """How many units there are; with a part or a sample fewer are checked."""
     max_abs_diff_angstrom: float = 0.0
     """Largest difference of a coordinate; 0.0 too where nothing was compared."""
     allowed_diff_angstrom: float | None = None
@@ -66,6 +84,7 @@ def verify(
     *,
     top: str | PathLike[str] | None = None,
     view: ViewLayout | None = None,
+    wanted: Callable[[int], bool] = everything,
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyResult:
     """Recompute an output's checksums; compare every frame with its source if that is given.
@@ -80,6 +99,9 @@ def verify(
         Topology, needed only where the conversion went through ``--pbc`` or ``--center``.
     view
         Instead of `against`: just the frames and atoms that `out` should hold.
+    wanted
+        Tells of the number of a unit (a chunk, a segment, a file of numbers; with a source, also a
+        block of frames) whether it is checked: `every_nth` or `sample`. All are by default.
     progress
         Called with (frames, decoded bytes) done since the last call.
 
@@ -104,28 +126,35 @@ def verify(
     """
     result = VerifyResult()
     with open_layout(out) as layout:
-        _check_all(layout, result, progress)
+        _check_all(layout, result, wanted, progress)
         for lost in layout.info.lost:
             result.add(str(lost))
         # Of an output of mdio this covers its groups; in files of others each is read by itself.
         if layout.manifest is None:
             for group in layout.info.groups:
-                _check_group(out, group, result, progress)
+                _check_group(out, group, result, wanted, progress)
         if view is not None:
-            _compare(layout, view, result, progress)
+            _compare(layout, view, result, wanted, progress)
         elif against is not None:
-            with open_with_topology(against, top, overlap=_overlap(layout)) as source:
-                _compare(layout, _source_view(layout, source, top), result, progress)
+            with open_with_topology(against, top, overlap=overlap_of(layout)) as source:
+                _compare(layout, source_view(layout, source, top), result, wanted, progress)
     return result
 
 
 def _check_all(
     layout: Layout,
     result: VerifyResult,
+    wanted: Callable[[int], bool],
     progress: Callable[[int, int], None] | None,
     prefix: str = "",
 ) -> None:
-    for name, problem in layout.check():
+    first = result.units
+
+    def counted(number: int) -> bool:
+        result.units += 1
+        return wanted(first + number)
+
+    for name, problem in layout.check(counted):
         result.chunks_checked += 1
         if problem is not None:
             result.add(f"{prefix}{name}: {problem}")
@@ -137,17 +166,18 @@ def _check_group(
     out: str | PathLike[str],
     group: str,
     result: VerifyResult,
+    wanted: Callable[[int], bool],
     progress: Callable[[int, int], None] | None,
 ) -> None:
     """Read a further particle group of another program's file, if it has positions."""
     try:
         with open_layout(out, group=group) as layout:
-            _check_all(layout, result, progress, f"group {group}, ")
+            _check_all(layout, result, wanted, progress, f"group {group}, ")
     except SourceError as error:
         result.add(f"group {group}: {error}")
 
 
-def _overlap(layout: Layout) -> str | None:
+def overlap_of(layout: Layout) -> str | None:
     """Return how the files of the source are to be joined, for them to be what `layout` holds."""
     if layout.manifest is None:
         return None
@@ -155,7 +185,7 @@ def _overlap(layout: Layout) -> str | None:
     return KEEP_ALL if joined is None else joined.get("overlap")
 
 
-def _source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> ViewLayout:
+def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> ViewLayout:
     """Return the frames and atoms of the source that `layout` should hold."""
     manifest = layout.manifest
     frames: Any = None
@@ -188,6 +218,7 @@ def _compare(
     layout: Layout,
     source: ViewLayout,
     result: VerifyResult,
+    wanted: Callable[[int], bool],
     progress: Callable[[int, int], None] | None,
 ) -> None:
     info, expected = layout.info, source.info
@@ -203,7 +234,7 @@ def _compare(
     result.allowed_diff_angstrom = 0.0 if exact else (info.precision or 0.0) / 2
     rounded = ROUNDED.get(_container(layout), ())
     rows = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
-    for start in range(0, info.n_frames, rows):
+    for start in filter(lambda at: wanted(at // rows), range(0, info.n_frames, rows)):
         stop = min(start + rows, info.n_frames)
         try:
             mine, theirs = layout.read(start, stop), source.read(start, stop)

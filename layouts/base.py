@@ -249,15 +249,15 @@ class Layout(ABC):
         n_rows = max(1, CHECK_NBYTES // max(1, self.info.frame_nbytes))
         at = 0
         while at < self.info.n_frames:
-            beyond = int(edges[np.searchsorted(edges, at, side="right")])
-            stop = min(beyond, at + n_rows) if self.info.chunk_frames is None else beyond
+            stop = int(edges[np.searchsorted(edges, at, side="right")])
+            stop = stop if self.info.chunk_frames else min(stop, at + n_rows)
             yield Unit(f"frames {at} to {stop - 1}", partial(self.read, at, stop), (at, stop))
             at = stop
 
     def check(
         self, wanted: Callable[[int], bool] = lambda _: True
     ) -> Iterator[tuple[str, str | None]]:
-        """Read everything once, or the units whose numbers are `wanted`; recompute all checksums.
+        """Read everything once, or the units whose numbers are `wanted`, and compare checksums.
 
         Yields
         ------
@@ -268,12 +268,12 @@ class Layout(ABC):
         """
         for number, unit in enumerate(self.units()):
             if wanted(number):
+                problem = None
                 try:
                     unit.check()
                 except OSError as error:
-                    yield unit.name, str(error)
-                else:
-                    yield unit.name, None
+                    problem = str(error)
+                yield unit.name, problem
 
     def stored(self, start: int, stop: int) -> list[Stored]:  # noqa: ARG002
         """Return what its writer once made of the frames of a piece, as it lies on disk.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.frames import plural
 from mdio.core.kernels.checks import buffer
 
 __all__ = ["NotFinite", "OutputMeta", "Receipt", "Stored", "Unit"]
@@ -25,6 +26,13 @@ class NotFinite:
     frames: int
     """In how many frames they are."""
     first_frame: int
+
+    def __str__(self) -> str:
+        return (
+            f"positions are kept as they are, and of them {plural(self.coordinates, 'coordinate')} "
+            f"in {plural(self.frames, 'frame')} (the first is frame {self.first_frame}) "
+            f"{'is' if self.coordinates == 1 else 'are'} NaN or infinite"
+        )
 
     def __add__(self, other: NotFinite) -> NotFinite:
         first = min(self.first_frame, other.first_frame)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from mdio.layouts.h5md.layout import refers_to_parts
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.view import ViewLayout
-from mdio.layouts.writer import LayoutWriter, OutputMeta
+from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 
@@ -104,6 +105,8 @@ class Conversion:
 
         def end() -> ConvertResult:
             self.states.check()
+            if work.writer.meta.not_finite is not None:
+                work.writer.notes.append(str(work.writer.meta.not_finite))
             work.writer.finish()
             self.plan = self.plan.replace(notes=tuple(work.writer.notes))
             stack.close()
@@ -170,12 +173,22 @@ class Conversion:
         for _, (receipt, items) in imap(work, pieces, describe=describe):
             for item in items:
                 work.writer.store(item)
-            work.writer.commit(receipt)
+            self._commit(work.writer, receipt, progress)
             nbytes += receipt.nbytes
-            if progress is not None:
-                n_frames = receipt.stop - receipt.start
-                progress(n_frames, n_frames * self.view.info.frame_nbytes)
         return nbytes
+
+    def _commit(self, writer: LayoutWriter, receipt: Receipt, progress: Progress | None) -> None:
+        """Take note of a piece that is stored, and of coordinates in it that are no numbers."""
+        writer.commit(receipt)
+        found = receipt.not_finite
+        if found is not None:
+            found = replace(found, first_frame=receipt.start + found.first_frame)
+            before = writer.meta.not_finite
+            found = found if before is None else before + found
+            writer.meta = replace(writer.meta, not_finite=found)
+        if progress is not None:
+            n_frames = receipt.stop - receipt.start
+            progress(n_frames, n_frames * self.view.info.frame_nbytes)
 
     def _result(self, nbytes: int, seconds: float, workers: int) -> ConvertResult:
         return ConvertResult(

@@ -97,7 +97,7 @@ class MPIOConversion(Conversion):
         agreement.close()
         for some in executor.comm.gather(receipts) or ():
             for receipt in some:
-                writer.commit(receipt)
+                self._commit(writer, receipt, None)
                 nbytes += receipt.nbytes
         if executor.is_owner and self.plan.compression is not None:
             return writer.path.stat().st_size  # only HDF5 has seen the compressed bytes

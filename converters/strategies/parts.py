@@ -118,11 +118,8 @@ class PartsConversion(Conversion):
         try:
             for number, (receipts, finished) in executor.imap(worker, tasks, describe=describe):
                 for receipt in receipts:
-                    writer.commit(receipt)
+                    self._commit(writer, receipt, progress)
                     nbytes += receipt.nbytes
-                    if progress is not None:
-                        n_frames = receipt.stop - receipt.start
-                        progress(n_frames, n_frames * self.view.info.frame_nbytes)
                 task = tasks[number]
                 if finished is not None and task is not None:
                     writer.note(task[0], *finished)

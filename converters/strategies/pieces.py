@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from mdio.core.errors import CorruptLayoutError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
+from mdio.layouts.output import NotFinite
 from mdio.layouts.writer import LayoutWriter, Receipt, Stored
 from mdio.parallel.executors import Executor
 
@@ -62,34 +65,63 @@ def describe_on(executor: Executor) -> Callable[[Piece], str]:
     )
 
 
+def not_finite(block: FrameBlock, first: int) -> NotFinite | None:
+    """Return how many coordinates are NaN or infinite; `first` is the number of the first frame."""
+    # Two passes over what is in the processor's cache: NaN goes through both, infinity is one end.
+    low, high = block.positions.min(initial=0), block.positions.max(initial=0)
+    if np.isfinite(low) and np.isfinite(high):
+        return None
+    counts = (~np.isfinite(block.positions)).sum(axis=(1, 2))
+    frames = np.flatnonzero(counts)
+    return NotFinite(int(counts.sum()), len(frames), first + int(frames[0]))
+
+
 class PieceWorker:
     """Reads one piece from the source and hands it to the writer, a batch after the other.
 
-    Keeps the opened source and the memory of its frames from batch to batch.
+    Keeps the opened source and the memory of its frames from batch to batch. Pieces that are whole
+    in a `former` output, which is being repaired, are taken from there.
     """
 
-    def __init__(self, source: Layout, writer: LayoutWriter) -> None:
+    def __init__(self, source: Layout, writer: LayoutWriter, former: Layout | None = None) -> None:
         self.source = source
         self.writer = writer
+        self.former = former
         self._room: FrameBlock | None = None
 
     def __call__(self, piece: Piece) -> tuple[Receipt, list[Stored]]:
         """Return the receipt, and the items that their owner has to store."""
         start, stop = piece
         step = self.writer.batch_frames or stop - start
-        blocks, crcs, nbytes, left = [], {}, 0, []
+        blocks, left = [], []
+        crcs: dict[str, Sequence[int]] = {}
+        nbytes = 0
+        odd: NotFinite | None = None
+        kept = self._stored(start, stop)
         for first in range(start, stop, step):
-            block = self._read(first, min(first + step, stop))
-            for item in self.writer.encode(first, block):
+            if kept is None:
+                block = self._read(first, min(first + step, stop))
+                found = not_finite(block, first - start)
+                odd = odd + found if odd and found else odd or found
+            else:
+                block = self.source.read(first, min(first + step, stop), atoms=[])
+            for item in self.writer.encode(first, block) if kept is None else kept:
                 if self.writer.parallel_store:
                     self.writer.store(item)
                 else:
                     left.append(item)
                 crcs[item.key] = item.crcs
                 nbytes += item.nbytes
+            kept = None if kept is None else []
             blocks.append((block.box.copy(), block.time.copy(), block.step.copy()))
         box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        return Receipt(start, stop, crcs, nbytes, box, time, number), left
+        return Receipt(start, stop, crcs, nbytes, box, time, number, odd), left
+
+    def _stored(self, start: int, stop: int) -> list[Stored] | None:
+        """Return what the former output has of a piece, if it is whole there."""
+        with suppress(CorruptLayoutError):
+            return None if self.former is None else self.former.stored(start, stop)
+        return None
 
     def _read(self, start: int, stop: int) -> FrameBlock:
         """Return frames of the source, in memory that the next call overwrites."""

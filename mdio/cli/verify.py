@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Callable
 
 from mdio.cli.common import print_json, progress_bar
-from mdio.converters.verify import verify
+from mdio.converters.verify import every_nth, everything, sample, verify
 from mdio.layouts.registry import open_layout
 
 __all__ = ["run", "setup"]
+
+
+def _part(text: str) -> Callable[[int], bool]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r}: write K/N with K from 1 to N, as 3/8")
+    return every_nth(int(match[1]), int(match[2]))
+
+
+def _sample(text: str) -> Callable[[int], bool]:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*%", text)
+    if match is None or not 0 < float(match[1]) <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r}: write a share of all, as 5%")
+    return sample(float(match[1]) / 100)
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +36,29 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-s", "--top", metavar="FILE", help="topology (after --pbc/--center, or if SRC needs one)"
     )
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument(
+        "--sample",
+        metavar="P%",
+        dest="wanted",
+        type=_sample,
+        default=everything,
+        help="check this share of all units (chunks, segments, files of numbers), evenly spread",
+    )
+    some.add_argument(
+        "--part",
+        metavar="K/N",
+        dest="wanted",
+        type=_part,
+        help="check the K-th of N parts of all units; the N parts together are all of them",
+    )
+    some.add_argument(
+        "--deep",
+        dest="wanted",
+        action="store_const",
+        const=everything,
+        help="check all of them (default)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -29,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     with open_layout(args.out) as layout:
         n_frames = layout.info.n_frames
     with progress_bar(n_frames if args.against else 0, "verify", quiet=args.quiet) as progress:
-        result = verify(args.out, args.against, top=args.top, progress=progress)
+        result = verify(args.out, args.against, top=args.top, wanted=args.wanted, progress=progress)
     if args.json:
         print_json(result.to_json())
     else:
@@ -43,5 +82,6 @@ def run(args: argparse.Namespace) -> int:
             else ""
         )
         verdict = "ok" if result.ok else f"NOT ok ({len(result.bad)} bad)"
-        print(f"{args.out}: {verdict}, {result.chunks_checked:,} chunks checked{compared}")
+        some = "" if result.chunks_checked == result.units else f" of {result.units:,}"
+        print(f"{args.out}: {verdict}, {result.chunks_checked:,}{some} chunks checked{compared}")
     return 0 if result.ok else 1

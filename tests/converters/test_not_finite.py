@@ -1,0 +1,55 @@
+"""NaN and infinite coordinates are kept, counted and told."""
+
+import json
+
+import numpy as np
+import pytest
+from suites.native_files import CELLS, made_up, write_dcd
+
+import mdio
+from mdio.cli.main import main
+
+KINDS = {
+    "a.zarr": {},
+    "q.zarr": {"precision": 0.01},
+    "a.h5md": {},
+    "parts.h5md": {"per_rank": True, "workers": 2, "chunk_frames": 2},
+    "a.segments": {"segments": 2, "container": "ncdf"},
+}
+
+
+@pytest.fixture
+def source(tmp_path):
+    positions = made_up(9, 20)
+    positions[4, 3, 1] = np.nan
+    positions[4, 5] = np.inf
+    positions[7, 0, 2] = -np.inf
+    write_dcd(tmp_path / "source.dcd", positions, CELLS)
+    return tmp_path / "source.dcd", positions
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_they_are_counted(source, tmp_path, name):
+    path, positions = source
+    result = mdio.convert(path, tmp_path / name, **KINDS[name])
+    told = "5 coordinates in 2 frames (the first is frame 4) are NaN or infinite"
+    assert [note for note in result.plan.notes if told in note]
+    with mdio.open(tmp_path / name) as layout:
+        expected = {"coordinates": 5, "frames": 2, "first_frame": 4}
+        assert layout.manifest["not_finite"] == expected
+        got = layout.read(0, 9).positions
+    odd = ~np.isfinite(positions)
+    assert np.array_equal(got[odd], positions[odd], equal_nan=True)
+    assert mdio.verify(tmp_path / name, path).ok
+
+
+def test_of_the_frames_that_are_kept(source, tmp_path, capsys):
+    path, _ = source
+    words = ["convert", str(path), str(tmp_path / "a.zarr"), "--start", "6", "--json"]
+    assert main(words) == 0
+    notes = json.loads(capsys.readouterr().out)["plan"]["notes"]
+    assert "1 coordinate in 1 frame (the first is frame 1) is NaN or infinite" in notes[-1]
+    result = mdio.convert(path, tmp_path / "b.zarr", stop=4)
+    assert not [note for note in result.plan.notes if "NaN" in note]
+    with mdio.open(tmp_path / "b.zarr") as layout:
+        assert "not_finite" not in layout.manifest
