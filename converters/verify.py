@@ -17,6 +17,7 @@ from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
+from mdio.layouts.output import Wanted
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.joining import KEEP_ALL
 from mdio.layouts.views.view import ViewLayout
@@ -42,12 +43,12 @@ def everything(number: int) -> bool:  # noqa: ARG001
     return True
 
 
-def every_nth(part: int, n_parts: int) -> Callable[[int], bool]:
+def every_nth(part: int, n_parts: int) -> Wanted:
     """Return what takes one unit of `n_parts`; parts 1 to `n_parts` together are all of them."""
     return lambda number: number % n_parts == part - 1
 
 
-def sample(share: float) -> Callable[[int], bool]:
+def sample(share: float) -> Wanted:
     """Return what takes this share of the units, evenly spread, the first among them."""
     return lambda number: math.ceil(number * share) < math.ceil((number + 1) * share)
 
@@ -84,7 +85,7 @@ def verify(
     *,
     top: str | PathLike[str] | None = None,
     view: ViewLayout | None = None,
-    wanted: Callable[[int], bool] = everything,
+    wanted: Wanted = everything,
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyResult:
     """Recompute an output's checksums; compare every frame with its source if that is given.
@@ -144,7 +145,7 @@ def verify(
 def _check_all(
     layout: Layout,
     result: VerifyResult,
-    wanted: Callable[[int], bool],
+    wanted: Wanted,
     progress: Callable[[int, int], None] | None,
     prefix: str = "",
 ) -> None:
@@ -166,7 +167,7 @@ def _check_group(
     out: str | PathLike[str],
     group: str,
     result: VerifyResult,
-    wanted: Callable[[int], bool],
+    wanted: Wanted,
     progress: Callable[[int, int], None] | None,
 ) -> None:
     """Read a further particle group of another program's file, if it has positions."""
@@ -218,7 +219,7 @@ def _compare(
     layout: Layout,
     source: ViewLayout,
     result: VerifyResult,
-    wanted: Callable[[int], bool],
+    wanted: Wanted,
     progress: Callable[[int, int], None] | None,
 ) -> None:
     info, expected = layout.info, source.info

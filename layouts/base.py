@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from os import PathLike
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
-from mdio.layouts.output import Stored, Unit
+from mdio.layouts.output import Stored, Unit, Wanted
 
 __all__ = ["Layout", "boundaries_of"]
 
@@ -254,9 +254,7 @@ class Layout(ABC):
             yield Unit(f"frames {at} to {stop - 1}", partial(self.read, at, stop), (at, stop))
             at = stop
 
-    def check(
-        self, wanted: Callable[[int], bool] = lambda _: True
-    ) -> Iterator[tuple[str, str | None]]:
+    def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
         """Read everything once, or the units whose numbers are `wanted`, and compare checksums.
 
         Yields
@@ -267,7 +265,7 @@ class Layout(ABC):
             What is wrong with it.
         """
         for number, unit in enumerate(self.units()):
-            if wanted(number):
+            if wanted is None or wanted(number):
                 problem = None
                 try:
                     unit.check()

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from mdio.core.frames import plural
 from mdio.core.kernels.checks import buffer
 
-__all__ = ["NotFinite", "OutputMeta", "Receipt", "Stored", "Unit"]
+__all__ = ["NotFinite", "OutputMeta", "Receipt", "Stored", "Unit", "Wanted"]
 
 AtomIndices = NDArray[np.int64]
+Wanted = Callable[[int], bool]
+"""Tells of the number of a unit whether it is to be checked."""
 
 
 @dataclass(frozen=True, slots=True)

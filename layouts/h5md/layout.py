@@ -9,7 +9,7 @@ when the first file is opened.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
@@ -143,9 +143,7 @@ class H5MDLayout(ContentsLayout):
         with self._translated(f"frames {start} to {stop - 1} cannot be read"):
             super()._read_into(start, stop, atoms, block)
 
-    def check(
-        self, wanted: Callable[[int], bool] = lambda _: True
-    ) -> Iterator[tuple[str, str | None]]:
+    def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
         """Read every chunk and compare it with its checksum; see `Layout.check`."""
         with self._translated("cannot be checked"):
             yield from super().check(wanted)

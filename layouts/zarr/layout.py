@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -131,9 +131,7 @@ class ZarrLayout(ContentsLayout):
         with _as_ours(self.path):
             super()._read_into(start, stop, atoms, block)
 
-    def check(
-        self, wanted: Callable[[int], bool] = lambda _: True
-    ) -> Iterator[tuple[str, str | None]]:
+    def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
         """Read everything once, also ``zarr.json`` of all arrays; see `Layout.check`."""
         with _as_ours(self.path):
             yield from super().check(wanted)
