@@ -21,6 +21,7 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.contents import Contents, ContentsLayout
 from mdio.layouts.h5md.sealed import is_sealed
+from mdio.layouts.output import Wanted
 
 if TYPE_CHECKING:
     import h5py

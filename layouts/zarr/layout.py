@@ -12,6 +12,7 @@ from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.contents import Contents, ContentsLayout
+from mdio.layouts.output import Wanted
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import METADATA, parse_metadata, read_metadata, read_node
 from mdio.layouts.zarr.own import OwnTree
