@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.layouts.expecting import Expecting
 from mdio.layouts.output import Stored, Unit, Wanted
 
 __all__ = ["Layout", "boundaries_of"]
@@ -31,7 +32,7 @@ def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
     return np.append(edges, info.n_frames)
 
 
-class Layout(ABC):
+class Layout(Expecting, ABC):
     """A trajectory on disk, opened for reading on first use.
 
     A layout pickles as (path, options) and reopens in the process that unpickles it: no handle
@@ -287,6 +288,7 @@ class Layout(ABC):
         """Close files; reading again opens them again."""
         if self._info is not None:
             self._info = None
+            self.expect_nothing()
             self._close()
 
     def __del__(self) -> None:

@@ -150,7 +150,10 @@ class BlockWork:
         collected = self._collected(block)
         times = np.empty(len(block))
         at = 0
-        for run in sub_blocks(self._edges, block, span):
+        runs = list(sub_blocks(self._edges, block, span))
+        if self._is_dense(block, info.chunk_frames):
+            self.layout.expect(((run[0], run[-1] + 1) for run in runs), self.prepared.atoms)
+        for run in runs:
             watch.lap()
             frames = self._read(run, info.chunk_frames)
             timing.t_io_s += watch.lap()
@@ -197,9 +200,14 @@ class BlockWork:
                 "be joined"
             ) from None
 
+    @staticmethod
+    def _is_dense(run: range, chunk_frames: int | None) -> bool:
+        """Return whether frames in between are read and dropped."""
+        return run.step <= max(DENSE_STEP, chunk_frames or 1)
+
     def _read(self, run: range, chunk_frames: int | None) -> FrameBlock:
         first, beyond = run[0], run[-1] + 1
-        if run.step <= max(DENSE_STEP, chunk_frames or 1):
+        if self._is_dense(run, chunk_frames):
             dense = self.layout.read(
                 first, beyond, atoms=self.prepared.atoms, out=self._room(beyond - first)
             )

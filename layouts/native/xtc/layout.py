@@ -6,12 +6,14 @@ back is what MDAnalysis' XTCReader gives, times included, which the file has in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from mdio.core.boxes import boxes_from_vectors
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
@@ -101,6 +103,11 @@ class XTCLayout(Layout):
             nbytes=self._index.nbytes + self._index.lost_nbytes,
             lost=self._index.lost(self.path),
         )
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield where the frames lie: selected atoms are decoded from whole frames."""
+        if atoms is None or atoms.size:
+            yield self._frames.byte_range(start, stop)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

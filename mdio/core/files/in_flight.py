@@ -7,22 +7,28 @@ threads, and hands their bytes over when they are read.
 
 How many it asks for is found out: the number doubles as long as the reader has to wait for bytes
 and these come faster for it (the bandwidth-delay product of the storage, which nobody knows
-beforehand). Where bytes come from the page cache there is nothing to win: that is noticed by the
-rate of the first requests, and reading goes on without any.
+beforehand). File systems on disks of the machine itself are left to the system, whose own reading
+ahead does for them what this does for others; they are known by their answer to a read that must
+not wait, which those over a network do not know. Where bytes come from the page cache all the same,
+that is noticed by the first requests, for which nobody had to wait, and reading goes on without.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mdio.core.files.reading import OpenFile
 
 __all__ = ["ByteRange", "InFlight"]
 
@@ -40,22 +46,21 @@ GAP_NBYTES = 64 << 10
 CACHED_NBYTES_PER_S = 1.0e9
 """What comes faster came out of memory (or of a disk that one reader at a time gets enough of)."""
 CACHED_REQUESTS = 3
-"""So many such requests in a row, and asking ahead ends."""
+"""So many requests in a row out of memory, and asking ahead ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
     """Bytes of an open file."""
 
-    fd: int
+    file: OpenFile
     offset: int
     nbytes: int
 
 
 @dataclass(slots=True)
 class _Request:
-    fd: int
-    """The file as the caller knows it."""
+    file: OpenFile
     offset: int
     nbytes: int
     buffer: Bytes
@@ -83,10 +88,10 @@ class InFlight:
         self._request_nbytes = request_nbytes
         self._max_requests = max(1, max_nbytes // request_nbytes)
         self._pool: ThreadPoolExecutor | None = None
-        self._coming: Iterator[tuple[int, int, int]] = iter(())
+        self._coming: Iterator[tuple[OpenFile, int, int]] = iter(())
         self._requests: deque[_Request] = deque()
         self._free: list[Bytes] = []
-        self._files: dict[int, int] = {}
+        self._files: dict[OpenFile, int] = {}
         self._n_wanted = FIRST_REQUESTS
         self._grows = True
         self._best_nbytes_per_s = 0.0
@@ -94,6 +99,7 @@ class InFlight:
         self._window_began = 0.0
         self._waited = False
         self._n_cached = 0
+        self._local = False
         _all.add(self)
 
     @property
@@ -104,7 +110,7 @@ class InFlight:
     @property
     def pays(self) -> bool:
         """Whether bytes come slowly enough for asking ahead, as far as is known."""
-        return self._n_cached < CACHED_REQUESTS
+        return not self._local and self._n_cached < CACHED_REQUESTS
 
     def expect(self, ranges: Iterable[ByteRange]) -> None:
         """Say what will be read next, in this order; what was said before is forgotten.
@@ -113,23 +119,23 @@ class InFlight:
         ----------
         ranges
             Looked at as far as there is room for requests, and later on while bytes are read: it
-            may be long, and make its ranges as it goes. The descriptors have to stay open until
-            then.
+            may be long, and make its ranges as it goes. Their files may be closed meanwhile.
         """
         self.forget()
-        if self.pays:
+        if not self._local:
+            self._n_cached = 0
             self._coming = _requests_for(ranges, self._request_nbytes)
             self._ask()
 
-    def read_into(self, fd: int, buffers: Sequence[Bytes], offset: int) -> int:
+    def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
         """Fill the beginning of `buffers` with bytes that have come, or will.
 
         Parameters
         ----------
-        fd
-            The file.
+        file
+            From which they are read.
         buffers
-            One after the other; bytes.
+            One after the other; C-contiguous.
         offset
             Where in the file their bytes begin.
 
@@ -142,7 +148,7 @@ class InFlight:
         done = 0
         wanted = sum(buffer.nbytes for buffer in buffers)
         while done < wanted:
-            request = self._find(fd, offset + done)
+            request = self._find(file, offset + done)
             if request is None:
                 break
             n_read = self._finish(request)
@@ -163,9 +169,8 @@ class InFlight:
         self._coming = iter(())
         while self._requests:
             self._drop(self._requests[0])
-        for own in self._files.values():
-            os.close(own)
-        self._files.clear()
+        for file in list(self._files):
+            self._leave(file)
 
     def stop(self) -> None:
         """Expect nothing any more, and end the threads."""
@@ -177,25 +182,55 @@ class InFlight:
 
     def _ask(self) -> None:
         """Keep as many requests under way as are wanted."""
-        while self.pays and len(self._requests) < self._n_wanted:
-            found = next(self._coming, None)
+        while self.pays and len(self._requests) < (self._n_wanted if self._pool else 1):
+            found = self._next()
             if found is None:
                 return
-            fd, offset, nbytes = found
-            if fd not in self._files:
-                self._files[fd] = os.dup(fd)  # whoever opened it may close it
-            if self._pool is None:
+            file, offset, nbytes = found
+            buffer = self._free.pop() if self._free else np.empty(self._request_nbytes, np.uint8)
+            request = _Request(file, offset, nbytes, buffer, Future())
+            self._requests.append(request)
+            if self._pool is not None:
+                request.future = self._pool.submit(
+                    _read, self._files[file], buffer[:nbytes], offset
+                )
+            elif self._had_to_wait(request):
+                self._n_cached = 0
                 self._pool = ThreadPoolExecutor(self._max_requests, "mdio in-flight")
                 self._window_began = time.perf_counter()
-            buffer = self._free.pop() if self._free else np.empty(self._request_nbytes, np.uint8)
-            own = self._files[fd]
-            future = self._pool.submit(_read, own, buffer[:nbytes], offset)
-            self._requests.append(_Request(fd, offset, nbytes, buffer, future))
+            else:
+                self._n_cached += 1
 
-    def _find(self, fd: int, offset: int) -> _Request | None:
+    def _next(self) -> tuple[OpenFile, int, int] | None:
+        """Return what to ask for next; None if there is nothing, or it cannot be had."""
+        try:
+            found = next(self._coming, None)
+            if found is not None and found[0] not in self._files:
+                file, offset, _ = found
+                self._local = _is_local(file.fileno(), offset)
+                if self._local:
+                    return None
+                self._files[file] = os.dup(file.fileno())  # whoever opened it may close it
+                file.ahead = self
+        except OSError:  # who reads there will meet it, too
+            return None
+        return found
+
+    def _had_to_wait(self, request: _Request) -> bool:
+        """Read without a thread, and return whether bytes came from elsewhere than memory."""
+        before = _n_waits()
+        try:
+            own = self._files[request.file]
+            seconds = _read(own, request.buffer[: request.nbytes], request.offset)
+            request.future.set_result(seconds)
+        except OSError as error:
+            request.future.set_exception(error)
+        return _n_waits() != before
+
+    def _find(self, file: OpenFile, offset: int) -> _Request | None:
         """Return the request with this byte, and drop those that were to be read before it."""
         for request in self._requests:
-            if request.fd == fd and 0 <= offset - request.offset < request.nbytes:
+            if request.file is file and 0 <= offset - request.offset < request.nbytes:
                 while self._requests[0] is not request:
                     self._drop(self._requests[0])
                 return request
@@ -211,7 +246,8 @@ class InFlight:
         if not request.taken:
             request.taken = True
             self._waited = self._waited or waits
-            self._learn(request.nbytes, seconds)
+            if self._pool is not None:
+                self._learn(request.nbytes, seconds)
         return request.nbytes
 
     def _learn(self, nbytes: int, seconds: float) -> None:
@@ -236,28 +272,53 @@ class InFlight:
         if not request.future.cancel():
             request.future.exception()  # its buffer is not free before it has ended
         self._free.append(request.buffer)
+        if not any(other.file is request.file for other in self._requests):
+            self._leave(request.file)  # there may be thousands, one after the other
+
+    def _leave(self, file: OpenFile) -> None:
+        file.ahead = None
+        os.close(self._files.pop(file))
 
 
 def _requests_for(
     ranges: Iterable[ByteRange], request_nbytes: int
-) -> Iterator[tuple[int, int, int]]:
-    """Yield (fd, offset, nbytes) of requests: ranges joined where they meet, cut where long.
+) -> Iterator[tuple[OpenFile, int, int]]:
+    """Yield (file, offset, nbytes) of requests: ranges joined where they meet, cut where long.
 
     Looks no farther than the range that completes a request.
     """
-    fd, at, stop = -1, 0, 0
+    file: OpenFile | None = None
+    at = stop = 0
     for one in ranges:
-        if one.fd == fd and at <= one.offset <= stop + GAP_NBYTES:
+        if one.file is file and at <= one.offset <= stop + GAP_NBYTES:
             stop = max(stop, one.offset + one.nbytes)
         else:
-            if at < stop:
-                yield fd, at, stop - at
-            fd, at, stop = one.fd, one.offset, one.offset + one.nbytes
+            if file is not None and at < stop:
+                yield file, at, stop - at
+            file, at, stop = one.file, one.offset, one.offset + one.nbytes
         while (end := (at // request_nbytes + 1) * request_nbytes) <= stop:
-            yield fd, at, end - at
+            yield one.file, at, end - at
             at = end
-    if at < stop:
-        yield fd, at, stop - at
+    if file is not None and at < stop:
+        yield file, at, stop - at
+
+
+def _is_local(fd: int, offset: int) -> bool:
+    """Return whether a file lies on a disk of this machine."""
+    try:
+        os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT)
+    except BlockingIOError:  # it would have to be read from the disk
+        return True
+    except (AttributeError, OSError):  # there are no such reads here
+        return False
+    return True
+
+
+def _n_waits() -> float:
+    """Return how often this thread has waited for anything; what grows always, where unknown."""
+    if hasattr(resource, "RUSAGE_THREAD"):
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    return time.perf_counter()
 
 
 def _read(fd: int, buffer: Bytes, offset: int) -> float:
@@ -273,18 +334,18 @@ def _read(fd: int, buffer: Bytes, offset: int) -> float:
     return time.perf_counter() - begun
 
 
-def _copy(source: Bytes, targets: Sequence[Bytes], skip: int) -> None:
+def _copy(source: Bytes, targets: Sequence[Any], skip: int) -> None:
     """Copy `source` into what lies behind the first `skip` bytes of `targets`."""
-    at = 0
+    data, at = source.data, 0
     for target in targets:
         if skip >= target.nbytes:
             skip -= target.nbytes
             continue
-        n_bytes = min(target.nbytes - skip, source.nbytes - at)
-        target[skip : skip + n_bytes] = source[at : at + n_bytes]
+        n_bytes = min(target.nbytes - skip, len(data) - at)
+        memoryview(target).cast("B")[skip : skip + n_bytes] = data[at : at + n_bytes]
         at += n_bytes
         skip = 0
-        if at == source.nbytes:
+        if at == len(data):
             return
 
 

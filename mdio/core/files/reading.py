@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,6 +151,13 @@ class ByteSource(ABC):
         self.close()
 
 
+class Ahead(Protocol):
+    """Bytes of files that have been asked for (`mdio.core.files.in_flight`)."""
+
+    def read_into(self, file: OpenFile, buffers: Sequence[Buffer], offset: int) -> int:
+        """Fill the beginning of `buffers`, and return how many bytes that was; 0 without any."""
+
+
 class OpenFile(ByteSource):
     """A file, opened for reading by position.
 
@@ -164,6 +171,8 @@ class OpenFile(ByteSource):
         super().__init__(path, error)
         self._descriptor = -1
         self._has_begun = False
+        self.ahead: Ahead | None = None
+        """Has bytes of it that have been asked for already, or will."""
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self.nbytes = os.fstat(self._descriptor).st_size
@@ -181,6 +190,8 @@ class OpenFile(ByteSource):
         return self._descriptor
 
     def _request(self, buffers: Sequence[Buffer], offset: int) -> int:
+        if self.ahead is not None and (found := self.ahead.read_into(self, buffers, offset)):
+            return found
         if not self._has_begun and buffers[0].nbytes >= LONG_NBYTES:
             self._has_begun = True
             found = read_rising(self._descriptor, memoryview(buffers[0]).cast("B"), offset)

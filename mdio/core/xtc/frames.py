@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FrameRangeError
-from mdio.core.files.first_read import LONG_NBYTES, read_rising
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.piece_sums import PieceSums
+from mdio.core.files.reading import OpenFile
 from mdio.core.xtc import fallback as xtc_fallback
 from mdio.core.xtc import native as xtc_native
 from mdio.core.xtc.header import HEADER_NBYTES, XTCHeader, parse_header
-from mdio.core.xtc.native import open_file, source_errors
+from mdio.core.xtc.native import source_errors
 
 __all__ = ["XTCFrames"]
 
@@ -50,9 +51,8 @@ class XTCFrames:
         self.n_atoms = index.n_atoms
         self._edges = np.append(index.offsets, np.int64(index.nbytes))
         self._buffer = np.empty(0, np.uint8)
-        self._long_read = False
-        self._fd = -1  # for `close` where the file cannot be opened
-        self._fd = open_file(path)
+        self.file = OpenFile(path)
+        self._fd = self.file.fileno()
 
     def header(self, frame: int) -> XTCHeader:
         """Return the header of one frame; raises FrameRangeError or SourceError."""
@@ -131,13 +131,14 @@ class XTCFrames:
             if n_wanted:
                 xtc_fallback.read_positions(self.path, start, edges, self.n_atoms, positions, atoms)
 
+    def byte_range(self, start: int, stop: int) -> ByteRange:
+        """Return where a run of frames lies."""
+        begin, end = int(self._edges[start]), int(self._edges[stop])
+        return ByteRange(self.file, begin, end - begin)
+
     def close(self) -> None:
         """Close the file; harmless if it is closed."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    __del__ = close
+        self.file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -211,18 +212,7 @@ class XTCFrames:
         if self._buffer.size < room:
             self._buffer = np.zeros(room, np.uint8)
         view = memoryview(self._buffer)[:nbytes]
-        done = 0
-        if not self._long_read and nbytes >= LONG_NBYTES:
-            self._long_read = True
-            done = read_rising(self._fd, view, offset)
-        while done < nbytes:
-            got = os.preadv(self._fd, [view[done:]], offset + done)
-            if got == 0:
-                raise ValueError(
-                    f"it ends at byte {offset + done}, but had {self._edges[-1]} bytes when it "
-                    "was indexed"
-                )
-            done += got
+        self.file.fill(offset, view)
         if self.sums is not None:
             self.sums.check(self.path, offset, view)
         return self._buffer[:room]

@@ -1,5 +1,6 @@
 """Several requests under way: the right bytes, bounded memory, and none where they do not pay."""
 
+import itertools
 import os
 import threading
 import time
@@ -11,18 +12,38 @@ from hypothesis import strategies as st
 
 from mdio.core.files import in_flight
 from mdio.core.files.in_flight import ByteRange, InFlight
+from mdio.core.files.reading import OpenFile
 
 SIZE = 300_000
 DATA = np.random.default_rng(5).integers(0, 256, SIZE, dtype=np.uint8)
 
 
 @pytest.fixture(scope="module")
-def fd(tmp_path_factory):
+def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("in-flight") / "bytes"
     path.write_bytes(DATA.tobytes())
-    descriptor = os.open(path, os.O_RDONLY)
-    yield descriptor
-    os.close(descriptor)
+    return path
+
+
+@pytest.fixture(scope="module")
+def file(path):
+    with OpenFile(path) as file:
+        yield file
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_over_a_network():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_flight, "_is_local", lambda *_: False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def _as_if_all_reads_waited():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_flight, "_n_waits", itertools.count().__next__)
+        patch.setattr(in_flight, "CACHED_NBYTES_PER_S", 1e30)
+        yield
 
 
 @pytest.fixture
@@ -47,16 +68,10 @@ def slow(monkeypatch):
     return seen
 
 
-def fetch(flight, fd, offset, nbytes, n_buffers=1):
+def fetch(file, offset, nbytes, n_buffers=1):
     """Read as layouts do: what is in flight, and the rest from the file."""
     out = np.zeros(nbytes, np.uint8)
-    done = 0
-    while done < nbytes:
-        buffers = np.array_split(out[done:], n_buffers)
-        got = flight.read_into(fd, [one for one in buffers if one.size], offset + done)
-        if got == 0:
-            got = os.preadv(fd, [out[done:]], offset + done)
-        done += got
+    file.fill(offset, *(one for one in np.array_split(out, n_buffers) if one.size))
     return out
 
 
@@ -68,22 +83,23 @@ ranges = st.lists(
 )
 
 
+@pytest.mark.usefixtures("_as_if_all_reads_waited")
 @settings(max_examples=150, deadline=None)
 @given(expected=ranges, read=ranges, sizes=st.sampled_from([(4096, 4096), (30_000, 7_000)]))
-def test_bytes_are_those_of_the_file_whatever_was_expected(fd, expected, read, sizes):
+def test_bytes_are_those_of_the_file_whatever_was_expected(file, expected, read, sizes):
     flight = InFlight(*sizes)
-    flight.expect(ByteRange(fd, *one) for one in expected)
+    flight.expect(ByteRange(file, *one) for one in expected)
     for offset, nbytes in read:
-        assert np.array_equal(fetch(flight, fd, offset, nbytes, 3), DATA[offset : offset + nbytes])
+        assert np.array_equal(fetch(file, offset, nbytes, 3), DATA[offset : offset + nbytes])
     flight.stop()
 
 
-def test_all_bytes_come_from_requests_and_each_once(fd, slow):
+def test_all_bytes_come_from_requests_and_each_once(file, slow):
     flight = InFlight(64_000, 8_000)
-    flight.expect(ByteRange(fd, at, 10_000) for at in range(0, SIZE, 10_000))
+    flight.expect(ByteRange(file, at, 10_000) for at in range(0, SIZE, 10_000))
     for at in range(0, SIZE, 10_000):
         buffer = np.zeros(10_000, np.uint8)
-        assert flight.read_into(fd, [buffer], at) == 10_000
+        assert flight.read_into(file, [buffer], at) == 10_000
         assert np.array_equal(buffer, DATA[at : at + 10_000])
     flight.stop()
     assert sum(nbytes for _, nbytes in slow["requests"]) == SIZE
@@ -91,44 +107,52 @@ def test_all_bytes_come_from_requests_and_each_once(fd, slow):
     assert all(offset % 8_000 == 0 for offset, _ in slow["requests"])
 
 
-def test_number_of_requests_grows_on_slow_storage_and_is_bounded(fd, slow):
+def test_number_of_requests_grows_on_slow_storage_and_is_bounded(file, slow):
     flight = InFlight(64_000, 4_000)
-    flight.expect([ByteRange(fd, 0, SIZE)])
-    fetch(flight, fd, 0, SIZE)
+    flight.expect([ByteRange(file, 0, SIZE)])
+    fetch(file, 0, SIZE)
     assert in_flight.FIRST_REQUESTS < slow["most"] <= 16
     assert in_flight.FIRST_REQUESTS < flight.n_requests <= 16
     flight.stop()
 
 
-def test_nothing_is_asked_for_where_the_page_cache_answers(fd, monkeypatch):
-    monkeypatch.setattr(in_flight, "CACHED_NBYTES_PER_S", 1.0)  # whatever this machine gives
+def test_nothing_is_asked_for_where_the_page_cache_answers(file, monkeypatch):
+    monkeypatch.setattr(in_flight, "_n_waits", lambda: 0)
     flight = InFlight(64_000, 4_000)
-    flight.expect([ByteRange(fd, 0, SIZE)])
-    assert np.array_equal(fetch(flight, fd, 0, SIZE), DATA)
+    flight.expect([ByteRange(file, 0, SIZE)])
+    assert np.array_equal(fetch(file, 0, SIZE), DATA)
     assert not flight.pays
-    flight.expect([ByteRange(fd, 0, SIZE)])
-    assert flight.read_into(fd, [np.zeros(10, np.uint8)], 0) == 0
+    assert flight.read_into(file, [np.zeros(10, np.uint8)], SIZE - 10) == 0
+    assert threading.active_count() == 1
     flight.stop()
 
 
-def test_scattered_ranges_are_read_alone_and_neighbours_together(fd, slow, monkeypatch):
+def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
+    monkeypatch.setattr(in_flight, "_is_local", lambda *_: True)
+    flight = InFlight()
+    flight.expect([ByteRange(file, 0, SIZE)])
+    assert file.ahead is None
+    assert not flight.pays
+
+
+def test_scattered_ranges_are_read_alone_and_neighbours_together(file, slow, monkeypatch):
     monkeypatch.setattr(in_flight, "GAP_NBYTES", 100)
     flight = InFlight(64_000, 50_000)
-    flight.expect([ByteRange(fd, 0, 10), ByteRange(fd, 60, 40), ByteRange(fd, 20_000, 7)])
+    flight.expect([ByteRange(file, 0, 10), ByteRange(file, 60, 40), ByteRange(file, 20_000, 7)])
     for offset, nbytes in ((0, 10), (60, 40), (20_000, 7)):
-        assert np.array_equal(fetch(flight, fd, offset, nbytes), DATA[offset : offset + nbytes])
+        assert np.array_equal(fetch(file, offset, nbytes), DATA[offset : offset + nbytes])
     assert slow["requests"] == [(0, 100), (20_000, 7)]
     flight.stop()
 
 
-def test_ranges_are_looked_at_as_they_are_needed(fd, slow):
+def test_ranges_are_looked_at_as_they_are_needed(file, slow):
     seen = []
 
     def endless():
         at = 0
         while True:
             seen.append(at)
-            yield ByteRange(fd, at % SIZE, 4_000)
+            yield ByteRange(file, at % SIZE, 4_000)
             at += 4_000
 
     flight = InFlight(32_000, 4_000)
@@ -137,35 +161,48 @@ def test_ranges_are_looked_at_as_they_are_needed(fd, slow):
     flight.stop()
 
 
-def test_what_cannot_be_read_is_left_to_the_caller(fd):
+def test_what_cannot_be_read_is_left_to_the_caller(file):
     flight = InFlight(64_000, 4_000)
-    flight.expect([ByteRange(fd, SIZE - 1000, 5_000)])
-    assert flight.read_into(fd, [np.zeros(10, np.uint8)], SIZE + 5) == 0
-    assert np.array_equal(fetch(flight, fd, SIZE - 1000, 1000), DATA[-1000:])
+    flight.expect([ByteRange(file, SIZE - 1000, 5_000)])
+    assert flight.read_into(file, [np.zeros(10, np.uint8)], SIZE + 5) == 0
+    assert np.array_equal(fetch(file, SIZE - 1000, 1000), DATA[-1000:])
     flight.stop()
 
 
-def test_the_file_may_be_closed_once_it_is_expected(tmp_path, slow):
-    path = tmp_path / "closed"
-    path.write_bytes(DATA.tobytes())
-    descriptor = os.open(path, os.O_RDONLY)
+def test_descriptors_are_given_back_one_after_the_other(path, slow):
+    files = [OpenFile(path) for _ in range(50)]
     flight = InFlight(SIZE, 50_000)
-    flight.expect([ByteRange(descriptor, 0, SIZE)])
-    os.close(descriptor)
-    out = np.zeros(100_000, np.uint8)
-    assert flight.read_into(descriptor, [out], 0) == 100_000
-    assert np.array_equal(out, DATA[:100_000])
+    flight.expect(ByteRange(file, 0, 1_000) for file in files)
+    for file in files:
+        assert np.array_equal(fetch(file, 0, 1_000), DATA[:1_000])
+        assert len(flight._files) <= flight.n_requests + 1
+        file.close()
+    assert not flight._files
+    assert all(file.ahead is None for file in files)
     flight.stop()
 
 
-def test_threads_end_before_a_fork(fd, slow):
+def test_the_file_may_be_closed_while_requests_are_under_way(path, slow):
+    file = OpenFile(path)
+    flight = InFlight(SIZE, 50_000)
+    flight.expect([ByteRange(file, 0, SIZE)])
+    file.close()
+    out = np.zeros(SIZE, np.uint8)
+    assert flight.read_into(file, [out], 0) == SIZE
+    assert np.array_equal(out, DATA)
+    flight.expect([ByteRange(file, 0, SIZE)])
+    assert flight.read_into(file, [out], 0) == 0
+    flight.stop()
+
+
+def test_threads_end_before_a_fork(file, slow):
     flight = InFlight(64_000, 4_000)
-    flight.expect([ByteRange(fd, 0, SIZE)])
+    flight.expect([ByteRange(file, 0, SIZE)])
     pid = os.fork()
     if pid == 0:
-        same = np.array_equal(fetch(flight, fd, 0, 20_000), DATA[:20_000])
+        same = np.array_equal(fetch(file, 0, 20_000), DATA[:20_000])
         os._exit(0 if same else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    flight.expect([ByteRange(fd, 0, SIZE)])
-    assert np.array_equal(fetch(flight, fd, 0, SIZE), DATA)
+    flight.expect([ByteRange(file, 0, SIZE)])
+    assert np.array_equal(fetch(file, 0, SIZE), DATA)
     flight.stop()
