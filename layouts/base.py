@@ -16,12 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
-from mdio.layouts.expecting import Expecting
+from mdio.layouts.expecting import AtomIndices, Expecting
 from mdio.layouts.output import Stored, Unit, Wanted
 
-__all__ = ["Layout", "boundaries_of"]
+__all__ = ["AtomIndices", "Layout", "boundaries_of"]
 
-AtomIndices = NDArray[np.int64]
 CHECK_NBYTES = 16 << 20
 """Decoded bytes that `Layout.check` reads at a time where a layout has no chunks of its own."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.output import Stored, Unit
@@ -15,7 +16,8 @@ __all__ = ["Contents", "ContentsLayout"]
 class Contents(Protocol):
     """An opened file or tree, of mdio or of others.
 
-    It may also have `units` and `stored`, as `Layout` has.
+    It may also have `units` and `stored`, as `Layout` has, and `byte_ranges`, which gets the
+    fields, too.
     """
 
     @property
@@ -54,6 +56,12 @@ class ContentsLayout(Layout):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         self._opened.read_into(start, stop, atoms, block)
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield what reading takes; see `Layout.byte_ranges`."""
+        ranges = getattr(self._opened, "byte_ranges", None)
+        if ranges is not None:
+            yield from ranges(start, stop, atoms, self.fields)
 
     def units(self) -> Iterator[Unit]:
         """Yield all that there is to check, those of the groups too; see `Layout.units`."""

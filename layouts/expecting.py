@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.in_flight import ByteRange, InFlight
+from mdio.core.files.in_flight import InFlight
+from mdio.core.files.requests import ByteRange
 
-__all__ = ["Expecting"]
+__all__ = ["AtomIndices", "Expecting"]
 
 Runs = Iterable[tuple[int, int]]
 AtomIndices = NDArray[np.int64]

@@ -20,9 +20,9 @@ from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
 from mdio.layouts.zarr.parts import Part, parts_of
-from mdio.layouts.zarr.pieces import pieces_of, widened
+from mdio.layouts.zarr.pieces import pieces_of
 from mdio.layouts.zarr.shard import CRC_NBYTES, Shard
-from mdio.layouts.zarr.stored import StoredChunks
+from mdio.layouts.zarr.stored import StoredChunks, range_of
 
 __all__ = ["ChunkedArray"]
 
@@ -35,10 +35,6 @@ MAX_BUFFERS = 512
 RUN_NBYTES = 4 << 20
 """Chunks larger than this are read in runs, and the checksum of each is taken while it is still
 in a processor's cache; file systems should not be asked for less at a time."""
-NARROW_SHARE = 4
-"""Only the pieces of the wanted atoms are read if they are at most this part of a frame ..."""
-NARROW_FRAME_NBYTES = 64 << 10
-"""... and frames are at least this large: below, reading all costs less than the calls it saves."""
 
 
 class ChunkedArray(StoredChunks):
@@ -194,15 +190,10 @@ class ChunkedArray(StoredChunks):
     ) -> None:
         """Fill `out` with the wanted frames and atoms (within the chunk) of one chunk."""
         if self.plain:
-            low, high = _range_of(atoms, out.shape[1])
-            begin, end = 12 * low, 12 * high
-            if self.in_pieces:
-                begin, end = widened(begin, end, self.row_nbytes)
-            narrow = (
-                self.row_nbytes >= NARROW_FRAME_NBYTES
-                and (end - begin) * NARROW_SHARE <= self.row_nbytes
-            )
-            if narrow:
+            narrow = self.narrow(atoms, out.shape[1])
+            if narrow is not None:
+                low, high = range_of(atoms, out.shape[1])
+                begin, end = narrow
                 wanted = slice(3 * low - begin // 4, 3 * high - begin // 4)
                 rows = self.read_range(part, column, begin, end)[:, wanted]
                 rows = rows.reshape(len(rows), -1, 3)
@@ -290,8 +281,3 @@ class ChunkedArray(StoredChunks):
             raise self.corrupt(
                 part.number, f"{shard.path}: a chunk cannot be decoded: {error}"
             ) from error
-
-
-def _range_of(atoms: AtomIndices | None, n_atoms: int) -> tuple[int, int]:
-    """Return the first of the atoms and the one behind their last."""
-    return (0, n_atoms) if atoms is None else (int(atoms.min()), int(atoms.max()) + 1)

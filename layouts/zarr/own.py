@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.grouped import StoredGroups
 from mdio.layouts.manifest import FULL_SYSTEM, check_manifest, indices_from_runs
@@ -189,16 +190,31 @@ class OwnTree:
         self._box.read(start, stop, block.box)
         if atoms is not None and not atoms.size:
             return
+        group, atoms = self._stored_as(atoms)
+        for field, out in block.present().items():
+            if (group, field) not in self.arrays:
+                raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
+            self.arrays[group, field].read(start, stop, atoms, out)
+
+    def byte_ranges(
+        self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
+    ) -> Iterator[ByteRange]:
+        """Yield what reading `fields` takes of shards; see `Layout.byte_ranges`."""
+        if atoms is None or atoms.size:
+            group, atoms = self._stored_as(atoms)
+            for field in fields:
+                if (group, field) in self.arrays:
+                    yield from self.arrays[group, field].byte_ranges(start, stop, atoms)
+
+    def _stored_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
+        """Return the group that atoms are read of, and which of its atoms; None for all."""
         group = self.group
         covered = None if atoms is None else self._groups.cover(atoms)
         if covered is not None:
             group, atoms = covered
         if atoms is not None and _is_everything(atoms, self.arrays[group, "positions"].n_atoms):
             atoms = None
-        for field, out in block.present().items():
-            if (group, field) not in self.arrays:
-                raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
-            self.arrays[group, field].read(start, stop, atoms, out)
+        return group, atoms
 
     def units(self) -> Iterator[Unit]:
         """Yield every chunk, file of numbers and ``zarr.json``; see `Layout.units`."""

@@ -6,7 +6,6 @@ there has all bits set in both.
 
 from __future__ import annotations
 
-import os
 import resource
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.first_read import LONG_NBYTES, read_rising
+from mdio.core.files.reading import OpenFile
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
 
@@ -75,23 +74,20 @@ class Shard:
 
     def __init__(self, root: Folder, name: str, n_chunks: int) -> None:
         self.path = root.path / name
-        self._long_read = False
         try:
-            self.fd = root.open(name)
+            self.file = OpenFile(self.path, CorruptLayoutError, root.open(name))
         except FileNotFoundError as error:
             raise CorruptLayoutError(
                 f"{self.path}: no such shard; it is missing from the tree, convert the source anew"
             ) from error
         try:
             self.index = self._read_index(n_chunks)
-        except BaseException as error:
-            os.close(self.fd)
-            if isinstance(error, OSError) and not isinstance(error, CorruptLayoutError):
-                raise self._unreadable(error) from error
+        except BaseException:
+            self.close()
             raise
 
     def _read_index(self, n_chunks: int) -> list[tuple[int, int]]:
-        nbytes = os.fstat(self.fd).st_size
+        nbytes = self.file.nbytes
         index_nbytes = 16 * n_chunks
         begin = nbytes - index_nbytes - CRC_NBYTES
         if begin < 0:
@@ -99,7 +95,7 @@ class Shard:
                 f"{self.path}: {nbytes} bytes, too few for an index of {n_chunks} chunks; it is "
                 "truncated, convert the source anew"
             )
-        tail = os.pread(self.fd, index_nbytes + CRC_NBYTES, begin)
+        tail = self.file.peek(begin, index_nbytes + CRC_NBYTES)
         if kernels.crc32c(tail[:-CRC_NBYTES]) != int.from_bytes(tail[-CRC_NBYTES:], "little"):
             raise CorruptLayoutError(
                 f"{self.path}: the checksum of its index is wrong; it is truncated or damaged, "
@@ -133,49 +129,15 @@ class Shard:
         CorruptLayoutError
             The file ends before, or cannot be read.
         """
-        try:
-            self._fill(buffers, offset)
-        except CorruptLayoutError:
-            raise
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: OSError) -> CorruptLayoutError:
-        return CorruptLayoutError(f"{self.path}: cannot be read ({error.strerror})")
-
-    def _fill(self, buffers: Sequence[Bytes], offset: int) -> None:
-        wanted = 0
-        for buffer in buffers:
-            wanted += buffer.nbytes
-        found = 0
-        if not self._long_read and buffers[0].nbytes >= LONG_NBYTES:
-            self._long_read = True
-            found = read_rising(self.fd, buffers[0].data, offset)
-        while found < wanted:  # the system reads at most 2 GiB at a time
-            left = _behind(buffers, found) if found else buffers
-            more = os.preadv(self.fd, left, offset + found)
-            if more == 0:
-                raise CorruptLayoutError(f"{self.path}: it ends within a chunk; it is truncated")
-            found += more
+        self.file.fill(offset, *buffers)
 
     def read(self, nbytes: int, offset: int) -> Bytes:
-        """Return bytes from `offset` on."""
-        out = np.empty(nbytes, np.uint8)
-        self.read_into([out], offset)
-        return out
+        """Return bytes from `offset` on; raises what `read_into` raises."""
+        return self.file.array(offset, nbytes)
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self.fd)
-
-
-def _behind(buffers: Sequence[Bytes], done: int) -> list[Bytes]:
-    left = []
-    for buffer in buffers:
-        if done < buffer.nbytes:
-            left.append(buffer[done:])
-        done = max(0, done - buffer.nbytes)
-    return left
+        self.file.close()
 
 
 class ShardFiles:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.requests import ByteRange
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
-from mdio.layouts.zarr.parts import Part
-from mdio.layouts.zarr.pieces import PIECE_NBYTES, piece_crcs
+from mdio.layouts.zarr.parts import Part, parts_of
+from mdio.layouts.zarr.pieces import PIECE_NBYTES, piece_crcs, widened
 from mdio.layouts.zarr.shard import CRC_NBYTES, Shard, ShardFiles
 
-__all__ = ["StoredChunks"]
+__all__ = ["StoredChunks", "range_of"]
 
 FloatArray = NDArray[np.float32]
+AtomIndices = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+
+NARROW_SHARE = 4
+"""Only the pieces of the wanted atoms are read if they are at most this part of a frame ..."""
+NARROW_FRAME_NBYTES = 64 << 10
+"""... and frames are at least this large: below, reading all costs less than the calls it saves."""
 
 
 class StoredChunks:
@@ -76,6 +85,40 @@ class StoredChunks:
                 number, f"{shard.path}: a chunk of {nbytes} bytes, not {self._chunk_nbytes}"
             )
         return shard, offset, nbytes
+
+    def narrow(self, atoms: AtomIndices | None, n_atoms: int) -> tuple[int, int] | None:
+        """Return which bytes of each frame's row are read, if not all, for atoms of a chunk."""
+        if not self.plain:
+            return None
+        low, high = range_of(atoms, n_atoms)
+        begin, end = 12 * low, 12 * high
+        if self.in_pieces:
+            begin, end = widened(begin, end, self.row_nbytes)
+        few = (end - begin) * NARROW_SHARE <= self.row_nbytes
+        return (begin, end) if few and self.row_nbytes >= NARROW_FRAME_NBYTES else None
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield what reading frames takes of shards; raises what it raises."""
+        for part in parts_of(start, stop, self.chunk_frames, self.n_frames):
+            for column in range(self.n_atom_chunks):
+                begin = column * self.chunk_atoms
+                of_chunk = atoms
+                if atoms is not None and self.n_atom_chunks > 1:
+                    of_chunk = atoms[(atoms >= begin) & (atoms < begin + self.chunk_atoms)] - begin
+                    if not of_chunk.size:
+                        continue
+                shard, offset, nbytes = self.locate(part.number, column)
+                narrow = self.narrow(of_chunk, min(self.chunk_atoms, self.n_atoms - begin))
+                if narrow is not None:
+                    at, nbytes = narrow[0], narrow[1] - narrow[0]
+                    for frame in range(part.first, part.last):
+                        yield ByteRange(shard.file, offset + frame * self.row_nbytes + at, nbytes)
+                elif self.plain and not part.whole:
+                    offset += part.first * self.row_nbytes
+                    nbytes = (part.last - part.first) * self.row_nbytes
+                    yield ByteRange(shard.file, offset, nbytes)
+                else:
+                    yield ByteRange(shard.file, offset, nbytes + CRC_NBYTES)
 
     def corrupt(self, number: int, problem: str) -> CorruptLayoutError:
         """Return an error that tells of the frames of a chunk."""
@@ -145,3 +188,8 @@ class StoredChunks:
         if verify:
             self.verify_chunk(number, column, shard, kernels.crc32c(data[:nbytes]), data[nbytes:])
         return shard, data[:nbytes]
+
+
+def range_of(atoms: AtomIndices | None, n_atoms: int) -> tuple[int, int]:
+    """Return the first of the atoms and the one behind their last."""
+    return (0, n_atoms) if atoms is None else (int(atoms.min()), int(atoms.max()) + 1)

@@ -13,8 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from mdio.core.boxes import boxes_from_vectors
-from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.index import FrameIndex, load_index
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
 from mdio.core.xtc.codec import XTCFrames, read_header, scan

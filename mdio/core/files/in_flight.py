@@ -16,7 +16,6 @@ that is noticed by the first requests, for which nobody had to wait, and reading
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,9 +27,11 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.files import requests
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.requests import ByteRange
 
-__all__ = ["ByteRange", "InFlight"]
+__all__ = ["InFlight"]
 
 Bytes = NDArray[np.uint8]
 
@@ -41,21 +42,10 @@ MAX_NBYTES = 48 << 20
 FIRST_REQUESTS = 8
 GROWTH = 1.1
 """More requests stay if bytes come faster by this factor."""
-GAP_NBYTES = 64 << 10
-"""Ranges that lie no farther apart are asked for together."""
 CACHED_NBYTES_PER_S = 1.0e9
 """What comes faster came out of memory (or of a disk that one reader at a time gets enough of)."""
 CACHED_REQUESTS = 3
 """So many requests in a row out of memory, and asking ahead ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """Bytes of an open file."""
-
-    file: OpenFile
-    offset: int
-    nbytes: int
 
 
 @dataclass(slots=True)
@@ -124,7 +114,7 @@ class InFlight:
         self.forget()
         if not self._local:
             self._n_cached = 0
-            self._coming = _requests_for(ranges, self._request_nbytes)
+            self._coming = requests.requests_for(ranges, self._request_nbytes)
             self._ask()
 
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
@@ -155,7 +145,7 @@ class InFlight:
             begin = offset + done - request.offset
             n_taken = min(n_read - begin, wanted - done)
             if n_taken > 0:
-                _copy(request.buffer[begin : begin + n_taken], buffers, done)
+                requests.copy(request.buffer[begin : begin + n_taken], buffers, done)
                 done += n_taken
             if n_taken <= 0 or begin + n_taken >= request.nbytes:
                 self._drop(request)
@@ -192,7 +182,7 @@ class InFlight:
             self._requests.append(request)
             if self._pool is not None:
                 request.future = self._pool.submit(
-                    _read, self._files[file], buffer[:nbytes], offset
+                    requests.read, self._files[file], buffer[:nbytes], offset
                 )
             elif self._had_to_wait(request):
                 self._n_cached = 0
@@ -207,7 +197,7 @@ class InFlight:
             found = next(self._coming, None)
             if found is not None and found[0] not in self._files:
                 file, offset, _ = found
-                self._local = _is_local(file.fileno(), offset)
+                self._local = requests.is_local(file.fileno(), offset)
                 if self._local:
                     return None
                 self._files[file] = os.dup(file.fileno())  # whoever opened it may close it
@@ -218,14 +208,14 @@ class InFlight:
 
     def _had_to_wait(self, request: _Request) -> bool:
         """Read without a thread, and return whether bytes came from elsewhere than memory."""
-        before = _n_waits()
+        before = requests.n_waits()
         try:
             own = self._files[request.file]
-            seconds = _read(own, request.buffer[: request.nbytes], request.offset)
+            seconds = requests.read(own, request.buffer[: request.nbytes], request.offset)
             request.future.set_result(seconds)
         except OSError as error:
             request.future.set_exception(error)
-        return _n_waits() != before
+        return requests.n_waits() != before
 
     def _find(self, file: OpenFile, offset: int) -> _Request | None:
         """Return the request with this byte, and drop those that were to be read before it."""
@@ -278,75 +268,6 @@ class InFlight:
     def _leave(self, file: OpenFile) -> None:
         file.ahead = None
         os.close(self._files.pop(file))
-
-
-def _requests_for(
-    ranges: Iterable[ByteRange], request_nbytes: int
-) -> Iterator[tuple[OpenFile, int, int]]:
-    """Yield (file, offset, nbytes) of requests: ranges joined where they meet, cut where long.
-
-    Looks no farther than the range that completes a request.
-    """
-    file: OpenFile | None = None
-    at = stop = 0
-    for one in ranges:
-        if one.file is file and at <= one.offset <= stop + GAP_NBYTES:
-            stop = max(stop, one.offset + one.nbytes)
-        else:
-            if file is not None and at < stop:
-                yield file, at, stop - at
-            file, at, stop = one.file, one.offset, one.offset + one.nbytes
-        while (end := (at // request_nbytes + 1) * request_nbytes) <= stop:
-            yield one.file, at, end - at
-            at = end
-    if file is not None and at < stop:
-        yield file, at, stop - at
-
-
-def _is_local(fd: int, offset: int) -> bool:
-    """Return whether a file lies on a disk of this machine."""
-    try:
-        os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT)
-    except BlockingIOError:  # it would have to be read from the disk
-        return True
-    except (AttributeError, OSError):  # there are no such reads here
-        return False
-    return True
-
-
-def _n_waits() -> float:
-    """Return how often this thread has waited for anything; what grows always, where unknown."""
-    if hasattr(resource, "RUSAGE_THREAD"):
-        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-    return time.perf_counter()
-
-
-def _read(fd: int, buffer: Bytes, offset: int) -> float:
-    """Fill `buffer` and return the seconds that took; raises OSError, also at the end of file."""
-    begun = time.perf_counter()
-    view = buffer.data
-    done = 0
-    while done < len(view):
-        n_read = os.preadv(fd, [view[done:]], offset + done)
-        if n_read == 0:
-            raise OSError(f"it ends at byte {offset + done}")
-        done += n_read
-    return time.perf_counter() - begun
-
-
-def _copy(source: Bytes, targets: Sequence[Any], skip: int) -> None:
-    """Copy `source` into what lies behind the first `skip` bytes of `targets`."""
-    data, at = source.data, 0
-    for target in targets:
-        if skip >= target.nbytes:
-            skip -= target.nbytes
-            continue
-        n_bytes = min(target.nbytes - skip, len(data) - at)
-        memoryview(target).cast("B")[skip : skip + n_bytes] = data[at : at + n_bytes]
-        at += n_bytes
-        skip = 0
-        if at == len(data):
-            return
 
 
 def _stop_all() -> None:

@@ -161,20 +161,30 @@ class Ahead(Protocol):
 class OpenFile(ByteSource):
     """A file, opened for reading by position.
 
+    Parameters
+    ----------
+    path, error
+        See `ByteSource`.
+    descriptor
+        Of the file where it is open already; closed with this.
+
     Raises
     ------
     MdioError
         It is not there or cannot be opened; of the class `error`.
     """
 
-    def __init__(self, path: Path, error: type[MdioError] = SourceError) -> None:
+    def __init__(
+        self, path: Path, error: type[MdioError] = SourceError, descriptor: int = -1
+    ) -> None:
         super().__init__(path, error)
-        self._descriptor = -1
+        self._descriptor = descriptor
         self._has_begun = False
         self.ahead: Ahead | None = None
         """Has bytes of it that have been asked for already, or will."""
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if descriptor < 0:
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self.nbytes = os.fstat(self._descriptor).st_size
         except OSError as failure:
             self.close()
@@ -188,6 +198,13 @@ class OpenFile(ByteSource):
     def fileno(self) -> int:
         """Return the descriptor, for what only the system can do (copying in the kernel)."""
         return self._descriptor
+
+    def read_some(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Fill the beginning of `buffers` with one request, for callers with errors of their own.
+
+        Returns how many bytes came, 0 at the end; raises OSError as the system has it.
+        """
+        return self._request(buffers, offset)
 
     def _request(self, buffers: Sequence[Buffer], offset: int) -> int:
         if self.ahead is not None and (found := self.ahead.read_into(self, buffers, offset)):

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FrameRangeError
-from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.requests import ByteRange
 from mdio.core.xtc import fallback as xtc_fallback
 from mdio.core.xtc import native as xtc_native
 from mdio.core.xtc.header import HEADER_NBYTES, XTCHeader, parse_header

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdio.core.files import in_flight
-from mdio.core.files.in_flight import ByteRange, InFlight
+from mdio.core.files import in_flight, requests
+from mdio.core.files.in_flight import InFlight
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.requests import ByteRange
 
 SIZE = 300_000
 DATA = np.random.default_rng(5).integers(0, 256, SIZE, dtype=np.uint8)
@@ -34,14 +35,14 @@ def file(path):
 @pytest.fixture(scope="module", autouse=True)
 def _as_over_a_network():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(in_flight, "_is_local", lambda *_: False)
+        patch.setattr(requests, "is_local", lambda *_: False)
         yield
 
 
 @pytest.fixture(scope="module")
 def _as_if_all_reads_waited():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(in_flight, "_n_waits", itertools.count().__next__)
+        patch.setattr(requests, "n_waits", itertools.count().__next__)
         patch.setattr(in_flight, "CACHED_NBYTES_PER_S", 1e30)
         yield
 
@@ -51,7 +52,7 @@ def slow(monkeypatch):
     """Storage that takes some milliseconds a request; counts how many are under way."""
     seen = {"now": 0, "most": 0, "requests": []}
     lock = threading.Lock()
-    read = in_flight._read
+    read = requests.read
 
     def slowly(fd, buffer, offset):
         with lock:
@@ -64,7 +65,7 @@ def slow(monkeypatch):
             seen["now"] -= 1
         return 0.002
 
-    monkeypatch.setattr(in_flight, "_read", slowly)
+    monkeypatch.setattr(requests, "read", slowly)
     return seen
 
 
@@ -117,7 +118,7 @@ def test_number_of_requests_grows_on_slow_storage_and_is_bounded(file, slow):
 
 
 def test_nothing_is_asked_for_where_the_page_cache_answers(file, monkeypatch):
-    monkeypatch.setattr(in_flight, "_n_waits", lambda: 0)
+    monkeypatch.setattr(requests, "n_waits", lambda: 0)
     flight = InFlight(64_000, 4_000)
     flight.expect([ByteRange(file, 0, SIZE)])
     assert np.array_equal(fetch(file, 0, SIZE), DATA)
@@ -128,7 +129,7 @@ def test_nothing_is_asked_for_where_the_page_cache_answers(file, monkeypatch):
 
 
 def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
-    monkeypatch.setattr(in_flight, "_is_local", lambda *_: True)
+    monkeypatch.setattr(requests, "is_local", lambda *_: True)
     flight = InFlight()
     flight.expect([ByteRange(file, 0, SIZE)])
     assert file.ahead is None
@@ -136,7 +137,7 @@ def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
 
 
 def test_scattered_ranges_are_read_alone_and_neighbours_together(file, slow, monkeypatch):
-    monkeypatch.setattr(in_flight, "GAP_NBYTES", 100)
+    monkeypatch.setattr(requests, "GAP_NBYTES", 100)
     flight = InFlight(64_000, 50_000)
     flight.expect([ByteRange(file, 0, 10), ByteRange(file, 60, 40), ByteRange(file, 20_000, 7)])
     for offset, nbytes in ((0, 10), (60, 40), (20_000, 7)):

@@ -195,7 +195,8 @@ def test_a_disk_that_fails(tree, monkeypatch):
         layout.read(0, 1)
         monkeypatch.setattr(os, "preadv", fail)
         with pytest.raises(
-            CorruptLayoutError, match=r"c\.0\.0\.0: cannot be read \(Input/output error"
+            CorruptLayoutError,
+            match=r"c\.0\.0\.0: \d+ bytes at \d+ cannot be read \(Input/output error",
         ):
             layout.read(0, 23)
         problems = [problem for _, problem in layout.check() if problem]

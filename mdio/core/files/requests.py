@@ -1,0 +1,100 @@
+"""The requests that are made ahead: their bounds, and what one tells of the storage."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.files.reading import OpenFile
+
+__all__ = ["ByteRange", "copy", "is_local", "n_waits", "read", "requests_for"]
+
+Bytes = NDArray[np.uint8]
+
+GAP_NBYTES = 64 << 10
+"""Ranges that lie no farther apart are asked for together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes of an open file."""
+
+    file: OpenFile
+    offset: int
+    nbytes: int
+
+
+def requests_for(
+    ranges: Iterable[ByteRange], request_nbytes: int
+) -> Iterator[tuple[OpenFile, int, int]]:
+    """Yield (file, offset, nbytes) of requests: ranges joined where they meet, cut where long.
+
+    Looks no farther than the range that completes a request.
+    """
+    file: OpenFile | None = None
+    at = stop = 0
+    for one in ranges:
+        if one.file is file and at <= one.offset <= stop + GAP_NBYTES:
+            stop = max(stop, one.offset + one.nbytes)
+        else:
+            if file is not None and at < stop:
+                yield file, at, stop - at
+            file, at, stop = one.file, one.offset, one.offset + one.nbytes
+        while (end := (at // request_nbytes + 1) * request_nbytes) <= stop:
+            yield one.file, at, end - at
+            at = end
+    if file is not None and at < stop:
+        yield file, at, stop - at
+
+
+def is_local(fd: int, offset: int) -> bool:
+    """Return whether a file lies on a disk of this machine."""
+    try:
+        os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT)
+    except BlockingIOError:  # it would have to be read from the disk
+        return True
+    except (AttributeError, OSError):  # there are no such reads here
+        return False
+    return True
+
+
+def n_waits() -> float:
+    """Return how often this thread has waited for anything; what grows always, where unknown."""
+    if hasattr(resource, "RUSAGE_THREAD"):
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    return time.perf_counter()
+
+
+def read(fd: int, buffer: Bytes, offset: int) -> float:
+    """Fill `buffer` and return the seconds that took; raises OSError, also at the end of file."""
+    begun = time.perf_counter()
+    view = buffer.data
+    done = 0
+    while done < len(view):
+        n_read = os.preadv(fd, [view[done:]], offset + done)
+        if n_read == 0:
+            raise OSError(f"it ends at byte {offset + done}")
+        done += n_read
+    return time.perf_counter() - begun
+
+
+def copy(source: Bytes, targets: Sequence[Any], skip: int) -> None:
+    """Copy `source` into what lies behind the first `skip` bytes of `targets`."""
+    data, at = source.data, 0
+    for target in targets:
+        if skip >= target.nbytes:
+            skip -= target.nbytes
+            continue
+        n_bytes = min(target.nbytes - skip, len(data) - at)
+        memoryview(target).cast("B")[skip : skip + n_bytes] = data[at : at + n_bytes]
+        at += n_bytes
+        skip = 0
+        if at == len(data):
+            return
