@@ -19,16 +19,14 @@ from mdio.cli.common import (
     progress_bar,
     say_notes,
 )
-from mdio.cli.ranks import root_speaks, world
+from mdio.cli.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError, SourceError
 from mdio.layouts.views.chain import open_source
-from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.executors import Executor
 from mdio.parallel.gather import GATHERS
-from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = ["run", "setup"]
 
-EXECUTORS = ("serial", "processes", "dask", "mpi")
 ONLY_FOR: dict[str, tuple[object, tuple[str, ...]]] = {
     "--ref-frame": (0, ("rmsd", "distances")),
     "--weights": (None, ("rmsd", "rgyr")),
@@ -75,17 +73,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--repeat", type=positive, default=1, metavar="X", help="compute RMSD X times a frame"
     )
     workers = parser.add_argument_group("workers")
-    workers.add_argument(
-        "--executor", choices=EXECUTORS, help="default: processes with -w, else serial"
-    )
-    workers.add_argument(
-        "-w",
-        "--workers",
-        type=positive,
-        metavar="N",
-        help="worker processes (default: one, with --executor processes or dask all cores)",
-    )
-    workers.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask cluster")
+    add_workers(workers, mpi_option=False)
     workers.add_argument(
         "--blocks-per-worker",
         type=positive,
@@ -130,8 +118,6 @@ def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
             )
     if args.gather != "blocking" and args.executor != "mpi":
         raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --executor mpi")
-    if args.scheduler and args.executor not in (None, "dask"):
-        raise PlanError(f"--scheduler is for --executor dask, not {args.executor}")
     if args.top is not None and not Path(args.top).exists():
         raise SourceError(f"{args.top}: no such file; name the topology of the trajectory")
 
@@ -156,17 +142,6 @@ def _kernel(args: argparse.Namespace) -> Kernel:
     return KERNELS[args.kernel](**chosen)
 
 
-def _executor(args: argparse.Namespace) -> Executor:
-    name = args.executor or ("dask" if args.scheduler else "processes" if args.workers else None)
-    if name == "dask":
-        from mdio.parallel.dask_executor import DaskExecutor
-
-        if args.scheduler:
-            return DaskExecutor.at(args.scheduler)
-        return DaskExecutor(n_workers=args.workers)
-    return Processes(args.workers) if name == "processes" else Serial()
-
-
 def _n_frames(args: argparse.Namespace, quiet: bool) -> int:
     """Return how many frames the progress bar will show; 0 where none is shown."""
     if quiet or not sys.stderr.isatty():
@@ -179,19 +154,15 @@ def run(args: argparse.Namespace) -> int:
     """Analyse, save, print a summary; under MPI, rank 0 does all but the analysis alone."""
     if args.mpio and args.executor != "mpi":
         raise PlanError("--mpio and --collective are for ranks of MPI; add --executor mpi")
-    if args.executor != "mpi":
-        with _executor(args) as executor:
-            return _run(args, executor)
-    comm = world("--executor mpi")
-    with root_speaks(comm), MPIExecutor(comm, to_all=False) as executor:
-        return _run(args, executor, is_root=comm.rank == 0)
+    with chosen_executor(args) as executor:
+        return _run(args, executor)
 
 
-def _run(args: argparse.Namespace, executor: Executor, is_root: bool = True) -> int:
+def _run(args: argparse.Namespace, executor: Executor) -> int:
     _refuse_what_would_be_ignored(args)
     kernel = _kernel(args)
     _check_outputs(args)
-    quiet = args.quiet or not is_root
+    quiet = args.quiet or not executor.is_owner
     bar = progress_bar(_n_frames(args, quiet), "analyze", quiet=quiet)
     with bar as progress:
         result = analyze(
@@ -210,7 +181,7 @@ def _run(args: argparse.Namespace, executor: Executor, is_root: bool = True) -> 
             overlap=args.overlap,
             progress=progress,
         )
-    if is_root:
+    if executor.is_owner:
         _tell(args, result)
     return 0
 

@@ -19,7 +19,7 @@ from mdio.cli.common import (
     print_json,
     progress_bar,
 )
-from mdio.cli.workers import workers_or_ranks
+from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.convert import Conversion, prepare
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.strategies.copied import ByteConversion
@@ -142,12 +142,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         metavar="END:N,...,-1:N",
         help="stripes that grow with the file on Lustre: 1G:1,-1:8 is one up to 1 GiB, then eight",
     )
-    parser.add_argument(
-        "-w", "--workers", type=positive, metavar="N", default=1, help="worker processes"
-    )
-    parser.add_argument(
-        "--mpi", action="store_true", help="share the work among the ranks of mpiexec"
-    )
+    add_workers(parser)
     together = parser.add_mutually_exclusive_group()
     together.add_argument(
         "--mpio",
@@ -189,7 +184,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
     groups = dict(args.group)
     if len(groups) < len(args.group):
         raise PlanError("a --group name is given twice; every group needs its own")
-    if args.mpio and not args.mpi:
+    if args.mpio and args.executor != "mpi":
         raise PlanError("--mpio and --collective are for ranks of MPI; add --mpi")
     if args.hint and not args.mpio:
         raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
@@ -227,7 +222,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
 
 def run(args: argparse.Namespace) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
-    with workers_or_ranks(args.workers, mpi=args.mpi) as executor:
+    with chosen_executor(args) as executor:
         return _run(args, executor)
 
 

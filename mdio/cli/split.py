@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mdio.cli.common import add_overlap, human_nbytes, positive, print_json, progress_bar
-from mdio.cli.workers import workers_or_ranks
+from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.split import check_suffix
@@ -20,12 +20,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_overlap(parser)
     parser.add_argument("out", metavar="OUT", help="folder of segments, NAME.segments")
     parser.add_argument("-n", "--segments", type=positive, metavar="N", required=True)
-    parser.add_argument(
-        "-w", "--workers", type=positive, metavar="N", default=1, help="worker processes"
-    )
-    parser.add_argument(
-        "--mpi", action="store_true", help="share the work among the ranks of mpiexec"
-    )
+    add_workers(parser)
     parser.add_argument(
         "--salvage", action="store_true", help="take the whole frames of a source that is cut"
     )
@@ -36,7 +31,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Split and say what was written; under MPI, rank 0 speaks for all."""
-    with workers_or_ranks(args.workers, mpi=args.mpi) as executor:
+    with chosen_executor(args) as executor:
         return _run(args, executor)
 
 

@@ -1,24 +1,90 @@
-"""What ``-w N`` and ``--mpi`` ask for."""
+"""Who shares the work: ``--executor``, ``-w``, ``--scheduler`` and ``--mpi`` in all commands."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from mdio.cli.common import positive
 from mdio.cli.ranks import root_speaks, world
+from mdio.core.errors import PlanError
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["workers_or_ranks"]
+__all__ = ["add_workers", "all_ranks", "chosen_executor", "executor_name"]
+
+EXECUTORS = ("serial", "processes", "dask", "mpi")
+
+
+def add_workers(parser: Any, *, mpi_option: bool = True) -> None:
+    """Add the options to a parser or a group of one.
+
+    Parameters
+    ----------
+    parser
+        Of argparse.
+    mpi_option
+        Whether ``--mpi`` is there as a short form of ``--executor mpi``.
+    """
+    parser.add_argument(
+        "--executor", choices=EXECUTORS, help="default: processes with -w, else serial"
+    )
+    parser.add_argument(
+        "-w",
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="worker processes (default: one, with --executor processes or dask all cores)",
+    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask cluster")
+    if mpi_option:
+        parser.add_argument(
+            "--mpi",
+            dest="executor",
+            action="store_const",
+            const="mpi",
+            help="share the work among the ranks of mpiexec; the same as --executor mpi",
+        )
+
+
+def executor_name(args: argparse.Namespace) -> str:
+    """Return the executor that is asked for; raises PlanError where options do not fit it."""
+    if args.scheduler and args.executor not in (None, "dask"):
+        raise PlanError(f"--scheduler is for --executor dask, not {args.executor}")
+    if args.executor is not None:
+        return str(args.executor)
+    if args.scheduler:
+        return "dask"
+    return "processes" if args.workers and args.workers > 1 else "serial"
 
 
 @contextmanager
-def workers_or_ranks(n_workers: int, *, mpi: bool) -> Iterator[Executor]:
-    """Yield what shares the work: so many processes, or (``--mpi``) all ranks of COMM_WORLD."""
-    if not mpi:
-        with Processes(n_workers) if n_workers > 1 else Serial() as executor:
-            yield executor
+def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
+    """Yield what shares the work; under MPI that is all ranks of COMM_WORLD, and rank 0 speaks."""
+    name = executor_name(args)
+    if name == "mpi":
+        with all_ranks("--executor mpi") as ranks:
+            yield ranks
         return
-    comm = world("--mpi")
-    with root_speaks(comm), MPIExecutor(comm, to_all=False) as executor:
+    with _local_or_dask(name, args) as executor:
         yield executor
+
+
+@contextmanager
+def all_ranks(option: str) -> Iterator[Executor]:
+    """Yield the ranks of COMM_WORLD, of which rank 0 speaks; `option` asks for them."""
+    comm = world(option)
+    with root_speaks(comm), MPIExecutor(comm, to_all=False) as ranks:
+        yield ranks
+
+
+def _local_or_dask(name: str, args: argparse.Namespace) -> Executor:
+    if name == "dask":
+        from mdio.parallel.dask_executor import DaskExecutor
+
+        if args.scheduler:
+            return DaskExecutor.at(args.scheduler)
+        return DaskExecutor(n_workers=args.workers)
+    return Processes(args.workers) if name == "processes" else Serial()

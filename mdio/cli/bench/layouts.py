@@ -19,8 +19,9 @@ from mdio.benches.reading import read_all, read_shared
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import one_of, positives, sizes
 from mdio.cli.common import add_bench_output, positive, print_json
-from mdio.cli.workers import workers_or_ranks
+from mdio.cli.workers import all_ranks
 from mdio.core.errors import PlanError
+from mdio.parallel.executors import Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = ["run", "setup"]
@@ -127,7 +128,9 @@ def _tell(text: str) -> None:
 def _read(args: argparse.Namespace) -> int:
     if args.driver != "plain" and not args.mpi:
         raise PlanError(f"--driver {args.driver} is for ranks of MPI; add --mpi")
-    with workers_or_ranks(args.workers[0], mpi=args.mpi) as executor:
+    n_workers = args.workers[0]
+    alone = Processes(n_workers) if n_workers > 1 else Serial()
+    with all_ranks("--mpi") if args.mpi else alone as executor:
         if args.driver != "plain" and isinstance(executor, MPIExecutor):
             found = read_shared(args.source, executor, collective=args.driver == "collective")
         else:
