@@ -4,7 +4,7 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
-.PHONY: install mpi mpi-where-possible demo test check format bench peers cluster fuzz clean
+.PHONY: install mpi mpi-where-possible demo test coverage check types format peers cluster fuzz clean
 
 install: .venv/installed mpi-where-possible
 
@@ -27,10 +27,17 @@ demo: .venv/installed
 test: install
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-# mypy sees only mdio/ when run in this folder, so it gets the package as it will be installed.
-check: .venv/installed
+# What of the product the tests run; fails below the floor in pyproject.toml.
+coverage: install
+	$(BIN)/python -m pytest -n $(WORKERS) --cov=mdio --cov=converters --cov=layouts --cov=readers \
+		--cov-report=term:skip-covered $(PYTEST_ARGS)
+
+check: .venv/installed types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+# mypy sees only mdio/ when run in this folder, so it gets the package as it will be installed.
+types: .venv/installed
 	rm -rf build/typed && mkdir -p build/typed/mdio
 	ln -s $(abspath $(wildcard mdio/*)) build/typed/mdio/
 	ln -s $(abspath layouts converters readers) build/typed/mdio/

@@ -133,7 +133,7 @@ class SegmentCopier:
             nbytes = int(edges[run.stop] - edges[run.start])
             if self._buffer.size < nbytes + ROOM_NBYTES:
                 self._buffer = np.zeros(nbytes + ROOM_NBYTES, np.uint8)
-            data = memoryview(self._buffer)[:nbytes]
+            data = self._buffer.data[:nbytes]
             try:
                 read_all(source, data, int(edges[run.start]))
             except SourceError as error:

@@ -176,8 +176,8 @@ def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
     else:
         mode, scale = STEP, form.step
         deltas = kernels.quantise_deltas(positions, scale, room)
-    head: bytes | Bytes = b""
-    rest: bytes | Bytes = b""
+    head = b""
+    rest: bytes | memoryview = b""
     itemsize = 0
     if deltas is not None:
         kept = choose_neighbours(deltas)
@@ -192,7 +192,7 @@ def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
             most = packed_limit(n_frames, 3 * n_atoms)
             packed = pack(deltas, _scratch.room("packed", most))
             deltas = None if packed is None else deltas
-            rest = b"" if packed is None else packed
+            rest = b"" if packed is None else packed.data
         elif kept is not None:
             folded = kernels.fold(deltas)
             itemsize, rest = folded.itemsize, _compress(folded, form)

@@ -145,12 +145,12 @@ class PositionalFile:
         """
         if spare_gaps(stride - nbytes, 1):
             buffer = np.empty(n_rows * nbytes, np.uint8)
-            view = memoryview(buffer)
+            view = buffer.data
             for row in range(n_rows):
                 self._fill(view[row * nbytes : (row + 1) * nbytes], offset + row * stride)
             return Rows(buffer, n_rows, nbytes)
         buffer = np.empty((n_rows - 1) * stride + nbytes, np.uint8)
-        self._fill(memoryview(buffer), offset)
+        self._fill(buffer.data, offset)
         return Rows(buffer, n_rows, stride)
 
     def _fill(self, view: memoryview, offset: int) -> None:
@@ -196,7 +196,7 @@ class CheckedFile(PositionalFile):
         if spare_gaps(stride - nbytes, 1):
             first, last = self.sums.around(offset, offset + nbytes)
             buffer = np.empty(n_rows * (last - first), np.uint8)  # frames are alike, and so pieces
-            view = memoryview(buffer)
+            view = buffer.data
             for row in range(n_rows):
                 part = view[row * (last - first) : (row + 1) * (last - first)]
                 self._fill(part, first + row * stride)
@@ -207,7 +207,7 @@ class CheckedFile(PositionalFile):
     def _checked(self, begin: int, end: int) -> NDArray[np.uint8]:
         first, last = self.sums.around(begin, end)
         buffer = np.empty(last - first, np.uint8)
-        view = memoryview(buffer)
+        view = buffer.data
         self._fill(view, first)
         self.sums.check(self.path, first, view)
         return buffer[begin - first : end - first]

@@ -176,7 +176,7 @@ class SegmentsWriter(LayoutWriter):
         """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)
         edges = piece_edges(self._encoder.offsets(data), HEADS[self.container]).tolist()
-        return [Stored(str(start), data, [crc32c(data), *sums_of(memoryview(data), edges)])]
+        return [Stored(str(start), data, [crc32c(data), *sums_of(data.data, edges)])]
 
     def store(self, item: Stored) -> None:
         """Write a piece, or a batch of one, into its segment, or beside it."""

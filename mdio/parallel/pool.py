@@ -71,7 +71,7 @@ def _receive(pipe: Connection[Any, Any]) -> Any:
     sizes, head = pipe.recv()
     buffers = [np.empty(size, np.uint8) for size in sizes]
     for buffer in buffers:
-        rest = memoryview(buffer)
+        rest = buffer.data
         while rest:
             n_read = os.readv(pipe.fileno(), [rest])
             if n_read == 0:

@@ -104,7 +104,7 @@ class SharedRows:
         MemoryError
             There is no room for them.
         """
-        content = memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
+        content = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
         at = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
         try:
             while content:
@@ -147,7 +147,7 @@ class SharedRows:
         """
         row_shape, dtype = self._written()
         rows = np.empty((stop - start, *row_shape), dtype)
-        content = memoryview(rows.reshape(-1).view(np.uint8))
+        content = rows.reshape(-1).view(np.uint8).data
         at = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
         while content:
             n_read = os.preadv(self._descriptor, [content], at)

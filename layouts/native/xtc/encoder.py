@@ -42,7 +42,7 @@ class XTCEncoder(Encoder):
 
     def offsets(self, data: Bytes) -> NDArray[np.int64]:
         """Return where each frame of `data` begins, and where the last one ends."""
-        view, edges = memoryview(data), [0]
+        view, edges = data.data, [0]
         while edges[-1] < len(view):
             at = edges[-1]
             header = parse_header(view[at : at + HEADER_NBYTES].tobytes(), len(edges) - 1, at)

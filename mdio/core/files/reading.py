@@ -211,10 +211,11 @@ class OpenFile(ByteSource):
             return found
         if not self._has_begun and buffers[0].nbytes >= LONG_NBYTES:
             self._has_begun = True
-            found = read_rising(self._descriptor, memoryview(buffers[0]).cast("B"), offset)
+            found = read_rising(self._descriptor, _view(buffers[0]), offset)
             if found:
                 return found
-        return os.preadv(self._descriptor, buffers[:MAX_BUFFERS], offset)
+        # To the type checker, arrays are buffers from Python 3.12 on.
+        return os.preadv(self._descriptor, buffers[:MAX_BUFFERS], offset)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Close the file; harmless if it is closed."""
@@ -225,12 +226,16 @@ class OpenFile(ByteSource):
     __del__ = close
 
 
+def _view(buffer: Buffer) -> memoryview:
+    return (buffer.data if isinstance(buffer, np.ndarray) else buffer).cast("B")
+
+
 def _behind(buffers: Sequence[Buffer], done: int) -> list[Buffer]:
     """Return what of `buffers` lies behind their first `done` bytes."""
     left: list[Buffer] = []
     for buffer in buffers:
         nbytes = buffer.nbytes
         if done < nbytes:
-            left.append(memoryview(buffer).cast("B")[done:] if done else buffer)
+            left.append(_view(buffer)[done:] if done else buffer)
         done = max(0, done - nbytes)
     return left

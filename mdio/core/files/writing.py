@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any
 
-from numpy.typing import NDArray
+from mdio.core.kernels.checks import Buffer, buffer
 
 __all__ = ["Data", "write_all"]
 
-Data = bytes | bytearray | memoryview | NDArray[Any]
+Data = Buffer
 """C-contiguous."""
 
 MAX_BUFFERS = 512
@@ -31,8 +30,8 @@ def write_all(fd: int, offset: int, *parts: Data) -> int:
         As the system has it.
     """
     for first in range(0, len(parts), MAX_BUFFERS):
-        left = [memoryview(part) for part in parts[first : first + MAX_BUFFERS]]
-        left = [part.cast("B") for part in left if part.nbytes]
+        views = [buffer(part) for part in parts[first : first + MAX_BUFFERS]]
+        left = [view for view in views if view.nbytes]
         while left:  # the system writes at most 2 GiB at a time
             done = os.pwritev(fd, left, offset)
             if not done:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import warnings
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 __all__ = ["NATIVE", "module"]
 
 
-def _choose() -> tuple[Any, bool]:
+def _choose() -> tuple[ModuleType, bool]:
     plain = "mdio.core.kernels.plain"
     if os.environ.get("MDIO_PURE_PYTHON", "0") not in ("", "0"):
         return import_module(plain), False
@@ -30,4 +31,9 @@ def _choose() -> tuple[Any, bool]:
         return import_module(plain), False
 
 
-module, NATIVE = _choose()
+if TYPE_CHECKING:  # the two have the same functions
+    from mdio import _kernels as module
+
+    NATIVE: bool
+else:
+    module, NATIVE = _choose()

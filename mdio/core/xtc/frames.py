@@ -211,7 +211,7 @@ class XTCFrames:
         room = nbytes + xtc_native.kernels.PADDING
         if self._buffer.size < room:
             self._buffer = np.zeros(room, np.uint8)
-        view = memoryview(self._buffer)[:nbytes]
+        view = self._buffer.data[:nbytes]
         self.file.fill(offset, view)
         if self.sums is not None:
             self.sums.check(self.path, offset, view)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.xtc import fallback as xtc_fallback
@@ -18,7 +19,7 @@ from mdio.core.xtc import fallback as xtc_fallback
 __all__ = ["NATIVE", "kernels", "open_file", "opened", "source_errors"]
 
 
-def _choose() -> tuple[Any, bool]:
+def _choose() -> tuple[ModuleType, bool]:
     if os.environ.get("MDIO_PURE_PYTHON", "0") not in ("", "0"):
         return xtc_fallback, False
     try:
@@ -27,7 +28,12 @@ def _choose() -> tuple[Any, bool]:
         return xtc_fallback, False
 
 
-kernels, NATIVE = _choose()
+if TYPE_CHECKING:  # the other has the same functions, but that it reads positions another way
+    from mdio import _xtc as kernels
+
+    NATIVE: bool
+else:
+    kernels, NATIVE = _choose()
 
 
 def open_file(path: Path) -> int:
