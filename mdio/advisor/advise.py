@@ -42,6 +42,8 @@ def advise(
     save: str | PathLike[str] | None = None,
     limits: Limits | None = None,
     progress: Progress | None = None,
+    cache: str = "auto",
+    nodes: int = 1,
 ) -> Advice:
     """Measure an analysis on a trajectory and say which layout will serve it best.
 
@@ -77,6 +79,12 @@ def advise(
         How much time and room measuring may take.
     progress
         Called with (what comes next, steps done, all steps).
+    cache
+        Whether passes will read from storage (``cold``: other data push these out of memory, or
+        every pass runs on other nodes), from memory (``warm``), or, ``auto``, from memory if what
+        they read fits into that of the nodes.
+    nodes
+        Machines like this one over which the ranks will be spread.
 
     Returns
     -------
@@ -125,7 +133,10 @@ def advise(
         )
     if save is not None:
         save_measurements(measurements, save)
-    return Advice.of(recommend(measurements, count, passes, profile, calibrations))
+    decision = recommend(
+        measurements, count, passes, profile, calibrations, cache=cache, nodes=nodes
+    )
+    return Advice.of(decision)
 
 
 def _profile(machine: str | PathLike[str] | Profile) -> Profile | None:

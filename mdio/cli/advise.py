@@ -32,6 +32,21 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--select", metavar="SEL", help="atoms that are analysed")
     parser.add_argument("--ranks", type=positive, metavar="N", help="default: all cores here")
     parser.add_argument(
+        "--nodes", type=positive, default=1, metavar="N", help="over which the ranks are spread"
+    )
+    caches = parser.add_mutually_exclusive_group()
+    caches.add_argument(
+        "--cold",
+        dest="cache",
+        action="store_const",
+        const="cold",
+        default="auto",
+        help="passes read from storage (default: from memory if what they read fits into it)",
+    )
+    caches.add_argument(
+        "--warm", dest="cache", action="store_const", const="warm", help="passes read from memory"
+    )
+    parser.add_argument(
         "--passes",
         type=positive,
         default=1,
@@ -133,6 +148,8 @@ def run(args: argparse.Namespace) -> int:
             replay=args.replay,
             save=args.save_measurements,
             progress=progress,
+            cache=args.cache,
+            nodes=args.nodes,
         )
     if args.report is not None:
         advice.save_report(args.report)

@@ -59,7 +59,9 @@ def trial(name, runs, *, convert_s=0.0, nbytes=1e6, groups=None, fits=True, prob
     )
 
 
-def measurements(*trials, ratio=0.1, cores=2, target_fs="ext4", hdf5=False, cold_problem=None):
+def measurements(
+    *trials, ratio=0.1, cores=2, target_fs="ext4", hdf5=False, cold_problem=None, cold_rate=None
+):
     return Measurements(
         version="0",
         source=Source(("adk.xtc",), "xtc", N_FRAMES, 3341, 10**9, 100),
@@ -67,7 +69,10 @@ def measurements(*trials, ratio=0.1, cores=2, target_fs="ext4", hdf5=False, cold
         host=Host(cores, 1 << 34, "ext4", None, target_fs, None, 1 << 40, cold_problem, hdf5),
         ratio_comp_io=ratio,
         trials=trials,
-        bandwidths=(Bandwidth(1, "warm", 1e9),),
+        bandwidths=(
+            Bandwidth(1, "warm", 1e9),
+            *([] if cold_rate is None else [Bandwidth(16, "cold", cold_rate)]),
+        ),
         notes=(),
         seconds=1.0,
     )

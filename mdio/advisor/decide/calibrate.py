@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from mdio.advisor.decide.forecast import Forecaster, usual_cache
+from mdio.advisor.decide.forecast import Forecaster
 from mdio.advisor.model.access_model import GATHER_NAMES
 from mdio.advisor.model.fit import fit_profile
 from mdio.advisor.model.profile import Profile, Task
@@ -107,7 +107,7 @@ def calibrated(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> F
             share = one.workers / measurements.source.n_frames
             io_s, comp_s = pace.t_io_s * share, pace.t_comp_s * share
         else:
-            cold = [run for run in trial.runs if run.cache == usual_cache(trial, measurements)]
+            cold = [run for run in trial.runs if run.cache == forecaster.cache_of(trial)]
             run = (cold or list(trial.runs))[0]
             io_s, comp_s = run.t_io_frame_s.quartile, run.t_comp_frame_s.quartile
         io_factors.append(one.t_io_s / one.n_frames / max(io_s, 1e-12))

@@ -18,11 +18,13 @@ from mdio.advisor.model.closed_form import Prediction, Workload, predict
 from mdio.advisor.model.profile import Profile
 from mdio.core.blocks import aligned_blocks
 
-__all__ = ["GATHER_OF", "Forecast", "Forecaster", "Total", "usual_cache"]
+__all__ = ["CACHES", "GATHER_OF", "Forecast", "Forecaster", "Total"]
 
 GATHER_OF = {"gather": "blocking", "global-array": "one-sided"}
 """What the command line calls the gathers of the model."""
 
+CACHES = ("auto", "cold", "warm")
+"""Where passes read: what fits into memory from there, all from storage, all from memory."""
 EXTRAPOLATION = 0.05
 """Error of a whole trajectory's time from a sample's, beyond what repeats show."""
 FITS_MEMORY = 0.5
@@ -57,14 +59,6 @@ class Total:
         return (self.high_s - self.low_s) / (2 * self.total_s) if self.total_s > 0 else 0.0
 
 
-def usual_cache(trial: Trial, measurements: Measurements) -> str:
-    """Return whether reads of a whole layout will find it in memory."""
-    n_frames = measurements.source.n_frames
-    read = trial.read_nbytes_frame * n_frames
-    fits = read <= FITS_MEMORY * measurements.host.memory_free_nbytes
-    return "warm" if fits else "cold"
-
-
 @dataclass(frozen=True)
 class Forecaster:
     """Predicts for one set of measurements, here or on the machine of a profile."""
@@ -75,6 +69,25 @@ class Forecaster:
     """How much slower than in the sample frames are read, as calibration runs say."""
     comp_factor: float = 1.0
     """The same of computing."""
+    cache: str = "auto"
+    """One of `CACHES`."""
+    nodes: int = 1
+    """Machines like this one over which ranks are spread."""
+
+    def cache_of(self, trial: Trial) -> str:
+        """Return whether passes over a whole layout read it from memory or from storage."""
+        if self.cache != "auto":
+            return self.cache
+        memory = FITS_MEMORY * self.nodes * self.measurements.host.memory_free_nbytes
+        return "warm" if self._nbytes(trial) <= memory else "cold"
+
+    @property
+    def storage_nbytes_per_s(self) -> float | None:
+        """What all readers together got from the source's storage; None if that is not known."""
+        return max(
+            (one.nbytes_per_s for one in self.measurements.bandwidths if one.cache == "cold"),
+            default=None,
+        )
 
     def one_pass(self, trial: Trial, n_ranks: int) -> Forecast:
         """Return what one analysis of the whole trajectory takes."""
@@ -97,6 +110,22 @@ class Forecaster:
             high_s=high + passes * run.high_s,
         )
 
+    def _nbytes(self, trial: Trial) -> float:
+        """Return the bytes that one pass reads."""
+        return trial.read_nbytes_frame * self.measurements.source.n_frames
+
+    def _wires_s(self, trial: Trial) -> float:
+        """Return the least time in which storage gives what a cold pass reads; 0 if unknown.
+
+        Trials are too small to tell: a file system's client may have them in memory. Storage that
+        is shared gives all ranks together what it gave the requests that were tried.
+        """
+        host, rate = self.measurements.host, self.storage_nbytes_per_s
+        elsewhere = trial.layout == "local-copy" or (
+            trial.layout != "as-is" and host.target_file_system != host.source_file_system
+        )
+        return 0.0 if rate is None or elsewhere else self._nbytes(trial) / rate
+
     def _runs(self, trial: Trial, cache: str) -> list[Run]:
         runs = [run for run in trial.runs if run.cache == cache] or list(trial.runs)
         return sorted(runs, key=lambda run: run.workers)
@@ -106,12 +135,14 @@ class Forecaster:
         return 0.0 if source.sample_frames >= source.n_frames else EXTRAPOLATION
 
     def _here(self, trial: Trial, n_ranks: int) -> Forecast:
-        runs = self._runs(trial, usual_cache(trial, self.measurements))
-        below = max((run for run in runs if run.workers <= n_ranks), key=_workers, default=runs[0])
-        above = min((run for run in runs if run.workers >= n_ranks), key=_workers, default=runs[-1])
+        cache = self.cache_of(trial)
+        runs = self._runs(trial, cache)
+        here = -(-n_ranks // self.nodes)
+        below = max((run for run in runs if run.workers <= here), key=_workers, default=runs[0])
+        above = min((run for run in runs if run.workers >= here), key=_workers, default=runs[-1])
         span = above.workers - below.workers
-        weight = (n_ranks - below.workers) / span if span > 0 else 0.0
-        crowd = max(1.0, n_ranks / runs[-1].workers)  # more workers than cores take turns
+        weight = (here - below.workers) / span if span > 0 else 0.0
+        crowd = max(1.0, here / runs[-1].workers)  # more workers than cores take turns
 
         def between(name: str) -> float:
             one, other = getattr(below, name).quartile, getattr(above, name).quartile
@@ -121,6 +152,8 @@ class Forecaster:
         even = n_frames / n_ranks
         longest = _longest_block(n_frames, n_ranks, trial.chunk_frames)
         io = between("t_io_frame_s") * self.io_factor * crowd * even
+        if cache == "cold":
+            io = max(io, self._wires_s(trial))
         comp = between("t_comp_frame_s") * self.comp_factor * crowd * even
         rest = between("t_rest_frame_s") * crowd * even
         startup = between("t_startup_s") * crowd
@@ -183,11 +216,14 @@ class Forecaster:
         if trial.layout == "local-copy":
             seconds = max(seconds, self._copy_to_nodes(trial, n_ranks))
         elif not (trial.one_writer and not self._writes_together):
-            cores = n_ranks if self.profile else min(n_ranks, self.measurements.host.cores)
+            here = self.nodes * self.measurements.host.cores
+            cores = n_ranks if self.profile else min(n_ranks, here)
             seconds *= trial.convert_workers / cores
         if self.profile is not None:
             both_ways = self.measurements.source.nbytes + trial.nbytes
             seconds = max(seconds, both_ways / self.profile.storage.aggregate_bytes_per_s)
+        elif self.storage_nbytes_per_s is not None and self.cache == "cold":
+            seconds = max(seconds, self.measurements.source.nbytes / self.storage_nbytes_per_s)
         relative = math.hypot(trial.convert_frame_s.relative, 2 * self._beyond_sample())
         return trial.convert_fixed_s.quartile + seconds, min(relative, 1.0)
 

@@ -90,11 +90,20 @@ def reasons(
             f"more ranks than {useful} do not help: one pass takes {fewer:.3g} s with {useful}, "
             f"{asked:.3g} s with {setting.ranks}"
         )
-    if setting.forecaster.profile is None and setting.ranks > measurements.host.cores:
+    forecaster = setting.forecaster
+    cores = forecaster.nodes * measurements.host.cores
+    if forecaster.profile is None and setting.ranks > cores:
+        where = "this machine's" if forecaster.nodes == 1 else f"{forecaster.nodes} nodes'"
         found.append(
-            f"{setting.ranks} ranks take turns on this machine's "
-            f"{plural(measurements.host.cores, 'core')}; "
-            "name the cluster with --machine to have it modelled"
+            f"{setting.ranks} ranks take turns on {where} {plural(cores, 'core')}; give --nodes N "
+            "if they have more, or name the cluster with --machine to have it modelled"
+        )
+    cold = forecaster.profile is None and forecaster.cache_of(chosen) == "cold"
+    if cold and forecaster.storage_nbytes_per_s is not None:
+        rate = forecaster.storage_nbytes_per_s / 1e6
+        found.append(
+            f"passes are taken to read from storage, which gave {rate:,.0f} MB/s to all readers "
+            "together (--warm: from memory)"
         )
     if measurements.host.cold_problem:
         found.append(

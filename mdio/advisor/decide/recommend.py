@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mdio.advisor.decide.calibrate import Calibration, calibrated
 from mdio.advisor.decide.commands import commands_for
 from mdio.advisor.decide.decision import Decision, Option, Recommended
-from mdio.advisor.decide.forecast import Forecaster, Total
+from mdio.advisor.decide.forecast import CACHES, Forecaster, Total
 from mdio.advisor.decide.reasons import PAPERS_RATIO, Setting, papers_rule, reasons
 from mdio.advisor.measure.candidates import segments_for
 from mdio.advisor.measure.measurements import Measurements, Trial
@@ -42,6 +42,9 @@ def recommend(
     passes: int = 1,
     profile: Profile | None = None,
     calibrations: Sequence[Calibration] = (),
+    *,
+    cache: str = "auto",
+    nodes: int = 1,
 ) -> Decision:
     """Decide which layout serves best.
 
@@ -57,16 +60,23 @@ def recommend(
         The machine it will be done on; None = the one that was measured.
     calibrations
         Runs of this analysis on that machine.
+    cache
+        Whether passes read from storage (``cold``), from memory (``warm``), or from memory if what
+        they read fits into it (``auto``).
+    nodes
+        Machines like the one that was measured, over which the ranks are spread.
 
     Raises
     ------
     PlanError
         Numbers below 1, calibrations that do not fit the measurements.
     """
-    for name, value in (("ranks", ranks), ("passes", passes)):
+    for name, value in (("ranks", ranks), ("passes", passes), ("nodes", nodes)):
         if value < 1:
             raise PlanError(f"{value} {name}: give 1 or more")
-    forecaster = Forecaster(measurements, profile)
+    if cache not in CACHES:
+        raise PlanError(f"passes are {cache!r}; they may be {', '.join(CACHES)}")
+    forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:
         forecaster = calibrated(forecaster, calibrations)
     setting = Setting(measurements, forecaster, ranks, passes)
@@ -101,7 +111,7 @@ def recommend(
                 recommended,
                 is_local=profile is None,
                 ranks=ranks,
-                n_nodes=1 if profile is None else math.ceil(ranks / profile.cores_per_node),
+                n_nodes=nodes if profile is None else math.ceil(ranks / profile.cores_per_node),
             )
         ),
         reasons=tuple(reasons(setting, chosen, totals, alike, useful)),
@@ -141,10 +151,15 @@ def _rank_counts(setting: Setting) -> list[int]:
     """Return for how many ranks curves are drawn."""
     profile = setting.forecaster.profile
     if profile is None:
-        top = max(setting.measurements.host.cores, setting.ranks)
+        top = max(_cores(setting), setting.ranks)
         return sorted({*_doubling(top), top, setting.ranks})
     top = min(MAX_RANKS, max(4 * setting.ranks, 4 * profile.cores_per_node))
     return sorted({*_doubling(top), top, setting.ranks, profile.cores_per_node})
+
+
+def _cores(setting: Setting) -> int:
+    """Return the cores of all machines like the one that was measured."""
+    return setting.forecaster.nodes * setting.measurements.host.cores
 
 
 def _doubling(top: int) -> list[int]:
@@ -155,7 +170,7 @@ def _useful_ranks(setting: Setting, chosen: Trial) -> int:
     """Return the ranks beyond which more do not help."""
     counts = [n for n in _rank_counts(setting) if n <= setting.measurements.source.n_frames]
     if setting.forecaster.profile is None:
-        counts = [n for n in counts if n <= setting.measurements.host.cores]
+        counts = [n for n in counts if n <= _cores(setting)]
     times = {n: setting.forecaster.one_pass(chosen, n).t_total_s for n in counts or [1]}
     least = min(times.values())
     return min(n for n, seconds in times.items() if seconds <= ENOUGH * least)

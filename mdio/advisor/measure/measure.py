@@ -15,7 +15,13 @@ from mdio.advisor.measure.interleaved_repeats import InterleavedRepeats, Limits,
 from mdio.advisor.measure.kernel_probe import analysis_name, find_kernel, probe
 from mdio.advisor.measure.measurements import Host, Measurements, Question, Source
 from mdio.advisor.measure.selected import group_of
-from mdio.advisor.measure.storage_probe import bandwidths, check_target, free_memory, stripe_of
+from mdio.advisor.measure.storage_probe import (
+    REQUESTS,
+    bandwidths,
+    check_target,
+    free_memory,
+    stripe_of,
+)
 from mdio.advisor.measure.trial import scratch
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.system import System
@@ -139,7 +145,7 @@ def measure(
         ),
         ratio_comp_io=repeats.ratio(tried[0]),
         trials=tuple(repeats.trial(one, info, free) for one in tried),
-        bandwidths=tuple(bandwidths(files, sorted({1, 2, *repeats.counts}))),
+        bandwidths=tuple(bandwidths(files, sorted({1, 2, *repeats.counts, REQUESTS}))),
         notes=tuple(notes),
         seconds=time.monotonic() - begun,
     )

@@ -14,11 +14,16 @@ from mdio.core.errors import OutputError
 from mdio.core.files.page_cache import drop_cache, files_in
 from mdio.layouts.striping.file_systems import get_stripe
 
-__all__ = ["bandwidths", "check_target", "free_memory", "stripe_of"]
+__all__ = ["REQUESTS", "bandwidths", "check_target", "free_memory", "stripe_of"]
 
-READ_NBYTES = 4 << 20
+REQUESTS = 16
+"""Readers at once with which shared storage is asked for all it gives: as many requests as one
+process keeps under way there (`mdio.core.files.in_flight`)."""
+READ_NBYTES = 1 << 20
 MOST_NBYTES = 64 << 20
-"""Bytes that each reader of a bandwidth test reads at most."""
+"""Bytes that each reader of a bandwidth test reads at most ..."""
+MOST_S = 2.0
+"""... and for how long, s."""
 
 
 def free_memory() -> int:
@@ -54,17 +59,23 @@ def check_target(folder: Path) -> int:
 
 
 def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]:
-    """Return bytes/s of 1 and more readers at once, each with its own part of the largest file."""
+    """Return bytes/s of 1 and more readers at once, each with its own part of the largest file.
+
+    Cold reads are of another region each time: what a client of a file system over a network has
+    in memory is its own affair, and no byte that was never read can be there.
+    """
     largest = max(
         (file for path in paths for file in files_in(path)), key=lambda file: file.stat().st_size
     )
     size = largest.stat().st_size
     found = []
-    for count in readers:
-        share = min(size // count, MOST_NBYTES)
+    region = size // max(1, len(readers))
+    for number, count in enumerate(readers):
+        share = min(region // count, MOST_NBYTES)
         if share < 1:
             continue
-        parts = [(largest, number * (size // count), share) for number in range(count)]
+        first = number * region
+        parts = [(largest, first + one * (region // count), share) for one in range(count)]
         cold = drop_cache(largest) is None
         for cache in ("cold", "warm") if cold else ("warm",):
             with ThreadPoolExecutor(count) as pool:
@@ -81,9 +92,10 @@ def _read_part(part: tuple[Path, int, int]) -> int:
     path, offset, nbytes = part
     room = memoryview(bytearray(min(READ_NBYTES, nbytes)))
     done = 0
+    end = time.perf_counter() + MOST_S
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
-        while done < nbytes:
+        while done < nbytes and time.perf_counter() < end:
             got = file.readinto(room[: nbytes - done])
             if not got:
                 break
