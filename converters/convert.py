@@ -20,10 +20,10 @@ from mdio.layouts.base import Layout
 from mdio.layouts.contiguous import refuse_contiguous
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import layout_name_for_output, writer_class
-from mdio.layouts.views.view import ViewLayout, note_on_dt, select_frames
+from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Processes, Serial
 
-__all__ = ["Conversion", "ConversionOptions", "ConvertResult", "convert", "prepare"]
+__all__ = ["Conversion", "ConversionOptions", "ConvertResult", "convert", "planned", "prepare"]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 CHUNKED = ("h5md", "zarr")
@@ -61,19 +61,20 @@ def prepare(
         )
     origin = open_with_topology(source, options.top, verify=options.verify, overlap=options.overlap)
     try:
-        return _planned(origin, source, target, layout_name, options, executor or Serial())
+        return planned(origin, source, target, layout_name, options, executor or Serial())
     except BaseException:
         origin.close()
         raise
 
 
-def _planned(
+def planned(
     origin: Layout,
     source: Paths,
     target: Path,
     layout_name: str,
     options: ConversionOptions,
     executor: Executor,
+    frames: Frames | None = None,
 ) -> Conversion | ByteConversion:
     """Plan with the opened source, which stays open unless bytes can be copied."""
     writer = writer_class(layout_name)
@@ -85,15 +86,16 @@ def _planned(
             raise PlanError("--pbc and --center need a topology; name one with -s/--top FILE")
         transformed = {"pbc": options.pbc, "center": options.center}
         whole = TransformedLayout(origin.path, source=origin, top=str(options.top), **transformed)
-    frames = select_frames(
-        origin,
-        options.start,
-        options.stop,
-        options.step,
-        options.begin_ps,
-        options.end_ps,
-        options.dt_ps,
-    )
+    if frames is None:
+        frames = select_frames(
+            origin,
+            options.start,
+            options.stop,
+            options.step,
+            options.begin_ps,
+            options.end_ps,
+            options.dt_ps,
+        )
     view = ViewLayout(origin.path, source=whole, frames=frames, atoms=choice.kept)
     note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +17,18 @@ from mdio.layouts.registry import layout_class
 
 __all__ = ["read_back", "read_back_joined"]
 
+Look = Callable[[Mapping[str, Any]], None]
+
 LOOKS = 4
 """Chunks, segments or parts of which a frame is read, the first and the last among them."""
 
 
-def read_back(path: Path, plan: LayoutPlan) -> None:
+def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
     """Open what was written to a temporary `path`, and read some of it.
 
     Opening checks the manifest and the tables; reading, the checksums of what is read. `verify`
-    reads all, but would take as long as any other pass over the trajectory.
+    reads all, but would take as long as any other pass over the trajectory. `look` is called with
+    the manifest, and may raise.
 
     Raises
     ------
@@ -38,15 +43,18 @@ def read_back(path: Path, plan: LayoutPlan) -> None:
                 for at in np.linspace(0, len(edges) - 2, LOOKS).round().astype(int):
                     layout.read(int(edges[at]), int(edges[at]) + 1)
                 layout.read(plan.n_frames - 1, plan.n_frames)
+            manifest = layout.manifest
     except OSError as error:
         raise _failed(path, str(error)) from error
     finally:
         next(index_paths(path)).unlink(missing_ok=True)  # under the name of the temporary
     if found != (plan.n_frames, plan.n_atoms):
         raise _failed(path, f"{found[0]} frames of {found[1]} atoms in it")
+    if look is not None and manifest is not None:
+        look(manifest)
 
 
-def read_back_joined(path: Path, plan: LayoutPlan, target: Path) -> None:
+def read_back_joined(path: Path, plan: LayoutPlan, target: Path, look: Look | None = None) -> None:
     """Do the same for a file in parts, which it knows by the name that they are to have."""
     parts = temporary_for(parts_of(path.with_name(target.name)), path)
     try:
@@ -54,7 +62,7 @@ def read_back_joined(path: Path, plan: LayoutPlan, target: Path) -> None:
             here = Path(folder, target.name)
             here.symlink_to(path.absolute())
             parts_of(here).symlink_to(parts.absolute())
-            read_back(here, plan)
+            read_back(here, plan, look)
     except OutputError as error:
         there = TEMPORARY.sub(r"\1", folder)
         raise OutputError(str(error).replace(there, str(path.parent))) from error

@@ -283,6 +283,10 @@ class Layout(Expecting, ABC):
         """
         raise CorruptLayoutError(f"{self.path}: {self.name} keeps no checksums of what it stores")
 
+    def made_as(self) -> dict[str, Any]:
+        """Return what fields of a plan are to be for an output that is laid out as this one."""
+        return {}
+
     def close(self) -> None:
         """Close files; reading again opens them again."""
         if self._info is not None:

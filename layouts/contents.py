@@ -16,8 +16,8 @@ __all__ = ["Contents", "ContentsLayout"]
 class Contents(Protocol):
     """An opened file or tree, of mdio or of others.
 
-    It may also have `units` and `stored`, as `Layout` has, and `byte_ranges`, which gets the
-    fields, too.
+    It may also have `units`, `stored` and `made_as`, as `Layout` has, and `byte_ranges`, which gets
+    the fields, too.
     """
 
     @property
@@ -70,6 +70,11 @@ class ContentsLayout(Layout):
     def stored(self, start: int, stop: int) -> list[Stored]:
         """Return what lies on disk of a piece; see `Layout.stored`."""
         found: list[Stored] = getattr(self._opened, "stored", super().stored)(start, stop)
+        return found
+
+    def made_as(self) -> dict[str, Any]:
+        """Return how arrays are cut; see `Layout.made_as`."""
+        found: dict[str, Any] = getattr(self._opened, "made_as", super().made_as)()
         return found
 
     def _close(self) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mdio.analysis.driver import analyze
     from mdio.analysis.kernels.registry import RMSD, Dihedrals
     from mdio.converters.convert import convert
+    from mdio.converters.repair import repair
     from mdio.converters.split import split
     from mdio.converters.verify import verify
     from mdio.core.frames import FrameBlock, TrajectoryInfo
@@ -41,6 +42,7 @@ __all__ = [
     "analyze",
     "convert",
     "open",
+    "repair",
     "split",
     "verify",
 ]
@@ -60,6 +62,7 @@ _HOMES = {
     "analyze": "mdio.analysis.driver:analyze",
     "convert": "mdio.converters.convert:convert",
     "open": "mdio.layouts.views.chain:open_source",
+    "repair": "mdio.converters.repair:repair",
     "split": "mdio.converters.split:split",
     "verify": "mdio.converters.verify:verify",
 }

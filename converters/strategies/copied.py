@@ -8,12 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import accumulate, islice
 from pathlib import Path
+from typing import cast
 
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.provenance import check_room, output_meta
 from mdio.converters.read_back import read_back
 from mdio.converters.strategies.byte_frames import ByteFrames, byte_frames
 from mdio.converters.strategies.copy_segments import SegmentCopier
+from mdio.converters.strategies.repairs import Repairs
 from mdio.converters.striping import StripeWish
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.publish import flush_tree, output_errors, publish
@@ -101,6 +103,9 @@ def byte_conversion(
 class ByteConversion:
     """A planned copy: look at `plan`, then `run` it."""
 
+    repairs: Repairs | None = None
+    """Of which output this is a repair."""
+
     def __init__(
         self,
         out: Path,
@@ -144,13 +149,17 @@ class ByteConversion:
                     force=force,
                     sources=[*self.paths, *self.topology],
                     was_in_parts=refers_to_parts,
-                    check=lambda temporary: read_back(temporary, self.plan),
+                    check=lambda temporary: read_back(
+                        temporary, self.plan, self.repairs and self.repairs.compare
+                    ),
                 )
             )
             check_room(self.out, self.plan.nbytes)
             begun = time.perf_counter()
             striped = self.striping.apply(folder, self.plan)
             copier = SegmentCopier(folder, self.plan, self.frames, self.first_times_ps)
+            if self.repairs is not None:
+                copier.former = cast(SegmentsLayout, self.repairs.former)
             copier.create()
             return copier
 
@@ -168,7 +177,7 @@ class ByteConversion:
             write_manifest(
                 copier.folder,
                 self.plan,
-                meta,
+                meta if self.repairs is None else self.repairs.meta,
                 segments,
                 tables,
                 time_last_ps=self.kept.time_last_ps,

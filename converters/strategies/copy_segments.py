@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from mdio.converters.strategies.byte_frames import ByteFrames, joined_index
 from mdio.converters.strategies.copied_frames import frame_check
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.copying import read_all, write_all, write_sliced
+from mdio.core.files.copying import link_or_copy, read_all, write_all, write_sliced
 from mdio.core.files.index import store_index
 from mdio.core.files.piece_sums import PieceSums, piece_edges, sums_of
 from mdio.core.files.publish import output_errors
 from mdio.core.kernels import crc32c
 from mdio.core.xtc.native import kernels
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.segments.files import HEADS, Segment, segment_name
+from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name
+from mdio.layouts.segments.layout import SegmentsLayout
 
 __all__ = ["SegmentCopier"]
 
@@ -60,6 +61,8 @@ class SegmentCopier:
         self.frames = frames
         self.container = str(plan.container)
         self._buffer = np.empty(0, np.uint8)
+        self.former: SegmentsLayout | None = None
+        """The output that is repaired; its segments are taken where they are whole."""
         self.edges = list(accumulate(plan.segment_frames, initial=0))
 
     @property
@@ -75,6 +78,9 @@ class SegmentCopier:
 
     def __call__(self, number: int) -> tuple[Segment, bytes]:
         """Write one segment and its index; return what the manifest says of it, and its sums."""
+        kept = self._kept(number)
+        if kept is not None:
+            return kept
         first, stop = self.edges[number : number + 2]
         parts = list(self._parts(first, stop))
         path = self.folder / segment_name(number, self.container)
@@ -91,6 +97,20 @@ class SegmentCopier:
             time_first_ps=self.first_times_ps[number],
         )
         return segment, sums.table
+
+    def _kept(self, number: int) -> tuple[Segment, bytes] | None:
+        """Take a segment from the output that is repaired, if it is whole there."""
+        former = self.former
+        with suppress(CorruptLayoutError):
+            sums = former and read_sums(former.path, former.manifest, number)
+            if former is not None and sums is not None:
+                former.check_segment(number)
+                segment = former.segments[number]
+                link_or_copy(former.path / segment.file, self.folder / segment.file)
+                if self.frames[0].header is None:
+                    store_index(self.folder / segment.file, sums.index(self.plan.n_atoms))
+                return segment, sums.table
+        return None
 
     def _parts(self, first: int, stop: int) -> Iterator[Part]:
         """Yield the frames of each file that frames ``first:stop`` of all are."""

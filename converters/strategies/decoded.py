@@ -15,6 +15,7 @@ from mdio.converters.provenance import check_room, output_meta
 from mdio.converters.read_back import read_back
 from mdio.converters.selection import AtomChoice
 from mdio.converters.strategies.pieces import PieceWorker, describe_on, spread
+from mdio.converters.strategies.repairs import Repairs
 from mdio.converters.striping import StripeWish
 from mdio.converters.topology import holds, topologies
 from mdio.core.files.fingerprint import SourceStates
@@ -36,6 +37,9 @@ MakeWriter = Callable[[Path, LayoutPlan, OutputMeta], LayoutWriter]
 
 class Conversion:
     """A planned conversion: look at `plan`, then `run` it."""
+
+    repairs: Repairs | None = None
+    """Of which output this is a repair."""
 
     def __init__(
         self,
@@ -87,6 +91,7 @@ class Conversion:
             nonlocal begun
             temporary = self._publication(stack, force)
             begun = time.perf_counter()
+            striping = self._stripe(temporary)
             meta = output_meta(
                 self.source_paths,
                 self.view.source.info,
@@ -95,13 +100,14 @@ class Conversion:
                 atoms=self.choice.kept,
                 groups=self.choice.groups,
                 transformed=self.transformed,
-                striping=self._stripe(temporary),
+                striping=striping,
                 joined=self.joined,
             )
+            meta = meta if self.repairs is None else self.repairs.meta
             writer = self.writer(temporary, self.plan, meta)
             stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
             writer.create()
-            return PieceWorker(self.view, writer)
+            return PieceWorker(self.view, writer, self.repairs and self.repairs.former)
 
         def end() -> ConvertResult:
             self.states.check()
@@ -138,7 +144,7 @@ class Conversion:
 
     def _check(self, temporary: Path) -> None:
         """Look at what was written before it gets its name."""
-        read_back(temporary, self.plan)
+        read_back(temporary, self.plan, self.repairs and self.repairs.compare)
 
     def _publication(self, stack: ExitStack, force: bool) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""

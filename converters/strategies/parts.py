@@ -13,10 +13,11 @@ from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.read_back import read_back_joined
 from mdio.converters.strategies.decoded import Conversion
 from mdio.converters.strategies.pieces import PieceWorker, describe_on
-from mdio.core.errors import PlanError
+from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.publish import output_errors, parts_of, temporary_for
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.registry import open_layout
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import Receipt
@@ -96,7 +97,8 @@ class PartsConversion(Conversion):
         return True
 
     def _check(self, temporary: Path) -> None:
-        read_back_joined(temporary, self.plan, self.out)
+        look = self.repairs and self.repairs.compare
+        read_back_joined(temporary, self.plan, self.out, look)
 
     def _stripe(self, path: Path) -> StripeRecord | None:
         """Stripe the folder in which parts are made, and not the file at `path`."""
@@ -107,7 +109,7 @@ class PartsConversion(Conversion):
 
     def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
         writer = cast("H5MDPartsWriter", work.writer)
-        worker = PartWorker(work.source, writer)
+        worker = PartWorker(work.source, writer, self.repairs and parts_of(self.out))
         name = describe_on(executor)
 
         def describe(task: Task) -> str:
@@ -156,9 +158,12 @@ class PartWorker:
         All frames of the output.
     writer
         Of the file that joins the parts.
+    former
+        Folder of the parts that are repaired.
     """
 
-    def __init__(self, source: Layout, writer: H5MDPartsWriter) -> None:
+    def __init__(self, source: Layout, writer: H5MDPartsWriter, former: Path | None = None) -> None:
+        self.former = former
         self.source = source
         self.writer = writer
         self._number = -1
@@ -192,8 +197,21 @@ class PartWorker:
         frames = range(*self.writer.ranges[number])
         source = ViewLayout(self.source.path, source=self.source, frames=frames)
         writer = self.writer.part_writer(number)
-        self._number, self._part = number, PieceWorker(source, writer)
+        self._number, self._part = number, PieceWorker(source, writer, self._former(writer))
         writer.create()
+
+    def _former(self, writer: H5MDWriter) -> Layout | None:
+        """Return the part that is repaired, if it can be opened."""
+        if self.former is None:
+            return None
+        former = open_layout(
+            self.former / writer.path.name, layout="h5md", verify=False, uuid=writer.meta.uuid
+        )
+        try:
+            _ = former.info
+        except (SourceError, CorruptLayoutError):
+            return None
+        return former
 
     def _finish(self) -> tuple[int, int]:
         assert self._part is not None

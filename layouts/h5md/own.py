@@ -34,8 +34,8 @@ from mdio.layouts.h5md.io import (
     SOURCE_STEP,
     Column,
 )
-from mdio.layouts.h5md.seal import problem_of_seal
-from mdio.layouts.h5md.stored import stored_chunks
+from mdio.layouts.h5md.seal import check_seal
+from mdio.layouts.h5md.stored import plans_of, stored_chunks
 from mdio.layouts.manifest import check_manifest, indices_from_runs
 from mdio.layouts.output import Stored, Unit
 
@@ -63,6 +63,8 @@ class OwnFile:
     PlanError
         There is no such group.
     """
+
+    contiguous = False  # whether arrays lie in one piece each
 
     def __init__(
         self, path: Path, file: h5py.File, group: str | None, *, verify: bool = True
@@ -154,6 +156,7 @@ class OwnFile:
             crc = expected[f"{table}/{PIECES}"]
             pieces = self._column(tables[PIECES], shape_of, "<u4", crc)
         if dataset.chunks is None:
+            self.contiguous = True
             run_frames = int(tables.attrs[RUN_FRAMES])
             places = run_table(dataset, run_frames)
             self._check_places(dataset.name, crcs, *places)
@@ -286,7 +289,9 @@ class OwnFile:
     def units(self) -> Iterator[Unit]:
         """Yield every column, table and chunk, and the seal; see `Layout.units`."""
         if "table_crc32c" in self.manifest:  # written since there are seals
-            yield Unit(f"{self.path}: all but the frames", self._check_seal)
+            places = [array.places for array in self.arrays.values()]
+            check = partial(check_seal, self._fd, places, str(self.path))
+            yield Unit(f"{self.path}: all but the frames", check)
         for name, column in self._columns.items():
             what = self._whats[name]
             yield Unit(what, partial(column.verify, self._fd, what))
@@ -300,15 +305,13 @@ class OwnFile:
                 frames = (first, min(first + array.chunk_frames, array.n_frames))
                 yield Unit(array.name_of(i, j), verify, frames, group)
 
-    def _check_seal(self) -> None:
-        places = [array.places for array in self.arrays.values()]
-        problem = problem_of_seal(self._fd, places, str(self.path))
-        if problem is not None:
-            raise CorruptLayoutError(problem)
-
     def stored(self, start: int, stop: int) -> list[Stored]:
         """Return the chunks of a piece as they lie in the file; see `Layout.stored`."""
         return list(stored_chunks(self.arrays, self._fd, start, stop))
+
+    def made_as(self) -> dict[str, Any]:
+        """Return how arrays are cut; see `Layout.made_as`."""
+        return {"arrays": plans_of(self.arrays, contiguous=self.contiguous)}
 
     def close(self) -> None:
         """Close the file."""

@@ -17,11 +17,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.errors import CorruptLayoutError
 from mdio.core.kernels import crc32c
 from mdio.layouts.h5md.io import READ_NBYTES, pread_checksum
 from mdio.layouts.h5md.sealed import SEAL
 
-__all__ = ["NBYTES", "problem_of_seal", "seal_of"]
+__all__ = ["NBYTES", "check_seal", "problem_of_seal", "seal_of"]
 
 _BODY = struct.Struct("<8sQI")
 NBYTES = _BODY.size + 4
@@ -89,3 +90,10 @@ def problem_of_seal(fd: int, places: Places, what: str) -> str | None:
             "the file is damaged or was changed: convert the source anew"
         )
     return None
+
+
+def check_seal(fd: int, places: Places, what: str) -> None:
+    """Raise CorruptLayoutError if the seal is not that of the file, or there is none."""
+    problem = problem_of_seal(fd, places, what)
+    if problem is not None:
+        raise CorruptLayoutError(problem)

@@ -10,13 +10,22 @@ from mdio.layouts.h5md.chunks import ChunkedArray
 from mdio.layouts.h5md.encoding import row_checksums
 from mdio.layouts.h5md.io import pread_exactly
 from mdio.layouts.output import Stored
+from mdio.layouts.plan import ArrayPlan
 
-__all__ = ["stored_chunks"]
+__all__ = ["plans_of", "stored_chunks"]
+
+Arrays = Mapping[tuple[str, str], ChunkedArray]
 
 
-def stored_chunks(
-    arrays: Mapping[tuple[str, str], ChunkedArray], fd: int, start: int, stop: int
-) -> Iterator[Stored]:
+def plans_of(arrays: Arrays, *, contiguous: bool) -> tuple[ArrayPlan, ...]:
+    """Return how arrays are cut into chunks."""
+    return tuple(
+        ArrayPlan(*of, one.n_atoms, one.chunk_frames, one.chunk_atoms, contiguous)
+        for of, one in arrays.items()
+    )
+
+
+def stored_chunks(arrays: Arrays, fd: int, start: int, stop: int) -> Iterator[Stored]:
     """Yield the chunks of frames ``start:stop`` of all arrays, each checked.
 
     Raises

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -93,7 +94,7 @@ class SegmentsLayout(Layout):
         starts = [segment.first_frame for segment in self._segments]
         self._starts = np.array(starts, np.int64)
         self._current = None
-        first = self._segment(0).info
+        first = self._first().info
         last = manifest.get("time_last_ps")
         return first.replace(
             layout=self.name,
@@ -102,6 +103,7 @@ class SegmentsLayout(Layout):
             dt_ps=float(manifest["dt_ps"]),
             has_velocities="velocities" in manifest["fields"],
             has_forces="forces" in manifest["fields"],
+            time_first_ps=self._segments[0].time_first_ps,
             time_last_ps=float(last) if isinstance(last, int | float) else first.time_last_ps,
             compression=manifest.get("compression"),
             precision=manifest.get("precision"),
@@ -135,6 +137,13 @@ class SegmentsLayout(Layout):
                 f"{', '.join(CONTAINERS)}; split or convert the source anew"
             )
         return manifest
+
+    def _first(self) -> Layout:
+        """Return a segment to learn from: the first, or without verifying the first whole one."""
+        for number in range(0 if self.verify else len(self._segments)):
+            with suppress(CorruptLayoutError):
+                return self._segment(number)
+        return self._segment(0)
 
     def _segment(self, number: int) -> Layout:
         """Return an opened segment, and close the one before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.grouped import StoredGroups
 from mdio.layouts.manifest import FULL_SYSTEM, check_manifest, indices_from_runs
 from mdio.layouts.output import Stored, Unit
+from mdio.layouts.plan import ArrayPlan
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.chunks import ChunkedArray
 from mdio.layouts.zarr.folder import Folder
@@ -152,11 +154,13 @@ class OwnTree:
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in the tree, as the trajectory of its group."""
         manifest = self.manifest
-        time = np.empty(2)
-        box = np.empty((1, 6), np.float32)
-        self._time.read(0, 1, time[:1])
-        self._time.read(self.n_frames - 1, self.n_frames, time[1:])
-        self._box.read(0, 1, box)
+        time = np.zeros(2)
+        box = np.zeros((1, 6), np.float32)
+        # Without verifying, damaged trees are opened to be repaired.
+        with nullcontext() if self._verifies else suppress(CorruptLayoutError):
+            self._box.read(0, 1, box)
+            self._time.read(0, 1, time[:1])
+            self._time.read(self.n_frames - 1, self.n_frames, time[1:])
         positions = self.arrays[self.group, "positions"]
         compression = manifest.get("compression")
         if compression is None and positions.metadata.quantised is not None:
@@ -266,6 +270,15 @@ class OwnTree:
     def stored(self, start: int, stop: int) -> list[Stored]:
         """Return the shards of a piece, each as the file that it is; see `Layout.stored`."""
         return [array.stored(start, stop) for array in self.arrays.values()]
+
+    def made_as(self) -> dict[str, Any]:
+        """Return how arrays are cut; see `Layout.made_as`."""
+        first = next(iter(self.arrays.values()))
+        arrays = tuple(
+            ArrayPlan(*of, array.n_atoms, array.chunk_frames, array.chunk_atoms)
+            for of, array in self.arrays.items()
+        )
+        return {"arrays": arrays, "piece_frames": first.frames_per_shard * first.chunk_frames}
 
     def _all_series(self) -> Iterator[tuple[str, SeriesName]]:
         """Return the folders of all per-frame numbers, copies too."""

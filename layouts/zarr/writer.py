@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import OutputError, PlanError
+from mdio.core.files.copying import link_or_copy
 from mdio.core.files.publish import flush_tree
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.codecs.compressors import full_option
@@ -124,8 +125,11 @@ class ZarrWriter(LayoutWriter):
         return items
 
     def store(self, item: Stored) -> None:
-        """Write a shard."""
-        write_file(self.path / item.key, *item.parts)
+        """Write a shard, or link one that is there."""
+        if item.file is not None:
+            link_or_copy(item.file, self.path / item.key)
+        else:
+            write_file(self.path / item.key, *item.parts)
 
     def commit(self, receipt: Receipt) -> None:
         """Keep the checksums, boxes, times and steps of a piece."""

@@ -24,6 +24,7 @@ COMMANDS = {
     "convert": "convert into segments, h5md, zarr or one native file, in parallel",
     "split": "cut into segments by copying bytes",
     "verify": "recompute checksums; compare every frame with the source",
+    "repair": "write what is damaged anew from the source, or say what is lost",
     "analyze": "RMSD, dihedrals or your own function over blocks of frames, in parallel",
     "bench": "how analyses, gathers and schedulers scale on your machine",
     "advise": "which layout serves an analysis best, from measurements on the spot",

@@ -12,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -131,7 +132,7 @@ class JoinedFile(OwnFile):
                 f"{self.path.name}, or convert the source anew"
             ) from error
         missing = [part for part in self.parts if part.file not in there]
-        if missing:
+        if missing and not self._trusted:
             raise CorruptLayoutError(
                 f"{self.folder / missing[0].file}: this part of {self.path.name} (frames "
                 f"{missing[0].first_frame} to {missing[0].stop - 1}) is missing, as are "
@@ -183,11 +184,18 @@ class JoinedFile(OwnFile):
             self._open_parts.popitem(last=False)[1].close()
         return opened
 
+    def _first(self) -> OwnFile:
+        """Return a part to learn from: the first, or without verifying the first whole one."""
+        for number in range(len(self.parts) if self._trusted else 0):
+            with suppress(CorruptLayoutError):
+                return self._part(number)
+        return self._part(0)
+
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in the parts together, as the trajectory of the group."""
         manifest = self.manifest
         return (
-            self._part(0)
+            self._first()
             .info(layout)
             .replace(
                 path=str(self.path),
@@ -233,6 +241,11 @@ class JoinedFile(OwnFile):
     def stored(self, start: int, stop: int) -> list[Stored]:
         """Raise: a part is a file by itself, which is asked instead."""
         raise NotImplementedError
+
+    def made_as(self) -> dict[str, Any]:
+        """Return how parts and arrays are cut; see `Layout.made_as`."""
+        frames = tuple(part.n_frames for part in self.parts)
+        return self._first().made_as() | {"segment_frames": frames, "n_files": 1 + len(frames)}
 
     def _check_part(self, number: int) -> None:
         """Open a part and compare it with what is said of it; raises CorruptLayoutError."""

@@ -153,7 +153,10 @@ class H5MDPartsWriter(H5MDWriter):
         first, stop = self.ranges[number]
         plan = self.plan.replace(n_frames=stop - first, segment_frames=(), n_files=1, notes=())
         meta = replace(
-            self.meta, uuid=self.part_uuid(number), frames=_cut(self.meta.frames, first, stop)
+            self.meta,
+            uuid=self.part_uuid(number),
+            frames=_cut(self.meta.frames, first, stop),
+            repaired=(),
         )
         writer = H5MDWriter(self.folder / part_name(number), plan, meta)
         writer.more = {"part_of": {"uuid": self.meta.uuid, "number": number}}

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+from pathlib import Path
 
 from mdio.core.errors import SourceError
 
-__all__ = ["Buffer", "copy_bytes", "read_all", "write_all", "write_sliced"]
+__all__ = ["Buffer", "copy_bytes", "link_or_copy", "read_all", "write_all", "write_sliced"]
 
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
 """Small enough for the cache of one core, unless the file system wants larger writes (NFS and
@@ -48,6 +50,15 @@ def _read(source: int, buffer: memoryview, offset: int) -> int:
             "it has been cut since it was opened: check it and begin again"
         )
     return got
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file that is never written again a second name; copy it where that cannot be."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        target.unlink(missing_ok=True)
+        shutil.copyfile(source, target)
 
 
 def read_all(source: int, buffer: memoryview, offset: int) -> None:

@@ -1,0 +1,270 @@
+"""Damaged units of an output written anew from its source; or what of it is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mdio.converters.convert import planned
+from mdio.converters.options import ConversionOptions, Progress
+from mdio.converters.selection import open_with_topology
+from mdio.converters.strategies.decoded import Conversion
+from mdio.converters.strategies.repairs import SUMS, Repairs
+from mdio.converters.verify import overlap_of, source_view
+from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.layouts.base import Layout
+from mdio.layouts.manifest import FULL_SYSTEM, indices_from_runs, runs_from_indices
+from mdio.layouts.output import Unit
+from mdio.layouts.registry import open_layout
+from mdio.layouts.views.view import ViewLayout
+from mdio.layouts.writer import OutputMeta
+from mdio.parallel.executors import Executor, Processes, Serial
+
+__all__ = ["RepairResult", "repair"]
+
+AnyPath = str | PathLike[str]
+Paths = AnyPath | Sequence[AnyPath]
+
+
+@dataclass
+class RepairResult:
+    """What `repair` found and did."""
+
+    out: str
+    n_frames: int
+    units: int
+    """How many there are."""
+    bad: list[str] = field(default_factory=list)
+    """What is wrong, a line each."""
+    lost_frames: dict[str, list[list[int]]] = field(default_factory=dict)
+    """Frames that cannot be read, as runs (start, stop, step), by group; ``trajectory`` is the
+    full system. Not looked for where a source is given."""
+    repaired: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def repair(
+    out: AnyPath,
+    against: Paths | None = None,
+    *,
+    top: AnyPath | None = None,
+    workers: int = 1,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> RepairResult:
+    """Write what is damaged or missing in an output anew, from the source that it was made from.
+
+    All of the output is checked. What is whole is linked or copied as it lies on disk, the rest is
+    converted again, with the frames, atoms and options that the manifest tells; then the repaired
+    output takes the place of the damaged one in one step. It keeps its uuid, and its manifest notes
+    the repair.
+
+    Parameters
+    ----------
+    out
+        An output of mdio (zarr, h5md, segments) that can still be opened.
+    against
+        Its source, or several files; without it, nothing is written.
+    top
+        Topology, needed only where the conversion went through ``--pbc`` or ``--center``, or the
+        source does not count its atoms.
+    workers, executor
+        As for `mdio.convert`.
+    progress
+        Called with (frames, decoded bytes) done since the last call.
+
+    Returns
+    -------
+    RepairResult
+        What was `bad`, whether it was `repaired`, and without a source what is lost.
+
+    Raises
+    ------
+    CorruptLayoutError
+        Too little is left of it to be opened.
+    SourceError
+        It is no output of mdio, or the source does not give what was there; nothing is changed.
+    OutputError
+        The repaired output cannot be written.
+
+    Examples
+    --------
+    >>> import mdio, pathlib, tempfile
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "adk.zarr"
+    >>> _ = mdio.convert(DCD, out)
+    >>> next(out.glob("particles/trajectory/position/value/c.*")).unlink()
+    >>> mdio.repair(out, DCD).repaired, mdio.verify(out, DCD).ok
+    (True, True)
+    """
+    result, names = _look(out)
+    if not result.bad:
+        return result
+    if against is None:
+        _find_lost(Path(out), result)
+        return result
+    made = Processes(workers) if workers > 1 else Serial()
+    with made if executor is None else nullcontext(executor) as chosen:
+        _prepare(Path(out), against, top, names, chosen).run(chosen, force=True, progress=progress)
+    result.repaired = True
+    return result
+
+
+def _look(out: AnyPath) -> tuple[RepairResult, list[str]]:
+    """Check everything; return what is wrong, and the names of the units."""
+    result = RepairResult(str(out), 0, 0)
+    names = []
+    problems: list[tuple[str, str]] = []
+    try:
+        with open_layout(out) as layout:
+            _ = layout.info
+    except CorruptLayoutError as error:
+        problems.append(("what is read first", str(error)))
+    with open_layout(out, verify=not problems) as layout:
+        if layout.manifest is None:
+            raise SourceError(
+                f"{out}: not an output of mdio, so that it has no checksums; take the file from "
+                "its source again"
+            )
+        result.n_frames = layout.info.n_frames
+        for unit in layout.units():
+            result.units += 1
+            problem = _problem(unit)
+            if problem is not None:
+                problems.append((unit.name, problem))
+    for name, problem in problems:
+        names.append(name)
+        result.bad.append(f"{name}: {problem}")
+    return result, names
+
+
+def _problem(unit: Unit) -> str | None:
+    try:
+        unit.check()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _find_lost(out: Path, result: RepairResult) -> None:
+    """Try to read every frame of every group."""
+    with open_layout(out, verify=False) as layout:
+        groups = [FULL_SYSTEM, *layout.info.groups]
+    for group in groups:
+        lost: list[int] = []
+        options = {} if group == FULL_SYSTEM else {"group": group}
+        edges = np.array([0, result.n_frames])
+        with suppress(CorruptLayoutError), open_layout(out, **options) as layout:
+            edges = layout.boundaries()
+        for start, stop in pairwise(edges.tolist()):
+            if not _readable(out, start, stop, options):
+                every = range(start, stop)
+                lost += [at for at in every if not _readable(out, at, at + 1, options)]
+        if lost:
+            result.lost_frames[group] = runs_from_indices(lost)
+
+
+def _readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool:
+    try:
+        with open_layout(out, **options) as layout:
+            layout.read(start, stop)
+    except OSError:
+        return False
+    return True
+
+
+def _prepare(
+    out: Path, against: Paths, top: AnyPath | None, names: Sequence[str], executor: Executor
+) -> Any:
+    """Plan the conversion that made `out` once more."""
+    with open_layout(out, verify=False) as former:
+        manifest, made = dict(former.manifest or {}), former.made_as()
+    if not set(SUMS) & manifest.keys():
+        raise SourceError(
+            f"{out}: made by mdio {manifest['mdio_version']}, which kept too few checksums to know "
+            "what belongs there; convert its source anew"
+        )
+    paths = [against] if isinstance(against, str | PathLike) else list(against)
+    source = open_with_topology(paths, top, overlap=overlap_of(former))
+    try:
+        view = source_view(former, source, top)
+        conversion = planned(
+            source,
+            paths,
+            out,
+            manifest["layout"],
+            _options(manifest, made, view, top),
+            executor,
+            frames=view.frames,
+        )
+    except BaseException:
+        source.close()
+        raise
+    conversion.plan = conversion.plan.replace(**made)
+    conversion.repairs = Repairs(former, _meta(manifest, source, view, names), manifest)
+    if isinstance(conversion, Conversion):
+        conversion.beside = {}  # the topologies are there
+    return conversion
+
+
+def _options(
+    manifest: dict[str, Any], made: dict[str, Any], view: ViewLayout, top: AnyPath | None
+) -> ConversionOptions:
+    """Return the options of the conversion that wrote `manifest`."""
+    kept = np.arange(view.source.info.n_atoms) if view.atoms is None else view.atoms
+    members = {name: indices_from_runs(runs) for name, runs in manifest["group_atoms"].items()}
+    first = made["arrays"][0] if "arrays" in made else None
+    contiguous = first is not None and first.contiguous
+    of_xtc = manifest.get("precision_source") == "xtc"
+    return ConversionOptions(
+        top=top,
+        select=view.atoms,
+        groups={name: kept[atoms] for name, atoms in members.items()},
+        precision=("auto" if first else None) if of_xtc else manifest.get("precision"),
+        compression=manifest.get("compression") if first else None,
+        chunk_frames=first and first.chunk_frames,
+        chunk_atoms=None if contiguous else first and first.chunk_atoms,
+        contiguous=contiguous,
+        container=manifest.get("container"),
+        segments=len(manifest["segments"]) if "segments" in manifest else None,
+        stripe_nbytes=manifest["stripe"]["stripe_nbytes"],
+        stripe_count=manifest["stripe"]["stripe_count"],
+        per_rank="parts" in manifest,
+        salvage=True,
+        **(manifest["source"].get("transformed") or {}),
+    )
+
+
+def _meta(
+    manifest: dict[str, Any], source: Layout, view: ViewLayout, names: Sequence[str]
+) -> OutputMeta:
+    """Return what the output says of itself, as it did, and the repair."""
+    done = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "units": list(names),
+        "source": str(source.path),
+    }
+    striping = manifest["stripe"]
+    return OutputMeta(
+        uuid=manifest["uuid"],
+        created=manifest["created"],
+        source=manifest["source"],
+        dt_ps=manifest["dt_ps"],
+        frames=manifest["frames"],
+        atoms=view.atoms,
+        groups={name: indices_from_runs(r) for name, r in manifest["group_atoms"].items()},
+        source_precision=source.info.precision if source.info.compression == "xtc" else None,
+        striping={k: v for k, v in striping.items() if k not in ("stripe_nbytes", "stripe_count")},
+        repaired=[*manifest.get("repaired", []), done],
+    )

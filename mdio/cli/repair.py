@@ -1,0 +1,81 @@
+"""``mdio repair``: damaged units of an output written anew, or what is lost."""
+
+from __future__ import annotations
+
+import argparse
+
+from mdio.cli.common import count, positive, print_json, progress_bar
+from mdio.converters.repair import RepairResult, repair
+from mdio.layouts.registry import open_layout
+
+__all__ = ["run", "setup"]
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("out", metavar="OUT", help="output of mdio: zarr, h5md or segments")
+    parser.add_argument(
+        "--against",
+        metavar="SRC",
+        nargs="+",
+        help="what it was made from; without it, only say what is lost",
+    )
+    parser.add_argument(
+        "-s", "--top", metavar="FILE", help="topology (after --pbc/--center, or if SRC needs one)"
+    )
+    parser.add_argument(
+        "-w", "--workers", type=positive, metavar="N", default=1, help="worker processes"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Repair, or look; return 1 if damage remains."""
+    with open_layout(args.out, verify=False) as layout:
+        n_frames = layout.info.n_frames
+    with progress_bar(n_frames if args.against else 0, "repair", quiet=args.quiet) as progress:
+        result = repair(
+            args.out, args.against, top=args.top, workers=args.workers, progress=progress
+        )
+    if args.json:
+        print_json(result.to_json())
+    elif not args.quiet:
+        _tell(result)
+    return 1 if result.bad and not result.repaired else 0
+
+
+def _tell(result: RepairResult) -> None:
+    for problem in result.bad:
+        print(f"bad: {problem}")
+    if not result.bad:
+        print(f"{result.out}: nothing to repair, {count(result.units, 'unit')} checked")
+    elif result.repaired:
+        print(
+            f"{result.out}: repaired; {len(result.bad):,} of {count(result.units, 'unit')} did not "
+            "have their checksums, the rest is as it was"
+        )
+    else:
+        _tell_lost(result)
+
+
+def _tell_lost(result: RepairResult) -> None:
+    for group, runs in result.lost_frames.items():
+        n_lost = sum(len(range(*run)) for run in runs)
+        where = ", ".join(_run(*run) for run in runs[:5]) + (", ..." if len(runs) > 5 else "")
+        whole = "the full system" if group == "trajectory" else f"group {group}"
+        print(
+            f"lost: {n_lost:,} of {count(result.n_frames, 'frame')} of {whole} ({where}); the "
+            f"other {result.n_frames - n_lost:,} can be read"
+        )
+    if not result.lost_frames:
+        print(f"lost: no frame; all {result.n_frames:,} can be read")
+    print(
+        f"{result.out}: damaged; `mdio repair {result.out} --against SRC` writes the damaged units "
+        "anew from the trajectory that it was made from"
+    )
+
+
+def _run(start: int, stop: int, step: int) -> str:
+    every = "" if step == 1 else f", every {step}"
+    return f"{start}" if stop == start + 1 else f"{start} to {stop - 1}{every}"

@@ -1,0 +1,195 @@
+"""Damaged outputs are repaired from their source to the byte, or it is said what is lost."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import GRO, PSF, XTC
+
+import mdio
+from mdio.cli.main import main
+from mdio.core.errors import CorruptLayoutError, SourceError
+
+CASES = {
+    "zarr": ("a.zarr", {"chunk_frames": 7, "stop": 40}),
+    "zarr, group": (
+        "a.zarr",
+        {"top": PSF, "groups": {"ca": "name CA"}, "select": "index 0:2999", "chunk_frames": 5},
+    ),
+    "zarr, rounded": ("a.zarr", {"precision": 0.01, "chunk_frames": 9, "workers": 2}),
+    "zarr, zstd": ("a.zarr", {"compression": "zstd:3", "chunk_frames": 9, "step": 3}),
+    "zarr, centred": ("a.zarr", {"source": XTC, "top": GRO, "center": "protein", "stop": 4}),
+    "zarr, auto": ("a.zarr", {"source": XTC, "precision": "auto", "chunk_frames": 3}),
+    "h5md": ("a.h5md", {"chunk_frames": 7, "step": 2}),
+    "h5md, gzip": ("a.h5md", {"chunk_frames": 7, "compression": "gzip:1"}),
+    "h5md, contiguous": ("a.h5md", {"contiguous": True, "chunk_frames": 10}),
+    "h5md, parts": ("a.h5md", {"per_rank": True, "workers": 2, "chunk_frames": 7}),
+    "segments, copied": ("a.segments", {"segments": 5}),
+    "segments of xtc": ("a.segments", {"segments": 5, "container": "xtc"}),
+    "segments of an xtc": ("a.segments", {"source": XTC, "segments": 3}),
+    "segments of ncdf": ("a.segments", {"segments": 3, "container": "ncdf", "start": 3}),
+}
+NOTED = {"zarr.json", "manifest.json", "a.h5md"}
+"""Where the manifest is, which tells of the repair."""
+
+
+@pytest.fixture(scope="module")
+def made(adk, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    found = {}
+    for name, (out, options) in CASES.items():
+        rest = {"source": adk["dcd"], **options}
+        source = rest.pop("source")
+        path = folder / name.replace(" ", "") / out
+        path.parent.mkdir()
+        mdio.convert(source, path, **rest)
+        found[name] = path, source, options.get("top")
+    return found
+
+
+@pytest.fixture
+def mine(made, tmp_path, request):
+    """A copy to damage, its source, and the topology."""
+    path, source, top = made[request.param]
+    shutil.copytree(path.parent, tmp_path / "mine")
+    return tmp_path / "mine" / path.name, source, top
+
+
+def files_of(out):
+    """Return the bytes of all files but indexes, which are made anew where they do not fit."""
+    files = [path for path in out.parent.rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(out.parent)): path.read_bytes()
+        for path in files
+        if "mdio-index" not in path.name
+    }
+
+
+def victims_of(good):
+    """Return the largest file, one in the middle and the smallest, manifests left out."""
+    names = sorted(good, key=lambda name: -len(good[name]))
+    data = [
+        name for name in names if not name.endswith((".json", ".pdb")) and "mdio-parts" not in name
+    ]
+    return dict.fromkeys([data[0], data[len(data) // 2], data[-1]])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[int(0.6 * len(data))] ^= 8
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("mine", CASES, indirect=True)
+def test_every_byte_is_as_it_was(mine):
+    out, source, top = mine
+    good = files_of(out)
+    with mdio.open(out) as layout:
+        uuid = layout.manifest["uuid"]
+    for name in victims_of(good):
+        flip(out.parent / name)
+    result = mdio.repair(out, source, top=top)
+    assert result.bad and result.repaired
+    assert mdio.verify(out, source, top=top).ok
+    now = files_of(out)
+    assert now.keys() == good.keys()
+    changed = {name for name in good if now[name] != good[name]}
+    assert {name.rpartition("/")[2] for name in changed} <= NOTED | {"0000.h5md", "0001.h5md"}
+    with mdio.open(out) as layout:
+        (note,) = layout.manifest["repaired"]
+        assert layout.manifest["uuid"] == uuid
+        assert len(note["units"]) == len(result.bad)
+    assert not mdio.repair(out, source, top=top).bad
+
+
+@pytest.mark.parametrize("mine", ["zarr", "h5md, parts", "segments, copied"], indirect=True)
+def test_files_that_are_missing(mine):
+    out, source, _ = mine
+    good = files_of(out)
+    for name in sorted(victims_of(good)):
+        if name not in ("a.h5md", "a.h5md.parts/0001.h5md"):  # else nothing is known of the rest
+            (out.parent / name).unlink()
+    assert mdio.repair(out, source, workers=2).repaired
+    assert mdio.verify(out, source).ok
+
+
+def test_what_is_whole_is_linked(adk, tmp_path):
+    segments = tmp_path / "a.segments"
+    mdio.convert(adk["dcd"], segments, segments=4)
+    files = sorted(segments.glob("000/seg-*.dcd"))
+    before = [path.stat().st_ino for path in files]
+    flip(files[1])
+    assert mdio.repair(segments, adk["dcd"]).repaired
+    after = [path.stat().st_ino for path in sorted(segments.glob("000/seg-*.dcd"))]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "mine", ["zarr", "h5md", "h5md, parts", "segments, copied", "segments of ncdf"], indirect=True
+)
+def test_another_source_changes_nothing(mine, adk, tmp_path):
+    out, source, _ = mine
+    with mdio.open(source) as layout:
+        n_frames = layout.info.n_frames
+    other = tmp_path / "other.dcd"
+    mdio.convert([source] * 2, other, overlap="keep-all", start=1, stop=n_frames + 1)
+    victim = next(iter(victims_of(files_of(out))))
+    flip(out.parent / victim)
+    damaged = files_of(out)
+    with pytest.raises(SourceError, match=r"does not have the checksums .* nothing was changed"):
+        mdio.repair(out, other)
+    assert files_of(out) == damaged
+    assert mdio.repair(out, source).repaired
+
+
+def test_a_source_of_other_atoms(made, tmp_path):
+    path, _, _ = made["zarr"]
+    out = shutil.copytree(path, tmp_path / "a.zarr")
+    flip(next(path for path in out.rglob("value/c.*") if path.stat().st_size > 100_000))
+    with pytest.raises(SourceError, match="was not made from it"):
+        mdio.repair(out, XTC)
+
+
+@pytest.mark.parametrize("mine", ["zarr, group"], indirect=True)
+def test_without_a_source_it_says_what_is_lost(mine, capsys):
+    out, source, _ = mine
+    (shard,) = out.glob("particles/trajectory/position/value/c.0.0.0")
+    data = bytearray(shard.read_bytes())
+    data[12 * 3000 * 7 + 500] ^= 1  # frame 7: chunks of 5 frames, each with a checksum behind it
+    shard.write_bytes(bytes(data))
+    damaged = files_of(out)
+    assert main(["repair", str(out), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["lost_frames"] == {"trajectory": [[7, 8, 1]]} and not told["repaired"]
+    assert main(["repair", str(out)]) == 1
+    said = capsys.readouterr().out
+    assert "lost: 1 of 98 frames of the full system (7); the other 97 can be read" in said
+    assert "--against SRC" in said
+    assert files_of(out) == damaged
+    assert main(["repair", str(out), "--against", str(source), "--quiet"]) == 0
+    assert main(["repair", str(out)]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+    with mdio.open(out) as layout:
+        assert layout.read(7, 8).positions.shape == (1, 3000, 3)
+
+
+def test_what_cannot_be_repaired(adk, tmp_path, capsys):
+    assert main(["repair", str(adk["dcd"])]) == 1
+    assert "not an output of mdio" in capsys.readouterr().err
+    out = tmp_path / "a.zarr"
+    mdio.convert(adk["dcd"], out, stop=3)
+    (out / "zarr.json").write_bytes(b"{")
+    with pytest.raises((CorruptLayoutError, SourceError)):
+        mdio.repair(out, adk["dcd"])
+
+
+def test_frames_that_were_chosen_by_time(adk, tmp_path):
+    out = tmp_path / "a.zarr"
+    mdio.convert(adk["dcd"], out, begin_ps=5, end_ps=40, dt_ps=3, chunk_frames=2)
+    with mdio.open(out) as layout:
+        expected = layout.read(0, layout.info.n_frames)
+    flip(max(out.rglob("value/c.*"), key=lambda path: path.stat().st_size))
+    assert mdio.repair(out, adk["dcd"]).repaired
+    with mdio.open(out) as layout:
+        assert np.array_equal(layout.read(0, layout.info.n_frames).positions, expected.positions)
