@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +17,9 @@ from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.expecting import AtomIndices, Expecting
 from mdio.layouts.output import Stored, Unit, Wanted
+from mdio.layouts.units import check_units, runs_of_frames
 
 __all__ = ["AtomIndices", "Layout", "boundaries_of"]
-
-CHECK_NBYTES = 16 << 20
-"""Decoded bytes that `Layout.check` reads at a time where a layout has no chunks of its own."""
 
 
 def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
@@ -245,14 +242,7 @@ class Layout(Expecting, ABC):
 
     def units(self) -> Iterator[Unit]:
         """Yield all that there is to check, always in the same order."""
-        edges = self.boundaries()
-        n_rows = max(1, CHECK_NBYTES // max(1, self.info.frame_nbytes))
-        at = 0
-        while at < self.info.n_frames:
-            stop = int(edges[np.searchsorted(edges, at, side="right")])
-            stop = stop if self.info.chunk_frames else min(stop, at + n_rows)
-            yield Unit(f"frames {at} to {stop - 1}", partial(self.read, at, stop), (at, stop))
-            at = stop
+        yield from runs_of_frames(self.info, self.boundaries(), self.read)
 
     def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
         """Read everything once, or the units whose numbers are `wanted`, and compare checksums.
@@ -264,14 +254,7 @@ class Layout(Expecting, ABC):
         problem : str or None
             What is wrong with it.
         """
-        for number, unit in enumerate(self.units()):
-            if wanted is None or wanted(number):
-                problem = None
-                try:
-                    unit.check()
-                except OSError as error:
-                    problem = str(error)
-                yield unit.name, problem
+        yield from check_units(self.units(), wanted)
 
     def stored(self, start: int, stop: int) -> list[Stored]:  # noqa: ARG002
         """Return what its writer once made of the frames of a piece, as it lies on disk.
