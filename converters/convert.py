@@ -166,7 +166,7 @@ def convert(
     executor
         Instead of `workers`: where to run.
     force
-        Replace an existing output, once the new one is whole.
+        Replace an existing output, once the new one is complete.
     progress
         Called with (frames, decoded bytes) done since the last call.
     **options

@@ -224,5 +224,5 @@ def _indices(
         if found.size and not 0 <= found.min() <= found.max() < max(among.max() + 1, 1):
             raise PlanError(f"{option}: atom indices go from 0 to {among.max()}")
     if len(found) == 0:
-        raise PlanError(f"{option}: no atom is selected by {selection!r}")
+        raise PlanError(f"{option}: {selection!r} selects no atoms")
     return np.asarray(found, dtype=np.int64)

@@ -54,7 +54,7 @@ def split(
     overlap
         What is done with frames whose times several files have; see `ConversionOptions`.
     force
-        Replace an existing output, once the new one is whole.
+        Replace an existing output, once the new one is complete.
     salvage
         Take the whole frames of a source that ends within a frame.
     workers

@@ -98,5 +98,5 @@ def _check_dcd(data: NDArray[np.uint8], run: range, frames: ByteFrames) -> None:
             raise SourceError(
                 f"{frames.path}: frame {frame} is damaged: the length of a record of it, at byte "
                 f"{int(frames.edges[run.start + int(np.argmax(wrong))]) + offset}, is not what it "
-                "should be; take the file from its source again"
+                "should be; copy the file from where it came from again"
             )

@@ -42,7 +42,7 @@ def _reading(path: Path) -> Iterator[int]:
         with path.open("rb", buffering=0) as file:
             yield file.fileno()
     except FileNotFoundError as error:
-        raise SourceError(f"{path}: it is there no more; check the path") from error
+        raise SourceError(f"{path}: it is no longer there; check the path") from error
 
 
 class SegmentCopier:
@@ -172,7 +172,7 @@ class SegmentCopier:
             if found != frames.sums.of_frames(a, b).tolist():
                 raise CorruptLayoutError(
                     f"{frames.path}: frames {a} to {b - 1} of this segment do not have the "
-                    "checksums that they were written with; take it from its source again"
+                    "checksums that they were written with; copy it from where it came from again"
                 )
         return found
 

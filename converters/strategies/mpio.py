@@ -73,7 +73,9 @@ class MPIOConversion(Conversion):
 
     def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
         if not isinstance(executor, MPIExecutor):
-            raise PlanError("parallel HDF5 is for ranks of MPI; say --mpi, and start with mpiexec")
+            raise PlanError(
+                "parallel HDF5 is for ranks of MPI; add --mpi, and start it with mpiexec"
+            )
         writer = cast("H5MDMPIOWriter", work.writer)
         agreement = Agreement(executor.comm, self._unfinished(writer.path, executor))
         _together(agreement, lambda: writer.open_shared(executor.comm))

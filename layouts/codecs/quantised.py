@@ -8,7 +8,7 @@ offset size what
 0      4    ``mdq1``
 4      1    mode: 0 floats as they are; differences along the frames of 1 integers of a
             step, 2 the integers of an XTC; along the atoms of 3 integers of a step, 4 the
-            integers of an XTC; 5 to 8 as 1 to 4, but in groups of bits
+            integers of an XTC; 5 to 8 as 1 to 4, but bit-packed
 5      1    bytes of a stored difference: 2 or 4; 4 in mode 0, 0 in modes 5 to 8
 6      2    zero
 8      4    frames F
@@ -37,7 +37,7 @@ differences of each atom to the one before, the others as those to the frame bef
 several times faster than an entropy coder's output, and about a tenth larger.
 
 A chunk with a number that is not finite or beyond the integers' range, or (XTC) that would not come
-back bit for bit, is written in mode 0; so is one whose groups of bits would be larger than floats.
+back bit for bit, is written in mode 0; so is one that would be larger than floats when bit-packed.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def close_file(file: h5py.File) -> None:
 
 
 def _leave(file_id: h5py.h5f.FileID) -> None:
-    """See to it that nothing closes a file again."""
+    """Make sure that nothing closes a file again."""
     if not _left:
         library = ctypes.CDLL(None)
         if hasattr(library, "on_exit"):

@@ -197,7 +197,7 @@ def writing(path: Path) -> Iterator[None]:
             )
         name = TEMPORARY.sub(r"\1", str(path))
         raise OutputError(
-            f"{name}: cannot be written: {reason or text}; see to it and convert again"
+            f"{name}: cannot be written: {reason or text}; mend that and convert again"
         ) from error
 
 

@@ -232,7 +232,7 @@ class H5MDWriter(LayoutWriter):
         if crc32c(found) != self.manifest_crc32c or problem is not None:
             raise OutputError(
                 f"{self.path}: what was written is not what is there ({problem or 'manifest'}); "
-                "see to the disk and convert again"
+                "check the disk and convert again"
             )
 
     def _write_rest(self, file: h5py.File) -> None:

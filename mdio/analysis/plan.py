@@ -113,7 +113,7 @@ class Request:
                 raise PlanError(f"{trajectory.path}: open the layout with verify=False instead")
             return trajectory
         if not isinstance(trajectory, str | PathLike) and not len(trajectory):
-            raise PlanError("no trajectory is given; name one at least")
+            raise PlanError("no trajectory is given; give at least one")
         if group is not None:
             options["group"] = group
         try:

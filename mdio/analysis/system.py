@@ -103,7 +103,7 @@ class System:
         except (SelectionError, AttributeError, ValueError) as error:
             raise PlanError(f"cannot select {selection!r} ({error})") from error
         if not found.size:
-            raise PlanError(f"no atom of {self._top} is selected by {selection!r}")
+            raise PlanError(f"{selection!r} selects no atom of {self._top}")
         return self.to_layout(found, selection)
 
     def to_layout(self, atoms: AtomIndices, what: str) -> AtomIndices:
@@ -137,8 +137,8 @@ class System:
         """
         if self._top is None:
             raise PlanError(
-                f"{self.layout.path}: to weigh atoms by mass needs a topology; name one with "
-                "-s/--top, or weigh all alike with --weights none (in Python: weights=None)"
+                f"{self.layout.path}: weighting atoms by mass needs a topology; name one with "
+                "-s/--top, or weight all equally with --weights none (in Python: weights=None)"
             )
         universe = self.universe
         if not hasattr(universe.atoms, "masses"):

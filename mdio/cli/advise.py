@@ -21,7 +21,9 @@ __all__ = ["run", "setup"]
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("trajectory", metavar="TRAJ", nargs="*", help="several are joined")
+    parser.add_argument(
+        "trajectory", metavar="TRAJ", nargs="*", help="trajectory (several are joined)"
+    )
     parser.add_argument("-s", "--top", metavar="FILE", help="topology, for selections")
     parser.add_argument(
         "--analysis",
@@ -30,7 +32,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(KERNELS)}, or module:function of your own (default: rmsd)",
     )
     parser.add_argument("--select", metavar="SEL", help="atoms that are analysed")
-    parser.add_argument("--ranks", type=positive, metavar="N", help="default: all cores here")
+    parser.add_argument(
+        "--ranks",
+        type=positive,
+        metavar="N",
+        help="how many processes will analyse (default: all cores)",
+    )
     parser.add_argument(
         "--nodes", type=positive, default=1, metavar="N", help="over which the ranks are spread"
     )
@@ -84,11 +91,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="whole runs on that machine, from mdio analyze --timings (layout: as-is)",
     )
-    parser.add_argument("--save-measurements", metavar="FILE", help="for --replay")
+    parser.add_argument("--save-measurements", metavar="FILE", help="keep them for --replay")
     parser.add_argument(
         "--replay", metavar="FILE", help="decide from saved measurements; no data are touched"
     )
-    parser.add_argument("--report", metavar="FILE", help="an HTML page of pictures and tables")
+    parser.add_argument("--report", metavar="FILE", help="an HTML page with plots and tables")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 

@@ -44,7 +44,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(KERNELS)}, or module:function of your own, which takes a block of frames "
         "and returns an array with one row a frame",
     )
-    parser.add_argument("trajectory", metavar="TRAJ", nargs="+", help="several are joined")
+    parser.add_argument(
+        "trajectory", metavar="TRAJ", nargs="+", help="trajectory (several are joined)"
+    )
     add_overlap(parser)
     atoms = parser.add_argument_group("atoms")
     atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections and masses")
@@ -61,7 +63,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--weights",
         choices=("mass", "none"),
-        help="weigh atoms by mass, or all alike (default: rgyr by mass, rmsd alike)",
+        help="weight atoms by mass, or equally (default: rgyr by mass, rmsd equally)",
     )
     what.add_argument(
         "--angles",
@@ -103,7 +105,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_no_verify(parser, "TRAJ")
     parser.add_argument("-o", "--out", metavar="FILE", help="frame, time, values: .npz or .csv")
     parser.add_argument("--timings", metavar="FILE", help="times of every block, as JSON")
-    parser.add_argument("--report", metavar="FILE", help="an HTML page of pictures of the times")
+    parser.add_argument(
+        "--report", metavar="FILE", help="an HTML page that shows where the time went"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
 

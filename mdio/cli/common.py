@@ -107,7 +107,7 @@ def add_frame_options(parser: argparse.ArgumentParser) -> None:
     frames.add_argument("--step", type=positive, metavar="N", help="every Nth frame")
     frames.add_argument("-b", "--begin", type=float, metavar="PS", help="first time, ps")
     frames.add_argument("-e", "--end", type=float, metavar="PS", help="last time, ps")
-    frames.add_argument("--dt", type=float, metavar="PS", help="only frames this time apart, ps")
+    frames.add_argument("--dt", type=float, metavar="PS", help="keep one frame every PS ps")
 
 
 def add_no_verify(parser: argparse.ArgumentParser, what: str) -> None:

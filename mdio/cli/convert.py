@@ -77,7 +77,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("source", metavar="SRC", nargs="+", help="trajectory (several are joined)")
     add_overlap(parser)
-    parser.add_argument("out", metavar="OUT", help="output; its suffix says which layout")
+    parser.add_argument("out", metavar="OUT", help="output; its suffix names the layout")
     parser.add_argument(
         "--to",
         choices=("segments", "h5md", "zarr", "xtc", "trr", "dcd", "ncdf"),
@@ -92,7 +92,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         type=_group,
         action="append",
         default=[],
-        help="store these atoms once more by themselves, for analyses that need no others",
+        help="store these atoms a second time, on their own, for analyses that need no others",
     )
     add_frame_options(parser)
     stored = parser.add_argument_group("what is stored")
@@ -111,15 +111,19 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "(zstd: about a tenth smaller, several times slower)",
     )
     stored.add_argument("--pbc", choices=PBC_CHOICES, help="wrap atoms or make molecules whole")
-    stored.add_argument("--center", metavar="SEL", help="put these atoms in the middle of the box")
+    stored.add_argument("--center", metavar="SEL", help="move these atoms to the middle of the box")
     place = parser.add_argument_group("how it lies on disk")
-    place.add_argument("--chunk-frames", type=_auto_or_positive, metavar="N|auto")
-    place.add_argument("--chunk-atoms", type=_auto_or_positive, metavar="N|auto")
+    place.add_argument(
+        "--chunk-frames", type=_auto_or_positive, metavar="N|auto", help="frames in a chunk"
+    )
+    place.add_argument(
+        "--chunk-atoms", type=_auto_or_positive, metavar="N|auto", help="atoms in a chunk"
+    )
     place.add_argument(
         "--contiguous",
         action="store_true",
         help="h5md: each array in one piece, without chunks (--chunk-frames is then how many "
-        "frames have a checksum together)",
+        "frames share a checksum)",
     )
     place.add_argument(
         "--container",
@@ -171,7 +175,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument(
-        "--salvage", action="store_true", help="take the whole frames of a source that is cut"
+        "--salvage", action="store_true", help="convert the complete frames of a truncated source"
     )
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")

@@ -20,15 +20,15 @@ from mdio.core.errors import MdioError, PlanError
 __all__ = ["main"]
 
 COMMANDS = {
-    "info": "what is in a trajectory",
-    "convert": "convert into segments, h5md, zarr or one native file, in parallel",
-    "split": "cut into segments by copying bytes",
+    "info": "show what a trajectory contains",
+    "convert": "convert to segments, h5md, zarr or one native file, in parallel",
+    "split": "split into segments by copying bytes",
     "verify": "recompute checksums; compare every frame with the source",
-    "repair": "write what is damaged anew from the source, or say what is lost",
-    "analyze": "RMSD, dihedrals or your own function over blocks of frames, in parallel",
-    "bench": "how analyses, gathers and schedulers scale on your machine",
-    "advise": "which layout serves an analysis best, from measurements on the spot",
-    "model": "a machine's profile from measured timings, and how its ranks will scale",
+    "repair": "write damaged parts again from the source, or say what is lost",
+    "analyze": "compute RMSD, dihedrals or your own function over blocks of frames, in parallel",
+    "bench": "measure how analyses, gathers and schedulers scale on this machine",
+    "advise": "find the layout that serves an analysis best, by measuring here",
+    "model": "fit a machine's profile to timings; predict how its ranks scale",
 }
 """Each is a module of `mdio.cli` with ``setup(parser)`` and ``run(args)``."""
 
@@ -37,14 +37,14 @@ class _Parser(argparse.ArgumentParser):
     """Tells what is wrong in one line, without all options before it."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} ({self.prog} --help tells how)\n")
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mdio",
         description="How molecular-dynamics trajectories lie on disk and get read in parallel.",
-        epilog="mdio COMMAND --help tells the options of a command.",
+        epilog="mdio COMMAND --help lists the options of a command.",
     )
     parser.add_argument("--version", action="version", version=f"mdio {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -19,10 +19,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SRC", nargs="+", help="trajectory (several are joined)")
     add_overlap(parser)
     parser.add_argument("out", metavar="OUT", help="folder of segments, NAME.segments")
-    parser.add_argument("-n", "--segments", type=positive, metavar="N", required=True)
+    parser.add_argument(
+        "-n", "--segments", type=positive, metavar="N", required=True, help="number of segments"
+    )
     add_workers(parser)
     parser.add_argument(
-        "--salvage", action="store_true", help="take the whole frames of a source that is cut"
+        "--salvage", action="store_true", help="split the complete frames of a truncated source"
     )
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

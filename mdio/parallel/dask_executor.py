@@ -183,7 +183,7 @@ class _Patience:
         if self._alone_s >= NO_WORKERS_S:
             raise BlockError(
                 f"{label} failed: the dask cluster has had no workers for {NO_WORKERS_S:.0f} s; "
-                "look at the logs of its workers"
+                "see the workers' logs"
             )
 
 
@@ -217,7 +217,7 @@ def _result(future: Any, label: str) -> Any:
     if isinstance(cause, _distributed().KilledWorker):
         raise BlockError(
             f"{label} failed: its dask workers were killed, {cause.allowed_failures + 1} of them; "
-            "was memory short? look at the logs of the workers"
+            "did they run out of memory? see the workers' logs"
         ) from cause
     error = item_error(label, cause)
     if error is cause:

@@ -100,7 +100,7 @@ void chunk(Input input, bool is_wide) {
     });
 }
 
-// A chunk in groups of bits, from any bytes on: the widths are made such that the size is right, or
+// A bit-packed chunk, from any bytes on: the widths are made such that the size is right, or
 // left as they are.
 void packed_chunk(Input input, bool is_repaired) {
     const std::int64_t n_atoms = 1 + input.byte() % 60, n = 3 * n_atoms;

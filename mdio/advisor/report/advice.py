@@ -22,7 +22,7 @@ class Advice(Decision):
         return cls(**{field.name: getattr(decision, field.name) for field in fields(decision)})
 
     def save_report(self, path: str | PathLike[str]) -> None:
-        """Write an HTML page of pictures and tables that needs nothing else.
+        """Write an HTML page with plots and tables that needs nothing else.
 
         Raises
         ------

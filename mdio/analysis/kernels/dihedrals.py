@@ -92,7 +92,7 @@ def _residues(system: System, select: str) -> Any:
     except (SelectionError, NoDataError, AttributeError, ValueError) as error:
         raise PlanError(f"cannot select {select!r} ({error})") from error
     if not len(residues):
-        raise PlanError(f"no atom is selected by {select!r}")
+        raise PlanError(f"{select!r} selects no atoms")
     return residues
 
 

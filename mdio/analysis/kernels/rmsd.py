@@ -126,7 +126,7 @@ def weights_of(
         if not found.any():
             raise PlanError(
                 f"{system.layout.path}: the selected atoms have no masses; use a topology that has "
-                "them, or weigh all alike with --weights none (in Python: weights=None)"
+                "them, or weight all equally with --weights none (in Python: weights=None)"
             )
     else:
         found = np.array(weights, dtype=np.float64)

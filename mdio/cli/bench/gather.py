@@ -32,7 +32,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
         metavar="S,S",
         help="that each rank sends (default: %(default)s)",
     )
-    parser.add_argument("--repeats", type=positive, default=20, help="of each (default: 20)")
+    parser.add_argument(
+        "--repeats", type=positive, default=20, metavar="N", help="runs of each (default: 20)"
+    )
     parser.add_argument("--mpiexec", metavar="CMD", help="launcher of MPI programs, with options")
     parser.add_argument(
         "--on-ranks",

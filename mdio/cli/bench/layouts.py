@@ -64,7 +64,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk-frames", type=positives, metavar="N,N", help="default: planned")
     parser.add_argument("--stripe-sizes", type=sizes, metavar="S,S", help="default: planned")
     parser.add_argument("--stripe-counts", type=positives, metavar="N,N", help="for Lustre")
-    parser.add_argument("--repeats", type=positive, default=3, help="of each (default: 3)")
+    parser.add_argument(
+        "--repeats", type=positive, default=3, metavar="N", help="runs of each (default: 3)"
+    )
     parser.add_argument("--write-only", action="store_true", help="do not read outputs")
     parser.add_argument("--mpiexec", metavar="CMD", help="launcher of MPI programs, with options")
     parser.add_argument(

@@ -69,7 +69,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
         metavar="G,G",
         help=f"with mpi, of {', '.join(GATHERS)} (default: blocking)",
     )
-    parser.add_argument("--repeats", type=positive, default=5, help="of each case (default: 5)")
+    parser.add_argument(
+        "--repeats", type=positive, default=5, metavar="N", help="runs of each case (default: 5)"
+    )
     parser.add_argument("--mpiexec", metavar="CMD", help="launcher of MPI programs, with options")
     add_bench_output(parser, "scaling", "scaling.jsonl, scaling.csv and scaling.html")
 

@@ -28,7 +28,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
         metavar="S,S",
         help=f"of {', '.join(names)} (default: all)",
     )
-    parser.add_argument("--repeats", type=positive, default=3, help="of each (default: 3)")
+    parser.add_argument(
+        "--repeats", type=positive, default=3, metavar="N", help="runs of each (default: 3)"
+    )
     add_bench_output(parser, "scheduler", "scheduler.jsonl and scheduler.html")
 
 

@@ -69,5 +69,5 @@ def source_errors(path: Path) -> Iterator[None]:
     except ValueError as error:
         raise SourceError(
             f"{path}: {error}; the file is damaged or still being written: take it from its "
-            "source again, or cut it at that byte to keep the frames before"
+            "source again, or cut it at that byte to keep the frames before it"
         ) from error

@@ -1,4 +1,4 @@
-"""Integers in groups of bits: as documented, the same from every side, and safe on any bytes."""
+"""Bit-packed integers: as documented, the same from every side, and safe on any bytes."""
 
 import numpy as np
 import pytest
