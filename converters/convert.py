@@ -9,6 +9,7 @@ from typing import Any
 
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
 from mdio.converters.selection import check_whole, choose_atoms, open_with_topology
+from mdio.converters.storage import telling_file_system
 from mdio.converters.strategies.copied import ByteConversion, byte_conversion, container_of
 from mdio.converters.strategies.decoded import Conversion
 from mdio.converters.strategies.mpio import MPIOConversion, check_mpio
@@ -103,7 +104,8 @@ def planned(
         check_whole(origin.info, options.stop, options.end_ps)
     striping = StripeWish(options.stripe_nbytes, options.stripe_count, options.progressive)
     wanted = WriteOptions(
-        compression=options.compression,
+        compression=None if options.compression in ("auto", "none") else options.compression,
+        file_system=telling_file_system(target, options.compression),
         precision=options.precision,
         chunk_frames=options.chunk_frames,
         chunk_atoms=options.chunk_atoms,
@@ -124,10 +126,12 @@ def planned(
         )
         if copied is not None:
             origin.close()
-            copied.plan = copied.plan.replace(notes=(*copied.plan.notes, *notes))
+            copied.plan = copied.plan.replace(
+                notes=(*copied.plan.notes, *notes), source_density=origin.info.density
+            )
             return copied
     plan = writer.plan_for(view.info, wanted)
-    plan = plan.replace(notes=(*plan.notes, *notes))
+    plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
     made_of = writer, files, striping, transformed, origin.joined
     if options.mpio is None:
         reason = parts_reason(options, plan, executor) if layout_name == "h5md" else None

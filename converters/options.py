@@ -38,9 +38,13 @@ class ConversionOptions:
     begin_ps: float | None = None
     end_ps: float | None = None
     dt_ps: float | None = None
-    precision: float | Literal["auto"] | None = None
-    """Step of stored positions, angstrom; ``auto`` = what an XTC source holds; None = lossless."""
+    precision: float | Literal["auto", "none"] | None = None
+    """Step of stored positions, angstrom; ``auto`` = the integers that an XTC source holds;
+    ``none`` = floats in full; None = what loses nothing and takes fewest bytes: integers of an XTC
+    in Zarr, else floats."""
     compression: str | None = None
+    """``NAME[:LEVEL]``; ``none``; ``auto`` = in Zarr, floats are compressed where the output lies
+    on a network and that pays; None = the same, without a word where it does not."""
     pbc: str | None = None
     center: str | None = None
     chunk_frames: int | None = None

@@ -76,5 +76,5 @@ def output_meta(
         atoms=atoms,
         groups=groups,
         striping=striping,
-        source_precision=source.precision if source.compression == "xtc" else None,
+        source_precision=source.precision if source.xtc_integers else None,
     )

@@ -69,7 +69,9 @@ class TransformedLayout(Layout):
 
     def _open(self) -> TrajectoryInfo:
         # What comes out is no longer the integers of an XTC source.
-        return self.source.info.replace(precision=None, compression=None, groups={})
+        return self.source.info.replace(
+            precision=None, xtc_integers=False, compression=None, groups={}
+        )
 
     def _close(self) -> None:
         self.source.close()

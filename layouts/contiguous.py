@@ -26,7 +26,7 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     PlanError
         Compression, precision or chunks of a part of the atoms are asked for too.
     """
-    precision = None if options.precision == "auto" else options.precision
+    precision = None if options.precision in ("auto", "none") else options.precision
     for option, value in (
         ("--compression", options.compression),
         ("--precision", precision),

@@ -61,8 +61,11 @@ class WriteOptions:
 
     compression: str | None = None
     """``NAME`` or ``NAME:LEVEL``; None = none."""
-    precision: float | Literal["auto"] | None = None
-    """Step in angstrom, ``auto`` = the integers an XTC source holds, None = lossless floats."""
+    precision: float | Literal["auto", "none"] | None = None
+    """Step in angstrom; ``auto`` = the integers an XTC source holds; ``none`` = floats in full;
+    None = what loses nothing and takes fewest bytes in the layout."""
+    file_system: str | None = None
+    """Type of that on which the output will lie, if it is to say whether floats are compressed."""
     chunk_frames: int | None = None
     chunk_atoms: int | None = None
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
@@ -142,6 +145,8 @@ class LayoutPlan:
     n_files: int = 1
     nbytes: int = 0
     """Bytes of the output, exact but for headers if uncompressed; an upper estimate otherwise."""
+    source_density: float | None = None
+    """Bytes on disk that the source has per atom and frame."""
 
     def pieces(self) -> list[tuple[int, int]]:
         """Return the (start, stop) frames of all pieces in order."""

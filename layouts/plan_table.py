@@ -37,7 +37,8 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
         frames = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         what = "segments" if plan.layout == "segments" else "parts"
         rows.append((what, f"{len(plan.segment_frames):,} with {frames} frames"))
-    rows.append(("compression", plan.compression or "none"))
+    packed = plan.layout == "zarr" and plan.precision is not None
+    rows.append(("compression", plan.compression or ("bitpack" if packed else "none")))
     if plan.precision is not None:
         exact = ", all that the XTC holds" if plan.precision_source == "xtc" else ""
         rows.append(("precision", f"{plan.precision:g} angstrom{exact}"))
@@ -67,7 +68,20 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     size = _size(plan.nbytes)
     estimate = plan.compression is not None or plan.precision is not None
     rows.append(("size", f"at most {size}" if estimate else size))
+    if plan.source_density is not None:
+        rows.append(("density", _density(plan, estimate)))
     return rows
+
+
+def _density(plan: LayoutPlan, estimate: bool) -> str:
+    """Return what an atom takes in a frame, beside what it takes in the source."""
+    density = plan.nbytes / (plan.n_frames * plan.n_atoms)
+    kept = plan.layout == "zarr" and plan.precision_source == "xtc"
+    return (
+        f"{'at most ' if estimate else ''}{density:.2f} bytes per atom and frame, "
+        + ("as a rule about what the source has: " if kept else "the source has ")
+        + f"{plan.source_density:.2f}"
+    )
 
 
 def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:

@@ -30,7 +30,7 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     level = gzip_level(options.compression)
     precision: float | None = None
     source: Literal["asked"] | None = None
-    if options.precision not in (None, "auto"):
+    if options.precision not in (None, "auto", "none"):
         precision, source = power_of_two_step(float(options.precision)), "asked"
         level = gzip_level("gzip") if level is None else level
     contiguous = options.contiguous

@@ -196,7 +196,7 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
     changes: dict[str, Any] = {}
     if container == "xtc":
         changes = _xtc_precision(info, options) | {"compression": "xtc"}
-    elif options.precision not in (None, "auto"):
+    elif options.precision not in (None, "auto", "none"):
         raise PlanError(
             f"{container} files hold floats in full, so --precision does not fit; use xtc"
         )
@@ -225,6 +225,10 @@ def _xtc_estimate(n_atoms: int) -> int:
 
 def _xtc_precision(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
     asked = options.precision
+    if asked == "none":
+        raise PlanError(
+            "--precision none: XTC files hold integers; give a step, or take another format"
+        )
     if isinstance(asked, str) or asked is None:
         if info.precision is not None:
             return {"precision": info.precision, "precision_source": "xtc"}

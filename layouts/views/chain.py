@@ -164,10 +164,7 @@ class ChainLayout(Layout):
             time_last_ps = self._time_ps(len(infos) - 1, stop - 1)
         if self.kept[0][2] - start == 1 and len(infos) > 1:
             dt_ps = self._time_ps(1, self.kept[1][1]) - time_first_ps
-        alike = all(
-            (info.compression, info.precision) == (first.compression, first.precision)
-            for info in infos
-        )
+        alike = len({(info.compression, info.precision) for info in infos}) == 1
         return TrajectoryInfo(
             layout=self.name,
             path=str(self.path),
@@ -181,6 +178,7 @@ class ChainLayout(Layout):
             has_box=first.has_box,
             compression=first.compression if alike else None,
             precision=first.precision if alike else None,
+            xtc_integers=all(info.xtc_integers for info in infos),
             nbytes=sum(info.nbytes for info in infos),
             lost=tuple(
                 replace(one, first=int(edge))

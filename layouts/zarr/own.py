@@ -181,6 +181,7 @@ class OwnTree:
             chunk_atoms=min(positions.chunk_atoms, positions.n_atoms),
             compression=compression,
             precision=manifest.get("precision"),
+            xtc_integers=manifest.get("precision_source") == "xtc",
             nbytes=int(manifest.get("nbytes", 0)),
             source=manifest["source"],
         )

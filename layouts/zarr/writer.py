@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,12 @@ from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.copying import link_or_copy
 from mdio.core.files.publish import flush_tree
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.codecs.compressors import full_option
 from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
 from mdio.layouts.codecs.scratch import Scratch
 from mdio.layouts.manifest import FULL_SYSTEM, is_group_name, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
 from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.zarr.choice import choose
 from mdio.layouts.zarr.metadata import METADATA, ArrayMetadata, group_metadata
 from mdio.layouts.zarr.pieces import piece_crcs, pieces_of
 from mdio.layouts.zarr.series import SeriesWriter, TableWriter, write_file
@@ -65,28 +66,15 @@ class ZarrWriter(LayoutWriter):
         """
         if options.container is not None or options.segments is not None:
             raise PlanError("--container and --segments belong to the layout segments, not to zarr")
-        precision, source = options.precision, None
-        if precision == "auto":
-            from_xtc = info.compression == "xtc" and info.precision is not None
-            precision, source = (info.precision, "xtc") if from_xtc else (None, None)
-        elif precision is not None:
-            source = "asked"
         for name in options.groups:
             if not is_group_name(name):
                 raise PlanError(
                     f"--group {name}: not a name for a particle group; take one without a slash "
                     f"that is not {FULL_SYSTEM!r} (the full system)"
                 )
-        compression = None if options.compression == "none" else options.compression
-        if precision is None:  # else levels of positions and of the other arrays differ
-            compression = full_option(compression)
-        plan = plan_pieces(info, options, quantised=precision is not None)
-        plan = plan.replace(
-            layout="zarr",
-            precision=precision,
-            precision_source=source,
-            compression=compression,
-        )
+        choice = choose(info, options)
+        plan = plan_pieces(info, options, quantised=choice.precision is not None)
+        plan = plan.replace(layout="zarr", **asdict(choice))
         atom_arrays(plan)  # raises for compressors that are not there
         return plan.replace(n_files=count_files(plan), nbytes=plan.nbytes + _small_nbytes(plan))
 

@@ -34,15 +34,15 @@ from mdio.parallel.executors import Executor
 __all__ = ["run", "setup"]
 
 
-def _precision(text: str) -> float | Literal["auto"]:
-    if text == "auto":
-        return "auto"
+def _precision(text: str) -> float | Literal["auto", "none"]:
+    if text == "auto" or text == "none":
+        return text
     try:
         step = float(text)
     except ValueError:
         step = 0.0
     if not 0.0 < step < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a step in angstrom (0.01) or auto")
+        raise argparse.ArgumentTypeError(f"{text!r}: give a step in angstrom (0.01), auto or none")
     return step
 
 
@@ -99,16 +99,17 @@ def setup(parser: argparse.ArgumentParser) -> None:
     stored.add_argument(
         "--precision",
         type=_precision,
-        metavar="A|auto",
-        help="round positions to this step in angstrom; auto keeps what an XTC source holds, "
-        "bit for bit (default: lossless)",
+        metavar="A|auto|none",
+        help="round positions to this step in angstrom; auto keeps the integers of an XTC source, "
+        "bit for bit; none stores floats in full, which any program reads (default: auto in zarr, "
+        "none elsewhere)",
     )
     stored.add_argument(
         "--compression",
         metavar="NAME[:LEVEL]",
-        default="none",
-        help="default: none; with --precision a bit packing that is read fastest "
-        "(zstd: about a tenth smaller, several times slower)",
+        help="none, or, without loss, gzip, in zarr also lz4 and zstd; for integers in zarr lz4, "
+        "zstd (about a tenth smaller) or bitpack (read several times faster, and the default); "
+        "auto, the default for floats in zarr: lz4 where OUT lies on a network, else none",
     )
     stored.add_argument("--pbc", choices=PBC_CHOICES, help="wrap atoms or make molecules whole")
     stored.add_argument("--center", metavar="SEL", help="move these atoms to the middle of the box")
@@ -206,7 +207,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         end_ps=args.end,
         dt_ps=args.dt,
         precision=args.precision,
-        compression=None if args.compression == "none" else args.compression,
+        compression=args.compression,
         pbc=args.pbc,
         center=args.center,
         chunk_frames=args.chunk_frames,

@@ -193,6 +193,9 @@ class TrajectoryInfo:
     """``NAME:LEVEL`` or the format's own (``xtc``); None where bytes lie as they are."""
     precision: float | None = None
     """Step of the stored coordinates in angstrom; None where float32 are kept in full."""
+    xtc_integers: bool = False
+    """Whether positions are integers of a step, turned into floats as XTC has it; the step is
+    `precision`, or None where joined files differ in it."""
     nbytes: int = 0
     """Bytes on disk."""
     source: Mapping[str, Any] | None = None
@@ -204,6 +207,12 @@ class TrajectoryInfo:
     def replace(self, **changes: Any) -> TrajectoryInfo:
         """Return a copy with `changes`."""
         return replace(self, **changes)
+
+    @property
+    def density(self) -> float | None:
+        """Bytes on disk per atom and frame; None where they are not known."""
+        numbers = self.n_frames * self.n_atoms
+        return self.nbytes / numbers if self.nbytes and numbers else None
 
     @property
     def frame_nbytes(self) -> int:

@@ -50,7 +50,7 @@ def test_every_option_is_measured(measured):
         "segments of dcd",
         "h5md",
         "zarr",
-        "zarr precision auto",
+        "zarr raw floats",
         "zarr precision 0.1",
         "local-copy",
     ]
@@ -71,14 +71,18 @@ def test_sizes_are_those_of_whole_outputs(measured, adk):
     assert sizes["segments"] == pytest.approx(sizes["as-is"], rel=0.1)
     raw = 12 * 3341 * 98
     assert raw < sizes["h5md"] < 1.5 * raw  # and the group of 214 atoms, and padding
-    assert sizes["zarr precision 0.1"] < sizes["zarr precision auto"] < raw / 2
+    assert sizes["zarr precision 0.1"] < sizes["zarr"] < raw / 2
+    assert raw < sizes["zarr raw floats"] < 1.5 * raw
 
 
 def test_the_group_is_that_of_the_selection(measured):
     zarr = measured.trial("zarr")
     assert zarr.groups == {"selection": "name CA"}
     assert zarr.convert_options == {"--group": "selection=name CA"}
-    assert zarr.read_nbytes_frame == 12 * 214
+    assert zarr.read_nbytes_frame < 6 * 214
+    floats = measured.trial("zarr raw floats")
+    assert floats.convert_options == {"--group": "selection=name CA", "--precision": "none"}
+    assert floats.read_nbytes_frame == 12 * 214
 
 
 def test_backbone_is_enough_for_dihedrals(adk, tmp_path):
@@ -134,7 +138,7 @@ def test_command_line(adk, tmp_path, capsys, monkeypatch):
     assert "mpiexec" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["segments of dcd", "h5md", "zarr precision auto"])
+@pytest.mark.parametrize("name", ["segments of dcd", "h5md", "zarr", "zarr raw floats"])
 def test_advised_commands_run(measured, adk, tmp_path, monkeypatch, capsys, name):
     source = measured.trial("as-is")
     slow = [

@@ -15,7 +15,8 @@ def path(request, adk, tmp_path, monkeypatch):
     # Neither a divisor of a chunk of 11 frames nor of a frame.
     monkeypatch.setattr(h5md_io, "PIECE_NBYTES", 100_000)
     monkeypatch.setattr(zarr_chunks, "RUN_NBYTES", 100_000)
-    mdio.convert(adk["xtc"], tmp_path / f"adk.{request.param}", chunk_frames=11)
+    options = {"precision": "none", "chunk_frames": 11}
+    mdio.convert(adk["xtc"], tmp_path / f"adk.{request.param}", **options)
     return tmp_path / f"adk.{request.param}"
 
 

@@ -24,7 +24,7 @@ def paths(adk, tmp_path_factory):
     folder = tmp_path_factory.mktemp("memory")
     options = {
         "h5md": {"chunk_frames": 7},
-        "zarr": {"chunk_frames": 7},
+        "zarr": {"chunk_frames": 7, "precision": "none"},
         "gzip.h5md": {"chunk_frames": 7, "compression": "gzip:1"},
         "step.zarr": {"precision": "auto"},
         "segments": {"segments": 3},

@@ -122,7 +122,7 @@ class TestOverXTC(MultiframeReaderTest):
 def outputs(adk, tmp_path_factory):
     folder = tmp_path_factory.mktemp("outputs")
     kinds = {
-        "zarr": {"chunk_frames": 7},
+        "zarr": {"chunk_frames": 7, "precision": "none"},
         "h5md": {"chunk_frames": 7},
         "segments": {"segments": 5},
         "quantised.zarr": {"precision": "auto"},

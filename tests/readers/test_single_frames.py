@@ -33,9 +33,9 @@ def paths(adk, tmp_path_factory):
     folder = tmp_path_factory.mktemp("single")
     options = {
         "h5md": {},
-        "zarr": {},
+        "zarr": {"precision": "none"},
         "gzip.h5md": {"compression": "gzip:1"},
-        "zstd.zarr": {"compression": "zstd"},
+        "zstd.zarr": {"compression": "zstd", "precision": "none"},
         "step.zarr": {"precision": "auto"},
     }
     for suffix, wanted in options.items():
@@ -165,7 +165,7 @@ def test_a_file_cut_while_it_is_open_is_an_error_of_that_frame(paths, tmp_path, 
 @pytest.mark.parametrize("kind", PLAIN)
 def test_a_last_chunk_of_one_frame_is_verified(adk, tmp_path, kind):
     path = tmp_path / f"adk.{kind}"
-    mdio.convert(adk["xtc"], path, chunk_frames=97)
+    mdio.convert(adk["xtc"], path, chunk_frames=97, precision="none")
     last = mda.Universe(str(adk["psf"]), str(adk["xtc"])).trajectory[97].positions.tobytes()
     files = [path] if kind == "h5md" else path.glob("particles/*/position/value/c.*")
     file = next(file for file in files if last in file.read_bytes())
@@ -206,7 +206,8 @@ def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
     adk, tmp_path, monkeypatch, kept_files
 ):
     monkeypatch.setattr(zarr_tree, "SERIES_FRAMES", 10)
-    mdio.convert(adk["xtc"], tmp_path / "a.zarr", chunk_frames=CHUNK_FRAMES)
+    options = {"chunk_frames": CHUNK_FRAMES, "precision": "none"}
+    mdio.convert(adk["xtc"], tmp_path / "a.zarr", **options)
     assert len(list((tmp_path / "a.zarr/mdio/box").glob("c.*"))) == 10
     monkeypatch.setattr(zarr_series, "KEPT_NBYTES", kept_files * 10 * 6 * 4)
     n_read = []
@@ -258,6 +259,7 @@ def test_chunks_wider_than_a_group_are_read_row_by_row(adk, tmp_path):
             groups={"ca": "name CA"},
             chunk_atoms=1000,
             chunk_frames=CHUNK_FRAMES,
+            precision="none",
         )
         u = mda.Universe(str(adk["psf"]), str(adk["xtc"]))
         ca = u.select_atoms("name CA")

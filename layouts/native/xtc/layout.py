@@ -100,6 +100,7 @@ class XTCLayout(Layout):
             has_box=bool(edges.box[0].any()),
             compression=None if precision is None else "xtc",
             precision=None if precision is None else NM_TO_ANGSTROM / precision,
+            xtc_integers=precision is not None,
             nbytes=self._index.nbytes + self._index.lost_nbytes,
             lost=self._index.lost(self.path),
         )

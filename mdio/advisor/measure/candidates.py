@@ -108,9 +108,8 @@ def candidates(
         found.append(_segments("segments of dcd", n_segments, {"container": "dcd"}))
     found.append(_chunked(info, "h5md", "h5md", group, {}))
     found.append(_chunked(info, "zarr", "zarr", group, {}))
-    if info.compression == "xtc" and info.precision is not None:
-        name = "zarr precision auto"
-        found.append(_chunked(info, name, "zarr", group, {"precision": "auto"}))
+    if info.xtc_integers:
+        found.append(_chunked(info, "zarr raw floats", "zarr", group, {"precision": "none"}))
     if allow_lossy is not None:
         name = f"zarr precision {allow_lossy:g}"
         found.append(_chunked(info, name, "zarr", group, {"precision": allow_lossy}))

@@ -144,7 +144,10 @@ class InterleavedRepeats:
                 lengths = len(self.frames), len(self.few)
                 fixed, frame = fit_conversion(one.large_s, one.small_s, *lengths, whole)
         per_frame = info.nbytes / info.n_frames if candidate.to is None else one.nbytes_frame
-        read = per_frame if group is None else min(per_frame, 12.0 * len(group.indices))
+        n_group = info.n_atoms if group is None else len(group.indices)
+        read = per_frame
+        if group is not None:  # positions alone, in as few bytes as those of all atoms
+            read = min(per_frame * n_group / (info.n_atoms + n_group), 12.0 * n_group)
         return Trial(
             name=candidate.name,
             layout=candidate.layout,

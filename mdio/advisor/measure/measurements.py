@@ -102,6 +102,10 @@ class Source:
     nbytes: int
     sample_frames: int
 
+    def density(self, nbytes: float) -> float:
+        """Return how many of `nbytes`, which hold all frames, an atom takes in a frame."""
+        return nbytes / (self.n_frames * self.n_atoms)
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

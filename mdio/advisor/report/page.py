@@ -97,9 +97,20 @@ def _options(decision: Decision) -> str:
             run = total.run.t_total_s
             times = (total.convert_s, run, total.total_s, total.low_s, total.high_s)
         name = f"→ {option.name}" if option.is_chosen else option.name
-        rows.append((name, option.nbytes / 1e6, *times, option.problem or ""))
+        density = decision.measurements.source.density(option.nbytes)
+        rows.append((name, option.nbytes / 1e6, density, *times, option.problem or ""))
     ranks = plural(decision.ranks, "rank")
-    heads = ("layout", "MB", "convert, s", "one pass, s", "total, s", "from", "to", "")
+    heads = (
+        "layout",
+        "MB",
+        "bytes/atom",
+        "convert, s",
+        "one pass, s",
+        "total, s",
+        "from",
+        "to",
+        "",
+    )
     return page.section(
         f"{plural(decision.passes, 'pass')} with {ranks}",
         page.picture(pictures.totals(decision), "Converting once and all passes, with bands."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mdio.advisor.decide.decision import Decision, Option
+from mdio.advisor.measure.measurements import Source
 from mdio.core.words import plural
 
 __all__ = ["break_even", "headline", "lines", "why"]
@@ -58,9 +59,10 @@ def break_even(decision: Decision) -> str:
 
 def lines(decision: Decision) -> list[str]:
     """Return all of it, line by line."""
+    source = decision.measurements.source
     rows = [
-        ("", "layout", "convert", "one pass", "total", "from", "to"),
-        *(_row(option) for option in decision.options if option.total is not None),
+        ("", "layout", "bytes/atom", "convert", "one pass", "total", "from", "to"),
+        *(_row(option, source) for option in decision.options if option.total is not None),
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = []
@@ -77,12 +79,13 @@ def lines(decision: Decision) -> list[str]:
     return [*found, "", *(f"  $ {command}" for command in decision.commands)]
 
 
-def _row(option: Option) -> tuple[str, ...]:
+def _row(option: Option, source: Source) -> tuple[str, ...]:
     assert option.total is not None
     total = option.total
     figures = (total.convert_s, total.run.t_total_s, total.total_s, total.low_s, total.high_s)
     mark = "->" if option.is_chosen else ""
-    return (mark, option.name, *(_seconds(figure) for figure in figures))
+    density = f"{source.density(option.nbytes):.2f}"
+    return (mark, option.name, density, *(_seconds(figure) for figure in figures))
 
 
 def _seconds(value: float) -> str:

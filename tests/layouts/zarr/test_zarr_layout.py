@@ -129,7 +129,7 @@ class TestAutoFromXTC(LayoutReadingTests):
             getattr(block, name)[...] = getattr(oracle, name)
         reader.close()
         folder = tmp_path_factory.mktemp("zarr")
-        source = {"precision": 0.01, "compression": "xtc"}
+        source = {"precision": 0.01, "compression": "xtc", "xtc_integers": True}
         for compression, share in (("zstd", 0.8), ("none", 0.82)):
             path = folder / f"{compression}.zarr"
             options = {"precision": "auto", "compression": compression, "chunk_frames": 32}

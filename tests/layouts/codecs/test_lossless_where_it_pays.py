@@ -1,0 +1,74 @@
+"""Floats in Zarr are compressed unasked only on file systems behind a network."""
+
+import pytest
+import zarr
+from numpy.testing import assert_array_equal
+
+import mdio
+from mdio.cli.main import main
+from mdio.converters import storage
+from mdio.layouts.striping.networks import is_network
+
+
+@pytest.fixture
+def lies_on(monkeypatch):
+    def lie(file_system):
+        monkeypatch.setattr(storage, "file_system_type", lambda _: file_system)
+
+    return lie
+
+
+def plan_of(source, folder, **options):
+    return mdio.convert(source, folder / "a.zarr", stop=4, **options).plan
+
+
+@pytest.mark.parametrize("compression", [None, "auto"])
+def test_on_a_network(adk, tmp_path, lies_on, compression):
+    lies_on("nfs4")
+    plan = plan_of(adk["dcd"], tmp_path, compression=compression)
+    assert plan.compression == "lz4:5"
+    (note,) = plan.notes
+    assert "nfs4" in note
+    assert "--compression none" in note
+    stored = zarr.open(tmp_path / "a.zarr", mode="r")["particles/trajectory/position/value"]
+    with mdio.open(adk["dcd"]) as source:
+        assert_array_equal(stored[:], source.read(0, 4).positions)
+
+
+def test_on_a_disk(adk, tmp_path, lies_on):
+    lies_on("xfs")
+    assert plan_of(adk["dcd"], tmp_path).notes == ()
+    plan = plan_of(adk["dcd"], tmp_path, compression="auto", force=True)
+    assert plan.compression is None
+    assert plan.notes == ("not compressed: xfs is no file system of a network",)
+
+
+def test_what_is_asked_for_is_done(adk, tmp_path, lies_on):
+    lies_on("lustre")
+    plan = plan_of(adk["dcd"], tmp_path, compression="none")
+    assert (plan.compression, plan.notes) == (None, ())
+    plan = plan_of(adk["dcd"], tmp_path, compression="zstd", force=True)
+    assert (plan.compression, plan.notes) == ("zstd:3", ())
+
+
+def test_integers_and_other_layouts_do_not_ask(adk, tmp_path, lies_on):
+    lies_on("ceph")
+    assert plan_of(adk["xtc"], tmp_path, compression="auto").compression is None
+    for suffix in ("h5md", "dcd"):
+        out = tmp_path / f"a.{suffix}"
+        assert mdio.convert(adk["dcd"], out, stop=4, compression="auto").plan.notes == ()
+
+
+def test_the_plan_says_why(adk, tmp_path, lies_on, capsys):
+    lies_on("fuse.mfsmount")
+    assert main(["convert", str(adk["dcd"]), str(tmp_path / "a.zarr"), "--dry-run"]) == 0
+    plan = capsys.readouterr().out
+    assert "compression  lz4:5" in plan
+    assert "on fuse.mfsmount a process seldom gets" in plan
+
+
+def test_file_systems_behind_a_network():
+    for name in ("nfs", "nfs4", "lustre", "ceph", "beegfs", "gpfs", "fuse.sshfs", "cifs"):
+        assert is_network(name)
+    for name in ("ext4", "xfs", "btrfs", "tmpfs", "overlay", "fuse.fuse-overlayfs", "unknown"):
+        assert not is_network(name)
