@@ -10,7 +10,7 @@ from typing import Any
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
 from mdio.converters.selection import check_whole, choose_atoms, open_with_topology
 from mdio.converters.storage import telling_file_system
-from mdio.converters.strategies.copied import ByteConversion, byte_conversion, container_of
+from mdio.converters.strategies.copied import ByteConversion, byte_conversion
 from mdio.converters.strategies.decoded import Conversion
 from mdio.converters.strategies.mpio import MPIOConversion, check_mpio
 from mdio.converters.strategies.parts import PartsConversion, check_per_rank, parts_reason
@@ -113,8 +113,7 @@ def planned(
         stripe_nbytes=striping.nbytes_for(target),
         stripe_count=options.stripe_count,
         segments=options.segments,
-        container=options.container
-        or (container_of(origin) if layout_name == "segments" else None),
+        container=options.container or (origin.container if layout_name == "segments" else None),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
     )
     paths = [source] if isinstance(source, str | PathLike) else list(source)

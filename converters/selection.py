@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import AtomCountError, PlanError, SourceError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
-from mdio.layouts.views.chain import open_source
+from mdio.layouts.views.opening import open_source
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe

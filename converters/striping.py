@@ -8,12 +8,11 @@ from pathlib import Path
 
 from mdio.core.files.publish import output_errors
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
+from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import get_stripe, set_stripe, stripes
 from mdio.layouts.striping.stripes import StripeRecord, record
 
 __all__ = ["StripeWish"]
-
-FOLDERS = ("segments", "zarr")
 """Layouts that are folders; the others are one file."""
 
 
@@ -59,7 +58,7 @@ class StripeWish:
         """
         if not self._explicit and not stripes(temporary):
             return None
-        if plan.layout in FOLDERS:
+        if layout_class(plan.layout).is_folder:
             with output_errors(temporary):
                 temporary.mkdir(exist_ok=True)
         if self._explicit:

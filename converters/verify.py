@@ -18,22 +18,13 @@ from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.output import Wanted
-from mdio.layouts.registry import open_layout
+from mdio.layouts.registry import layout_class, open_layout
 from mdio.layouts.views.joining import KEEP_ALL
 from mdio.layouts.views.view import ViewLayout
 
 __all__ = ["VerifyResult", "every_nth", "overlap_of", "sample", "source_view", "verify"]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-EXACT_TABLES = ("h5md", "zarr")
-"""Layouts that keep box, time and step to the bit. Native formats keep them as their fields allow
-(DCD has one time step for all frames, NetCDF float32 times), so there positions alone decide."""
-ROUNDED = {
-    "xtc": ("positions",),
-    "trr": ("positions", "velocities", "forces"),
-    "ncdf": ("velocities", "forces"),
-}
-"""What a container keeps in units that are not MDAnalysis': nm, AMBER's time unit, kcal/mol."""
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 
@@ -230,10 +221,10 @@ def _compare(
             + ("" if layout.manifest else "; a native file does not say which ones it should have")
         )
         return
-    same_step = info.precision == expected.precision and info.compression == "xtc"
+    same_step = info.xtc_integers and info.precision == expected.precision
     exact = info.precision is None or _kept_source_step(layout) or same_step
     result.allowed_diff_angstrom = 0.0 if exact else (info.precision or 0.0) / 2
-    rounded = ROUNDED.get(_container(layout), ())
+    rounded = (layout if layout.container is None else layout_class(layout.container)).rounds
     rows = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
     for start in filter(lambda at: wanted(at // rows), range(0, info.n_frames, rows)):
         stop = min(start + rows, info.n_frames)
@@ -242,16 +233,11 @@ def _compare(
         except OSError as error:
             result.add(f"frames {start} to {stop - 1}: {error}")
             continue
-        tables = layout.name in EXACT_TABLES
+        tables = layout.keeps_columns
         _compare_blocks(mine, theirs, start, result, tables=tables, rounded=rounded)
         result.frames_compared += stop - start
         if progress is not None:
             progress(stop - start, mine.nbytes)
-
-
-def _container(layout: Layout) -> str:
-    """Return the format in which frames lie: of segments, that of their files."""
-    return str((layout.manifest or {}).get("container", layout.name))
 
 
 def _kept_source_step(layout: Layout) -> bool:

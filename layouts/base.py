@@ -15,20 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.layouts.capabilities import Capabilities, boundaries_of
 from mdio.layouts.expecting import AtomIndices, Expecting
 from mdio.layouts.output import Stored, Unit, Wanted
 from mdio.layouts.units import check_units, runs_of_frames
 
-__all__ = ["AtomIndices", "Layout", "boundaries_of"]
+__all__ = ["AtomIndices", "Layout"]
 
 
-def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
-    """Return where chunks begin, or frames where there are no chunks, and ``n_frames``."""
-    edges = np.arange(0, info.n_frames, info.chunk_frames or 1, dtype=np.int64)
-    return np.append(edges, info.n_frames)
-
-
-class Layout(Expecting, ABC):
+class Layout(Expecting, Capabilities, ABC):
     """A trajectory on disk, opened for reading on first use.
 
     A layout pickles as (path, options) and reopens in the process that unpickles it: no handle
@@ -56,8 +51,6 @@ class Layout(Expecting, ABC):
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]] = ()
-    writer: ClassVar[str | None] = None
-    """For plug-ins: where their `LayoutWriter` is, as ``module:Class``."""
     known_options: ClassVar[frozenset[str] | None] = frozenset()
     """Names of its options; None if it takes any, for somebody else."""
 
@@ -141,6 +134,15 @@ class Layout(Expecting, ABC):
             f"{self.path}: was replaced while it was open, so what was read of it is of another "
             "output; open it again"
         )
+
+    @property
+    def kept(self) -> list[tuple[Layout, int, int]]:
+        """Its members, and which frames of each."""
+        return [(self, 0, self.info.n_frames)]
+
+    def files(self) -> Iterator[Layout]:
+        """Yield layouts of its files, each by itself, not open."""
+        yield type(self)(self.path)
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return the frames at which the layout's own pieces begin, ascending, ``n_frames`` last.
@@ -301,7 +303,5 @@ class Layout(Expecting, ABC):
         return f"{type(self).__name__}({str(self.path)!r})"
 
 
-def _reopen(
-    cls: type[Layout], path: str, fields: tuple[str, ...], options: dict[str, Any]
-) -> Layout:
+def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[str, Any]) -> Layout:
     return cls(path, fields=fields, **options)

@@ -77,6 +77,11 @@ class ContentsLayout(Layout):
         found: dict[str, Any] = getattr(self._opened, "made_as", super().made_as)()
         return found
 
+    @property
+    def decodes(self) -> bool:
+        """Our own are decoded here; libraries have locks and threads of their own."""
+        return self.manifest is not None
+
     def _close(self) -> None:
         if self._contents is not None:
             self._contents.close()

@@ -143,6 +143,8 @@ class LayoutPlan:
     """Share of the stripes under the full system that lies empty, behind chunks and in the last;
     0 where chunks are not aligned."""
     n_files: int = 1
+    writes_chunks: bool = False
+    """Whether every chunk is a write of its own; else each array of a piece is one."""
     nbytes: int = 0
     """Bytes of the output, exact but for headers if uncompressed; an upper estimate otherwise."""
     source_density: float | None = None
@@ -160,7 +162,7 @@ class LayoutPlan:
     @property
     def n_writes(self) -> int:
         """Number of large writes: of shards, or of chunks where there are no shards."""
-        if self.layout != "h5md":
+        if not self.writes_chunks:
             return max(1, len(self.arrays)) * len(self.pieces())
         return sum(
             math.ceil(n_frames / array.chunk_frames) * array.n_atom_chunks

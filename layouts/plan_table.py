@@ -35,7 +35,7 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     if plan.segment_frames:
         low, high = min(plan.segment_frames), max(plan.segment_frames)
         frames = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        what = "segments" if plan.layout == "segments" else "parts"
+        what = "parts" if plan.container is None else "segments"
         rows.append((what, f"{len(plan.segment_frames):,} with {frames} frames"))
     packed = plan.layout == "zarr" and plan.precision is not None
     rows.append(("compression", plan.compression or ("bitpack" if packed else "none")))
@@ -53,7 +53,7 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
             plan.stripe_count, str(plan.stripe_count)
         )
         rows.append(("stripes", f"{_size(plan.stripe_nbytes)} over {targets} targets"))
-        if plan.layout == "zarr":
+        if not plan.writes_chunks:
             shard = plan.arrays[0].n_atom_chunks * plan.arrays[0].chunk_atoms * plan.piece_frames
             rows.append(("shards", f"a piece each, {_size(12 * shard)} of the full system"))
         elif plan.alignment_nbytes > 1:

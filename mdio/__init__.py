@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mdio.converters.split import split
     from mdio.converters.verify import verify
     from mdio.core.frames import FrameBlock, TrajectoryInfo
-    from mdio.layouts.views.chain import open_source as open
+    from mdio.layouts.views.opening import open_source as open
     from mdio.parallel.dask_executor import DaskExecutor
     from mdio.parallel.executors import Processes, Serial
     from mdio.parallel.mpi_executor import MPIExecutor
@@ -61,7 +61,7 @@ _HOMES = {
     "advise": "mdio.advisor.advise:advise",
     "analyze": "mdio.analysis.driver:analyze",
     "convert": "mdio.converters.convert:convert",
-    "open": "mdio.layouts.views.chain:open_source",
+    "open": "mdio.layouts.views.opening:open_source",
     "repair": "mdio.converters.repair:repair",
     "split": "mdio.converters.split:split",
     "verify": "mdio.converters.verify:verify",

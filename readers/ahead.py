@@ -12,10 +12,6 @@ from mdio.readers.ring import Room
 
 __all__ = ["ReadAhead", "may_read_ahead"]
 
-DECODING = ("xtc", "segments", "h5md", "zarr")
-"""Layouts whose reading is mostly work that other threads need not wait for. h5py and zarr, through
-which files of others are read, are left out: they have locks and threads of their own."""
-
 _all: WeakSet[ReadAhead] = WeakSet()
 
 
@@ -25,14 +21,13 @@ def may_read_ahead(layout: Layout) -> bool:
     It is asked for with ``MDIO_READ_AHEAD=1`` in the environment, since it pays only where nobody
     else works on the other cores: the workers of a parallel analysis would be in each other's way.
     """
-    if os.environ.get("MDIO_READ_AHEAD", "0") in ("", "0") or layout.name not in DECODING:
+    if os.environ.get("MDIO_READ_AHEAD", "0") in ("", "0") or not layout.decodes:
         return False
     if hasattr(os, "sched_getaffinity"):
         n_cores = len(os.sched_getaffinity(0))
     else:
         n_cores = os.cpu_count() or 1
-    own = layout.name == "xtc" or layout.manifest is not None
-    return n_cores > 1 and own and layout.info.compression is not None
+    return n_cores > 1 and layout.info.compression is not None
 
 
 class ReadAhead:

@@ -75,7 +75,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         super().__init__(filename, convert_units=convert_units, **kwargs)
         options = {} if group is None else {"group": group}
         self._layout: Layout = open_layout(self.filename, verify=verify, uuid=uuid, **options)
-        if self._layout.name == "generic" and n_atoms is not None:
+        if n_atoms is not None:
             self._layout.options["n_atoms"] = n_atoms
         info = self._layout.info
         self._kwargs["uuid"] = self._layout.uuid  # copies are of this output, or fail

@@ -13,7 +13,6 @@ from typing import cast
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.provenance import check_room, output_meta
 from mdio.converters.read_back import read_back
-from mdio.converters.strategies.byte_frames import ByteFrames, byte_frames
 from mdio.converters.strategies.copy_segments import SegmentCopier
 from mdio.converters.strategies.repairs import Repairs
 from mdio.converters.striping import StripeWish
@@ -21,18 +20,16 @@ from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.publish import flush_tree, output_errors, publish
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
+from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.h5md.layout import refers_to_parts
-from mdio.layouts.native.encoder import CONTAINERS
 from mdio.layouts.plan import LayoutPlan, WriteOptions
-from mdio.layouts.registry import open_layout
 from mdio.layouts.segments.files import Segment
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import plan_segments, write_manifest
 from mdio.layouts.striping.stripes import StripeRecord
-from mdio.layouts.views.chain import ChainLayout
 from mdio.parallel.executors import Executor
 
-__all__ = ["ByteConversion", "byte_conversion", "container_of"]
+__all__ = ["ByteConversion", "byte_conversion"]
 
 FLUSHERS = 8
 """Threads that flush segments while the next ones are copied; they only wait."""
@@ -77,7 +74,7 @@ def byte_conversion(
     SourceError
         A file is damaged.
     """
-    parts = [(list(_files(layout)), start, stop) for layout, start, stop in _parts(source)]
+    parts = [(list(layout.files()), start, stop) for layout, start, stop in source.kept]
     layouts = [layout for files, *_ in parts for layout in files]
     try:
         found = _all_bytes(layouts)
@@ -114,7 +111,7 @@ class ByteConversion:
         kept: TrajectoryInfo,
         first: int,
         plan: LayoutPlan,
-        frames: Sequence[ByteFrames],
+        frames: Sequence[FrameBytes],
         first_times_ps: Sequence[float],
         striping: StripeWish,
         topology: Sequence[Path],
@@ -226,52 +223,24 @@ class ByteConversion:
         return [done[number] for number in sorted(done)]
 
 
-def container_of(source: Layout) -> str | None:
-    """Return the format of a native source, of segments, or of files that are all alike."""
-    if isinstance(source, ChainLayout):
-        names = {container_of(member) for member in source.members}
-        return names.pop() if len(names) == 1 else None
-    if isinstance(source, SegmentsLayout):
-        return source.container
-    return source.name if source.name in CONTAINERS else None
-
-
 def _describe(number: int) -> str:
     return f"segment {number}"
 
 
-def _parts(source: Layout) -> list[tuple[Layout, int, int]]:
-    """Return the trajectories that `source` joins, and which frames of each."""
-    info = source.info
-    return source.kept if isinstance(source, ChainLayout) else [(source, 0, info.n_frames)]
-
-
-def _files(layout: Layout) -> Iterator[Layout]:
-    """Yield the file; of segments, every segment."""
-    if isinstance(layout, SegmentsLayout):
-        with layout:
-            for number in range(len(layout.segments)):
-                with layout.member(number) as member:
-                    pass  # opened again when it is used: there may be many
-                yield member
-    else:
-        yield open_layout(layout.path, layout=layout.name)
-
-
-def _all_bytes(layouts: Sequence[Layout]) -> list[ByteFrames] | None:
+def _all_bytes(layouts: Sequence[Layout]) -> list[FrameBytes] | None:
     """Return the frames of all files as bytes; None if these cannot be copied together."""
-    if len({layout.name for layout in layouts}) > 1:
+    if len({layout.container for layout in layouts}) > 1:
         return None
     found = []
     for layout in layouts:
         with layout:
-            found.append(byte_frames(layout))
+            found.append(layout.frame_bytes())
     frames = [one for one in found if one is not None]
     headed = any(one.header is not None for one in frames)
     return None if len(frames) < len(found) or (headed and len(frames) > 1) else frames
 
 
-def _cut(frames: Sequence[ByteFrames], first: int, stop: int) -> Iterator[ByteFrames]:
+def _cut(frames: Sequence[FrameBytes], first: int, stop: int) -> Iterator[FrameBytes]:
     """Yield the part of each file that lies in frames ``first:stop`` of all."""
     at = 0
     for one in frames:

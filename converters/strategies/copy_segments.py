@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.strategies.byte_frames import ByteFrames, joined_index
-from mdio.converters.strategies.copied_frames import frame_check
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.copying import link_or_copy, read_all, write_all, write_sliced
 from mdio.core.files.index import store_index
@@ -20,6 +18,7 @@ from mdio.core.files.piece_sums import PieceSums, piece_edges, sums_of
 from mdio.core.files.publish import output_errors
 from mdio.core.kernels import crc32c
 from mdio.core.xtc.native import kernels
+from mdio.layouts.frame_bytes import FrameBytes, joined_index
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
@@ -31,7 +30,7 @@ RUN_NBYTES = 1 << 20
 ROOM_NBYTES = kernels.PADDING
 """What the decoder may read beyond the last frame."""
 
-Part = tuple[ByteFrames, int, int]
+Part = tuple[FrameBytes, int, int]
 """Frames ``start:stop`` of a file."""
 
 
@@ -52,7 +51,7 @@ class SegmentCopier:
         self,
         folder: Path,
         plan: LayoutPlan,
-        frames: Sequence[ByteFrames],
+        frames: Sequence[FrameBytes],
         first_times_ps: Sequence[float],
     ) -> None:
         self.folder = folder
@@ -142,10 +141,9 @@ class SegmentCopier:
         return crc, PieceSums(offsets, HEADS[self.container], crcs)
 
     def _runs(
-        self, source: int, frames: ByteFrames, start: int, stop: int
+        self, source: int, frames: FrameBytes, start: int, stop: int
     ) -> Iterator[tuple[memoryview, range]]:
         """Yield the bytes of consecutive frames, which can be read, and their numbers."""
-        check = frame_check(self.container, self.plan.n_atoms, frames)
         edges = frames.edges
         while start < stop:
             beyond = int(np.searchsorted(edges, edges[start] + RUN_NBYTES, side="right")) - 1
@@ -158,12 +156,12 @@ class SegmentCopier:
                 read_all(source, data, int(edges[run.start]))
             except SourceError as error:
                 raise SourceError(f"{frames.path}: {error}") from error
-            if check is not None:
-                check(self._buffer, run)
+            if frames.check is not None:
+                frames.check(self._buffer, run, frames, self.plan.n_atoms)
             yield data, run
             start = run.stop
 
-    def _sums(self, data: memoryview, frames: ByteFrames, run: range) -> list[int]:
+    def _sums(self, data: memoryview, frames: FrameBytes, run: range) -> list[int]:
         """Return the checksums of pieces, which are those that the source has, if it has any."""
         edges = frames.edges[run.start : run.stop + 1] - frames.edges[run.start]
         found = sums_of(data, piece_edges(edges, HEADS[self.container]).tolist())

@@ -110,6 +110,8 @@ class H5MDLayout(ContentsLayout):
 
     name: ClassVar[str] = "h5md"
     suffixes: ClassVar[tuple[str, ...]] = (".h5md", ".h5")
+    reads_shared = True
+    keeps_columns = True
     known_options = frozenset({"group", "convert_units", "driver", "comm", "collective"})
 
     @classmethod

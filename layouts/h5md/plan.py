@@ -41,6 +41,7 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     )
     plan = plan.replace(
         layout="h5md",
+        writes_chunks=True,
         compression=None if level is None else f"gzip:{level}",
         precision=precision,
         precision_source=source,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,6 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.manifest import check_manifest
-from mdio.layouts.native.encoder import CONTAINERS
 from mdio.layouts.output import Stored, Unit
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
@@ -30,11 +28,10 @@ from mdio.layouts.segments.files import (
     segments_of,
     sums_problem,
 )
+from mdio.layouts.segments.manifest import read_manifest, state_of
 
 __all__ = ["SegmentsLayout"]
 
-STEPLESS = ("dcd", "ncdf")
-"""Containers without steps, whose readers count the frames of a file instead."""
 SUM_NBYTES = 1 << 20
 
 
@@ -49,6 +46,8 @@ class SegmentsLayout(Layout):
 
     name = "segments"
     suffixes: ClassVar[tuple[str, ...]] = (".segments",)
+    is_folder = True
+    _known: tuple[Any, ...] | None = None  # info, manifest and its state, from elsewhere
 
     _manifest: dict[str, Any]
     _seen: tuple[int, ...] | None
@@ -88,12 +87,18 @@ class SegmentsLayout(Layout):
         return found if isinstance(found, str) else None
 
     def _open(self) -> TrajectoryInfo:
-        self._seen = _state(self.path / MANIFEST)
-        manifest = self._manifest = self._read_manifest()
+        if self._known is None:
+            self._seen = state_of(self.path / MANIFEST)
+            self._manifest = read_manifest(self.path, self.name)
+        else:
+            _, self._manifest, self._seen = self._known
+        manifest = self._manifest
         self._segments = segments_of(manifest, self.path)
         starts = [segment.first_frame for segment in self._segments]
         self._starts = np.array(starts, np.int64)
         self._current = None
+        if self._known is not None:
+            return cast(TrajectoryInfo, self._known[0])
         first = self._first().info
         last = manifest.get("time_last_ps")
         return first.replace(
@@ -110,33 +115,6 @@ class SegmentsLayout(Layout):
             nbytes=sum(segment.nbytes for segment in self._segments),
             source=manifest["source"],
         )
-
-    def _read_manifest(self) -> dict[str, Any]:
-        where = self.path / MANIFEST
-        try:
-            manifest = json.loads(where.read_bytes())
-        except FileNotFoundError as error:
-            raise CorruptLayoutError(
-                f"{self.path}: it has no {MANIFEST}, so it was not finished or is not a folder of "
-                "segments; split or convert the source anew"
-            ) from error
-        except (OSError, ValueError) as error:
-            raise CorruptLayoutError(
-                f"{where}: it cannot be read ({error}); split or convert the source anew"
-            ) from error
-        manifest = check_manifest(manifest, self.path)
-        container, fields = manifest.get("container"), manifest.get("fields")
-        if (
-            manifest["layout"] != self.name
-            or container not in CONTAINERS
-            or not isinstance(fields, list)
-        ):
-            raise CorruptLayoutError(
-                f"{where}: it describes the layout {manifest['layout']!r} with {fields!r} in files "
-                f"of format {container!r}, expected {self.name!r} with one of "
-                f"{', '.join(CONTAINERS)}; split or convert the source anew"
-            )
-        return manifest
 
     def _first(self) -> Layout:
         """Return a segment to learn from: the first, or without verifying the first whole one."""
@@ -197,7 +175,7 @@ class SegmentsLayout(Layout):
     def _check_same(self, opened: Layout) -> None:
         """See that the folder was not replaced before the file was opened."""
         where = self.path / MANIFEST
-        if _state(where) != self._seen and self.uuid_at(self.path) != self._manifest["uuid"]:
+        if state_of(where) != self._seen and self.uuid_at(self.path) != self._manifest["uuid"]:
             opened.close()
             raise self._replaced()
 
@@ -230,10 +208,35 @@ class SegmentsLayout(Layout):
                 layout.read(at - segment.first_frame, until - segment.first_frame, atoms, rows)
             except SourceError as error:
                 raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
-            if layout.name in STEPLESS:
+            if layout.counts_steps:
                 rows.step += segment.first_frame
             at = until
             number += 1
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its files are decoded."""
+        return True
+
+    def preopened(self) -> Layout:
+        """Return a layout that pickles with the manifest."""
+        if self._known is not None:
+            return self
+        return _known_segments(*super().__reduce__()[1][1:], (self.info, self.manifest, self._seen))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        function, given = super().__reduce__()
+        if self._known is None:
+            return function, given
+        return _known_segments, (*given[1:], self._known)
+
+    def files(self) -> Iterator[Layout]:
+        """Yield every segment."""
+        with self:
+            for number in range(len(self.segments)):
+                member = self.member(number)
+                member.close()  # opened again when it is used: there may be many
+                yield member
 
     def _close(self) -> None:
         if self._current is not None:
@@ -292,15 +295,6 @@ class SegmentsLayout(Layout):
         return [Stored(str(start), data, [crc32c(data), *crcs])]
 
 
-def _state(path: Path) -> tuple[int, ...] | None:
-    """Return what differs between a file and one that has taken its name."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
 def _file_crc(path: Path) -> int:
     """Return the crc32c of a file."""
     crc = 0
@@ -309,3 +303,11 @@ def _file_crc(path: Path) -> int:
         while got := os.readv(file.fileno(), [buffer]):
             crc = crc32c(buffer[:got], crc)
     return crc
+
+
+def _known_segments(
+    path: str, fields: tuple[str, ...], options: dict[str, Any], known: Any
+) -> SegmentsLayout:
+    layout = SegmentsLayout(path, fields=fields, **options)
+    layout._known = known
+    return layout

@@ -1,4 +1,4 @@
-"""Several files read as one trajectory, and the one function that opens a trajectory."""
+"""Several files read as one trajectory."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, Layout, boundaries_of
+from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.capabilities import boundaries_of
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.joining import KEEP_ALL, Joining, check_overlap, join
 
-__all__ = ["ChainLayout", "open_source"]
+__all__ = ["ChainLayout"]
 
 MAX_OPEN = 4
 """Members that are open at the same time: many small files would run out of handles."""
@@ -57,6 +58,8 @@ class ChainLayout(Layout):
     """
 
     name = "chain"
+    members: tuple[Layout, ...] = ()
+    _known: tuple[Any, ...] | None = None  # info, those of members, joining, boundaries
     known_options = None
 
     def __init__(
@@ -97,6 +100,10 @@ class ChainLayout(Layout):
             raise
 
     def _join(self) -> TrajectoryInfo:
+        if self._known is not None:
+            self._infos = self._known[1]
+            self._set_edges()
+            return cast(TrajectoryInfo, self._known[0])
         timed = self._learn()
         first = self._infos[0]
         for info in self._infos:
@@ -188,6 +195,24 @@ class ChainLayout(Layout):
         )
 
     @property
+    def container(self) -> str | None:
+        """That of its members, if all have the same."""
+        containers = {member.container for member in self.members}
+        return containers.pop() if len(containers) == 1 else None
+
+    def preopened(self) -> Layout:
+        """Return a chain that pickles with what is known of its members.
+
+        A worker then opens just the files that its blocks lie in, not all of them.
+        """
+        if self._known is not None:
+            return self
+        info, edges = self.info, self.boundaries()
+        parts = tuple((n, start, stop) for n, (_, start, stop) in enumerate(self.kept))
+        members = tuple(_preopened(member) for member in self.members)
+        return _known_chain(members, info, self._infos, Joining(parts, self.notes), edges)
+
+    @property
     def kept(self) -> list[tuple[Layout, int, int]]:
         """The members whose frames are read, in order, and which: first, one beyond the last."""
         assert self._joining is not None, "open it first"
@@ -223,6 +248,8 @@ class ChainLayout(Layout):
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return where the members, and the pieces of each, begin."""
+        if self._known is not None:
+            return np.asarray(self._known[-1])
         _ = self.info
         edges = []
         for number, info in enumerate(self._infos):
@@ -260,6 +287,8 @@ class ChainLayout(Layout):
             self._use(number).read(start, stop, atoms=atoms, out=block)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._known is not None:
+            return (_known_chain, (self.members, *self._known))
         options = {**self.options, "overlap": self.overlap, "fields": self.fields}
         return (_chain, (self._given, options, self._joining))
 
@@ -275,44 +304,14 @@ def _chain(
     return chain
 
 
-def open_source(
-    paths: AnyPath | Sequence[AnyPath], *, overlap: str | None = None, **options: Any
-) -> Layout:
-    """Open one trajectory, or several files as one, in the order of their times.
+def _preopened(member: Layout) -> Layout:
+    made = member.preopened()
+    if made is not member:
+        member.close()  # a chain of many leaves few of them open
+    return made
 
-    Parameters
-    ----------
-    paths
-        A file or folder of any layout, or a sequence of them.
-    overlap
-        Which of the frames with equal times to keep: ``keep-last``, those of the continuation;
-        ``keep-first``, those that were there before; ``error``, none; ``keep-all``, all, in the
-        order given. By default ``keep-last``, but an error for files that look like replicas.
-    **options
-        As for `mdio.layouts.registry.open_layout`, for each of them.
 
-    Returns
-    -------
-    Layout
-        Opened on first use.
-
-    Raises
-    ------
-    SourceError, UnknownLayoutError
-        Nothing is there, it is empty, or no layout reads it.
-    PlanError, ValueError
-        An `overlap` that is none, or an empty sequence.
-
-    Examples
-    --------
-    >>> import mdio
-    >>> from MDAnalysisTests.datafiles import DCD
-    >>> mdio.open(DCD).read(0, 10, atoms=[0, 1, 2]).positions.shape
-    (10, 3, 3)
-    """
-    check_overlap(overlap)
-    if isinstance(paths, str | PathLike):
-        return open_layout(paths, **options)
-    if len(paths) == 1:
-        return open_layout(paths[0], **options)
-    return ChainLayout(paths, overlap=overlap, **options)
+def _known_chain(members: tuple[Layout, ...], *known: Any) -> ChainLayout:
+    chain = ChainLayout(members, fields=members[0].fields)
+    chain._known, chain._joining = known, known[2]
+    return chain

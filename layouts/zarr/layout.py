@@ -75,6 +75,8 @@ class ZarrLayout(ContentsLayout):
 
     name: ClassVar[str] = "zarr"
     suffixes: ClassVar[tuple[str, ...]] = (".zarr", ".zarrmd")
+    is_folder = True
+    keeps_columns = True
     known_options = frozenset({"group", "convert_units"})
 
     @classmethod

@@ -41,10 +41,10 @@ def check_mpio(plan: Plan, mode: MPIOMode) -> None:
     """
     option = "--mpio" if mode == "independent" else "--collective"
     layout = plan.layout
-    if not isinstance(layout, H5MDLayout) or layout.manifest is None:
+    if not layout.reads_shared or layout.manifest is None:
         raise PlanError(
             f"{layout.path}: {option} reads one h5md file that mdio wrote, and this is "
-            f"{'one of another program' if isinstance(layout, H5MDLayout) else layout.info.layout}"
+            f"{'one of another program' if layout.reads_shared else layout.info.layout}"
             f"; leave {option} out, or convert it"
         )
     if "parts" in layout.manifest:
@@ -166,7 +166,7 @@ def shared_file(plan: Plan, mode: MPIOMode, executor: MPIExecutor) -> Iterator[S
     """
     comm, watch = executor.comm, Stopwatch()
     agreement = Agreement(comm, [])
-    layout = H5MDLayout(
+    layout = type(plan.layout)(
         plan.layout.path,
         fields=plan.prepared.fields,
         verify=plan.layout.verify,

@@ -8,7 +8,6 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from mdio.analysis.kernels.kernel import Kernel, Prepared
-from mdio.analysis.preopened import known
 from mdio.analysis.reducers import Reducer
 from mdio.analysis.system import System
 from mdio.converters.selection import atom_count
@@ -16,7 +15,7 @@ from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, OptionError, PlanError
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import Layout
-from mdio.layouts.views.chain import open_source
+from mdio.layouts.views.opening import open_source
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -47,7 +46,7 @@ class Plan:
 
     def for_workers(self) -> Plan:
         """Return it with a layout that opens no more than it must."""
-        return replace(self, layout=known(self.layout), opened_s=0.0)
+        return replace(self, layout=self.layout.preopened(), opened_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,13 @@ from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.chain import ChainLayout
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-__all__ = ["AtomIndices", "System", "members"]
+__all__ = ["AtomIndices", "System"]
 
 AtomIndices = NDArray[np.int64]
-
-
-def members(layout: Layout) -> tuple[Layout, ...]:
-    """Return the trajectories that a chain joins; of any other layout, itself."""
-    return layout.members if isinstance(layout, ChainLayout) else (layout,)
 
 
 class System:
@@ -168,7 +162,7 @@ class System:
     @property
     def _manifest(self) -> Mapping[str, Any] | None:
         _ = self.layout.info  # opens it
-        return members(self.layout)[0].manifest
+        return self.layout.members[0].manifest
 
     def _load(self, top: Any) -> Any:
         """Return the Universe, checked against the layout or against the system behind its group.
@@ -179,7 +173,7 @@ class System:
             return top
         full = self.layout
         if self._group is not None and self._manifest is not None:
-            one = members(self.layout)[0]
+            one = self.layout.members[0]
             full = open_layout(one.path, verify=one.verify, uuid=one.uuid)
         try:
             return load_topology(top, full)

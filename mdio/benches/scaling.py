@@ -23,7 +23,7 @@ from mdio.analysis.timings import record
 from mdio.benches.records import mean_and_std, mpiexec_command
 from mdio.core.errors import BlockError
 from mdio.core.words import plural
-from mdio.layouts.views.chain import open_source
+from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor, Processes, Serial
 
 __all__ = [

@@ -21,7 +21,7 @@ from mdio.cli.common import (
 )
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError, SourceError
-from mdio.layouts.views.chain import open_source
+from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor
 from mdio.parallel.gather import GATHERS
 

@@ -150,7 +150,6 @@ def test_indexes_come_from_the_source(tmp_path, monkeypatch):
 
     monkeypatch.setattr(xtc_codec, "scan", scan)
     monkeypatch.setattr(xtc, "scan", scan, raising=False)
-    monkeypatch.setitem(sys.modules["mdio.converters.strategies.byte_frames"].SCANS, "xtc", scan)
     split(source, tmp_path / "out.segments", 3)
     names = sorted(path.name for path in (tmp_path / "out.segments" / "000").glob(".*"))
     assert names == [f".seg-00000{n}.xtc.mdio-index" for n in range(3)]

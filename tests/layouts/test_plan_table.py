@@ -31,7 +31,7 @@ def test_the_table():
     options = WriteOptions(groups={"ca": 214}, stripe_count=8)
     plan = plan_pieces(
         TrajectoryInfo("xtc", "a.xtc", 4187, 3341, 1.0, 0.0, 4187.0), options, quantised=False
-    ).replace(layout="h5md")
+    ).replace(layout="h5md", writes_chunks=True)
     assert plan_table(plan) == TABLE
 
 

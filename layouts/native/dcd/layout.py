@@ -18,6 +18,7 @@ not swap.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -30,6 +31,8 @@ from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz
 from mdio.core.units import AKMA_TO_PS
 from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.frame_bytes import FrameBytes
+from mdio.layouts.native.dcd.bytes import bytes_of
 from mdio.layouts.native.dcd.header import CELL_NBYTES, DCDHeader, looks_like_dcd, read_header
 from mdio.layouts.native.fixed_records import (
     PositionalFile,
@@ -81,6 +84,7 @@ class DCDLayout(Layout):
 
     name = "dcd"
     suffixes: ClassVar[tuple[str, ...]] = (".dcd",)
+    counts_steps = True
     known_options = frozenset({"sums"})
 
     _file: PositionalFile
@@ -131,6 +135,16 @@ class DCDLayout(Layout):
             nbytes=self._file.nbytes,
             lost=lost,
         )
+
+    @property
+    def container(self) -> str:
+        """Its own format."""
+        return self.name
+
+    def frame_bytes(self) -> FrameBytes | None:
+        """Return where its frames lie; see `Layout.frame_bytes`."""
+        found = bytes_of(self.path, self.header, self.info.n_frames)
+        return found and replace(found, sums=self.options.get("sums"))
 
     def _close(self) -> None:
         self._file.close()

@@ -12,6 +12,7 @@ program that was killed may leave it, the size of the file does.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -23,7 +24,9 @@ from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import KCAL_TO_KJ
 from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.fixed_records import batches, open_positional
+from mdio.layouts.native.netcdf.bytes import bytes_of
 from mdio.layouts.native.netcdf.classic import ClassicFile
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ class NCDFLayout(Layout):
 
     name = "ncdf"
     suffixes: ClassVar[tuple[str, ...]] = (".ncdf", ".nc")
+    rounds = ("velocities", "forces")
+    counts_steps = True
     known_options = frozenset({"sums"})
 
     _data: ClassicFile | HDF5File
@@ -103,6 +108,19 @@ class NCDFLayout(Layout):
         except BaseException:
             self._data.close()
             raise
+
+    @property
+    def container(self) -> str:
+        """Its own format."""
+        return self.name
+
+    def frame_bytes(self) -> FrameBytes | None:
+        """Return where its frames lie; see `Layout.frame_bytes`."""
+        data = self.data
+        if not isinstance(data, ClassicFile):  # NetCDF-4
+            return None
+        found = bytes_of(self.path, data, self.info.n_frames)
+        return found and replace(found, sums=self.options.get("sums"))
 
     def _close(self) -> None:
         self._data.close()

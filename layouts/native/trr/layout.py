@@ -27,6 +27,7 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.fixed_records import (
     PositionalFile,
     Rows,
@@ -34,6 +35,7 @@ from mdio.layouts.native.fixed_records import (
     open_positional,
     spare_gaps,
 )
+from mdio.layouts.native.trr.bytes import check_frames
 from mdio.layouts.native.trr.header import (
     FIXED_NBYTES,
     MAX_HEADER_NBYTES,
@@ -105,6 +107,7 @@ class TRRLayout(Layout):
 
     name = "trr"
     suffixes: ClassVar[tuple[str, ...]] = (".trr",)
+    rounds = ("positions", "velocities", "forces")
     known_options = frozenset({"sums"})
 
     _file: PositionalFile
@@ -132,6 +135,18 @@ class TRRLayout(Layout):
         except BaseException:
             self._file.close()
             raise
+
+    @property
+    def container(self) -> str:
+        """Its own format."""
+        return self.name
+
+    def frame_bytes(self) -> FrameBytes | None:
+        """Return where its frames lie; see `Layout.frame_bytes`."""
+        index = self.index
+        edges = np.append(index.offsets, np.int64(index.nbytes))
+        sums = self.options.get("sums")
+        return FrameBytes(self.path, edges, sums=sums, check=check_frames)
 
     def _close(self) -> None:
         self._file.close()

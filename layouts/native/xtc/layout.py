@@ -20,6 +20,8 @@ from mdio.core.units import NM_TO_ANGSTROM
 from mdio.core.xtc.codec import XTCFrames, read_header, scan
 from mdio.core.xtc.header import MAGICS
 from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.frame_bytes import FrameBytes
+from mdio.layouts.native.xtc.bytes import check_frames
 
 __all__ = ["XTCLayout"]
 
@@ -40,6 +42,7 @@ class XTCLayout(Layout):
 
     name = "xtc"
     suffixes: ClassVar[tuple[str, ...]] = (".xtc",)
+    rounds = ("positions",)
     known_options = frozenset({"n_threads", "sums"})
 
     _frames: XTCFrames
@@ -72,6 +75,23 @@ class XTCLayout(Layout):
         except BaseException:
             self._frames.close()
             raise
+
+    @property
+    def decodes(self) -> bool:
+        """XTC is nothing but decoding."""
+        return True
+
+    @property
+    def container(self) -> str:
+        """Its own format."""
+        return self.name
+
+    def frame_bytes(self) -> FrameBytes | None:
+        """Return where its frames lie; see `Layout.frame_bytes`."""
+        index = self.index
+        edges = np.append(index.offsets, np.int64(index.nbytes))
+        sums = self.options.get("sums")
+        return FrameBytes(self.path, edges, sums=sums, check=check_frames)
 
     def _close(self) -> None:
         self._frames.close()

@@ -28,7 +28,7 @@ from mdio.analysis.system import System
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
 from mdio.layouts.striping.stripes import file_system_type
-from mdio.layouts.views.chain import open_source
+from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores
 
 __all__ = ["measure"]

@@ -1,0 +1,67 @@
+"""What layouts state of themselves: callers ask for such facts, never for names."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.frame_bytes import FrameBytes
+
+__all__ = ["Capabilities", "boundaries_of"]
+
+
+def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
+    """Return where chunks begin, or frames where there are no chunks, and ``n_frames``."""
+    edges = np.arange(0, info.n_frames, info.chunk_frames or 1, dtype=np.int64)
+    return np.append(edges, info.n_frames)
+
+
+class Capabilities:
+    """Facts and capabilities of `mdio.layouts.base.Layout`, and what holds for most layouts."""
+
+    writer: ClassVar[str | None] = None
+    """For plug-ins: where their `LayoutWriter` is, as ``module:Class``."""
+    is_folder: ClassVar[bool] = False
+    """Whether it is a folder of files."""
+    keeps_columns: ClassVar[bool] = False
+    """Whether box, time and step come back to the bit; others keep what their fields allow."""
+    counts_steps: ClassVar[bool] = False
+    """Whether steps are not stored, and the frames of a file are counted instead."""
+    rounds: ClassVar[tuple[str, ...]] = ()
+    """Fields that are stored in other units than those in memory, and rounded on the way."""
+    reads_shared: ClassVar[bool] = False
+    """Whether ranks can read it together through parallel HDF5 (``driver="mpio"``)."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether reading is mostly work that other threads need not wait for."""
+        return False
+
+    @property
+    def container(self) -> str | None:
+        """Format of the files whose frames can be copied as bytes; None if there is none."""
+        return None
+
+    def frame_bytes(self) -> FrameBytes | None:
+        """Return where its frames lie, as bytes that can be copied into another file.
+
+        None where copies would not make valid files.
+
+        Raises
+        ------
+        SourceError
+            The file is damaged.
+        """
+        return None
+
+    @property
+    def members(self) -> tuple[Any, ...]:
+        """The trajectories that it joins; of one, itself."""
+        return (self,)
+
+    def preopened(self) -> Any:
+        """Return a layout that pickles with what opening finds; itself if opening is cheap."""
+        return self

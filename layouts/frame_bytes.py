@@ -1,0 +1,74 @@
+"""Where frames lie, as bytes that can be copied into another file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.files.index import FrameIndex
+from mdio.core.files.piece_sums import PieceSums
+
+__all__ = ["FrameBytes", "FrameCheck", "joined_index"]
+
+FrameCheck = Callable[[NDArray[np.uint8], range, "FrameBytes", int], None]
+"""Given a buffer, the frames whose bytes it begins with, all frames and the number of atoms; raises
+SourceError where these bytes cannot be read as frames, told without decoding them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameBytes:
+    """Neighbouring frames of one file as runs of bytes.
+
+    Attributes
+    ----------
+    path
+        The file.
+    edges : (F + 1,) int64
+        Where each frame begins, and where the last one ends.
+    header
+        Gives what is to stand before frames ``start:stop`` of the file in a file of their own;
+        None where nothing does, so that frames of several files can follow one another.
+    first
+        Number of the first of these frames in the file.
+    sums
+        Checksums of the whole file that its frames are to have, if there are any.
+    check
+        Tells from their bytes whether frames can be read; None where any bytes can.
+    """
+
+    path: Path
+    edges: NDArray[np.int64]
+    header: Callable[[int, int], bytes] | None = None
+    first: int = 0
+    sums: PieceSums | None = None
+    check: FrameCheck | None = None
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames F."""
+        return len(self.edges) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all frames."""
+        return int(self.edges[-1] - self.edges[0])
+
+    def part(self, start: int, stop: int) -> FrameBytes:
+        """Return frames ``start:stop`` of these."""
+        edges = self.edges[start : stop + 1]
+        return replace(self, edges=edges, first=self.first + start)
+
+
+def joined_index(parts: list[tuple[FrameBytes, int, int]], n_atoms: int) -> FrameIndex:
+    """Return the index of a file of frames ``start:stop`` of each part, one after the other."""
+    at = 0
+    offsets = []
+    for frames, start, stop in parts:
+        edges = frames.edges[start : stop + 1]
+        offsets.append(edges[:-1] - edges[0] + at)
+        at += int(edges[-1] - edges[0])
+    return FrameIndex(np.concatenate(offsets), at, n_atoms)

@@ -1,0 +1,48 @@
+"""The manifest of a folder of segments: read and checked, and known again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mdio.core.errors import CorruptLayoutError
+from mdio.layouts.manifest import check_manifest
+from mdio.layouts.native.encoder import CONTAINERS
+from mdio.layouts.segments.files import MANIFEST
+
+__all__ = ["read_manifest", "state_of"]
+
+
+def read_manifest(path: Path, layout: str) -> dict[str, Any]:
+    """Return the manifest of a folder of segments; raises CorruptLayoutError."""
+    where = path / MANIFEST
+    try:
+        manifest = json.loads(where.read_bytes())
+    except FileNotFoundError as error:
+        raise CorruptLayoutError(
+            f"{path}: it has no {MANIFEST}, so it was not finished or is not a folder of "
+            "segments; split or convert the source anew"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CorruptLayoutError(
+            f"{where}: it cannot be read ({error}); split or convert the source anew"
+        ) from error
+    manifest = check_manifest(manifest, path)
+    container, fields = manifest.get("container"), manifest.get("fields")
+    if manifest["layout"] != layout or container not in CONTAINERS or not isinstance(fields, list):
+        raise CorruptLayoutError(
+            f"{where}: it describes the layout {manifest['layout']!r} with {fields!r} in files "
+            f"of format {container!r}, expected {layout!r} with one of "
+            f"{', '.join(CONTAINERS)}; split or convert the source anew"
+        )
+    return manifest
+
+
+def state_of(path: Path) -> tuple[int, ...] | None:
+    """Return what differs between a file and one that has taken its name."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

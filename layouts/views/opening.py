@@ -1,0 +1,59 @@
+"""The one function that opens a trajectory, be it one file or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+from mdio.layouts.base import Layout
+from mdio.layouts.registry import open_layout
+from mdio.layouts.views.chain import ChainLayout
+from mdio.layouts.views.joining import check_overlap
+
+__all__ = ["open_source"]
+
+AnyPath = str | PathLike[str]
+
+
+def open_source(
+    paths: AnyPath | Sequence[AnyPath], *, overlap: str | None = None, **options: Any
+) -> Layout:
+    """Open one trajectory, or several files as one, in the order of their times.
+
+    Parameters
+    ----------
+    paths
+        A file or folder of any layout, or a sequence of them.
+    overlap
+        Which of the frames with equal times to keep: ``keep-last``, those of the continuation;
+        ``keep-first``, those that were there before; ``error``, none; ``keep-all``, all, in the
+        order given. By default ``keep-last``, but an error for files that look like replicas.
+    **options
+        As for `mdio.layouts.registry.open_layout`, for each of them.
+
+    Returns
+    -------
+    Layout
+        Opened on first use.
+
+    Raises
+    ------
+    SourceError, UnknownLayoutError
+        Nothing is there, it is empty, or no layout reads it.
+    PlanError, ValueError
+        An `overlap` that is none, or an empty sequence.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> mdio.open(DCD).read(0, 10, atoms=[0, 1, 2]).positions.shape
+    (10, 3, 3)
+    """
+    check_overlap(overlap)
+    if isinstance(paths, str | PathLike):
+        return open_layout(paths, **options)
+    if len(paths) == 1:
+        return open_layout(paths[0], **options)
+    return ChainLayout(paths, overlap=overlap, **options)
