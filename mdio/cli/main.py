@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import NoReturn
 
@@ -18,6 +19,8 @@ from mdio.cli.ranks import parse_once
 from mdio.core.errors import MdioError, PlanError
 
 __all__ = ["main"]
+
+STALL_TIMEOUT_S = 60.0
 
 COMMANDS = {
     "info": "show what a trajectory contains",
@@ -55,7 +58,37 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
             chosen.add_argument(
                 "--debug", action="store_true", help="show the traceback of an error"
             )
+            _add_stalls(chosen)
     return parser
+
+
+def _add_stalls(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--stall-timeout",
+        type=float,
+        default=STALL_TIMEOUT_S,
+        metavar="S",
+        help="tell when a read or write takes longer, s (default: %(default)g; 0: never)",
+    )
+    parser.add_argument(
+        "--stall-abort", type=float, metavar="S", help="end when one takes longer, s"
+    )
+
+
+@contextmanager
+def _stalls_told(args: argparse.Namespace) -> Iterator[None]:
+    """Watch for storage that does not answer, for as long as a command runs."""
+    timeout_s, abort_s = args.stall_timeout, args.stall_abort
+    if timeout_s <= 0 and abort_s is None:
+        yield
+        return
+    from mdio.core.stalls import StallWatch
+
+    watch = StallWatch(timeout_s if timeout_s > 0 else abort_s, abort_s)
+    try:
+        yield
+    finally:
+        watch.stop()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.prog = f"mdio {args.command}"  # argparse would name the program alone
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        return int(import_module(f"mdio.cli.{args.command}").run(args))
+        with _stalls_told(args):
+            return int(import_module(f"mdio.cli.{args.command}").run(args))
     except MdioError as error:
         if args.debug:
             raise

@@ -1,0 +1,158 @@
+"""Storage that does not answer never stays silent: a thread watches what the others wait for.
+
+A read from a server that is gone can hang for minutes without an error, and nobody who looks at the
+program knows why it stands still. `StallWatch` looks every few seconds at which function of the
+floor (`mdio.core.files`) each thread is in. One that stays at the same bytes of the same file for
+too long is told, with rank, host, file and how long. That costs the reads and writes nothing: the
+watch looks at their frames, and they know nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from mdio.core.files import reading, replacing, writing
+
+__all__ = ["STALL_TIMEOUT_S", "StallWatch"]
+
+STALL_TIMEOUT_S = 60.0
+MOST_POLL_S = 5.0
+RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+"""Environment variables in which launchers of MPI programs tell a process its rank."""
+
+WATCHED: dict[CodeType, tuple[str, tuple[str, ...]]] = {
+    reading.ByteSource.fill.__code__: ("reading", ("offset", "found")),
+    reading.ByteSource.peek.__code__: ("reading", ("offset", "done")),
+    reading.OpenFile.__init__.__code__: ("opening", ()),
+    writing.write_all.__code__: ("writing", ("offset",)),
+    replacing.flush.__code__: ("flushing", ()),
+}
+"""What a thread does in which function, and the variables that change as it gets on."""
+
+Wait = tuple[str, str, tuple[Any, ...]]
+"""What is done, with which file, and how far it has come."""
+
+
+def _file_of(variables: dict[str, Any]) -> str:
+    """Return the file that a function of the floor works on."""
+    path = variables.get("path") or getattr(variables.get("self"), "path", None)
+    if path is not None:
+        return str(path)
+    file = variables.get("file", variables.get("fd"))
+    descriptor = file if isinstance(file, int) else getattr(file, "fileno", lambda: -1)()
+    try:
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    except OSError:
+        return "a file"
+
+
+def _wait_of(frame: FrameType | None) -> Wait | None:
+    """Return what a thread waits for, if it is in a function of the floor."""
+    while frame is not None:
+        found = WATCHED.get(frame.f_code)
+        if found is not None:
+            what, names = found
+            variables = frame.f_locals
+            return what, _file_of(variables), (id(frame), *(variables.get(n) for n in names))
+        frame = frame.f_back
+    return None
+
+
+class StallWatch:
+    """Watches this process and those that it forks.
+
+    Parameters
+    ----------
+    timeout_s
+        How long one operation may take before it is told, and after which it is told again.
+    abort_s
+        How long before the process is ended; never by default.
+    tell
+        Called with each message; prints to stderr by default.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float = STALL_TIMEOUT_S,
+        abort_s: float | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.timeout_s = timeout_s
+        self.abort_s = abort_s
+        self._tell = tell or _print
+        self._poll_s = min(MOST_POLL_S, timeout_s / 4, (abort_s or timeout_s) / 4)
+        self._end = threading.Event()
+        self._since: dict[int, tuple[Wait, float, int]] = {}
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        if not self._end.is_set():
+            self._since = {}
+            threading.Thread(target=self._watch, name="mdio stalls", daemon=True).start()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._end.set()
+
+    def _watch(self) -> None:
+        while not self._end.wait(self._poll_s):
+            self.look(time.monotonic())
+
+    def look(self, now_s: float) -> None:
+        """Look at all threads once, and tell of those that are stuck."""
+        own = threading.get_ident()
+        seen: dict[int, tuple[Wait, float, int]] = {}
+        for thread, frame in sys._current_frames().items():
+            wait = None if thread == own else _wait_of(frame)
+            if wait is None:
+                continue
+            before = self._since.get(thread)
+            if before is None or before[0] != wait:
+                seen[thread] = wait, now_s, 1
+                continue
+            _, since_s, n_next = before
+            lasted_s = now_s - since_s
+            if lasted_s >= n_next * self.timeout_s:
+                self._tell(f"{who()}: {wait[0]} {wait[1]} has taken {lasted_s:.0f} s; {WAITING}")
+                n_next += 1
+            if self.abort_s is not None and lasted_s >= self.abort_s:
+                self._tell(
+                    f"{who()}: {wait[0]} {wait[1]} has taken {lasted_s:.0f} s: ended, as "
+                    "--stall-abort asks; what was being written stays under its temporary name"
+                )
+                _abort()
+            seen[thread] = wait, since_s, n_next
+        self._since = seen
+
+
+WAITING = "the storage does not answer, still waiting"
+
+
+def who() -> str:
+    """Return rank and host of this process, as messages have it."""
+    rank = next((os.environ[name] for name in RANKS if name in os.environ), None)
+    host = socket.gethostname()
+    return f"mdio on {host}" if rank is None else f"mdio, rank {rank} on {host}"
+
+
+def _print(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _abort() -> None:
+    """End the process, and the MPI program that it belongs to, without waiting for anything."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.COMM_WORLD.Abort(1)
+    os._exit(1)
