@@ -1,4 +1,4 @@
-"""What one can ask of a conversion, and what one hears of it."""
+"""The options of a conversion, and its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionOptions:
-    """Everything one can ask of a conversion besides source and output."""
+    """All options of a conversion besides source and output."""
 
     to: str | None = None
     """Layout; by default what the output's suffix says."""
@@ -27,17 +27,20 @@ class ConversionOptions:
     select: Selection | None = None
     """Atoms to keep."""
     groups: Mapping[str, Selection] = field(default_factory=dict)
-    """Atom groups to store besides, by name."""
+    """Atom groups to store beside the full system, by name."""
     overlap: str | None = None
-    """What is done with frames whose times several files have: one of
+    """Which of the frames with equal times in several files to keep: one of
     `mdio.layouts.views.joining.OVERLAPS`; None = ``keep-last``, but an error for what looks like
     replicas."""
     start: int | None = None
     stop: int | None = None
     step: int | None = None
+    """Frames to keep, by number, as in a Python slice."""
     begin_ps: float | None = None
     end_ps: float | None = None
+    """First and last time to keep."""
     dt_ps: float | None = None
+    """Time between the frames to keep."""
     precision: float | Literal["auto", "none"] | None = None
     """Step of stored positions, angstrom; ``auto`` = the integers that an XTC source holds;
     ``none`` = floats in full; None = what loses nothing and takes fewest bytes: integers of an XTC
@@ -46,16 +49,23 @@ class ConversionOptions:
     """``NAME[:LEVEL]``; ``none``; ``auto`` = in Zarr, floats are compressed where the output lies
     on a network and that pays; None = the same, without a word where it does not."""
     pbc: str | None = None
+    """``wrap`` atoms into the cell, or ``unwrap``: make molecules whole."""
     center: str | None = None
+    """Selection of atoms to move to the middle of the cell."""
     chunk_frames: int | None = None
     chunk_atoms: int | None = None
+    """Frames and atoms in a chunk; None = planned for the stripes."""
     contiguous: bool = False
     """Each array of an h5md file in one piece, without chunks."""
     container: str | None = None
+    """Format of segments; None = that of the source."""
     segments: int | None = None
+    """Number of segments."""
     stripe_nbytes: int | None = None
-    """None = that of the target's folder on Lustre, else 1 MiB."""
+    """Stripe size to plan for and to ask of the file system; None = that of the output's folder on
+    Lustre, else 1 MiB."""
     stripe_count: int | None = None
+    """Stripes to ask for; -1 = one on each target."""
     progressive: Sequence[tuple[int, int]] = ()
     """(end in bytes, stripe count) of the components of a progressive layout before the last."""
     mpio: Literal["independent", "collective"] | None = None
@@ -63,7 +73,7 @@ class ConversionOptions:
     per_rank: bool = False
     """One h5md file for each rank or worker, joined by virtual datasets in the output."""
     salvage: bool = False
-    """Take all whole frames of a source that ends within a frame."""
+    """Convert the complete frames of a source that ends within a frame."""
     hints: Sequence[str] = ()
     """``KEY=VALUE`` for MPI-IO."""
     verify: bool = True
@@ -72,7 +82,7 @@ class ConversionOptions:
 
 @dataclass(frozen=True)
 class ConvertResult:
-    """What a conversion has done."""
+    """What a conversion did."""
 
     out: str
     layout: str

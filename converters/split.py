@@ -48,15 +48,15 @@ def split(
     sources
         A trajectory, or several files that are joined in the order of their times.
     out
-        Folder to be, ``NAME.segments``.
+        Folder to make, ``NAME.segments``.
     n_segments
         Number of segments; their frames differ by one at most.
     overlap
-        What is done with frames whose times several files have; see `ConversionOptions`.
+        Which of the frames with equal times to keep; see `ConversionOptions`.
     force
         Replace an existing output, once the new one is complete.
     salvage
-        Take the whole frames of a source that ends within a frame.
+        Split the complete frames of a source that ends within a frame.
     workers
         Worker processes.
     executor

@@ -90,7 +90,7 @@ def analyze(
     verify
         Compare what is read with the checksums that the output holds. False trusts the disk.
     overlap
-        What is done with frames whose times several of the paths have: ``keep-last``,
+        Which of the frames with equal times in several paths to keep: ``keep-last``,
         ``keep-first``, ``error`` or ``keep-all``; see `mdio.layouts.views.opening.open_source`.
     progress
         Called with (frames, decoded bytes) as blocks are done (serially, as reads are).

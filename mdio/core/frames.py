@@ -173,7 +173,7 @@ class TrajectoryInfo:
     layout: str
     """Name of the layout that reads it."""
     path: str
-    """Where it lies."""
+    """The file or folder."""
     n_frames: int
     n_atoms: int
     dt_ps: float

@@ -31,7 +31,7 @@ class RMSD(Kernel):
     reference
         Number of the reference frame (negative: from the end), or coordinates (A, 3) in angstrom.
     weights
-        ``"mass"``, or a number for each selected atom; None weighs all alike.
+        ``"mass"``, or a number for each selected atom; None weights all equally.
     superpose
         Whether to centre and rotate each frame onto the reference (QCP), as
         ``MDAnalysis.analysis.rms.RMSD`` does; else the coordinates are compared as they are.
