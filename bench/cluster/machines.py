@@ -24,6 +24,9 @@ BURST = "256kb"
 WAIT_S = 10.0
 SWITCH, MANAGER = "switch", "manager"
 
+_launched: list[subprocess.Popen[bytes]] = []
+"""What this process has started; it lives on when this process ends."""
+
 
 class ClusterError(Exception):
     """What is missing or did not work, and what to do."""
@@ -93,6 +96,7 @@ class Machine:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        _launched.append(process)
         until(f"{self.name}: {name}", lambda: process.poll() is not None or child_of(process.pid))
         self.daemons[name] = child_of(process.pid)
         if not self.daemons[name]:
@@ -123,6 +127,7 @@ class Machine:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        _launched.append(process)
         until(f"{self.name} does not boot", (self.folder / "booted").exists)
         self.launcher, self.pid = process.pid, child_of(process.pid)
 
@@ -257,6 +262,8 @@ class Cluster:
         for machine in self.machines.values():
             machine.end()
         until("machines that were ended still run", lambda: not any(map(_runs, self._pids())))
+        while _launched:
+            _launched.pop().wait()
         shutil.rmtree(self.folder)
 
     def _pids(self) -> Sequence[int]:
