@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mdio.converters.append import prepare_append
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
 from mdio.converters.selection import check_whole, choose_atoms, open_with_topology
 from mdio.converters.storage import telling_file_system
@@ -24,7 +25,15 @@ from mdio.layouts.registry import layout_name_for_output, writer_class
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Processes, Serial
 
-__all__ = ["Conversion", "ConversionOptions", "ConvertResult", "convert", "planned", "prepare"]
+__all__ = [
+    "Conversion",
+    "ConversionOptions",
+    "ConvertResult",
+    "append",
+    "convert",
+    "planned",
+    "prepare",
+]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 CHUNKED = ("h5md", "zarr")
@@ -43,6 +52,8 @@ def prepare(
     SourceError, UnknownLayoutError, PlanError
         What cannot be read, written, or does not fit together.
     """
+    if options.append:
+        return prepare_append(source, out, options, executor or Serial())
     target = Path(out)
     layout_name = layout_name_for_output(target, options.to)
     if options.per_rank:
@@ -204,3 +215,53 @@ def convert(
     with Processes(workers) if workers > 1 else Serial() as chosen:
         conversion = prepare(source, out, wanted, chosen)
         return conversion.run(chosen, force=force, progress=progress)
+
+
+def append(
+    sources: Paths, out: str | PathLike[str], *, workers: int = 1, **options: Any
+) -> ConvertResult:
+    """Add the frames of a continuation to an output of mdio (zarr, segments or h5md).
+
+    They are stored as those that are there. Until all are, `out` stays as it is; then the new
+    output takes its place in one step. Shards and segments that are full, and parts, become those
+    of the new one without being read.
+
+    Parameters
+    ----------
+    sources
+        One or several files that go on where `out` ends. Frames that `out` has already are left
+        out, if their coordinates are the same too.
+    out
+        The output.
+    workers
+        Worker processes.
+    **options
+        ``overlap`` (as for `convert`: by default the continuation wins where it has other frames
+        for times that `out` has), ``salvage``, ``verify``; ``top`` for an output that was made with
+        ``pbc`` or ``center``; ``executor`` and ``progress``.
+
+    Returns
+    -------
+    ConvertResult
+
+    Raises
+    ------
+    SourceError
+        A source is damaged, has other atoms, or adds nothing.
+    PlanError
+        `out` is none of these layouts, or by a version of mdio to whose outputs nothing can be
+        added.
+    OutputError
+        The new output cannot be written.
+
+    Examples
+    --------
+    >>> import mdio, pathlib, tempfile
+    >>> from MDAnalysisTests.datafiles import XTC
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "md.zarr"
+    >>> mdio.convert(XTC, out, stop=4).n_frames
+    4
+    >>> mdio.append(XTC, out).n_frames
+    10
+    """
+    return convert(sources, out, workers=workers, append=True, **options)

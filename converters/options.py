@@ -74,6 +74,10 @@ class ConversionOptions:
     """One h5md file for each rank or worker, joined by virtual datasets in the output."""
     salvage: bool = False
     """Convert the complete frames of a source that ends within a frame."""
+    append: bool = False
+    """Add frames to the output, which is there; see `mdio.converters.append`."""
+    growing: bool = False
+    """The source is being written: what is not whole yet is neither taken nor missed."""
     hints: Sequence[str] = ()
     """``KEY=VALUE`` for MPI-IO."""
     verify: bool = True
@@ -101,4 +105,5 @@ class ConvertResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(replace(self)), "plan": self.plan.to_json()}
+        notes = list(self.plan.notes)
+        return {**asdict(replace(self)), "plan": self.plan.to_json(), "notes": notes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,42 @@ from mdio.core.errors import OutputError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import AtomIndices
+from mdio.layouts.continuation import Continuation
+from mdio.layouts.output import NotFinite
 from mdio.layouts.writer import OutputMeta
 
-__all__ = ["check_room", "output_meta"]
+__all__ = ["Appended", "check_room", "output_meta"]
 
 
-def check_room(out: Path, nbytes: int) -> None:
+@dataclass(frozen=True)
+class Appended:
+    """An output that another one continues, and takes the place of."""
+
+    continuation: Continuation
+    source: Mapping[str, Any]
+    frames: Sequence[Sequence[int]]
+    """What the new one says of its source, and of the frames it has of it."""
+    not_finite: NotFinite | None = None
+    """What is in the units that are taken over."""
+
+    def meta(self, meta: OutputMeta) -> OutputMeta:
+        """Return what the new one says of itself."""
+        uuid = self.continuation.manifest["uuid"]
+        return replace(
+            meta,
+            source=self.source,
+            frames=self.frames,
+            not_finite=self.not_finite,
+            appended_to=uuid,
+        )
+
+
+def check_room(out: Path, nbytes: float) -> None:
     """Refuse at once what cannot fit on the disk."""
     free = shutil.disk_usage(out.absolute().parent).free
     if nbytes > free:
         raise OutputError(
-            f"{out}: needs {nbytes} bytes, but only {free} are free there; "
+            f"{out}: needs {nbytes:.0f} bytes, but only {free} are free there; "
             "free some space, choose another folder, or use --precision or --select"
         )
 
@@ -67,6 +92,7 @@ def output_meta(
             **files,
             "layout": source.layout,
             "n_frames": source.n_frames,
+            "n_atoms": source.n_atoms,
             "transformed": transformed,
             **({"lost": [asdict(one) for one in source.lost]} if source.lost else {}),
             **({} if joined is None else {"joined": joined}),

@@ -7,6 +7,7 @@ that anything that follows a molecule through time (``nojump``) would depend on 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,10 @@ class TransformedLayout(Layout):
 
     def _close(self) -> None:
         self.source.close()
+
+    def files(self) -> Iterator[Layout]:
+        """Yield itself: its frames are not those of a file."""
+        yield self
 
     def _atoms(self) -> Any:
         """Return the AtomGroup of all atoms, its universe with the transformations added."""

@@ -24,6 +24,8 @@ class Capabilities:
 
     writer: ClassVar[str | None] = None
     """For plug-ins: where their `LayoutWriter` is, as ``module:Class``."""
+    continuation: ClassVar[str | None] = None
+    """Where its `Continuation` is, in the same way, if frames can be added to outputs of it."""
     is_folder: ClassVar[bool] = False
     """Whether it is a folder of files."""
     keeps_columns: ClassVar[bool] = False

@@ -42,7 +42,8 @@ class ContentsLayout(Layout):
     _contents: Contents | None = None
 
     @property
-    def _opened(self) -> Contents:
+    def contents(self) -> Contents:
+        """What does the work; opens it if need be."""
         _ = self.info
         assert self._contents is not None
         return self._contents
@@ -50,26 +51,26 @@ class ContentsLayout(Layout):
     @property
     def manifest(self) -> Mapping[str, Any] | None:
         """What mdio wrote of this output's making; None for what others wrote."""
-        return self._opened.manifest
+        return self.contents.manifest
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        self._opened.read_into(start, stop, atoms, block)
+        self.contents.read_into(start, stop, atoms, block)
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield what reading takes; see `Layout.byte_ranges`."""
-        ranges = getattr(self._opened, "byte_ranges", None)
+        ranges = getattr(self.contents, "byte_ranges", None)
         if ranges is not None:
             yield from ranges(start, stop, atoms, self.fields)
 
     def units(self) -> Iterator[Unit]:
         """Yield all that there is to check, those of the groups too; see `Layout.units`."""
-        yield from getattr(self._opened, "units", super().units)()
+        yield from getattr(self.contents, "units", super().units)()
 
     def stored(self, start: int, stop: int) -> list[Stored]:
         """Return what lies on disk of a piece; see `Layout.stored`."""
-        found: list[Stored] = getattr(self._opened, "stored", super().stored)(start, stop)
+        found: list[Stored] = getattr(self.contents, "stored", super().stored)(start, stop)
         return found
 
     def made_as(self) -> dict[str, Any]:

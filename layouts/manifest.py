@@ -55,6 +55,7 @@ _REQUIRED: Mapping[str, type | tuple[type, ...]] = {
     "group_atoms": dict,
 }
 _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
+    "appended_to": str,
     "atoms": (list, _NONE),
     "compression": (str, _NONE),
     "container": str,
@@ -158,6 +159,7 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
             **(meta.striping or {}),
         },
         "checksum": "crc32c",
+        **({} if meta.appended_to is None else {"appended_to": meta.appended_to}),
     }
     if meta.not_finite is not None:
         manifest["not_finite"] = asdict(meta.not_finite)

@@ -65,6 +65,8 @@ class OutputMeta:
     """What of the positions is; None = nothing."""
     repaired: Sequence[Mapping[str, Any]] = ()
     """When it was repaired, and what was written anew."""
+    appended_to: str | None = None
+    """The uuid of the output whose place this one takes, with all or most of its frames."""
 
 
 @dataclass(frozen=True, slots=True)

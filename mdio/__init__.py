@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mdio.analysis.backends import DaskBackend, MPIBackend
     from mdio.analysis.driver import analyze
     from mdio.analysis.kernels.registry import RMSD, Dihedrals
-    from mdio.converters.convert import convert
+    from mdio.converters.convert import append, convert
     from mdio.converters.repair import repair
     from mdio.converters.split import split
     from mdio.converters.verify import verify
@@ -40,6 +40,7 @@ __all__ = [
     "__version__",
     "advise",
     "analyze",
+    "append",
     "convert",
     "open",
     "repair",
@@ -60,6 +61,7 @@ _HOMES = {
     "TrajectoryInfo": "mdio.core.frames:TrajectoryInfo",
     "advise": "mdio.advisor.advise:advise",
     "analyze": "mdio.analysis.driver:analyze",
+    "append": "mdio.converters.convert:append",
     "convert": "mdio.converters.convert:convert",
     "open": "mdio.layouts.views.opening:open_source",
     "repair": "mdio.converters.repair:repair",

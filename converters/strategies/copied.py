@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from mdio.converters.options import ConvertResult, Progress
-from mdio.converters.provenance import check_room, output_meta
+from mdio.converters.provenance import Appended, check_room, output_meta
 from mdio.converters.read_back import read_back
 from mdio.converters.strategies.copy_segments import SegmentCopier
 from mdio.converters.strategies.repairs import Repairs
@@ -23,10 +23,12 @@ from mdio.layouts.base import Layout
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.h5md.layout import refers_to_parts
 from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.segments.continuation import SegmentsContinuation
 from mdio.layouts.segments.files import Segment
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import plan_segments, write_manifest
 from mdio.layouts.striping.stripes import StripeRecord
+from mdio.layouts.views.view import within
 from mdio.parallel.executors import Executor
 
 __all__ = ["ByteConversion", "byte_conversion"]
@@ -44,6 +46,9 @@ def byte_conversion(
     options: WriteOptions,
     striping: StripeWish,
     topology: Sequence[Path] = (),
+    *,
+    appended: Appended | None = None,
+    planned: LayoutPlan | None = None,
 ) -> ByteConversion | None:
     """Plan segments by copying bytes; None where frames have to be decoded and encoded again.
 
@@ -66,6 +71,8 @@ def byte_conversion(
         What was asked of Lustre.
     topology
         Its file, where one was given: not to be replaced.
+    appended, planned
+        The folder of segments that goes on, and what is planned for it.
 
     Raises
     ------
@@ -74,7 +81,13 @@ def byte_conversion(
     SourceError
         A file is damaged.
     """
-    parts = [(list(layout.files()), start, stop) for layout, start, stop in source.kept]
+    n_taken = 0 if appended is None else appended.continuation.taken
+    joined = [
+        part
+        for layout, *span in within(source.kept, n_taken, source.info.n_frames)
+        for part in within(layout.kept, *span)
+    ]
+    parts = [(list(layout.files()), start, stop) for layout, start, stop in joined]
     layouts = [layout for files, *_ in parts for layout in files]
     try:
         found = _all_bytes(layouts)
@@ -87,14 +100,19 @@ def byte_conversion(
             for files, start, stop in parts
             for one in _cut(list(islice(rest, len(files))), start, stop)
         ]
-        own = [one for one in _cut(frames, first, first + kept.n_frames) if one.n_frames]
-        plan = plan_segments(kept, options)
+        n_more = kept.n_frames - n_taken
+        own = [one for one in _cut(frames, first, first + n_more) if one.n_frames]
+        plan = planned or plan_segments(kept, options)
         times_ps = _times_ps(source, first, plan)
     finally:
         for layout in layouts:
             layout.close()
     plan = plan.replace(container=name, nbytes=sum(one.nbytes for one in own))
-    return ByteConversion(out, paths, source, kept, first, plan, own, times_ps, striping, topology)
+    copied = ByteConversion(
+        out, paths, source, kept, first, plan, own, times_ps, striping, topology
+    )
+    copied.appended = appended
+    return copied
 
 
 class ByteConversion:
@@ -102,6 +120,8 @@ class ByteConversion:
 
     repairs: Repairs | None = None
     """Of which output this is a repair."""
+    appended: Appended | None = None
+    """What it continues, and takes the place of."""
 
     def __init__(
         self,
@@ -137,13 +157,14 @@ class ByteConversion:
         stack = ExitStack()
         begun = 0.0
         striped: StripeRecord | None = None
+        taken: list[tuple[Segment, bytes]] = []
 
         def begin() -> SegmentCopier:
             nonlocal begun, striped
             folder = stack.enter_context(
                 publish(
                     self.out,
-                    force=force,
+                    force=force or self.appended is not None,
                     sources=[*self.paths, *self.topology],
                     was_in_parts=refers_to_parts,
                     check=lambda temporary: read_back(
@@ -154,10 +175,14 @@ class ByteConversion:
             check_room(self.out, self.plan.nbytes)
             begun = time.perf_counter()
             striped = self.striping.apply(folder, self.plan)
-            copier = SegmentCopier(folder, self.plan, self.frames, self.first_times_ps)
+            kept = 0 if self.appended is None else self.appended.continuation.taken
+            copier = SegmentCopier(folder, self.plan, self.frames, self.first_times_ps, kept)
             if self.repairs is not None:
                 copier.former = cast(SegmentsLayout, self.repairs.former)
             copier.create()
+            if self.appended is not None:
+                continuation = cast(SegmentsContinuation, self.appended.continuation)
+                taken.extend(continuation.link(folder))
             return copier
 
         def end() -> ConvertResult:
@@ -171,6 +196,8 @@ class ByteConversion:
                 striping=striped,
                 joined=self.joined,
             )
+            if self.appended is not None:
+                meta = self.appended.meta(meta)
             write_manifest(
                 copier.folder,
                 self.plan,
@@ -196,7 +223,7 @@ class ByteConversion:
 
         with stack:
             copier = executor.from_owner(begin)
-            copies = self._copy(copier, executor, progress)
+            copies = taken + self._copy(copier, executor, progress)
             segments = [segment for segment, _ in copies]
             tables = [table for _, table in copies]
             return executor.from_owner(end)

@@ -53,6 +53,7 @@ class SegmentCopier:
         plan: LayoutPlan,
         frames: Sequence[FrameBytes],
         first_times_ps: Sequence[float],
+        n_taken: int = 0,
     ) -> None:
         self.folder = folder
         self.first_times_ps = first_times_ps
@@ -63,11 +64,13 @@ class SegmentCopier:
         self.former: SegmentsLayout | None = None
         """The output that is repaired; its segments are taken where they are whole."""
         self.edges = list(accumulate(plan.segment_frames, initial=0))
+        self.n_taken = n_taken
+        """Frames before those of `frames`: of segments that are there."""
 
     @property
     def numbers(self) -> range:
-        """Numbers of all segments."""
-        return range(len(self.plan.segment_frames))
+        """Numbers of all segments that are to be copied."""
+        return range(self.edges.index(self.n_taken), len(self.plan.segment_frames))
 
     def create(self) -> None:
         """Make the folders."""
@@ -113,7 +116,7 @@ class SegmentCopier:
 
     def _parts(self, first: int, stop: int) -> Iterator[Part]:
         """Yield the frames of each file that frames ``first:stop`` of all are."""
-        starts = accumulate((one.n_frames for one in self.frames), initial=0)
+        starts = accumulate((one.n_frames for one in self.frames), initial=self.n_taken)
         for frames, (begin, end) in zip(self.frames, pairwise(starts), strict=True):
             if begin < stop and first < end:
                 yield frames, max(first - begin, 0), min(stop, end) - begin

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.converters.options import ConvertResult, Progress
-from mdio.converters.provenance import check_room, output_meta
+from mdio.converters.provenance import Appended, check_room, output_meta
 from mdio.converters.read_back import read_back
 from mdio.converters.selection import AtomChoice
 from mdio.converters.strategies.pieces import PieceWorker, describe_on, spread
@@ -38,6 +38,8 @@ MakeWriter = Callable[[Path, LayoutPlan, OutputMeta], LayoutWriter]
 class Conversion:
     """A planned conversion: look at `plan`, then `run` it."""
 
+    appended: Appended | None = None
+    """What it continues, and takes the place of."""
     repairs: Repairs | None = None
     """Of which output this is a repair."""
 
@@ -64,6 +66,7 @@ class Conversion:
         self.striping = striping
         self.beside = topologies(choice, out, source_paths)
         info = view.source.info
+        self.nbytes_in = info.nbytes
         # Of a simulation that goes on, frames that are there can be had.
         may_grow = bool(info.lost) or int(max(view.frames[0], view.frames[-1])) + 1 < info.n_frames
         self.states = SourceStates(source_paths, may_grow=may_grow)
@@ -104,9 +107,13 @@ class Conversion:
                 joined=self.joined,
             )
             meta = meta if self.repairs is None else self.repairs.meta
+            if self.appended is not None:
+                meta = self.appended.meta(meta)
             writer = self.writer(temporary, self.plan, meta)
             stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
             writer.create()
+            if self.appended is not None:
+                self.appended.continuation.take_over(writer)
             return PieceWorker(self.view, writer, self.repairs and self.repairs.former)
 
         def end() -> ConvertResult:
@@ -134,6 +141,11 @@ class Conversion:
         self.view.close()
 
     @property
+    def n_taken(self) -> int:
+        """Frames that are taken over from the output that goes on."""
+        return 0 if self.appended is None else self.appended.continuation.taken
+
+    @property
     def in_parts(self) -> bool:
         """Whether the output has a folder of parts."""
         return False
@@ -153,7 +165,7 @@ class Conversion:
         temporary = stack.enter_context(
             publish(
                 self.out,
-                force=force,
+                force=force or self.appended is not None,
                 sources=[*self.source_paths, *self.choice.files],
                 companions=list(new),
                 in_parts=self.in_parts,
@@ -162,7 +174,8 @@ class Conversion:
             )
         )
         if self.plan.compression is None and self.plan.precision is None:
-            check_room(self.out, self.plan.nbytes)  # other sizes are not known before
+            # Other sizes are not known before.
+            check_room(self.out, self.plan.nbytes * (1 - self.n_taken / self.plan.n_frames))
         for path, data in new.items():
             temporary_for(path.absolute(), temporary).write_bytes(data)
         return temporary
@@ -174,7 +187,8 @@ class Conversion:
         if isinstance(executor, MPIExecutor):
             # What a rank writes may take the system now a little, now long.
             imap = partial(executor.imap, at_own_pace=True)
-        pieces = spread(self.plan.pieces(), self.plan.segment_frames, executor.n_workers)
+        pieces = [piece for piece in self.plan.pieces() if piece[0] >= self.n_taken]
+        pieces = spread(pieces, self.plan.segment_frames, executor.n_workers)
         describe = describe_on(executor)
         for _, (receipt, items) in imap(work, pieces, describe=describe):
             for item in items:
@@ -202,7 +216,7 @@ class Conversion:
             layout=self.plan.layout,
             n_frames=self.plan.n_frames,
             n_atoms=self.plan.n_atoms,
-            nbytes_in=self.view.source.info.nbytes,
+            nbytes_in=self.nbytes_in,
             nbytes_out=nbytes,
             seconds=seconds,
             workers=workers,

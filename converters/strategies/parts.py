@@ -80,7 +80,7 @@ class PartsConversion(Conversion):
         from mdio.layouts.h5md.parts.writer import H5MDPartsWriter, plan_parts
 
         self.reason = reason
-        plan = plan_parts(self.plan, n_parts)
+        plan = self.plan if self.plan.segment_frames else plan_parts(self.plan, n_parts)
         count, name = len(plan.segment_frames), parts_of(self.out).name
         why = "" if reason == ASKED else f" ({reason})"
         files = f"{count:,} file" + ("" if count == 1 else "s")
@@ -136,14 +136,16 @@ class PartsConversion(Conversion):
         piece is one, and ranks learn of a failure between pieces.
         """
         every = self.plan.pieces()
-        parts: list[Sequence[Piece]] = [
-            [piece for piece in every if first <= piece[0] < stop] for first, stop in writer.ranges
-        ]
+        parts: dict[int, Sequence[Piece]] = {
+            number: [piece for piece in every if first <= piece[0] < stop]
+            for number, (first, stop) in enumerate(writer.ranges)
+            if first >= self.n_taken
+        }
         if not isinstance(executor, MPIExecutor):
-            yield from ((number, tuple(pieces)) for number, pieces in enumerate(parts))
+            yield from ((number, tuple(pieces)) for number, pieces in parts.items())
             return
         shares: list[list[Task]] = [[] for _ in range(executor.n_workers)]
-        for number, pieces in enumerate(parts):
+        for number, pieces in parts.items():
             shares[number % len(shares)] += [(number, (piece,)) for piece in pieces]
         for turn in itertools.zip_longest(*shares):
             yield from turn

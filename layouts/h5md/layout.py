@@ -112,6 +112,7 @@ class H5MDLayout(ContentsLayout):
     suffixes: ClassVar[tuple[str, ...]] = (".h5md", ".h5")
     reads_shared = True
     keeps_columns = True
+    continuation = "mdio.layouts.h5md.continuation:H5MDContinuation"
     known_options = frozenset({"group", "convert_units", "driver", "comm", "collective"})
 
     @classmethod
@@ -233,7 +234,7 @@ class H5MDLayout(ContentsLayout):
             velocities=info.has_velocities and "velocities" in self.fields,
             forces=info.has_forces and "forces" in self.fields,
         )
-        self._opened.take_part(block.present(), atoms)  # type: ignore[attr-defined]
+        self.contents.take_part(block.present(), atoms)  # type: ignore[attr-defined]
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.options.get("comm") is not None:

@@ -172,6 +172,12 @@ class SegmentsWriter(LayoutWriter):
                 file.parent.mkdir(exist_ok=True)
                 file.touch()
 
+    def adopt(self, taken: Sequence[tuple[Segment, bytes]], *, has_box: bool) -> None:
+        """Take note of the first segments, with their sums: they are there, and whole."""
+        for number, (segment, table) in enumerate(taken):
+            self._done[number], self._tables[number] = segment, table
+        self._has_box |= has_box
+
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
         """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)

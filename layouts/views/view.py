@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.manifest import runs_from_indices
 
-__all__ = ["ViewLayout", "note_on_dt", "select_frames"]
+__all__ = ["ViewLayout", "note_on_dt", "select_frames", "within"]
 
 Frames = range | NDArray[np.int64]
 
@@ -84,6 +85,17 @@ def select_frames(
             f"{info.time_first_ps:g} to {info.time_last_ps:g} ps; widen the range"
         )
     return frames
+
+
+def within(
+    kept: Sequence[tuple[Layout, int, int]], start: int, stop: int
+) -> Iterator[tuple[Layout, int, int]]:
+    """Yield what frames ``start:stop`` are of layouts that are `kept`, as `Layout.kept` has them."""
+    for layout, first, last in kept:
+        begin, end = max(first, first + start), min(last, first + stop)
+        if begin < end:
+            yield layout, begin, end
+        start, stop = start - (last - first), stop - (last - first)
 
 
 def _slack_ps(time: NDArray[np.float64]) -> float:
@@ -180,6 +192,22 @@ class ViewLayout(Layout):
 
     def _close(self) -> None:
         self.source.close()
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the source has times."""
+        return self.source.has_times
+
+    @property
+    def kept(self) -> list[tuple[Layout, int, int]]:
+        """Of which layouts it has neighbouring frames, just as they are; see `Layout.kept`."""
+        if self.atoms is not None or self.first is None:
+            return super().kept
+        return list(within(self.source.kept, self.first, self.first + len(self.frames)))
+
+    def files(self) -> Iterator[Layout]:
+        """Yield itself: its frames are not those of a file."""
+        yield self
 
     @property
     def runs(self) -> list[list[int]]:

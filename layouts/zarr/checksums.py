@@ -73,3 +73,15 @@ class Checksums:
         assert self._pieces is not None
         first += column * self._pieces_per_row
         return self._pieces.rows(start, stop)[:, first : first + n_pieces]
+
+    def of_frames(self, start: int, stop: int, chunk_frames: int) -> list[int]:
+        """Return all that the writer got of whole chunks, those of frames ``start:stop``.
+
+        First those of chunks, decoded; then those of frames' pieces or of chunks as they lie.
+        """
+        first, beyond = start // chunk_frames, -(-stop // chunk_frames)
+        others = self._stored
+        rows = others.rows(first, beyond) if others is not None else np.empty(0, np.uint32)
+        if self._pieces is not None:
+            rows = self._pieces.rows(start, stop)
+        return [*self._decoded.rows(first, beyond).ravel().tolist(), *rows.ravel().tolist()]

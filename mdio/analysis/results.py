@@ -75,6 +75,7 @@ class AnalysisResult:
             "executor": self.executor,
             "gather": self.gather,
             "blocks": len(self.timings),
+            "notes": list(self.notes),
         }
 
     def save(self, path: str | PathLike[str]) -> None:

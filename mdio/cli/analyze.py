@@ -207,11 +207,10 @@ def _tell(args: argparse.Namespace, result: AnalysisResult) -> None:
         result.save_timings(args.timings)
     if args.report is not None:
         save_report(result, args.report, title=f"{args.kernel} of {', '.join(args.trajectory)}")
-    if not args.quiet:
-        say_notes("analyze", result.notes)
     if args.json:
         print_json(result.to_json() | {"out": args.out})
     elif not args.quiet:
+        say_notes("analyze", result.notes)
         _print_summary(args, result)
 
 

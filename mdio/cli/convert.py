@@ -147,7 +147,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         metavar="END:N,...,-1:N",
         help="stripes that grow with the file on Lustre: 1G:1,-1:8 is one up to 1 GiB, then eight",
     )
-    add_workers(parser)
+    add_running(parser)
     together = parser.add_mutually_exclusive_group()
     together.add_argument(
         "--mpio",
@@ -174,13 +174,22 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="for MPI-IO (cb_nodes=8, romio_cb_write=enable); with --mpio and --collective",
     )
+    found = parser.add_mutually_exclusive_group()
+    found.add_argument("--force", action="store_true", help="replace an existing output")
+    found.add_argument(
+        "--append", action="store_true", help="add frames to an existing output (mdio append)"
+    )
+    parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")
+    add_no_verify(parser, "SRC")
+
+
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """Add what conversions of all kinds have: workers, and what is printed."""
+    add_workers(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument(
         "--salvage", action="store_true", help="convert the complete frames of a truncated source"
     )
-    parser.add_argument("--force", action="store_true", help="replace an existing output")
-    parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")
-    add_no_verify(parser, "SRC")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
 
@@ -221,6 +230,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         mpio=args.mpio,
         per_rank=args.per_rank,
         hints=args.hint,
+        append=args.append,
         verify=args.verify_reads,
     )
 
@@ -228,11 +238,11 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
 def run(args: argparse.Namespace) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
     with chosen_executor(args) as executor:
-        return _run(args, executor)
+        return run_with(_options(args), args, executor)
 
 
-def _run(args: argparse.Namespace, executor: Executor) -> int:
-    options = _options(args)
+def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
+    """Do what `options` say, of `args` the files and how it is told."""
     # Prepared once: the others get the opened source and the plan, and find the index stored.
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
     _say_parts(args, conversion, executor)

@@ -51,8 +51,9 @@ def _times(facts: dict[str, Any]) -> str:
 def run(args: argparse.Namespace) -> int:
     """Print what is known of the trajectory."""
     with open_with_topology(args.path, args.top, overlap=args.overlap) as layout:
-        say_notes("info", layout.notes)
-        facts = asdict(layout.info)
+        if not args.json:
+            say_notes("info", layout.notes)
+        facts: dict[str, Any] = asdict(layout.info) | {"notes": layout.notes}
     found = get_stripe(args.path[0])
     facts["striping"] = None if found is None else asdict(found)
     if args.json:

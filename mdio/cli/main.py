@@ -25,6 +25,7 @@ STALL_TIMEOUT_S = 60.0
 COMMANDS = {
     "info": "show what a trajectory contains",
     "convert": "convert to segments, h5md, zarr or one native file, in parallel",
+    "append": "add the frames of a continuation to an output",
     "split": "split into segments by copying bytes",
     "verify": "recompute checksums; compare every frame with the source",
     "repair": "write damaged parts again from the source, or say what is lost",

@@ -1,5 +1,6 @@
 """The command line as a user types it, from another folder."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import MDAnalysis as mda
 import numpy as np
 import pytest
 
+importlib.import_module("mdio")  # its readers, for the Universes of these tests
 MDIO = [sys.executable, "-m", "mdio.cli.main"]
 
 
@@ -77,11 +79,16 @@ def test_info_of_one_frame_and_of_several_files(adk, tmp_path):
 
     one = mdio("info", GRO, cwd=tmp_path).stdout
     assert "\n  time         0 ps\n" in one
-    both = mdio("info", "--overlap", "keep-all", adk["xtc"], adk["dcd"], cwd=tmp_path)
-    both = both.stdout.splitlines()
+    files = adk["xtc"], adk["dcd"]
+    both = mdio("info", *files, "--overlap", "keep-all", cwd=tmp_path).stdout.splitlines()
     assert both[:2] == [str(adk["xtc"]), str(adk["dcd"])]
     assert "  frames       196" in both
     assert "  time         5 to 98 ps" in both  # there is no one step between all of them
+    # By their times, the frames before 5 ps are kept of the one that begins at 1 ps.
+    done = mdio("info", *files, cwd=tmp_path)
+    assert "  frames       102\n" in done.stdout and "frames 4 to 97 (5 to 98 ps)" in done.stderr
+    done = mdio("info", *files, "--json", cwd=tmp_path)
+    assert "frames 4 to 97" in "".join(json.loads(done.stdout)["notes"]) and done.stderr == ""
 
 
 def test_a_source_whose_topology_counts_its_atoms(tmp_path):

@@ -151,7 +151,18 @@ class H5MDPartsWriter(H5MDWriter):
     def part_writer(self, number: int) -> H5MDWriter:
         """Return the writer of one part, which counts frames from the part's first."""
         first, stop = self.ranges[number]
-        plan = self.plan.replace(n_frames=stop - first, segment_frames=(), n_files=1, notes=())
+        # A dataset has no chunks longer than itself.
+        arrays = [
+            replace(array, chunk_frames=min(array.chunk_frames, stop - first))
+            for array in self.plan.arrays
+        ]
+        plan = self.plan.replace(
+            n_frames=stop - first,
+            arrays=tuple(arrays),
+            segment_frames=(),
+            n_files=1,
+            notes=(),
+        )
         meta = replace(
             self.meta,
             uuid=self.part_uuid(number),
@@ -173,6 +184,10 @@ class H5MDPartsWriter(H5MDWriter):
         self._parts[number] = Part(
             part_name(number), first, stop - first, uuid, nbytes, manifest_crc32c
         )
+
+    def adopt(self, number: int, part: Part) -> None:
+        """Take note of a part that a former output had, and that is whole."""
+        self._parts[number] = part
 
     def finish(self) -> None:
         """Add cells, checksums and the manifest; flush and close.

@@ -1,0 +1,309 @@
+"""Frames of a continuation, added to an output of mdio."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mdio.converters.options import ConversionOptions
+from mdio.converters.provenance import Appended
+from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
+from mdio.converters.strategies.copied import ByteConversion, byte_conversion
+from mdio.converters.strategies.decoded import Conversion
+from mdio.converters.strategies.parts import PartsConversion
+from mdio.converters.strategies.pieces import not_finite
+from mdio.converters.striping import StripeWish
+from mdio.converters.transform import TransformedLayout
+from mdio.core.errors import PlanError, SourceError
+from mdio.core.files.fingerprint import SourceStates, fingerprint
+from mdio.layouts.base import Layout
+from mdio.layouts.continuation import continuation_of
+from mdio.layouts.manifest import indices_from_runs, runs_from_indices
+from mdio.layouts.output import NotFinite
+from mdio.layouts.plan import WriteOptions
+from mdio.layouts.registry import open_layout, writer_class
+from mdio.layouts.views.chain import ChainLayout
+from mdio.layouts.views.joining import KEEP_ALL, ROUNDING
+from mdio.layouts.views.view import ViewLayout, select_frames
+from mdio.parallel.executors import Executor
+
+__all__ = ["prepare_append"]
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+OWN = {"append", "growing", "overlap", "salvage", "start", "step", "stop", "to", "top", "verify"}
+"""Options that do not follow from the output."""
+DEFAULT = ConversionOptions()
+SAME_ANGSTROM = 0.02
+"""So far apart a frame and what was made of it may be, besides what its precision allows: formats
+round. Frames of a simulation are further apart."""
+
+
+def prepare_append(
+    sources: Paths, out: str | PathLike[str], options: ConversionOptions, executor: Executor
+) -> Conversion | ByteConversion:
+    """Plan an output of what `out` holds, and of what `sources` add to it.
+
+    Frames that `out` has already are found by their times, known by their coordinates, and left
+    out. Of others for the same times the continuation's are taken, or what `options.overlap` says,
+    as where files are joined.
+
+    Raises
+    ------
+    PlanError
+        `out` is none of mdio's that frames can be added to; an option that follows from it.
+    SourceError
+        A source does not fit, or adds nothing.
+    """
+    for one in fields(options):
+        asked = getattr(options, one.name)
+        if one.name not in OWN and asked and asked != getattr(DEFAULT, one.name):
+            name = one.name.removesuffix("_ps").replace("_", "-")
+            raise PlanError(
+                f"{out}: frames are added as those that are there were written, so leave out "
+                f"--{name}; to change it, convert all sources together anew"
+            )
+    old = open_layout(out, verify=options.verify)
+    try:
+        continuation_of(old, 0)
+        files = [sources] if isinstance(sources, str | PathLike) else list(sources)
+        return _Plan(old, [Path(file) for file in files], options).make(executor)
+    except BaseException:
+        old.close()
+        raise
+
+
+class _Plan:
+    def __init__(self, old: Layout, files: Sequence[Path], options: ConversionOptions) -> None:
+        assert old.manifest is not None
+        self.old, self.files, self.options = old, files, options
+        self.manifest = old.manifest
+        self.notes: list[str] = []
+        self.numbered = options.start is not None
+        """Whether the frames to add are told by number, as of a file that is followed."""
+        strided = any(step > 1 for *_, step in self.manifest["frames"])
+        self.stride_ps = float(self.manifest["dt_ps"]) if strided else None
+        """Time between frames, where the output has but some of its source's."""
+
+    def make(self, executor: Executor) -> Conversion | ByteConversion:
+        old, options = self.old, self.options
+        sources = [self._source(path) for path in self.files]
+        states = SourceStates([*self.files, old.path], may_grow=self._may_grow(sources))
+        as_given = self.numbered or options.overlap is not None
+        members = sources if as_given else [self._unseen(source) for source in sources]
+        new = {member: file for member, file in zip(members, self.files, strict=True) if member}
+        if not new:
+            raise SourceError(
+                f"{self.files[-1]}: nothing to add: {old.path} goes to "
+                f"{old.info.time_last_ps:g} ps and has all its frames"
+            )
+        overlap = KEEP_ALL if self.numbered else options.overlap
+        chain = ChainLayout([old, *new], overlap=overlap)
+        info = chain.info.replace(
+            has_velocities=old.info.has_velocities, has_forces=old.info.has_forces
+        )
+        (first, start, stop), *added = chain.kept
+        if first is not old or start or not added:
+            raise SourceError(
+                f"{first.path}: begins at {chain.info.time_first_ps:g} ps, before {old.path} does "
+                f"(at {old.info.time_first_ps:g} ps); frames are added behind those that are "
+                "there: convert all files together"
+            )
+        continuation = continuation_of(old, stop)
+        plan = continuation.plan(info, executor.n_workers)
+        n_added = info.n_frames - stop
+        told = f"{n_added:,} frames added to {stop:,} of {old.info.n_frames:,} that were there"
+        notes = (told, *self.notes, *chain.notes)
+        plan = plan.replace(notes=(*plan.notes, *notes))
+        odd = self._not_finite(continuation.taken)
+        appended = Appended(continuation, *self._origin(chain, new), odd)
+        used = list(new.values())
+        stripe = self.manifest["stripe"]
+        asked = (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
+        striping = StripeWish(*asked)
+        conversion: Conversion | ByteConversion | None = None
+        if old.name == "segments":
+            wanted = WriteOptions(container=plan.container)
+            conversion = byte_conversion(
+                old.path, used, chain, info, 0, wanted, striping, appended=appended, planned=plan
+            )
+        if conversion is None:
+            groups = self.manifest["group_atoms"]
+            choice = AtomChoice(
+                None, self._atoms, {name: indices_from_runs(runs) for name, runs in groups.items()}
+            )
+            kind = PartsConversion if "parts" in self.manifest else Conversion
+            conversion = kind(
+                old.path,
+                ViewLayout(old.path, source=chain),
+                choice,
+                plan,
+                writer_class(old.name),
+                used,
+                striping,
+                self.manifest["source"].get("transformed"),
+            )
+            conversion.appended = appended
+            conversion.nbytes_in = sum(_whole(member).info.nbytes for member in new)
+            if isinstance(conversion, PartsConversion):
+                conversion.divide(executor.n_workers, str(self.manifest["parts_reason"]))
+        conversion.states = states
+        return conversion
+
+    @property
+    def _atoms(self) -> Any:
+        runs = self.manifest["atoms"]
+        return None if runs is None else indices_from_runs(runs)
+
+    def _source(self, path: Path) -> Layout:
+        """Open a source as the output has its own: its atoms, its part of the frames."""
+        options, manifest = self.options, self.manifest
+        source = open_with_topology(path, options.top, verify=options.verify)
+        info, atoms = source.info, self._atoms
+        n_atoms = manifest["source"].get("n_atoms", manifest["n_atoms"] if atoms is None else None)
+        if info.n_atoms != n_atoms if n_atoms is not None else atoms.max() >= info.n_atoms:
+            raise SourceError(
+                f"{path}: has {info.n_atoms} atoms, but {self.old.path} was made from a trajectory "
+                f"of {n_atoms or f'at least {atoms.max() + 1}'}; give what continues that one"
+            )
+        if manifest["precision_source"] == "xtc" and (info.compression, info.precision) != (
+            "xtc",
+            manifest["precision"],
+        ):
+            raise SourceError(
+                f"{path}: {self.old.path} holds the integers of XTC files with a precision of "
+                f"{manifest['precision']:g} angstrom, and this is none; convert all files anew"
+            )
+        if not options.salvage and not options.growing:
+            check_whole(info, options.stop, None)
+        for name in ("velocities", "forces"):
+            theirs = getattr(self.old.info, f"has_{name}")
+            if theirs != getattr(info, f"has_{name}"):
+                what = "NaN in the frames added" if theirs else "left out"
+                less = path if theirs else self.old.path
+                self.notes.append(f"{less}: has no {name}: {what}")
+        whole: Layout = source
+        if transformed := manifest["source"].get("transformed"):
+            if options.top is None:
+                raise PlanError(
+                    f"{self.old.path} was made with --pbc or --center; name the topology with "
+                    "-s/--top FILE"
+                )
+            whole = TransformedLayout(path, source=source, top=str(options.top), **transformed)
+        frames: Any = None
+        if self.numbered:
+            frames = range(*slice(options.start, options.stop, options.step).indices(info.n_frames))
+        elif self.stride_ps:
+            dt_ps, last_ps = self.stride_ps, self.old.info.time_last_ps
+            steps = max(1, np.ceil((info.time_first_ps - last_ps) / dt_ps - 1e-3))
+            frames = select_frames(source, begin_ps=last_ps + steps * dt_ps, dt_ps=dt_ps)
+        return ViewLayout(path, source=whole, frames=frames, atoms=atoms)
+
+    def _may_grow(self, sources: Sequence[Layout]) -> bool:
+        """Whether a source may be written on: only whole frames that are there are taken."""
+        return self.options.growing or any(source.info.lost for source in sources)
+
+    def _unseen(self, source: Layout) -> Layout | None:
+        """Return the frames of a source that the output does not have; None if it has all."""
+        mine, theirs = source.info, self.old.info
+        end_ps = min(mine.time_last_ps, theirs.time_last_ps)
+        here, there = _frame_at(source, end_ps), _frame_at(self.old, end_ps)
+        if here is None or there is None or not self._same(source, here, there):
+            return source
+        if here + 1 == mine.n_frames:
+            self.notes.append(f"{mine.path}: left out, since {self.old.path} has it already")
+            return None
+        if there + 1 < theirs.n_frames:
+            return source
+        self.notes.append(f"{mine.path}: {self.old.path} has its frames up to {end_ps:g} ps")
+        return ViewLayout(source.path, source=source, frames=range(here + 1, mine.n_frames))
+
+    def _same(self, source: Layout, here: int, there: int) -> bool:
+        a = source.read(here, here + 1).positions
+        b = self.old.read(there, there + 1).positions
+        bound = SAME_ANGSTROM + float(self.manifest["error_bound_angstrom"])
+        return bool(np.allclose(a, b, rtol=0, atol=bound, equal_nan=True))
+
+    def _not_finite(self, taken: int) -> NotFinite | None:
+        """Return what is known of coordinates before frame `taken` that are no numbers."""
+        known = self.manifest.get("not_finite")
+        if known is None or not taken:
+            return None
+        total, n_frames = NotFinite(**known), self.old.info.n_frames
+        tail = not_finite(self.old.read(taken, n_frames), taken) if taken < n_frames else None
+        if tail is None:
+            return total
+        n_more = total.coordinates - tail.coordinates
+        return (
+            replace(total, coordinates=n_more, frames=total.frames - tail.frames)
+            if n_more
+            else None
+        )
+
+    def _origin(
+        self, chain: ChainLayout, files: dict[Layout, Path]
+    ) -> tuple[dict[str, Any], list[list[int]]]:
+        """Return what the output is to say of its source, and which frames of it it has."""
+        source = dict(self.manifest["source"])
+        (_, _, stop), *added = chain.kept
+        before = indices_from_runs(self.manifest["frames"])[:stop]
+        prints = [fingerprint(path) for path in files.values()]
+        lost = [*source.get("lost", []), *(asdict(one) for one in chain.info.lost)]
+        if lost and not self.options.growing:
+            source["lost"] = lost
+        if len(prints) == 1 and "files" not in source and prints[0]["path"] == source["path"]:
+            ((member, start, end),) = added
+            source |= prints[0] | {"n_frames": _whole(member).info.n_frames}
+            return source, runs_from_indices([*before, *_numbers(member)[start:end]])
+        own = {name: source.pop(name) for name in prints[0] if name in source}
+        at = source["n_frames"] if stop == self.old.info.n_frames else int(before[-1]) + 1
+        frames = [before]
+        for member, start, end in added:
+            numbers = _numbers(member)[start:end]
+            begin = 0 if self.stride_ps else int(numbers[0])
+            frames.append(numbers - begin + at)
+            last = _whole(member).info.n_frames if self.stride_ps else int(numbers[-1]) + 1
+            at += last - begin
+        source |= {
+            "path": own["path"],
+            "files": [*source.get("files", [own]), *prints],
+            "n_frames": at,
+            "joined": {"overlap": self.options.overlap},
+        }
+        return source, runs_from_indices(np.concatenate(frames))
+
+
+def _whole(layout: Layout) -> Layout:
+    """Return the file of which a view has some frames."""
+    while isinstance(layout, ViewLayout | TransformedLayout):
+        layout = layout.source
+    return layout
+
+
+def _numbers(layout: Layout) -> Any:
+    """Return which frames of its file a view has."""
+    numbers = np.arange(layout.info.n_frames)
+    while isinstance(layout, ViewLayout):
+        numbers = np.asarray(layout.frames)[numbers]
+        layout = layout.source
+    return numbers
+
+
+def _frame_at(layout: Layout, time_ps: float) -> int | None:
+    """Return the frame of a time, if there is one, of a layout whose times ascend."""
+    info = layout.info
+    if not layout.has_times or not info.time_first_ps <= info.time_last_ps:
+        return None
+    slack = min(ROUNDING * abs(time_ps), abs(info.dt_ps) / 4 if info.n_frames > 1 else np.inf)
+
+    def time_of(frame: int) -> float:
+        return float(layout.read(frame, frame + 1, atoms=[]).time[0])
+
+    frame = bisect_left(range(info.n_frames), time_ps - slack, key=time_of)
+    found = frame < info.n_frames and abs(time_of(frame) - time_ps) <= slack
+    return frame if found else None

@@ -1,0 +1,87 @@
+"""H5MD files that go on: compressed chunks are taken over as bytes, parts as the files they are.
+
+A file has one size, and its tables lie behind its frames: more frames need a new file. Frames that
+are not compressed are read and written as any others, by all workers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mdio.core.files.publish import parts_of
+from mdio.core.frames import ELEMENTS, TrajectoryInfo
+from mdio.layouts.continuation import Continuation, link
+from mdio.layouts.h5md.layout import H5MDLayout, open_hdf5
+from mdio.layouts.h5md.own import OwnFile
+from mdio.layouts.h5md.parts.reader import JoinedFile, Part
+from mdio.layouts.h5md.parts.writer import H5MDPartsWriter, plan_parts
+from mdio.layouts.h5md.writer import H5MDWriter
+from mdio.layouts.plan import ArrayPlan, LayoutPlan
+from mdio.layouts.writer import LayoutWriter, Receipt
+
+__all__ = ["H5MDContinuation"]
+
+
+class H5MDContinuation(Continuation):
+    """A file that goes on, in one piece or in parts."""
+
+    old: H5MDLayout
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts whose frames are all kept; none of a file in one piece."""
+        every = [Part(**row) for row in self.manifest.get("parts", [])]
+        return [part for part in every if part.stop <= self.stop]
+
+    def plan(self, info: TrajectoryInfo, n_parts: int) -> LayoutPlan:
+        """Plan chunks as they are; see the base class."""
+        contents, path = self.old.contents, self.old.path
+        if isinstance(contents, JoinedFile):
+            path = contents.folder / contents.parts[0].file
+        with open_hdf5(path) as file:
+            own = OwnFile(path, file, None)
+            own.close()
+            every = {
+                key: (array, file[f"particles/{key[0]}/{ELEMENTS[key[1]]}/value"].chunks is None)
+                for key, array in own.arrays.items()
+            }
+        first, contiguous = next(iter(every.values()))
+        options = self.options(
+            chunk_frames=first.chunk_frames,
+            chunk_atoms=None if contiguous else first.chunk_atoms,
+            contiguous=contiguous,
+        )
+        arrays = [
+            ArrayPlan(*key, one.n_atoms, one.chunk_frames, one.chunk_atoms, contiguous)
+            for key, (one, contiguous) in every.items()
+        ]
+        unit = math.lcm(*(array.chunk_frames for array in arrays))
+        plan = H5MDWriter.plan_for(info, options)
+        plan = plan.replace(
+            arrays=tuple(arrays), piece_frames=max(1, plan.piece_frames // unit) * unit
+        )
+        if not isinstance(contents, JoinedFile):
+            if plan.compression is not None:
+                self.taken = self.stop // plan.piece_frames * plan.piece_frames
+            return plan
+        kept = [part.n_frames for part in self.parts]
+        self.taken = sum(kept)
+        rest = plan_parts(plan.replace(n_frames=info.n_frames - self.taken), n_parts)
+        sizes = (*kept, *rest.segment_frames)
+        return plan.replace(segment_frames=sizes, n_files=1 + len(sizes))
+
+    def take_over(self, writer: LayoutWriter) -> None:
+        """Copy the chunks, or link the parts; see the base class."""
+        in_parts = isinstance(writer, H5MDPartsWriter)
+        if isinstance(writer, H5MDPartsWriter):
+            for number, part in enumerate(self.parts):
+                link(parts_of(self.old.path) / part.file, writer.folder / part.file)
+                writer.adopt(number, part)
+        for start, stop in writer.plan.pieces():
+            if stop <= self.taken:
+                items = [] if in_parts else self.old.stored(start, stop)
+                for item in items:
+                    writer.store(item)
+                block = self.old.read(start, stop, atoms=[])
+                crcs = {item.key: item.crcs for item in items}
+                writer.commit(Receipt(start, stop, crcs, 0, block.box, block.time, block.step))

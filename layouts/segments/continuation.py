@@ -1,0 +1,77 @@
+"""Segments that go on: all are taken over but a last one that is shorter than the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.index import index_paths
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.continuation import Continuation, link
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.segments.files import Segment, read_sums
+from mdio.layouts.segments.layout import SegmentsLayout
+from mdio.layouts.segments.writer import SegmentsWriter, plan_segments
+from mdio.layouts.writer import LayoutWriter
+
+__all__ = ["SegmentsContinuation"]
+
+
+class SegmentsContinuation(Continuation):
+    """A folder of segments that goes on."""
+
+    old: SegmentsLayout
+
+    @property
+    def kept(self) -> list[Segment]:
+        """The segments that are taken over; an even split leaves them one frame apart."""
+        kept = [segment for segment in self.old.segments if segment.stop <= self.stop]
+        while kept and kept[-1].n_frames < self.old.segments[0].n_frames - 1:
+            kept.pop()
+        return kept
+
+    def plan(self, info: TrajectoryInfo, n_parts: int) -> LayoutPlan:  # noqa: ARG002
+        """Plan segments as long as the first; see the base class."""
+        if read_sums(self.old.path, self.manifest, 0) is None:
+            raise self.refuse()
+        kept = [segment.n_frames for segment in self.kept]
+        self.taken = sum(kept)
+        size = self.old.segments[0].n_frames
+        full, rest = divmod(info.n_frames - self.taken, size)
+        sizes = (*kept, *[size] * full, *[rest] * (rest > 0))
+        container = self.old.container
+        options = replace(self.options(), compression=None, container=container)
+        if container != "xtc":
+            options = replace(options, precision=None)
+        plan = plan_segments(info, replace(options, segments=len(sizes)))
+        return plan.replace(
+            segment_frames=sizes,
+            piece_frames=min(plan.piece_frames, size),
+            precision_source=self.manifest["precision_source"],
+        )
+
+    def take_over(self, writer: LayoutWriter) -> None:
+        """Link the segments; see the base class."""
+        assert isinstance(writer, SegmentsWriter)
+        writer.adopt(self.link(writer.path), has_box=bool(self.manifest["has_box"]))
+
+    def link(self, folder: Path) -> list[tuple[Segment, bytes]]:
+        """Link the segments into `folder`; return what the manifest says of each, and its sums."""
+        taken = []
+        for number, segment in enumerate(self.kept):
+            old, new = self.old.path / segment.file, folder / segment.file
+            sums = read_sums(self.old.path, self.manifest, number)
+            if sums is None or not old.exists():
+                raise CorruptLayoutError(
+                    f"{old}: this segment (frames {segment.first_frame} to {segment.stop - 1}) is "
+                    "missing; put it back, or split or convert the source anew"
+                )
+            new.parent.mkdir(parents=True, exist_ok=True)
+            new.unlink(missing_ok=True)  # made empty, for others to fill
+            index = next(index_paths(old))
+            link(old, new)
+            if index.exists():
+                link(index, next(index_paths(new)))
+            taken.append((segment, sums.table))
+        return taken

@@ -1,0 +1,75 @@
+"""Zarr trees that go on: full shards are taken over."""
+
+from __future__ import annotations
+
+import json
+
+from mdio.core.errors import CorruptLayoutError
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.continuation import Continuation, link
+from mdio.layouts.plan import ArrayPlan, LayoutPlan
+from mdio.layouts.writer import LayoutWriter, Receipt
+from mdio.layouts.zarr.layout import ZarrLayout
+from mdio.layouts.zarr.metadata import METADATA
+from mdio.layouts.zarr.own import OwnTree
+from mdio.layouts.zarr.tree import array_nodes, atom_arrays
+from mdio.layouts.zarr.writer import ZarrWriter
+
+__all__ = ["ZarrContinuation"]
+
+
+class ZarrContinuation(Continuation):
+    """A tree that goes on."""
+
+    old: ZarrLayout
+
+    @property
+    def _tree(self) -> OwnTree:
+        tree = self.old.contents
+        assert isinstance(tree, OwnTree)
+        return tree
+
+    def plan(self, info: TrajectoryInfo, n_parts: int) -> LayoutPlan:  # noqa: ARG002
+        """Plan shards and chunks as they are; see the base class."""
+        known = {key: array.metadata for key, array in self._tree.arrays.items()}
+        first = next(iter(known.values()))
+        arrays = [
+            ArrayPlan(*key, one.shape[1], one.chunk_shape[0], one.chunk_shape[1])
+            for key, one in known.items()
+        ]
+        frames, atoms, _ = first.chunk_shape
+        plan = ZarrWriter.plan_for(info, self.options(chunk_frames=frames, chunk_atoms=atoms))
+        plan = plan.replace(
+            arrays=tuple(arrays),
+            piece_frames=first.file_shape[0],
+            precision_source=self.manifest["precision_source"],
+        )
+        self._compare(plan.replace(n_frames=self.old.info.n_frames))
+        self.taken = self.stop // plan.piece_frames * plan.piece_frames
+        return plan
+
+    def _compare(self, plan: LayoutPlan) -> None:
+        """Refuse a tree that is not what this version would write; raises PlanError."""
+        for path, node in array_nodes(plan).items():
+            try:
+                same = (self.old.path / path / METADATA).read_bytes() == json.dumps(node).encode()
+            except OSError:
+                same = False
+            if not same:
+                raise self.refuse()
+
+    def take_over(self, writer: LayoutWriter) -> None:
+        """Link the shards, and hand on their checksums."""
+        plan = writer.plan
+        for start in range(0, self.taken, plan.piece_frames):
+            stop = start + plan.piece_frames
+            crcs = {}
+            for path, (array, metadata) in atom_arrays(plan).items():
+                key = f"{path}/{metadata.file_name(start // plan.piece_frames)}"
+                if not (self.old.path / key).exists():
+                    raise CorruptLayoutError(f"{self.old.path / key}: is missing from the tree")
+                link(self.old.path / key, writer.path / key)
+                checksums = self._tree.arrays[array.group, array.field].checksums
+                crcs[key] = checksums.of_frames(start, stop, array.chunk_frames)
+            block = self.old.read(start, stop, atoms=[])
+            writer.commit(Receipt(start, stop, crcs, 0, block.box, block.time, block.step))

@@ -1,0 +1,38 @@
+"""``mdio append``: frames of a continuation, added to an output."""
+
+from __future__ import annotations
+
+import argparse
+
+from mdio.cli.common import add_no_verify, add_overlap
+from mdio.cli.convert import add_running, run_with
+from mdio.cli.workers import chosen_executor
+from mdio.converters.options import ConversionOptions
+
+__all__ = ["run", "setup"]
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("source", metavar="SRC", nargs="+", help="what continues the trajectory")
+    add_overlap(parser)
+    parser.add_argument("out", metavar="OUT", help="zarr, segments or h5md of mdio, to add to")
+    parser.add_argument(
+        "-s", "--top", metavar="FILE", help="topology, for outputs made with --pbc or --center"
+    )
+    add_running(parser)
+    add_no_verify(parser, "SRC and OUT")
+    parser.set_defaults(force=False, verify=False, per_rank=True)  # parts are as they were
+
+
+def run(args: argparse.Namespace) -> int:
+    """Add the frames, and say so; under MPI, rank 0 owns the output and speaks for all."""
+    options = ConversionOptions(
+        append=True,
+        overlap=args.overlap,
+        top=args.top,
+        salvage=args.salvage,
+        verify=args.verify_reads,
+    )
+    with chosen_executor(args) as executor:
+        return run_with(options, args, executor)

@@ -1,0 +1,299 @@
+"""Frames added to an output: the same as converting everything at once, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+
+import mdio
+from mdio.cli.main import main
+from mdio.core.errors import CorruptLayoutError, MdioError, OutputError, PlanError, SourceError
+from mdio.layouts import continuation, plan
+
+N_ATOMS, N_FRAMES = 30, 40
+LAYOUTS = {
+    "zarr": {"chunk_frames": 2},
+    "zarr gzip": {"chunk_frames": 2, "compression": "gzip:1"},
+    "zarr auto": {"chunk_frames": 4, "chunk_atoms": N_ATOMS, "precision": "auto"},
+    "zarr 0.05": {"chunk_frames": 4, "chunk_atoms": 16, "precision": 0.05},
+    "h5md": {"chunk_frames": 2},
+    "h5md gzip": {"chunk_frames": 4, "compression": "gzip:1"},
+    "h5md 0.05": {"chunk_frames": 4, "precision": 0.05},
+    "h5md contiguous": {"contiguous": True},
+    "h5md parts": {"chunk_frames": 4, "per_rank": True},
+    "segments": {"segments": 1},
+    "segments dcd": {"segments": 1, "container": "dcd"},
+}
+
+
+def write(path, frames, mark=0.0):
+    """Write frames of one simulation with MDAnalysis; others of them have another `mark`."""
+    universe = mda.Universe.empty(N_ATOMS, trajectory=True)
+    with mda.Writer(str(path), N_ATOMS) as writer:
+        for frame in frames:
+            random = np.random.default_rng(frame)
+            ts = universe.trajectory.ts
+            ts.positions = (10 * random.random((N_ATOMS, 3)) + mark).astype(np.float32)
+            ts.time, ts.data["step"] = 2.0 * frame, 100 * frame
+            ts.dimensions = [20 + frame, 30, 30, 90, 90, 90]
+            writer.write(universe.atoms)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Have pieces of 8 frames, however long the trajectory."""
+    for name in ("MIN_PIECE_NBYTES", "MAX_PIECE_NBYTES"):
+        monkeypatch.setattr(plan, name, 8 * 12 * N_ATOMS)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("whole") / "md.xtc", range(N_FRAMES))
+
+
+def everything(path):
+    with mdio.open(path) as layout:
+        return layout.read(0, layout.info.n_frames)
+
+
+def assert_same(path, expected):
+    mine, theirs = everything(path), everything(expected)
+    np.testing.assert_allclose(mine.time, theirs.time, rtol=2e-7)  # a DCD counts, in its own step
+    for name in ("positions", "box", "step"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), name)
+    assert mdio.verify(path).ok
+
+
+def files(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith(".mdio-index")
+    }
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_the_same_as_everything_at_once(tmp_path, whole, kind, workers):
+    cuts = sorted(np.random.default_rng(len(kind)).choice(np.arange(9, N_FRAMES), 2, False))
+    edges = [0, *map(int, cuts), N_FRAMES]
+    parts = [write(tmp_path / f"{n}.xtc", range(*span)) for n, span in enumerate(pairwise(edges))]
+    name = kind.partition(" ")[0]
+    out, once = tmp_path / f"out.{name}", tmp_path / f"once.{name}"
+    options = {"workers": workers, **LAYOUTS[kind]}
+    mdio.convert(parts[0], out, **options)
+    first = mdio.open(out).manifest
+    for part in parts[1:]:
+        former = mdio.open(out).manifest["uuid"]
+        result = mdio.append(part, out, workers=workers)
+        assert mdio.open(out).manifest["appended_to"] == former
+    assert result.n_frames == N_FRAMES
+    mdio.convert(whole, once, **options)
+    assert_same(out, once)
+    assert mdio.verify(out, against=parts).ok
+    if name == "zarr":
+        mine, theirs = files(out), files(once)
+        assert [path for path in theirs if mine.get(path) != theirs[path]] == ["zarr.json"]
+        assert set(mine) == set(theirs)
+    if kind == "segments":
+        names = [row["file"] for row in mdio.open(out).manifest["segments"]]
+        assert b"".join((out / one).read_bytes() for one in names) == whole.read_bytes()
+    assert mdio.open(out).manifest["uuid"] != first["uuid"]
+
+
+def test_what_is_full_is_linked(tmp_path, whole):
+    for name, options, unit in (
+        ("zarr", {"chunk_frames": 2}, "particles/trajectory/position/value/c.{}.0.0"),
+        ("segments", {"segments": 2}, "000/seg-{:06d}.xtc"),
+        ("h5md", {"per_rank": True, "chunk_frames": 2, "workers": 2}, "{:04d}.h5md"),
+    ):
+        out = tmp_path / f"out.{name}"
+        mdio.convert(whole, out, stop=20, **options)
+        folder = out.with_name(out.name + ".parts") if name == "h5md" else out
+        before = [(folder / unit.format(number)).stat().st_ino for number in range(2)]
+        mdio.append(whole, out)
+        assert [(folder / unit.format(number)).stat().st_ino for number in range(2)] == before
+        assert_same(out, whole)
+
+
+def test_copied_where_there_are_no_links(tmp_path, whole, monkeypatch):
+    def refuse(*_):
+        raise OSError(1, "Operation not permitted")
+
+    mdio.convert(whole, tmp_path / "out.zarr", stop=20, chunk_frames=2)
+    monkeypatch.setattr(continuation.os, "link", refuse)
+    mdio.append(whole, tmp_path / "out.zarr")
+    assert_same(tmp_path / "out.zarr", whole)
+
+
+def test_selection_groups_and_steps_are_those_of_the_output(tmp_path, whole):
+    first, rest = (write(tmp_path / f"{a}.xtc", range(a, b)) for a, b in ((0, 23), (23, N_FRAMES)))
+    out, once = tmp_path / "out.zarr", tmp_path / "once.zarr"
+    options = {
+        "select": np.array([3, 1, 20, 7]),
+        "groups": {"g": np.array([20, 1])},
+        "step": 3,
+        "chunk_frames": 2,
+    }
+    mdio.convert(first, out, **options)
+    mdio.append(rest, out)
+    mdio.convert(whole, once, **options)
+    assert_same(out, once)
+    assert mdio.verify(out, against=[first, rest]).ok
+    with mdio.open(out, group="g") as mine, mdio.open(once, group="g") as theirs:
+        np.testing.assert_array_equal(mine.read(0, 14).positions, theirs.read(0, 14).positions)
+    few = mda.Universe.empty(4, trajectory=True)
+    few.atoms.write(str(tmp_path / "few.xtc"))
+    with pytest.raises(SourceError, match=r"few.xtc: has 4 atoms, but .* of 30; give what"):
+        mdio.append(tmp_path / "few.xtc", out)
+
+
+def test_the_continuation_wins_unless_asked(tmp_path):
+    first = write(tmp_path / "1.xtc", range(20))
+    other = write(tmp_path / "2.xtc", range(15, 30), mark=5)
+    for overlap, kept in ((None, 15), ("keep-last", 15), ("keep-first", 20)):
+        for name in ("zarr", "h5md", "segments"):
+            out = tmp_path / f"{overlap}.{name}"
+            mdio.convert(first, out)
+            result = mdio.append(other, out, overlap=overlap)
+            assert f"{30 - kept} frames added to {kept} of 20 that" in result.plan.notes[-2]
+            assert "dropped" in result.plan.notes[-1]
+            block = everything(out)
+            np.testing.assert_allclose(block.time, 2.0 * np.arange(30))
+            np.testing.assert_array_equal(
+                block.positions[:kept], everything(first).positions[:kept]
+            )
+            np.testing.assert_array_equal(
+                block.positions[kept:], everything(other).positions[kept - 15 :]
+            )
+            assert mdio.verify(out, against=[first, other]).ok
+    before = files(tmp_path / "None.zarr")
+    with pytest.raises(SourceError, match="overlap in time"):
+        mdio.append(
+            write(tmp_path / "3.xtc", range(25, 35), mark=9),
+            tmp_path / "None.zarr",
+            overlap="error",
+        )
+    assert files(tmp_path / "None.zarr") == before
+
+
+def test_what_is_there_already_is_left_out(tmp_path, whole, capsys):
+    """All parts may be given each time, and a file that has grown."""
+    parts = [
+        write(tmp_path / f"md.part{n}.xtc", range(a, b))
+        for n, (a, b) in enumerate([(0, 11), (10, 21), (20, 31), (36, N_FRAMES)])
+    ]
+    out = tmp_path / "out.zarr"
+    mdio.convert(parts[:2], out)
+    assert main(["append", *map(str, parts[:3]), str(out), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    notes = "\n".join(report["notes"])
+    assert report["n_frames"] == 31
+    assert "10 frames added to 21 of 21" in notes
+    assert f"{parts[0]}: left out, since {out} has it already" in notes
+    assert f"{parts[2]}: {out} has its frames up to 40 ps" in notes
+    assert mdio.verify(out, against=parts[:3]).ok
+    assert main(["append", str(whole), str(out), "--quiet"]) == 0
+    assert_same(out, whole)
+    assert main(["append", str(whole), str(out)]) == 1
+    assert "nothing to add" in capsys.readouterr().err
+
+
+def test_what_is_no_number_is_counted_once(tmp_path):
+    whole = write(tmp_path / "md.trr", range(N_FRAMES))
+    universe = mda.Universe(str(whole), format="TRR", topology_format="TRR", to_guess=())
+    with mda.Writer(str(tmp_path / "odd.trr"), N_ATOMS) as writer:
+        for ts in universe.trajectory:
+            ts.positions[: ts.frame % 3 == 1] = np.nan
+            writer.write(universe.atoms)
+    for stop in (20, 24):
+        out = tmp_path / f"{stop}.zarr"
+        mdio.convert(tmp_path / "odd.trr", out, stop=stop, chunk_frames=2)
+        mdio.append(tmp_path / "odd.trr", out)
+        expected = {"coordinates": 3 * 13, "frames": 13, "first_frame": 1}
+        assert mdio.open(out).manifest["not_finite"] == expected
+
+
+def test_gaps_are_told(tmp_path, capsys):
+    out = tmp_path / "out.zarr"
+    mdio.convert(write(tmp_path / "1.xtc", range(5)), out)
+    args = [str(write(tmp_path / "2.xtc", range(9, 12))), str(out)]
+    assert main(["convert", *args, "--append"]) == 0
+    assert "no frames between 8 ps" in capsys.readouterr().out
+
+
+def test_refused(tmp_path, whole):
+    out = tmp_path / "out.zarr"
+    late = write(tmp_path / "late.xtc", range(20, 25))
+    mdio.convert(late, out)
+    before = files(out)
+    with pytest.raises(SourceError, match="begins at 0 ps, before"):
+        mdio.append(write(tmp_path / "early.xtc", range(5)), out)
+    with pytest.raises(PlanError, match="leave out --precision"):
+        mdio.append(whole, out, precision=0.1)
+    with pytest.raises(PlanError, match="outputs of mdio in the layouts zarr"):
+        mdio.append(whole, late)
+    with pytest.raises(SourceError, match="no such file"):
+        mdio.append(whole, tmp_path / "not-there.zarr")
+    with pytest.raises(SourceError, match="nothing to add"):
+        mdio.append(out, out)
+    with pytest.raises(OutputError, match="the output is the source"):
+        mdio.append(out, out, overlap="keep-all")
+    array = out / "particles/trajectory/position/value/zarr.json"
+    array.write_text(array.read_text().replace('"unit"', '"Unit"'))
+    with pytest.raises(PlanError, match="convert all sources together anew"):
+        mdio.append(write(tmp_path / "next.xtc", range(25, 30)), out)
+    array.write_bytes(before[str(array.relative_to(out))])
+    assert files(out) == before
+
+
+def test_two_at_once_lose_nothing(tmp_path, monkeypatch):
+    """Who comes second sees that the output is not what it has begun to continue."""
+    out = tmp_path / "out.segments"
+    mdio.convert(write(tmp_path / "1.xtc", range(10)), out)
+    ours, theirs = (write(tmp_path / f"{n}.xtc", range(10, 10 + n)) for n in (2, 3))
+    take_over = type(continuation.continuation_of(mdio.open(out), 0)).link
+
+    def slowly(self, folder):
+        monkeypatch.undo()
+        mdio.append(theirs, out)
+        return take_over(self, folder)
+
+    monkeypatch.setattr(type(continuation.continuation_of(mdio.open(out), 0)), "link", slowly)
+    with pytest.raises(MdioError, match=r"changed while it was read|was replaced"):
+        mdio.append(ours, out)
+    assert mdio.open(out).info.n_frames == 13
+    assert mdio.verify(out).ok
+
+
+@pytest.mark.parametrize("name", ["zarr", "segments", "h5md"])
+def test_a_reader_of_the_former_output_is_told(tmp_path, whole, name):
+    out = tmp_path / f"out.{name}"
+    mdio.convert(whole, out, stop=21)
+    expected = everything(whole).positions[:21]
+    with mdio.open(out) as layout:
+        layout.read(0, 1)
+        mdio.append(whole, out)
+        try:
+            np.testing.assert_array_equal(layout.read(0, 21).positions, expected)
+        except CorruptLayoutError as error:
+            assert "was replaced while it was open" in str(error)
+    assert_same(out, whole)
+
+
+def test_nothing_changes_if_it_fails(tmp_path, whole):
+    out = tmp_path / "out.zarr"
+    mdio.convert(whole, out, stop=21, chunk_frames=2)
+    before = files(out)
+    shard = out / "particles/trajectory/position/value/c.1.0.0"
+    shard.rename(tmp_path / "aside")
+    with pytest.raises(CorruptLayoutError, match=r"c\.1\.0\.0"):
+        mdio.append(whole, out)
+    (tmp_path / "aside").rename(shard)
+    assert files(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out.zarr"]
