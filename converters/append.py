@@ -23,7 +23,7 @@ from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint
 from mdio.layouts.base import Layout
-from mdio.layouts.continuation import continuation_of
+from mdio.layouts.continuing.continuation import continuation_of
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.output import NotFinite
 from mdio.layouts.plan import WriteOptions

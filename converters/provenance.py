@@ -14,7 +14,7 @@ from mdio.core.errors import OutputError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.continuation import Continuation
+from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.output import NotFinite
 from mdio.layouts.writer import OutputMeta
 

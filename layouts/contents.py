@@ -75,7 +75,7 @@ class ContentsLayout(Layout):
 
     def made_as(self) -> dict[str, Any]:
         """Return how arrays are cut; see `Layout.made_as`."""
-        found: dict[str, Any] = getattr(self._opened, "made_as", super().made_as)()
+        found: dict[str, Any] = getattr(self.contents, "made_as", super().made_as)()
         return found
 
     @property

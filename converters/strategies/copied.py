@@ -20,10 +20,10 @@ from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.publish import flush_tree, output_errors, publish
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
+from mdio.layouts.continuing.segments import SegmentsContinuation
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.h5md.layout import refers_to_parts
 from mdio.layouts.plan import LayoutPlan, WriteOptions
-from mdio.layouts.segments.continuation import SegmentsContinuation
 from mdio.layouts.segments.files import Segment
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import plan_segments, write_manifest

@@ -112,7 +112,7 @@ class H5MDLayout(ContentsLayout):
     suffixes: ClassVar[tuple[str, ...]] = (".h5md", ".h5")
     reads_shared = True
     keeps_columns = True
-    continuation = "mdio.layouts.h5md.continuation:H5MDContinuation"
+    continuation = "mdio.layouts.continuing.h5md:H5MDContinuation"
     known_options = frozenset({"group", "convert_units", "driver", "comm", "collective"})
 
     @classmethod

@@ -48,7 +48,7 @@ class SegmentsLayout(Layout):
     suffixes: ClassVar[tuple[str, ...]] = (".segments",)
     is_folder = True
     _known: tuple[Any, ...] | None = None  # info, manifest and its state, from elsewhere
-    continuation = "mdio.layouts.segments.continuation:SegmentsContinuation"
+    continuation = "mdio.layouts.continuing.segments:SegmentsContinuation"
 
     _manifest: dict[str, Any]
     _seen: tuple[int, ...] | None

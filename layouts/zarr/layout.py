@@ -77,7 +77,7 @@ class ZarrLayout(ContentsLayout):
     suffixes: ClassVar[tuple[str, ...]] = (".zarr", ".zarrmd")
     is_folder = True
     keeps_columns = True
-    continuation = "mdio.layouts.zarr.continuation:ZarrContinuation"
+    continuation = "mdio.layouts.continuing.zarr:ZarrContinuation"
     known_options = frozenset({"group", "convert_units"})
 
     @classmethod

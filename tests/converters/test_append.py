@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import MDAnalysis as mda
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import CorruptLayoutError, MdioError, OutputError, PlanError, SourceError
-from mdio.layouts import continuation, plan
+from mdio.layouts import plan
+from mdio.layouts.continuing import continuation
 
 N_ATOMS, N_FRAMES = 30, 40
 LAYOUTS = {
@@ -126,7 +128,7 @@ def test_copied_where_there_are_no_links(tmp_path, whole, monkeypatch):
         raise OSError(1, "Operation not permitted")
 
     mdio.convert(whole, tmp_path / "out.zarr", stop=20, chunk_frames=2)
-    monkeypatch.setattr(continuation.os, "link", refuse)
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
     mdio.append(whole, tmp_path / "out.zarr")
     assert_same(tmp_path / "out.zarr", whole)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.copying import link_or_copy
 from mdio.core.files.index import index_paths
+from mdio.core.files.publish import output_errors
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.continuation import Continuation, link
+from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.segments.files import Segment, read_sums
 from mdio.layouts.segments.layout import SegmentsLayout
-from mdio.layouts.segments.writer import SegmentsWriter, plan_segments
+from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.writer import LayoutWriter
 
 __all__ = ["SegmentsContinuation"]
@@ -40,15 +41,11 @@ class SegmentsContinuation(Continuation):
         size = self.old.segments[0].n_frames
         full, rest = divmod(info.n_frames - self.taken, size)
         sizes = (*kept, *[size] * full, *[rest] * (rest > 0))
-        container = self.old.container
-        options = replace(self.options(), compression=None, container=container)
-        if container != "xtc":
-            options = replace(options, precision=None)
-        plan = plan_segments(info, replace(options, segments=len(sizes)))
+        plan = self.planned(info)
         return plan.replace(
             segment_frames=sizes,
             piece_frames=min(plan.piece_frames, size),
-            precision_source=self.manifest["precision_source"],
+            n_files=len(sizes),
         )
 
     def take_over(self, writer: LayoutWriter) -> None:
@@ -70,8 +67,9 @@ class SegmentsContinuation(Continuation):
             new.parent.mkdir(parents=True, exist_ok=True)
             new.unlink(missing_ok=True)  # made empty, for others to fill
             index = next(index_paths(old))
-            link(old, new)
-            if index.exists():
-                link(index, next(index_paths(new)))
+            with output_errors(new):
+                link_or_copy(old, new)
+                if index.exists():
+                    link_or_copy(index, next(index_paths(new)))
             taken.append((segment, sums.table))
         return taken

@@ -7,32 +7,18 @@ output is what converting everything at once would have made, on the grid of the
 
 from __future__ import annotations
 
-import errno
-import os
 from abc import ABC, abstractmethod
 from importlib import import_module
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from mdio.core.errors import PlanError
-from mdio.core.files.copying import copy_bytes
-from mdio.core.files.publish import output_errors
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.registry import writer_class
 from mdio.layouts.writer import LayoutWriter
 
-__all__ = ["Continuation", "continuation_of", "link"]
-
-NO_LINKS = {
-    errno.EACCES,
-    errno.EMLINK,
-    errno.ENOSYS,
-    errno.EOPNOTSUPP,
-    errno.EPERM,
-    errno.EXDEV,
-}
-"""What file systems say that have no second names of files, or no more of them."""
+__all__ = ["Continuation", "continuation_of"]
 
 
 class Continuation(ABC):
@@ -55,17 +41,25 @@ class Continuation(ABC):
         self.stop = stop
         self.manifest = old.manifest
 
-    def options(self, **known: Any) -> WriteOptions:
-        """Return the options with which the output was made."""
-        stripe = self.manifest["stripe"]
-        return WriteOptions(
-            compression=self.manifest["compression"],
+    def planned(self, info: TrajectoryInfo) -> LayoutPlan:
+        """Return a plan of chunks as they are, made as the output was."""
+        stripe, made = self.manifest["stripe"], self.old.made_as()
+        first = made["arrays"][0] if "arrays" in made else None
+        contiguous = first is not None and first.contiguous
+        options = WriteOptions(
+            # What native files have of their own accord is not asked for.
+            compression=self.manifest["compression"] if first else None,
             precision=self.manifest["precision"],
             stripe_nbytes=stripe["stripe_nbytes"],
             stripe_count=stripe["stripe_count"],
             groups=self.manifest["groups"],
-            **known,
+            chunk_frames=first and first.chunk_frames,
+            chunk_atoms=None if contiguous else first and first.chunk_atoms,
+            contiguous=contiguous,
+            container=self.manifest.get("container"),
         )
+        plan = writer_class(self.old.name).plan_for(info, options)
+        return plan.replace(precision_source=self.manifest["precision_source"], **made)
 
     @abstractmethod
     def plan(self, info: TrajectoryInfo, n_parts: int) -> LayoutPlan:
@@ -112,15 +106,3 @@ def continuation_of(old: Layout, stop: int) -> Continuation:
         )
     module, _, name = address.partition(":")
     return cast(Continuation, getattr(import_module(module), name)(old, stop))
-
-
-def link(source: Path, target: Path) -> None:
-    """Give a file that nobody changes any more a second name, or copy it where that cannot be."""
-    with output_errors(target):
-        try:
-            os.link(source, target)
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-            with source.open("rb", buffering=0) as old, target.open("xb", buffering=0) as new:
-                copy_bytes(old.fileno(), 0, os.fstat(old.fileno()).st_size, new.fileno(), 0)

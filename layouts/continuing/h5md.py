@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 
-from mdio.core.files.publish import parts_of
-from mdio.core.frames import ELEMENTS, TrajectoryInfo
-from mdio.layouts.continuation import Continuation, link
-from mdio.layouts.h5md.layout import H5MDLayout, open_hdf5
-from mdio.layouts.h5md.own import OwnFile
+from mdio.core.files.copying import link_or_copy
+from mdio.core.files.publish import output_errors, parts_of
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.continuing.continuation import Continuation
+from mdio.layouts.h5md.layout import H5MDLayout
 from mdio.layouts.h5md.parts.reader import JoinedFile, Part
 from mdio.layouts.h5md.parts.writer import H5MDPartsWriter, plan_parts
-from mdio.layouts.h5md.writer import H5MDWriter
-from mdio.layouts.plan import ArrayPlan, LayoutPlan
+from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import LayoutWriter, Receipt
 
 __all__ = ["H5MDContinuation"]
@@ -35,30 +34,11 @@ class H5MDContinuation(Continuation):
 
     def plan(self, info: TrajectoryInfo, n_parts: int) -> LayoutPlan:
         """Plan chunks as they are; see the base class."""
-        contents, path = self.old.contents, self.old.path
-        if isinstance(contents, JoinedFile):
-            path = contents.folder / contents.parts[0].file
-        with open_hdf5(path) as file:
-            own = OwnFile(path, file, None)
-            own.close()
-            every = {
-                key: (array, file[f"particles/{key[0]}/{ELEMENTS[key[1]]}/value"].chunks is None)
-                for key, array in own.arrays.items()
-            }
-        first, contiguous = next(iter(every.values()))
-        options = self.options(
-            chunk_frames=first.chunk_frames,
-            chunk_atoms=None if contiguous else first.chunk_atoms,
-            contiguous=contiguous,
-        )
-        arrays = [
-            ArrayPlan(*key, one.n_atoms, one.chunk_frames, one.chunk_atoms, contiguous)
-            for key, (one, contiguous) in every.items()
-        ]
-        unit = math.lcm(*(array.chunk_frames for array in arrays))
-        plan = H5MDWriter.plan_for(info, options)
+        contents = self.old.contents
+        plan = self.planned(info)
+        unit = math.lcm(*(array.chunk_frames for array in plan.arrays))
         plan = plan.replace(
-            arrays=tuple(arrays), piece_frames=max(1, plan.piece_frames // unit) * unit
+            piece_frames=max(1, plan.piece_frames // unit) * unit, segment_frames=()
         )
         if not isinstance(contents, JoinedFile):
             if plan.compression is not None:
@@ -75,7 +55,9 @@ class H5MDContinuation(Continuation):
         in_parts = isinstance(writer, H5MDPartsWriter)
         if isinstance(writer, H5MDPartsWriter):
             for number, part in enumerate(self.parts):
-                link(parts_of(self.old.path) / part.file, writer.folder / part.file)
+                target = writer.folder / part.file
+                with output_errors(target):
+                    link_or_copy(parts_of(self.old.path) / part.file, target)
                 writer.adopt(number, part)
         for start, stop in writer.plan.pieces():
             if stop <= self.taken:

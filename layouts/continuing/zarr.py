@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.copying import link_or_copy
+from mdio.core.files.publish import output_errors
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.continuation import Continuation, link
-from mdio.layouts.plan import ArrayPlan, LayoutPlan
+from mdio.layouts.continuing.continuation import Continuation
+from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import LayoutWriter, Receipt
 from mdio.layouts.zarr.layout import ZarrLayout
 from mdio.layouts.zarr.metadata import METADATA
 from mdio.layouts.zarr.own import OwnTree
 from mdio.layouts.zarr.tree import array_nodes, atom_arrays
-from mdio.layouts.zarr.writer import ZarrWriter
 
 __all__ = ["ZarrContinuation"]
 
@@ -31,19 +32,7 @@ class ZarrContinuation(Continuation):
 
     def plan(self, info: TrajectoryInfo, n_parts: int) -> LayoutPlan:  # noqa: ARG002
         """Plan shards and chunks as they are; see the base class."""
-        known = {key: array.metadata for key, array in self._tree.arrays.items()}
-        first = next(iter(known.values()))
-        arrays = [
-            ArrayPlan(*key, one.shape[1], one.chunk_shape[0], one.chunk_shape[1])
-            for key, one in known.items()
-        ]
-        frames, atoms, _ = first.chunk_shape
-        plan = ZarrWriter.plan_for(info, self.options(chunk_frames=frames, chunk_atoms=atoms))
-        plan = plan.replace(
-            arrays=tuple(arrays),
-            piece_frames=first.file_shape[0],
-            precision_source=self.manifest["precision_source"],
-        )
+        plan = self.planned(info)
         self._compare(plan.replace(n_frames=self.old.info.n_frames))
         self.taken = self.stop // plan.piece_frames * plan.piece_frames
         return plan
@@ -68,7 +57,8 @@ class ZarrContinuation(Continuation):
                 key = f"{path}/{metadata.file_name(start // plan.piece_frames)}"
                 if not (self.old.path / key).exists():
                     raise CorruptLayoutError(f"{self.old.path / key}: is missing from the tree")
-                link(self.old.path / key, writer.path / key)
+                with output_errors(writer.path / key):
+                    link_or_copy(self.old.path / key, writer.path / key)
                 checksums = self._tree.arrays[array.group, array.field].checksums
                 crcs[key] = checksums.of_frames(start, stop, array.chunk_frames)
             block = self.old.read(start, stop, atoms=[])
