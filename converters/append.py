@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdio.converters.options import ConversionOptions
 from mdio.converters.provenance import Appended
@@ -22,6 +23,7 @@ from mdio.converters.striping import StripeWish
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint
+from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import continuation_of
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
@@ -84,6 +86,8 @@ class _Plan:
         self.old, self.files, self.options = old, files, options
         self.manifest = old.manifest
         self.notes: list[str] = []
+        self.frames_of: dict[Layout, tuple[TrajectoryInfo, NDArray[np.int64]]] = {}
+        """What is in the file of which each source is a view, and the frames that it has of it."""
         self.numbered = options.start is not None
         """Whether the frames to add are told by number, as of a file that is followed."""
         strided = any(step > 1 for *_, step in self.manifest["frames"])
@@ -127,7 +131,7 @@ class _Plan:
         asked = (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
         striping = StripeWish(*asked)
         conversion: Conversion | ByteConversion | None = None
-        if old.name == "segments":
+        if continuation.by_bytes:
             wanted = WriteOptions(container=plan.container)
             conversion = byte_conversion(
                 old.path, used, chain, info, 0, wanted, striping, appended=appended, planned=plan
@@ -149,7 +153,7 @@ class _Plan:
                 self.manifest["source"].get("transformed"),
             )
             conversion.appended = appended
-            conversion.nbytes_in = sum(_whole(member).info.nbytes for member in new)
+            conversion.nbytes_in = sum(self.frames_of[member][0].nbytes for member in new)
             if isinstance(conversion, PartsConversion):
                 conversion.divide(executor.n_workers, str(self.manifest["parts_reason"]))
         conversion.states = states
@@ -171,9 +175,11 @@ class _Plan:
                 f"{path}: has {info.n_atoms} atoms, but {self.old.path} was made from a trajectory "
                 f"of {n_atoms or f'at least {atoms.max() + 1}'}; give what continues that one"
             )
-        if manifest["precision_source"] == "xtc" and (info.compression, info.precision) != (
-            "xtc",
+        integers = manifest["precision_source"] not in (None, "asked")
+        origin = (source.manifest or manifest)["precision_source"]
+        if integers and (info.precision, origin) != (
             manifest["precision"],
+            manifest["precision_source"],
         ):
             raise SourceError(
                 f"{path}: {self.old.path} holds the integers of XTC files with a precision of "
@@ -202,7 +208,9 @@ class _Plan:
             dt_ps, last_ps = self.stride_ps, self.old.info.time_last_ps
             steps = max(1, np.ceil((info.time_first_ps - last_ps) / dt_ps - 1e-3))
             frames = select_frames(source, begin_ps=last_ps + steps * dt_ps, dt_ps=dt_ps)
-        return ViewLayout(path, source=whole, frames=frames, atoms=atoms)
+        view = ViewLayout(path, source=whole, frames=frames, atoms=atoms)
+        self.frames_of[view] = info, np.asarray(view.frames)
+        return view
 
     def _may_grow(self, sources: Sequence[Layout]) -> bool:
         """Whether a source may be written on: only whole frames that are there are taken."""
@@ -221,7 +229,11 @@ class _Plan:
         if there + 1 < theirs.n_frames:
             return source
         self.notes.append(f"{mine.path}: {self.old.path} has its frames up to {end_ps:g} ps")
-        return ViewLayout(source.path, source=source, frames=range(here + 1, mine.n_frames))
+        rest = range(here + 1, mine.n_frames)
+        view = ViewLayout(source.path, source=source, frames=rest)
+        info, numbers = self.frames_of[source]
+        self.frames_of[view] = info, numbers[rest.start :]
+        return view
 
     def _same(self, source: Layout, here: int, there: int) -> bool:
         a = source.read(here, here + 1).positions
@@ -258,16 +270,19 @@ class _Plan:
             source["lost"] = lost
         if len(prints) == 1 and "files" not in source and prints[0]["path"] == source["path"]:
             ((member, start, end),) = added
-            source |= prints[0] | {"n_frames": _whole(member).info.n_frames}
-            return source, runs_from_indices([*before, *_numbers(member)[start:end]])
+            info, numbers = self.frames_of[member]
+            source |= prints[0] | {"n_frames": info.n_frames}
+            return source, runs_from_indices([*before, *numbers[start:end]])
         own = {name: source.pop(name) for name in prints[0] if name in source}
         at = source["n_frames"] if stop == self.old.info.n_frames else int(before[-1]) + 1
         frames = [before]
         for member, start, end in added:
-            numbers = _numbers(member)[start:end]
-            begin = 0 if self.stride_ps else int(numbers[0])
+            info, numbers = self.frames_of[member]
+            numbers = numbers[start:end]
+            begin, last = int(numbers[0]), int(numbers[-1]) + 1
+            if self.stride_ps:
+                begin, last = 0, info.n_frames
             frames.append(numbers - begin + at)
-            last = _whole(member).info.n_frames if self.stride_ps else int(numbers[-1]) + 1
             at += last - begin
         source |= {
             "path": own["path"],
@@ -276,22 +291,6 @@ class _Plan:
             "joined": {"overlap": self.options.overlap},
         }
         return source, runs_from_indices(np.concatenate(frames))
-
-
-def _whole(layout: Layout) -> Layout:
-    """Return the file of which a view has some frames."""
-    while isinstance(layout, ViewLayout | TransformedLayout):
-        layout = layout.source
-    return layout
-
-
-def _numbers(layout: Layout) -> Any:
-    """Return which frames of its file a view has."""
-    numbers = np.arange(layout.info.n_frames)
-    while isinstance(layout, ViewLayout):
-        numbers = np.asarray(layout.frames)[numbers]
-        layout = layout.source
-    return numbers
 
 
 def _frame_at(layout: Layout, time_ps: float) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from importlib import import_module
-from typing import cast
+from typing import ClassVar, cast
 
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
@@ -32,6 +32,8 @@ class Continuation(ABC):
         Its frames before this one are kept.
     """
 
+    by_bytes: ClassVar[bool] = False
+    """Whether frames are added as the bytes of their files where that can be."""
     taken = 0
     """Frames in units that are taken over; known once `plan` was called."""
 

@@ -22,6 +22,7 @@ __all__ = ["SegmentsContinuation"]
 class SegmentsContinuation(Continuation):
     """A folder of segments that goes on."""
 
+    by_bytes = True
     old: SegmentsLayout
 
     @property

@@ -90,7 +90,7 @@ def select_frames(
 def within(
     kept: Sequence[tuple[Layout, int, int]], start: int, stop: int
 ) -> Iterator[tuple[Layout, int, int]]:
-    """Yield what frames ``start:stop`` are of layouts that are `kept`, as `Layout.kept` has them."""
+    """Yield what frames ``start:stop`` are of those that are `kept`; see `Layout.kept`."""
     for layout, first, last in kept:
         begin, end = max(first, first + start), min(last, first + stop)
         if begin < end:
