@@ -75,7 +75,7 @@ def cases() -> tuple[int, dict[str, Cases]]:
     xtc_deltas = kernels.quantise_xtc(from_xtc, PRECISION)
     assert deltas is not None
     assert xtc_deltas is not None
-    nbytes = positions[0].nbytes
+    edges = np.arange(0, positions.nbytes + 1, positions[0].nbytes)
     frames = [frame.tobytes() for frame in positions]
     shuffled = kernels.shuffle(positions, 4)
     mobile = np.ascontiguousarray(positions[:, atoms])
@@ -88,7 +88,7 @@ def cases() -> tuple[int, dict[str, Cases]]:
     return n_frames, {
         "copy (memcpy)": {"numpy": lambda: np.copyto(out, positions)},
         "crc32c, a frame each": {
-            **sides(lambda: kernels.crc32c_many(positions, nbytes)),
+            **sides(lambda: kernels.crc32c_pieces(positions, edges)),
             "google_crc32c": lambda: [google_crc32c.value(frame) for frame in frames],
         },
         "planar to xyz": sides(lambda: kernels.planar_to_xyz(planar, out)),

@@ -4,8 +4,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.kernels.checks import Buffer
+
 def crc32c(data: memoryview, value: int, /) -> int: ...
-def crc32c_many(data: memoryview, nbytes_each: int, /) -> list[int]: ...
+def crc32c_pieces(data: Buffer, edges: NDArray[np.int64], /) -> NDArray[np.uint32]: ...
 def planar_to_xyz(
     planar: NDArray[np.float32],
     out: NDArray[np.float32],

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.copying import link_or_copy, read_all, write_all, write_sliced
 from mdio.core.files.index import store_index
-from mdio.core.files.piece_sums import PieceSums, piece_edges, sums_of
+from mdio.core.files.piece_sums import PieceSums, Sums, changed, piece_edges
 from mdio.core.files.publish import output_errors
-from mdio.core.kernels import crc32c
+from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc.native import kernels
 from mdio.layouts.frame_bytes import FrameBytes, joined_index
 from mdio.layouts.plan import LayoutPlan
@@ -136,7 +136,7 @@ class SegmentCopier:
             with _reading(frames.path) as source:
                 for data, run in self._runs(source, frames, start, stop):
                     crc = crc32c(data, crc)
-                    crcs += self._sums(data, frames, run)
+                    crcs += self._sums(data, frames, run).tolist()
                     write_sliced(target, data, at)
                     edges.append(frames.edges[run.start : run.stop] - frames.edges[run.start] + at)
                     at += len(data)
@@ -164,13 +164,13 @@ class SegmentCopier:
             yield data, run
             start = run.stop
 
-    def _sums(self, data: memoryview, frames: FrameBytes, run: range) -> list[int]:
+    def _sums(self, data: memoryview, frames: FrameBytes, run: range) -> Sums:
         """Return the checksums of pieces, which are those that the source has, if it has any."""
         edges = frames.edges[run.start : run.stop + 1] - frames.edges[run.start]
-        found = sums_of(data, piece_edges(edges, HEADS[self.container]).tolist())
+        found = crc32c_pieces(data, piece_edges(edges, HEADS[self.container]))
         if frames.sums is not None:
             a, b = frames.first + run.start, frames.first + run.stop
-            if found != frames.sums.of_frames(a, b).tolist():
+            if changed(found, frames.sums.of_frames(a, b)) is not None:
                 raise CorruptLayoutError(
                     f"{frames.path}: frames {a} to {b - 1} of this segment do not have the "
                     "checksums that they were written with; copy it from where it came from again"

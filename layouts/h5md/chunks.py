@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.first_read import LONG_NBYTES
+from mdio.core.files.piece_sums import ROW_PIECE_NBYTES, changed, row_sums, widened
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
-from mdio.layouts.h5md.encoding import row_checksums
 from mdio.layouts.h5md.io import (
-    PIECE_NBYTES,
     Column,
     bytes_of,
     pread_at_once,
@@ -234,13 +233,12 @@ class ChunkedArray:
         row_nbytes = 12 * self.chunk_atoms
         begin, end = 12 * first, 12 * last
         if self.pieces is not None and not self._trusted:
-            begin -= begin % PIECE_NBYTES
-            end = min(-(-end // PIECE_NBYTES) * PIECE_NBYTES, row_nbytes)
+            begin, end = widened(begin, end, row_nbytes)
         source = np.empty((hi - lo, (end - begin) // 4), np.float32)
         offset = int(self._offset[i, j]) + begin
         for k in range(lo, hi):
             pread_exactly(fd, source[k - lo], offset + k * row_nbytes, self.name_of(i, j))
-        self._check_pieces(fd, i, j, lo, source, begin // PIECE_NBYTES)
+        self._check_pieces(fd, i, j, lo, source, begin // ROW_PIECE_NBYTES)
         at = (12 * first - begin) // 4
         return source[:, at : at + 3 * (last - first)].reshape(hi - lo, -1, 3)
 
@@ -252,13 +250,15 @@ class ChunkedArray:
             return
         first = i * self.chunk_frames + lo
         table = self.pieces.read(fd, first, first + len(rows), f"{self.what}, checksums")[:, j]
-        found = np.reshape(row_checksums(rows), (len(rows), -1))
-        expected = table[:, piece : piece + found.shape[1]]
-        if not np.array_equal(found, expected):
-            k, m = (int(n) for n in np.argwhere(found != expected)[0])
+        found = row_sums(rows)
+        n_pieces = len(found) // len(rows)
+        expected = table[:, piece : piece + n_pieces]
+        wrong = changed(found, expected)
+        if wrong is not None:
             raise CorruptLayoutError(
-                f"{self.name_of(i, j)}: in frame {first + k}, crc32c {found[k, m]:08x} found, "
-                f"{expected[k, m]:08x} expected; the file is damaged: convert the source anew"
+                f"{self.name_of(i, j)}: in frame {first + wrong // n_pieces}, crc32c "
+                f"{found[wrong]:08x} found, {expected.flat[wrong]:08x} expected; the file is "
+                "damaged: convert the source anew"
             )
 
     def _chunk(self, fd: int, i: int, j: int) -> NDArray[np.float32]:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
-from mdio.core.kernels import crc32c, crc32c_many, shuffle
-from mdio.layouts.h5md.io import PIECE_NBYTES
+from mdio.core.files.piece_sums import row_sums
+from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.plan import ArrayPlan
 
 __all__ = [
@@ -25,10 +25,8 @@ __all__ = [
     "chunks_of",
     "encode_chunk",
     "gzip_level",
-    "pieces_per_row",
     "power_of_two_step",
     "round_to_step",
-    "row_checksums",
 ]
 
 DEFAULT_GZIP_LEVEL = 4
@@ -124,22 +122,9 @@ def chunks_of(
             )
 
 
-def pieces_per_row(chunk_atoms: int) -> int:
-    """Return how many checksums a frame's row of an uncompressed chunk has."""
-    return -(-12 * chunk_atoms // PIECE_NBYTES)
-
-
-def row_checksums(rows: NDArray[Any]) -> list[int]:
-    """Return the crc32c of each row's runs of `PIECE_NBYTES`, row after row (C-contiguous)."""
-    row_nbytes = rows[0].nbytes
-    if row_nbytes <= PIECE_NBYTES:
-        return crc32c_many(rows, row_nbytes)
-    return [crc for row in rows for crc in crc32c_many(row, PIECE_NBYTES)]
-
-
 def checksums_of(chunk: NDArray[np.float32], level: int | None) -> list[int]:
     """Return the crc32c of a chunk and, if it is not compressed, those of its rows."""
-    return [crc32c(chunk), *(row_checksums(chunk) if level is None else ())]
+    return [crc32c(chunk), *(row_sums(chunk).tolist() if level is None else ())]
 
 
 def encode_chunk(chunk: NDArray[np.float32], level: int | None) -> tuple[Any, list[int]]:

@@ -31,7 +31,6 @@ __all__ = [
     "FULL_SYSTEM",
     "MANIFEST",
     "PIECES",
-    "PIECE_NBYTES",
     "READ_NBYTES",
     "RUN_FRAMES",
     "SOURCE_STEP",
@@ -54,7 +53,7 @@ they are compressed. If they are not, there is `PIECES` too."""
 
 PIECES = "pieces"
 """(F, chunks along the atoms, P) uint32 beside them: what is read of a part of a chunk is verified
-with the crc32c of each frame's row of the chunk, cut into P runs of `PIECE_NBYTES`."""
+with the crc32c of each frame's row of the chunk, in P pieces (`mdio.core.files.piece_sums`)."""
 
 RUN_FRAMES = "run_frames"
 """Attribute beside the checksums of an array without chunks: frames that have one together."""
@@ -92,9 +91,6 @@ SLAB_ROWS = 1 << 16
 
 CACHED_NBYTES = 4 << 20
 """Columns up to this size stay in memory once one of their rows is read."""
-
-PIECE_NBYTES = 64 << 10
-"""Longer rows of chunks have a checksum for each run of so many bytes."""
 
 READ_NBYTES = 4 << 20
 """A checksum is taken as often, while what was read is still in a processor's cache; file systems

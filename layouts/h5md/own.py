@@ -17,11 +17,11 @@ from h5py import h5z
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.grouped import StoredGroups
 from mdio.layouts.h5md.chunks import ChunkedArray
-from mdio.layouts.h5md.encoding import pieces_per_row
 from mdio.layouts.h5md.file import chunk_table, run_table, value_path
 from mdio.layouts.h5md.io import (
     ARRAYS,
@@ -152,7 +152,7 @@ class OwnFile:
             raise ValueError(f"the checksums of {dataset.name} are damaged")
         pieces = None
         if f"{table}/{PIECES}" in expected:
-            shape_of = (shape[0], crcs.shape[1], pieces_per_row((dataset.chunks or shape)[1]))
+            shape_of = (shape[0], crcs.shape[1], pieces_of_row(12 * (dataset.chunks or shape)[1]))
             crc = expected[f"{table}/{PIECES}"]
             pieces = self._column(tables[PIECES], shape_of, "<u4", crc)
         if dataset.chunks is None:

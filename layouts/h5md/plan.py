@@ -6,9 +6,10 @@ import math
 from typing import Literal
 
 from mdio.core.errors import PlanError
+from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.contiguous import plan_contiguous
-from mdio.layouts.h5md.encoding import gzip_level, pieces_per_row, power_of_two_step
+from mdio.layouts.h5md.encoding import gzip_level, power_of_two_step
 from mdio.layouts.h5md.file import is_aligned
 from mdio.layouts.h5md.io import FULL_SYSTEM
 from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
@@ -56,6 +57,6 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
         nbytes += (1 if contiguous else n_chunks) * each + n_chunks * CHUNK_ENTRY_NBYTES
         if level is None:
-            per_row = array.n_atom_chunks * pieces_per_row(array.chunk_atoms)
+            per_row = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
             nbytes += 4 * info.n_frames * per_row
     return plan.replace(nbytes=nbytes)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from mdio.core.files.piece_sums import row_sums
 from mdio.layouts.h5md.chunks import ChunkedArray
-from mdio.layouts.h5md.encoding import row_checksums
 from mdio.layouts.h5md.io import pread_exactly
 from mdio.layouts.output import Stored
 from mdio.layouts.plan import ArrayPlan
@@ -42,5 +42,5 @@ def stored_chunks(arrays: Arrays, fd: int, start: int, stop: int) -> Iterator[St
             pread_exactly(fd, data, offset, array.name_of(i, j))
             crcs = [int(array.crcs[i, j])]
             if not array.deflated:
-                crcs += row_checksums(data.reshape(-1, 12 * array.chunk_atoms))
+                crcs += row_sums(data.reshape(-1, 12 * array.chunk_atoms)).tolist()
             yield Stored(f"{group}/{field}/{i}/{j}", data, crcs)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError
+from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.h5md.disk import OutputFile
@@ -24,7 +25,6 @@ from mdio.layouts.h5md.encoding import (
     chunks_of,
     encode_chunk,
     gzip_level,
-    pieces_per_row,
     round_to_step,
 )
 from mdio.layouts.h5md.file import (
@@ -101,7 +101,7 @@ class H5MDWriter(LayoutWriter):
 
     def _piece_table(self, group: str, field: str) -> NDArray[Any]:
         array = self._arrays[group, field]
-        per_row = pieces_per_row(array.chunk_atoms)
+        per_row = pieces_of_row(12 * array.chunk_atoms)
         return np.zeros((self.plan.n_frames, array.n_atom_chunks, per_row), "<u4")
 
     def create(self) -> None:

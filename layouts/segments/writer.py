@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from mdio.core.crc_combine import combine_all
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.copying import copy_bytes, write_all
-from mdio.core.files.piece_sums import PieceSums, piece_edges, sums_of
+from mdio.core.files.piece_sums import PieceSums, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.core.kernels import crc32c
+from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.native.encoder import CONTAINERS, Encoder, Room, encoder_of, native_plan
 from mdio.layouts.native.xtc.layout import XTCLayout
@@ -181,8 +181,9 @@ class SegmentsWriter(LayoutWriter):
     def encode(self, start: int, block: FrameBlock) -> list[Stored]:
         """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)
-        edges = piece_edges(self._encoder.offsets(data), HEADS[self.container]).tolist()
-        return [Stored(str(start), data, [crc32c(data), *sums_of(data.data, edges)])]
+        edges = piece_edges(self._encoder.offsets(data), HEADS[self.container])
+        crcs = [crc32c(data), *crc32c_pieces(data, edges).tolist()]
+        return [Stored(str(start), data, crcs)]
 
     def store(self, item: Stored) -> None:
         """Write a piece, or a batch of one, into its segment, or beside it."""

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
+from mdio.core.files.piece_sums import pieces_of_row
 from mdio.layouts.codecs.quantised import decode_chunk
 from mdio.layouts.output import Stored
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
 from mdio.layouts.zarr.parts import Part, parts_of
-from mdio.layouts.zarr.pieces import pieces_of
 from mdio.layouts.zarr.shard import CRC_NBYTES, Shard
 from mdio.layouts.zarr.stored import StoredChunks, range_of
 
@@ -119,7 +119,7 @@ class ChunkedArray(StoredChunks):
             others.append(self.checksums.stored(number, column))
         shard = self.locate(rows.start, 0)[0]
         if self.plain:
-            n_pieces = self.n_atom_chunks * pieces_of(self.row_nbytes)
+            n_pieces = self.n_atom_chunks * pieces_of_row(self.row_nbytes)
             others = self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()
         data = np.memmap(shard.path, np.uint8, "r")
         name = self.metadata.file_name(rows.start // self.frames_per_shard)

@@ -39,6 +39,12 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
         return False
 
 
+def _as_damage(path: Path, error: Exception) -> CorruptLayoutError:
+    """Return an error that tells of damage to a tree."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return CorruptLayoutError(f"{path}: cannot be read ({text}); mdio verify says what is damaged")
+
+
 @contextmanager
 def _as_ours(path: Path) -> Iterator[None]:
     """Tell of whatever goes wrong in a tree as of damage to it; raises CorruptLayoutError."""
@@ -47,10 +53,7 @@ def _as_ours(path: Path) -> Iterator[None]:
     except MdioError:
         raise
     except UNEXPECTED as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise CorruptLayoutError(
-            f"{path}: cannot be read ({text}); mdio verify says what is damaged"
-        ) from error
+        raise _as_damage(path, error) from error
 
 
 class ZarrLayout(ContentsLayout):
@@ -132,8 +135,12 @@ class ZarrLayout(ContentsLayout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        with _as_ours(self.path):
+        try:  # a context manager takes as long as the rest of a small read
             super()._read_into(start, stop, atoms, block)
+        except MdioError:
+            raise
+        except UNEXPECTED as error:
+            raise _as_damage(self.path, error) from error
 
     def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
         """Read everything once, also ``zarr.json`` of all arrays; see `Layout.check`."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.grouped import StoredGroups
@@ -29,7 +30,6 @@ from mdio.layouts.zarr.metadata import (
     parse_metadata,
     read_node,
 )
-from mdio.layouts.zarr.pieces import pieces_of
 from mdio.layouts.zarr.series import SeriesArray
 from mdio.layouts.zarr.tree import SERIES, SeriesName, TableName, table_path
 
@@ -114,7 +114,7 @@ class OwnTree:
         if not metadata.sharded or metadata.chunk_shape[2] != 3:
             raise CorruptLayoutError(f"{self.path / path}: mdio did not write this array")
         n_atom_chunks = metadata.chunks_per_file[1]
-        n_pieces = pieces_of(12 * metadata.chunk_shape[1])
+        n_pieces = pieces_of_row(12 * metadata.chunk_shape[1])
         grid = (-(-self.n_frames // metadata.chunk_shape[0]), n_atom_chunks)
         decoded = self._table("crc32c", group, field, grid)
         stored: SeriesArray | None = decoded

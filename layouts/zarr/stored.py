@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.piece_sums import ROW_PIECE_NBYTES, changed, row_sums, widened
 from mdio.core.files.requests import ByteRange
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
 from mdio.layouts.zarr.parts import Part, parts_of
-from mdio.layouts.zarr.pieces import PIECE_NBYTES, piece_crcs, widened
 from mdio.layouts.zarr.shard import CRC_NBYTES, Shard, ShardFiles
 
 __all__ = ["StoredChunks", "range_of"]
@@ -155,19 +155,18 @@ class StoredChunks:
         rows : (frames, bytes) uint8
             From `piece` on.
         """
-        found = piece_crcs(rows)
-        start = number * self.chunk_frames + first
-        n_pieces = len(found) // len(rows)
-        expected = self.checksums.pieces(start, start + len(rows), column, piece, n_pieces)
-        listed = expected.reshape(-1).tolist()
-        if found != listed:
-            pairs = zip(found, listed, strict=True)
-            wrong = next(at for at, (crc, other) in enumerate(pairs) if crc != other)
+        found = row_sums(rows)
+        start, n_rows = number * self.chunk_frames + first, len(rows)
+        n_pieces = len(found) // n_rows
+        wrong = changed(
+            found, self.checksums.pieces(start, start + n_rows, column, piece, n_pieces)
+        )
+        if wrong is not None:
             frame = start + wrong // n_pieces
             raise self.corrupt(
                 number,
-                f"{shard.path}: the checksum of frame {frame} is wrong; the file is damaged or "
-                "not what was written there, convert the source anew",
+                f"{shard.path}: the checksum of frame {frame} is wrong; the file is "
+                "damaged or not what was written there, convert the source anew",
             )
 
     def read_range(self, part: Part, column: int, begin: int, end: int) -> FloatArray:
@@ -177,7 +176,7 @@ class StoredChunks:
         for row, frame in enumerate(range(part.first, part.last)):
             shard.read_into([rows[row]], offset + frame * self.row_nbytes + begin)
         if self.in_pieces:
-            piece = begin // PIECE_NBYTES
+            piece = begin // ROW_PIECE_NBYTES
             self.verify_rows(part.number, part.first, column, shard, rows, piece)
         return rows.view("<f4")
 

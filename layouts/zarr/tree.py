@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from mdio._version import __version__
 from mdio.core.errors import PlanError
+from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.codecs.compressors import compressor_from_option, quantised_from_option
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.zarr.metadata import MAX_CHUNK_NBYTES, ArrayMetadata, group_metadata
-from mdio.layouts.zarr.pieces import pieces_of
 
 __all__ = [
     "SERIES",
@@ -140,7 +140,7 @@ def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
         of_chunks = ArrayMetadata(grid, "uint32", grid, grid)
         found[table_path("crc32c", array.group, array.field)] = of_chunks
         if metadata.plain:
-            n_pieces = array.n_atom_chunks * pieces_of(12 * array.chunk_atoms)
+            n_pieces = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
             rows = min(plan.n_frames, max(1, SERIES_FRAMES // n_pieces))
             path = table_path("crc32c_pieces", array.group, array.field)
             shape = (plan.n_frames, n_pieces)

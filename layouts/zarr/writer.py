@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.copying import link_or_copy
+from mdio.core.files.piece_sums import pieces_of_row, row_sums
 from mdio.core.files.publish import flush_tree
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
@@ -22,7 +23,6 @@ from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
 from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
 from mdio.layouts.zarr.choice import choose
 from mdio.layouts.zarr.metadata import METADATA, ArrayMetadata, group_metadata
-from mdio.layouts.zarr.pieces import piece_crcs, pieces_of
 from mdio.layouts.zarr.series import SeriesWriter, TableWriter, write_file
 from mdio.layouts.zarr.shard import pack_shard
 from mdio.layouts.zarr.tree import (
@@ -195,7 +195,7 @@ def _encode_shard(
     """
     encoded: list[NDArray[np.uint8]] = []
     decoded_crcs = []
-    n_pieces = pieces_of(12 * array.chunk_atoms)
+    n_pieces = pieces_of_row(12 * array.chunk_atoms)
     pieces = np.empty((len(values), array.n_atom_chunks, n_pieces), np.uint32)
     for first in range(0, len(values), array.chunk_frames):
         rows = values[first : first + array.chunk_frames]
@@ -216,8 +216,8 @@ def _encode_shard(
                 encoded.append(flat)
                 rows_of_chunk = flat.reshape(array.chunk_frames, -1)[: len(part)]
                 column = begin // array.chunk_atoms
-                crcs_of_pieces = np.array(piece_crcs(rows_of_chunk)).reshape(len(part), n_pieces)
-                pieces[first : first + len(part), column] = crcs_of_pieces
+                sums = row_sums(rows_of_chunk).reshape(len(part), -1)
+                pieces[first : first + len(part), column] = sums
     shard, crcs = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)))
     return shard, [*crcs, *pieces.reshape(-1).tolist()] if metadata.plain else decoded_crcs + crcs
 

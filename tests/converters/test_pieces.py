@@ -13,7 +13,7 @@ from mdio.layouts.zarr import chunks as zarr_chunks
 @pytest.fixture(params=["h5md", "zarr"])
 def path(request, adk, tmp_path, monkeypatch):
     # Neither a divisor of a chunk of 11 frames nor of a frame.
-    monkeypatch.setattr(h5md_io, "PIECE_NBYTES", 100_000)
+    monkeypatch.setattr(h5md_io, "READ_NBYTES", 100_000)
     monkeypatch.setattr(zarr_chunks, "RUN_NBYTES", 100_000)
     options = {"precision": "none", "chunk_frames": 11}
     mdio.convert(adk["xtc"], tmp_path / f"adk.{request.param}", **options)

@@ -21,9 +21,10 @@ from h5py import h5fd, h5p, h5s
 from numpy.typing import NDArray
 
 from mdio.core.errors import MissingExtraError, OutputError
+from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import FrameBlock
 from mdio.layouts.h5md.close import close_file
-from mdio.layouts.h5md.encoding import checksums_of, chunks_of, pieces_per_row
+from mdio.layouts.h5md.encoding import checksums_of, chunks_of
 from mdio.layouts.h5md.file import LIBVER, value_path
 from mdio.layouts.h5md.io import writing
 from mdio.layouts.h5md.writer import H5MDWriter
@@ -216,7 +217,7 @@ class H5MDMPIOWriter(H5MDWriter):
         n_rows = array.chunk_frames
         if array.contiguous:
             n_rows = min(n_rows, self.plan.n_frames - i * n_rows)
-        return 1 + n_rows * pieces_per_row(array.chunk_atoms)
+        return 1 + n_rows * pieces_of_row(12 * array.chunk_atoms)
 
     def _close_file(self) -> None:
         file, self._handle_file = self._handle_file, None

@@ -42,6 +42,8 @@ MAX_SAID_NBYTES = 2**31 - 4
 """Larger sizes of rows do not fit into the header of CDF-1 and CDF-2 files."""
 MAX_VALUE_NBYTES = 2**24
 """Of one name or attribute."""
+AHEAD_NBYTES = 512
+"""Bytes of a header that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Variable:
 class _Cursor:
     def __init__(self, file: PositionalFile) -> None:
         self.file, self.at = file, 0
+        self._ahead, self._ahead_from = b"", 0
         version = self.take(4)[3]
         if version not in (1, 2, 5):
             raise SourceError(f"{file.path}: version {version} of NetCDF; 1, 2 and 5 are known")
@@ -74,7 +77,13 @@ class _Cursor:
         self.offset_format = ">i" if version == 1 else ">q"
 
     def take(self, nbytes: int) -> bytes:
-        raw = self.file.read(self.at, nbytes) if 0 <= nbytes <= MAX_VALUE_NBYTES else b""
+        raw = b""
+        if 0 <= nbytes <= MAX_VALUE_NBYTES:
+            if self.at + nbytes > self._ahead_from + len(self._ahead):
+                self._ahead_from = self.at
+                self._ahead = self.file.read(self.at, max(nbytes, AHEAD_NBYTES))
+            begin = self.at - self._ahead_from
+            raw = self._ahead[begin : begin + nbytes]
         if len(raw) != nbytes:
             raise SourceError(
                 f"{self.file.path}: the header is truncated or damaged: {nbytes} bytes expected "

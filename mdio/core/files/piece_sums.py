@@ -1,8 +1,9 @@
-"""Checksums of the pieces of a file of frames, so that whatever is read can be verified.
+"""Checksums of pieces, so that whatever is read of a large thing can be verified by itself.
 
-The pieces of a file follow from where its frames lie: what stands before the first frame is one;
-of each frame the head (all that is read where only times and boxes are wanted) is one, and the rest
-lies in runs of 16 KiB; a small frame is one piece. The table also says where the frames begin.
+Two kinds of things are cut into pieces. Arrays: each row (a frame's, of an uncompressed chunk) is a
+piece, or is cut into runs of 64 KiB. Files of frames of a native format: what stands before the
+first frame is a piece; of each frame the head (all that is read where only times and boxes are
+wanted) is one, and the rest lies in runs of 16 KiB; a small frame is one piece.
 """
 
 from __future__ import annotations
@@ -10,26 +11,75 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.index import FrameIndex
-from mdio.core.kernels import crc32c
+from mdio.core.kernels import crc32c_pieces
 
-__all__ = ["PieceSums", "piece_edges", "sums_of"]
+__all__ = [
+    "ROW_PIECE_NBYTES",
+    "PieceSums",
+    "Sums",
+    "changed",
+    "piece_edges",
+    "pieces_of_row",
+    "row_sums",
+    "widened",
+]
 
+Sums = NDArray[np.uint32]
+
+ROW_PIECE_NBYTES = 64 << 10
+"""Bytes of the longest piece of a row of an array; reads of less are widened to it."""
 PIECE_NBYTES = 16 << 10
-"""Bytes of the longest piece. A few atoms of a frame are widened to whole pieces when they are
-read; with 64 KiB that took up to twice as long."""
+"""Bytes of the longest piece of a file of frames. A few atoms of a frame are widened to whole
+pieces when they are read; with 64 KiB that took up to twice as long."""
 SMALL_NBYTES = 4096
 """Frames up to this size are one piece: reading less of them would not be faster."""
 HEADER = struct.Struct("<QQQQ")
 """Frames, bytes of a frame's head, of a piece, pieces; then where frames begin and the last one
 ends (int64), and the crc32c of each piece (uint32)."""
+
+
+def pieces_of_row(row_nbytes: int) -> int:
+    """Return how many pieces a row of an array has."""
+    return -(-row_nbytes // ROW_PIECE_NBYTES)
+
+
+def widened(begin: int, end: int, row_nbytes: int) -> tuple[int, int]:
+    """Return the bounds of the pieces that bytes ``begin:end`` of a row lie in."""
+    last = min(pieces_of_row(end) * ROW_PIECE_NBYTES, row_nbytes)
+    return begin // ROW_PIECE_NBYTES * ROW_PIECE_NBYTES, last
+
+
+@lru_cache(maxsize=64)  # the same few shapes are read again and again
+def _row_edges(n_rows: int, row_nbytes: int) -> NDArray[np.int64]:
+    pieces = np.arange(0, row_nbytes, ROW_PIECE_NBYTES)
+    edges = (np.arange(n_rows)[:, None] * row_nbytes + pieces).reshape(-1)
+    return np.append(edges, np.int64(n_rows * row_nbytes))
+
+
+def row_sums(rows: NDArray[Any]) -> Sums:
+    """Return the checksums of the pieces of rows of an array, row after row.
+
+    The rows are C-contiguous; of each there is all, or what begins with one of its pieces.
+    """
+    n_rows = len(rows)
+    return crc32c_pieces(rows, _row_edges(n_rows, rows.nbytes // n_rows))
+
+
+def changed(found: Sums, expected: Sums) -> int | None:
+    """Return which checksum is the first that is another one than expected; None if none is."""
+    if found.tobytes() == expected.tobytes():  # much faster than NumPy, where there are few
+        return None
+    places = np.flatnonzero(found != expected.reshape(-1))  # none if only bytes are swapped
+    return int(places[0]) if len(places) else None
 
 
 def piece_edges(
@@ -56,12 +106,6 @@ def piece_edges(
     return np.append(edges, offsets[-1:])
 
 
-def sums_of(data: memoryview, edges: Sequence[int]) -> list[int]:
-    """Return the crc32c of each piece of `data`, whose first byte is at ``edges[0]``."""
-    begin = edges[0]
-    return [crc32c(data[a - begin : b - begin]) for a, b in pairwise(edges)]
-
-
 class PieceSums:
     """The table of one file.
 
@@ -79,7 +123,7 @@ class PieceSums:
         self,
         offsets: NDArray[np.int64],
         head_nbytes: int,
-        crcs: Sequence[int] | NDArray[np.uint32],
+        crcs: Sequence[int] | Sums,
         piece_nbytes: int = PIECE_NBYTES,
     ) -> None:
         self.offsets, self.head_nbytes, self.piece_nbytes = offsets, head_nbytes, piece_nbytes
@@ -88,8 +132,7 @@ class PieceSums:
             edges = np.insert(edges, 0, 0)
         self.edges = edges
         self.crcs = np.asarray(crcs, np.uint32)
-        self._edges = edges.tolist()
-        self._crcs = self.crcs.tolist()
+        self._edges: list[int] = edges.tolist()  # bisect is faster in lists
         if len(self.crcs) != len(edges) - 1:
             raise ValueError(f"{len(self.crcs)} checksums for {len(edges) - 1} pieces")
 
@@ -123,7 +166,7 @@ class PieceSums:
         """Return where the frames are."""
         return FrameIndex(self.offsets[:-1], self.nbytes, n_atoms)
 
-    def of_frames(self, start: int, stop: int) -> NDArray[np.uint32]:
+    def of_frames(self, start: int, stop: int) -> Sums:
         """Return the checksums of the pieces of frames ``start:stop``."""
         a, b = np.searchsorted(self.edges, self.offsets[[start, stop]])
         return self.crcs[a:b]
@@ -132,7 +175,7 @@ class PieceSums:
         """Return where the pieces begin and end that bytes ``begin:end`` of the file lie in."""
         first = bisect_right(self._edges, begin) - 1
         last = bisect_left(self._edges, end)
-        return self._edges[max(first, 0)], self._edges[min(last, len(self._crcs))]
+        return self._edges[max(first, 0)], self._edges[min(last, len(self.crcs))]
 
     def check(self, path: Path, begin: int, data: memoryview) -> None:
         """Compare bytes of the file, from `begin` on, with their checksums.
@@ -153,14 +196,15 @@ class PieceSums:
         """
         first = bisect_left(self._edges, begin)
         last = bisect_left(self._edges, begin + len(data), first)
-        found = sums_of(data, self._edges[first : last + 1])
-        if found != self._crcs[first:last]:
-            at = first + int(np.argmax(np.array(found) != self.crcs[first:last]))
+        found = crc32c_pieces(data, self.edges[first : last + 1])
+        wrong = changed(found, self.crcs[first:last])
+        if wrong is not None:
+            at = first + wrong
             a, b = self._edges[at : at + 2]
             frame = int(np.searchsorted(self.offsets, a, side="right")) - 1
             where = "its header" if frame < 0 else f"frame {frame} of this segment"
             raise CorruptLayoutError(
-                f"{path}: bytes {a} to {b - 1} ({where}) have the crc32c {found[at - first]:08x}, "
-                f"expected {self._crcs[at]:08x}: they have changed since they were written; "
+                f"{path}: bytes {a} to {b - 1} ({where}) have the crc32c {found[wrong]:08x}, "
+                f"expected {self.crcs[at]:08x}: they have changed since they were written; "
                 "split or convert the source anew"
             )

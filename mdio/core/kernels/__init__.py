@@ -13,7 +13,7 @@ range IndexError.
 from __future__ import annotations
 
 from mdio.core.kernels.backend import NATIVE
-from mdio.core.kernels.checksums import crc32c, crc32c_many
+from mdio.core.kernels.checksums import crc32c, crc32c_pieces
 from mdio.core.kernels.coordinates import gather_atoms, planar_to_xyz, swap_to_native, xyz_to_planar
 from mdio.core.kernels.geometry import dihedrals, rmsd
 from mdio.core.kernels.integers import (
@@ -39,7 +39,7 @@ __all__ = [
     "NATIVE",
     "choose_neighbours",
     "crc32c",
-    "crc32c_many",
+    "crc32c_pieces",
     "dequantise_deltas",
     "dequantise_xtc",
     "difference_first",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Buffer
 
 __all__ = [
     "crc32c",
-    "crc32c_many",
+    "crc32c_pieces",
 ]
 
 
@@ -24,8 +27,18 @@ def crc32c(data: Buffer, value: int = 0) -> int:
     return int(backend.module.crc32c(checks.buffer(data), value))
 
 
-def crc32c_many(data: Buffer, nbytes_each: int) -> list[int]:
-    """Return the CRC-32C of consecutive pieces of `nbytes_each` bytes (the last may be shorter)."""
-    if nbytes_each < 1:
-        raise ValueError(f"nbytes_each is {nbytes_each}; it must be positive")
-    return list(backend.module.crc32c_many(checks.buffer(data), nbytes_each))
+def crc32c_pieces(data: Buffer, edges: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Return the CRC-32C of consecutive pieces, all with one call.
+
+    Parameters
+    ----------
+    data
+        Any C-contiguous buffer; it begins with the first piece.
+    edges : (n + 1,) int64
+        Where each piece begins, and where the last one ends, counted from anywhere.
+    """
+    module = backend.module
+    if not hasattr(module, "crc32c_pieces"):  # compiled before there was one
+        from mdio.core.kernels import plain as module
+    sums: NDArray[np.uint32] = module.crc32c_pieces(data, edges)
+    return sums

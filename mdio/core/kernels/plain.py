@@ -12,7 +12,8 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.kernels.checks import Float32s, Float64s, Folded, Int32s, Int64s
+from mdio.core.kernels import checks
+from mdio.core.kernels.checks import Buffer, Float32s, Float64s, Folded, Int32s, Int64s
 from mdio.core.kernels.plain_integers import (
     dequantise_deltas,
     dequantise_xtc,
@@ -31,7 +32,7 @@ __all__ = [
     "choose_neighbours",
     "copy_atoms",
     "crc32c",
-    "crc32c_many",
+    "crc32c_pieces",
     "dequantise_deltas",
     "dequantise_xtc",
     "dihedrals",
@@ -59,11 +60,13 @@ def crc32c(data: memoryview, value: int) -> int:
     return int(google_crc32c.extend(value, _bytes(data.toreadonly())))
 
 
-def crc32c_many(data: memoryview, nbytes_each: int) -> list[int]:
+def crc32c_pieces(data: Buffer, edges: Int64s) -> NDArray[np.uint32]:
     """Checksums of consecutive pieces."""
-    return [
-        crc32c(data[start : start + nbytes_each], 0) for start in range(0, len(data), nbytes_each)
-    ]
+    view = checks.buffer(data)
+    bounds = (edges - edges[0]).tolist()
+    if sorted(bounds) != bounds or bounds[-1] > len(view):
+        raise IndexError("a piece lies outside of the data")
+    return np.array([crc32c(view[a:b], 0) for a, b in itertools.pairwise(bounds)], np.uint32)
 
 
 def planar_to_xyz(planar: Float32s, out: Float32s, atoms: Int64s | None, swap: bool) -> None:

@@ -10,6 +10,7 @@
 
 namespace py = pybind11;
 using Array = py::array;
+using Edges = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
 using Atoms = std::optional<py::array>;
 
 namespace {
@@ -27,11 +28,23 @@ const int64_t* indices(const Atoms& atoms) {
     return atoms ? static_cast<const int64_t*>(atoms->data()) : nullptr;
 }
 
-struct Bytes {
-    py::buffer_info info;
-    explicit Bytes(const py::buffer& buffer) : info(buffer.request()) {}
-    uint8_t* data() const { return static_cast<uint8_t*>(info.ptr); }
-    size_t size() const { return size_t(info.size); }
+// What lies in any C-contiguous buffer, whatever its items are.
+class Bytes {
+public:
+    explicit Bytes(const py::buffer& buffer) {
+        if (PyObject_GetBuffer(buffer.ptr(), &view_, PyBUF_SIMPLE)) {
+            PyErr_Clear();
+            throw py::value_error("the data must be C-contiguous; pass a copy");
+        }
+    }
+    ~Bytes() { PyBuffer_Release(&view_); }
+    Bytes(const Bytes&) = delete;
+    Bytes& operator=(const Bytes&) = delete;
+    uint8_t* data() const { return static_cast<uint8_t*>(view_.buf); }
+    size_t size() const { return size_t(view_.len); }
+
+private:
+    Py_buffer view_;
 };
 
 uint32_t crc32c(const py::buffer& buffer, uint32_t value) {
@@ -40,18 +53,26 @@ uint32_t crc32c(const py::buffer& buffer, uint32_t value) {
     return mdio::crc32c(bytes.data(), bytes.size(), value);
 }
 
-std::vector<uint32_t> crc32c_many_of(const Bytes& bytes, size_t nbytes_each) {
-    py::gil_scoped_release unlocked;
-    std::vector<uint32_t> sums;
-    for (size_t start = 0; start < bytes.size(); start += nbytes_each)
-        sums.push_back(mdio::crc32c(bytes.data() + start,
-                                    std::min(nbytes_each, bytes.size() - start), 0));
-    return sums;
-}
-
-py::list crc32c_many(const py::buffer& buffer, size_t nbytes_each) {
-    py::list sums;
-    for (uint32_t sum : crc32c_many_of(Bytes(buffer), nbytes_each)) sums.append(sum);
+// Of consecutive pieces; the first begins with the data.
+Array crc32c_pieces(const py::buffer& buffer, const Edges& edges) {
+    const Bytes bytes(buffer);
+    const int64_t* edge = edges.data();
+    const py::ssize_t n = edges.size() - 1;
+    if (n < 0) throw py::index_error("there are no edges");
+    py::array_t<uint32_t> sums(n);
+    uint32_t* to = sums.mutable_data();
+    const int64_t begin = edge[0], end = begin + int64_t(bytes.size());
+    {
+        py::gil_scoped_release unlocked;
+        for (py::ssize_t i = 0; i < n; ++i) {
+            if (edge[i] < begin || edge[i + 1] < edge[i] || edge[i + 1] > end) {
+                to = nullptr;
+                break;
+            }
+            to[i] = mdio::crc32c(bytes.data() + (edge[i] - begin), size_t(edge[i + 1] - edge[i]), 0);
+        }
+    }
+    if (!to) throw py::index_error("a piece lies outside of the data");
     return sums;
 }
 
@@ -208,7 +229,7 @@ void add_packed(py::module_& module);
 PYBIND11_MODULE(_kernels, module) {
     module.doc() = "The kernels in C++; call them through mdio.core.kernels.";
     module.def("crc32c", crc32c);
-    module.def("crc32c_many", crc32c_many);
+    module.def("crc32c_pieces", crc32c_pieces);
     module.def("planar_to_xyz", planar_to_xyz);
     module.def("xyz_to_planar", xyz_to_planar);
     module.def("copy_atoms", copy_atoms);

@@ -1,6 +1,7 @@
 """The kernels against NumPy, google_crc32c and HDF5; native code and its twin, bit for bit."""
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -71,13 +72,18 @@ def test_crc32c_of_arrays(dtype):
     assert kernels.crc32c(bytearray(b"abc")) == google_crc32c.value(b"abc")
 
 
-@pytest.mark.parametrize("nbytes_each", [1, 7, 100, 1000, 5000])
-def test_crc32c_many(nbytes_each):
+@pytest.mark.parametrize("lengths", [[], [1000], [3, 0, 700, 1, 0]])
+@pytest.mark.parametrize("begin", [0, 1 << 40])
+def test_crc32c_pieces(lengths, begin):
+    """A table of edges is cut at any place, so they need not begin with zero."""
     data = np.random.default_rng(1).bytes(1000)
-    pieces = [data[i : i + nbytes_each] for i in range(0, 1000, nbytes_each)]
-    expected = [google_crc32c.value(piece) for piece in pieces]
-    assert kernels.crc32c_many(data, nbytes_each) == expected
-    assert kernels.crc32c_many(b"", nbytes_each) == []
+    edges = np.cumsum([0, *lengths])
+    expected = [google_crc32c.value(data[a:b]) for a, b in itertools.pairwise(edges)]
+    found = kernels.crc32c_pieces(data, edges + begin)
+    assert found.dtype == np.uint32
+    assert found.tolist() == expected
+    wide = np.repeat(edges, 2)
+    assert kernels.crc32c_pieces(data, wide[::2]).tolist() == expected
 
 
 # --- moving coordinates
@@ -194,7 +200,11 @@ GOOD = np.zeros((2, 5, 3), np.float32)
         (ValueError, lambda: kernels.planar_to_xyz(GOOD.transpose(0, 2, 1), GOOD.copy())),
         (ValueError, lambda: kernels.quantise_deltas(GOOD, 0.0)),
         (ValueError, lambda: kernels.quantise_xtc(GOOD, np.nan)),
-        (ValueError, lambda: kernels.crc32c_many(b"abc", 0)),
+        (IndexError, lambda: kernels.crc32c_pieces(b"abc", np.empty(0, "i8"))),
+        (ValueError, lambda: kernels.crc32c_pieces(memoryview(b"abcd")[::2], np.arange(2))),
+        (IndexError, lambda: kernels.crc32c_pieces(b"abc", np.array([0, 4]))),
+        (IndexError, lambda: kernels.crc32c_pieces(b"abc", np.array([0, 2, 1]))),
+        (IndexError, lambda: kernels.crc32c_pieces(b"abc", np.array([2, 1, 3]))),
         (ValueError, lambda: kernels.shuffle(b"abc", 0)),
         (ValueError, lambda: kernels.unshuffle(b"abcd", 4, bytearray(3))),
         (ValueError, lambda: kernels.unshuffle(b"abcd", 4, memoryview(b"1234"))),
