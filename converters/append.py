@@ -18,8 +18,8 @@ from mdio.converters.selection import AtomChoice, check_whole, open_with_topolog
 from mdio.converters.strategies.copied import ByteConversion, byte_conversion
 from mdio.converters.strategies.decoded import Conversion
 from mdio.converters.strategies.parts import PartsConversion
-from mdio.converters.strategies.pieces import not_finite
-from mdio.converters.striping import StripeWish
+from mdio.converters.strategies.write_tasks import not_finite
+from mdio.converters.striping import StripeRequest
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint
@@ -68,7 +68,7 @@ def prepare_append(
             name = one.name.removesuffix("_ps").replace("_", "-")
             raise PlanError(
                 f"{out}: frames are added as those that are there were written, so leave out "
-                f"--{name}; to change it, convert all sources together anew"
+                f"--{name}; to change it, convert all sources together again"
             )
     old = open_layout(out, verify=options.verify)
     try:
@@ -129,7 +129,7 @@ class _Plan:
         used = list(new.values())
         stripe = self.manifest["stripe"]
         asked = (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
-        striping = StripeWish(*asked)
+        striping = StripeRequest(*asked)
         conversion: Conversion | ByteConversion | None = None
         if continuation.by_bytes:
             wanted = WriteOptions(container=plan.container)
@@ -183,7 +183,7 @@ class _Plan:
         ):
             raise SourceError(
                 f"{path}: {self.old.path} holds the integers of XTC files with a precision of "
-                f"{manifest['precision']:g} angstrom, and this is none; convert all files anew"
+                f"{manifest['precision']:g} angstrom, and this is none; convert all files again"
             )
         if not options.salvage and not options.growing:
             check_whole(info, options.stop, None)

@@ -15,7 +15,7 @@ from mdio.converters.strategies.copied import ByteConversion, byte_conversion
 from mdio.converters.strategies.decoded import Conversion
 from mdio.converters.strategies.mpio import MPIOConversion, check_mpio
 from mdio.converters.strategies.parts import PartsConversion, check_per_rank, parts_reason
-from mdio.converters.striping import StripeWish
+from mdio.converters.striping import StripeRequest
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
@@ -113,7 +113,7 @@ def planned(
     notes = origin.notes if note is None else (*origin.notes, note)
     if not options.salvage:
         check_whole(origin.info, options.stop, options.end_ps)
-    striping = StripeWish(options.stripe_nbytes, options.stripe_count, options.progressive)
+    striping = StripeRequest(options.stripe_nbytes, options.stripe_count, options.progressive)
     wanted = WriteOptions(
         compression=None if options.compression in ("auto", "none") else options.compression,
         file_system=telling_file_system(target, options.compression),

@@ -1,4 +1,4 @@
-"""Damaged units of an output written anew from its source; or what of it is lost."""
+"""Damaged units of an output written again from its source; or what of it is lost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def repair(
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> RepairResult:
-    """Write what is damaged or missing in an output anew, from the source that it was made from.
+    """Write what is damaged or missing in an output again, from the source that it was made from.
 
     All of the output is checked. What is whole is linked or copied as it lies on disk, the rest is
     converted again, with the frames, atoms and options that the manifest tells; then the repaired
@@ -193,7 +193,7 @@ def _prepare(
     if not set(SUMS) & manifest.keys():
         raise SourceError(
             f"{out}: made by mdio {manifest['mdio_version']}, which kept too few checksums to know "
-            "what belongs there; convert its source anew"
+            "what belongs there; convert its source again"
         )
     paths = [against] if isinstance(against, str | PathLike) else list(against)
     source = open_with_topology(paths, top, overlap=overlap_of(former))

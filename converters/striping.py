@@ -12,12 +12,12 @@ from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import get_stripe, set_stripe, stripes
 from mdio.layouts.striping.stripes import StripeRecord, record
 
-__all__ = ["StripeWish"]
+__all__ = ["StripeRequest"]
 """Layouts that are folders; the others are one file."""
 
 
 @dataclass(frozen=True, slots=True)
-class StripeWish:
+class StripeRequest:
     """What a user asked of the file system for one output."""
 
     nbytes: int | None = None

@@ -17,7 +17,7 @@ from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.capabilities import Capabilities, boundaries_of
 from mdio.layouts.expecting import AtomIndices, Expecting
-from mdio.layouts.output import Stored, Unit, Wanted
+from mdio.layouts.output import EncodedChunk, Unit, Wanted
 from mdio.layouts.units import check_units, runs_of_frames
 
 __all__ = ["AtomIndices", "Layout"]
@@ -258,7 +258,7 @@ class Layout(Expecting, Capabilities, ABC):
         """
         yield from check_units(self.units(), wanted)
 
-    def stored(self, start: int, stop: int) -> list[Stored]:  # noqa: ARG002
+    def stored(self, start: int, stop: int) -> list[EncodedChunk]:  # noqa: ARG002
         """Return what its writer once made of the frames of a piece, as it lies on disk.
 
         Raises

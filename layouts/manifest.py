@@ -202,13 +202,13 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
     """
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CorruptLayoutError(
-            f"{path}: its manifest is not one of mdio; convert the source anew"
+            f"{path}: its manifest is not one of mdio; convert the source again"
         )
     version = manifest.get("format_version")
     if not isinstance(version, int) or version < 1:
         raise CorruptLayoutError(
             f"{path}: its manifest has format version {version!r}, expected 1 to {FORMAT_VERSION}; "
-            "convert the source anew"
+            "convert the source again"
         )
     if version > FORMAT_VERSION:
         raise CorruptLayoutError(
@@ -221,33 +221,33 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
         if manifest.get(SEAL) != expected:
             raise CorruptLayoutError(
                 f"{path}: its manifest has the checksum {expected}, expected "
-                f"{manifest.get(SEAL)!r}; it was damaged or changed, convert the source anew"
+                f"{manifest.get(SEAL)!r}; it was damaged or changed, convert the source again"
             )
     _check_types(manifest, path)
     if manifest["n_frames"] < 1 or manifest["n_atoms"] < 1:
         raise CorruptLayoutError(
             f"{path}: its manifest tells of {manifest['n_frames']} frames of "
-            f"{manifest['n_atoms']} atoms; convert the source anew"
+            f"{manifest['n_atoms']} atoms; convert the source again"
         )
     counts = {"atoms": (manifest.get("atoms"), manifest["n_atoms"])}
     for name, n_atoms in manifest["groups"].items():
         if not is_group_name(name):
             raise CorruptLayoutError(
                 f"{path}: its manifest tells of a group {name!r}, which is not a name for one; "
-                "convert the source anew"
+                "convert the source again"
             )
         runs = manifest["group_atoms"].get(name, [])
         counts[f"group {name}"] = (runs, n_atoms)
         if _count(runs) is not None and any(run[1] > manifest["n_atoms"] for run in runs):
             raise CorruptLayoutError(
                 f"{path}: the group {name} in its manifest has atoms beyond the "
-                f"{manifest['n_atoms']} that there are; convert the source anew"
+                f"{manifest['n_atoms']} that there are; convert the source again"
             )
     for what, (runs, expected) in counts.items():
         if runs is not None and _count(runs) != expected:
             raise CorruptLayoutError(
                 f"{path}: the {what} in its manifest do not add up to {expected}; "
-                "convert the source anew"
+                "convert the source again"
             )
     return manifest
 
@@ -268,7 +268,7 @@ def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None
         if not right:
             shown = repr(found)[:60] if key in manifest else "nothing"
             raise CorruptLayoutError(
-                f"{path}: its manifest has {shown} for {key!r}; convert the source anew"
+                f"{path}: its manifest has {shown} for {key!r}; convert the source again"
             )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mdio.core.frames import plural
 from mdio.core.kernels.checks import buffer
 
-__all__ = ["NotFinite", "OutputMeta", "Receipt", "Stored", "Unit", "Wanted"]
+__all__ = ["EncodedChunk", "NotFinite", "OutputMeta", "PieceRecord", "Unit", "Wanted"]
 
 AtomIndices = NDArray[np.int64]
 Wanted = Callable[[int], bool]
@@ -64,13 +64,13 @@ class OutputMeta:
     not_finite: NotFinite | None = None
     """What of the positions is; None = nothing."""
     repaired: Sequence[Mapping[str, Any]] = ()
-    """When it was repaired, and what was written anew."""
+    """When it was repaired, and what was written again."""
     appended_to: str | None = None
     """The uuid of the output whose place this one takes, with all or most of its frames."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class EncodedChunk:
     """One encoded piece of output and where it belongs."""
 
     key: str
@@ -96,13 +96,13 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class PieceRecord:
     """What the owner of an output needs to know of a piece that has been stored."""
 
     start: int
     stop: int
     crcs: Mapping[str, Sequence[int]]
-    """`Stored.crcs` of each key."""
+    """`EncodedChunk.crcs` of each key."""
     nbytes: int
     """Bytes that were stored."""
     box: NDArray[np.float32]

@@ -150,8 +150,8 @@ class LayoutPlan:
     source_density: float | None = None
     """Bytes on disk that the source has per atom and frame."""
 
-    def pieces(self) -> list[tuple[int, int]]:
-        """Return the (start, stop) frames of all pieces in order."""
+    def write_tasks(self) -> list[tuple[int, int]]:
+        """Return the (start, stop) frames of each piece that one worker writes, in order."""
         edges = itertools.accumulate(self.segment_frames or (self.n_frames,), initial=0)
         return [
             (start, min(start + self.piece_frames, stop))
@@ -163,7 +163,7 @@ class LayoutPlan:
     def n_writes(self) -> int:
         """Number of large writes: of shards, or of chunks where there are no shards."""
         if not self.writes_chunks:
-            return max(1, len(self.arrays)) * len(self.pieces())
+            return max(1, len(self.arrays)) * len(self.write_tasks())
         return sum(
             math.ceil(n_frames / array.chunk_frames) * array.n_atom_chunks
             for n_frames in self.segment_frames or (self.n_frames,)
@@ -180,7 +180,7 @@ class LayoutPlan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values, with what follows from it."""
         plan = asdict(self)
-        plan["n_pieces"] = len(self.pieces())
+        plan["n_pieces"] = len(self.write_tasks())
         plan["n_writes"] = self.n_writes
         for row, array in zip(plan["arrays"], self.arrays, strict=True):
             row["chunk_nbytes"] = array.chunk_nbytes

@@ -44,7 +44,7 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
         rows.append(("precision", f"{plan.precision:g} angstrom{exact}"))
     elif plan.arrays:
         rows.append(("precision", "float32 in full"))
-    pieces = len(plan.pieces())
+    pieces = len(plan.write_tasks())
     frames = _count(min(plan.piece_frames, plan.n_frames), "frame")
     rows.append(("work", f"{_count(pieces, 'piece')} of {frames}"))
     rows.append(("writes", f"{plan.n_writes:,} in {_count(plan.n_files, 'file')}"))

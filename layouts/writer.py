@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.output import OutputMeta, Receipt, Stored
+from mdio.layouts.output import EncodedChunk, OutputMeta, PieceRecord
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 
-__all__ = ["LayoutWriter", "OutputMeta", "Receipt", "Stored"]
+__all__ = ["EncodedChunk", "LayoutWriter", "OutputMeta", "PieceRecord"]
 
 
 class LayoutWriter(ABC):
     """Writes one output at a temporary path; `publish` gives it its name in the end.
 
     A writer is made once, by the owner, and pickled to the workers after `create`. The owner calls
-    `create`, then for every piece of ``plan.pieces()``, in any order, what a worker has encoded is
-    stored and `commit` is called with its receipt, and then `finish`.
+    `create`, then for every write task of the plan, in any order, what a worker has encoded is
+    stored and `commit` is called with its record, and then `finish`.
 
     Parameters
     ----------
@@ -71,15 +71,15 @@ class LayoutWriter(ABC):
         """
 
     @abstractmethod
-    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+    def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Turn one piece, or a batch of one, from frame `start` on, into bytes. Pure."""
 
     @abstractmethod
-    def store(self, item: Stored) -> None:
+    def store(self, item: EncodedChunk) -> None:
         """Write one encoded item where it belongs."""
 
     @abstractmethod
-    def commit(self, receipt: Receipt) -> None:
+    def commit(self, record: PieceRecord) -> None:
         """Take note of a stored piece: its checksums, boxes, times and steps (owner)."""
 
     @abstractmethod

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
-from mdio.readers.ring import Room
+from mdio.readers.ring import FrameBuffer
 
 __all__ = ["ReadAhead", "may_read_ahead"]
 
@@ -40,17 +40,17 @@ class ReadAhead:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._thread: ThreadPoolExecutor | None = None
-        self._begun: tuple[int, int, Room, Future[FrameBlock]] | None = None
+        self._begun: tuple[int, int, FrameBuffer, Future[FrameBlock]] | None = None
         _all.add(self)
 
-    def begin(self, start: int, stop: int, room: Room) -> None:
+    def begin(self, start: int, stop: int, room: FrameBuffer) -> None:
         """Begin to read frames ``start:stop``."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "mdio read-ahead")
         future = self._thread.submit(self._layout.read, start, stop, out=room.block)
         self._begun = start, stop, room, future
 
-    def take(self, start: int, stop: int) -> Room | None:
+    def take(self, start: int, stop: int) -> FrameBuffer | None:
         """Wait for what was begun, and return it if it is frames ``start:stop``.
 
         None also if they could not be read: the error comes again when they are read for good,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mdio.core.frames import FIELDS, FrameBlock
 from mdio.layouts.base import Layout
 from mdio.readers.ahead import ReadAhead, may_read_ahead
-from mdio.readers.ring import BufferRing, Room
+from mdio.readers.ring import BufferRing, FrameBuffer
 
 __all__ = ["Frame", "FrameCache"]
 
@@ -35,7 +35,7 @@ Frame = tuple[FloatArray, FloatArray | None, FloatArray | None, FloatArray, floa
 kept and changed; its box, (6,), zeros if there is none, to be copied; its time and its step."""
 
 
-def _frames_of(room: Room) -> list[Frame | None]:
+def _frames_of(room: FrameBuffer) -> list[Frame | None]:
     block = room.block
     per_atom = (room.rows(name) for name in FIELDS)
     return list(zip(*per_atom, block.box, block.time.tolist(), block.step.tolist(), strict=True))
@@ -160,13 +160,13 @@ class FrameCache:
         stop = min(start + self._jump_unit, self._n_frames)
         return start, stop, self._asked_again or self._jump_unit > 1
 
-    def _copied(self, room: Room, at: int) -> Frame | None:
+    def _copied(self, room: FrameBuffer, at: int) -> Frame | None:
         """Return a frame of a block in memory of its own."""
         copy = self._singles.take(1)
         copy.block.assign(room.block.frames(slice(at, at + 1)))
         return _frames_of(copy)[0]
 
-    def _read(self, start: int, stop: int) -> Room:
+    def _read(self, start: int, stop: int) -> FrameBuffer:
         ring = self._ring if stop - start > 1 else self._singles
         room = ring.take(stop - start)
         self._layout.read(start, stop, out=room.block)

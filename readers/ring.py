@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 
-__all__ = ["BufferRing", "Room"]
+__all__ = ["BufferRing", "FrameBuffer"]
 
 FloatArray = NDArray[np.float32]
 
@@ -30,7 +30,7 @@ class _Memory(np.ndarray[Any, Any]):
 
 
 @dataclass(slots=True)
-class Room:
+class FrameBuffer:
     """A block to read into, and its per-atom arrays frame by frame."""
 
     block: FrameBlock
@@ -60,16 +60,16 @@ class _Buffer:
         """Return whether nobody has the room any more, nor any array of a frame."""
         return self._n_references() == self._idle
 
-    def room(self, n_frames: int) -> Room:
+    def room(self, n_frames: int) -> FrameBuffer:
         if self._room.block.n_frames != n_frames:
             self._room = self._made(n_frames)
         return self._room
 
-    def _made(self, n_frames: int) -> Room:
+    def _made(self, n_frames: int) -> FrameBuffer:
         block = FrameBlock.empty(n_frames, 0)
         for name, memory in self._memory.items():
             setattr(block, name, memory.view(np.ndarray)[:n_frames])
-        return Room(block, self._memory)
+        return FrameBuffer(block, self._memory)
 
 
 class BufferRing:
@@ -95,7 +95,7 @@ class BufferRing:
         self._n_buffers = n_buffers
         self._buffers: list[_Buffer] = []
 
-    def take(self, n_frames: int) -> Room:
+    def take(self, n_frames: int) -> FrameBuffer:
         """Return room for `n_frames`; nobody minds what becomes of what is in it."""
         for buffer in self._buffers:
             if buffer.n_frames >= n_frames and buffer.is_idle():

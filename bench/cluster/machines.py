@@ -143,7 +143,7 @@ class Machine:
         self.limit(switch, rate)
 
     def limit(self, switch: Machine, rate: str) -> None:
-        """Limit the cable anew; an empty rate lifts the limit."""
+        """Limit the cable again; an empty rate lifts the limit."""
         for machine, link in ((self, "eth0"), (switch, f"p-{self.name}")):
             inside = ("nsenter", "-t", str(machine.pid), "-n", "tc", "qdisc")
             subprocess.run([*inside, "del", "dev", link, "root"], capture_output=True, check=False)

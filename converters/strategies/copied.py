@@ -15,7 +15,7 @@ from mdio.converters.provenance import Appended, check_room, output_meta
 from mdio.converters.read_back import read_back
 from mdio.converters.strategies.copy_segments import SegmentCopier
 from mdio.converters.strategies.repairs import Repairs
-from mdio.converters.striping import StripeWish
+from mdio.converters.striping import StripeRequest
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.publish import flush_tree, output_errors, publish
 from mdio.core.frames import TrajectoryInfo
@@ -44,7 +44,7 @@ def byte_conversion(
     kept: TrajectoryInfo,
     first: int,
     options: WriteOptions,
-    striping: StripeWish,
+    striping: StripeRequest,
     topology: Sequence[Path] = (),
     *,
     appended: Appended | None = None,
@@ -133,7 +133,7 @@ class ByteConversion:
         plan: LayoutPlan,
         frames: Sequence[FrameBytes],
         first_times_ps: Sequence[float],
-        striping: StripeWish,
+        striping: StripeRequest,
         topology: Sequence[Path],
     ) -> None:
         self.out = out

@@ -14,9 +14,9 @@ from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.provenance import Appended, check_room, output_meta
 from mdio.converters.read_back import read_back
 from mdio.converters.selection import AtomChoice
-from mdio.converters.strategies.pieces import PieceWorker, describe_on, spread
 from mdio.converters.strategies.repairs import Repairs
-from mdio.converters.striping import StripeWish
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread
+from mdio.converters.striping import StripeRequest
 from mdio.converters.topology import holds, topologies
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.publish import publish, temporary_for
@@ -25,7 +25,7 @@ from mdio.layouts.h5md.layout import refers_to_parts
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.view import ViewLayout
-from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt
+from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 
@@ -51,7 +51,7 @@ class Conversion:
         plan: LayoutPlan,
         writer: MakeWriter,
         source_paths: Sequence[Path],
-        striping: StripeWish,
+        striping: StripeRequest,
         transformed: Mapping[str, str | None] | None = None,
         joined: Mapping[str, Any] | None = None,
     ) -> None:
@@ -90,7 +90,7 @@ class Conversion:
         stack = ExitStack()
         begun = 0.0
 
-        def begin() -> PieceWorker:
+        def begin() -> WriteTaskWorker:
             nonlocal begun
             temporary = self._publication(stack, force)
             begun = time.perf_counter()
@@ -114,7 +114,7 @@ class Conversion:
             writer.create()
             if self.appended is not None:
                 self.appended.continuation.take_over(writer)
-            return PieceWorker(self.view, writer, self.repairs and self.repairs.former)
+            return WriteTaskWorker(self.view, writer, self.repairs and self.repairs.former)
 
         def end() -> ConvertResult:
             self.states.check()
@@ -180,34 +180,34 @@ class Conversion:
             temporary_for(path.absolute(), temporary).write_bytes(data)
         return temporary
 
-    def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
+    def _write(self, work: WriteTaskWorker, executor: Executor, progress: Progress | None) -> int:
         """Do this process' share, and store and commit in the owner what others have encoded."""
         nbytes = 0
         imap = executor.imap
         if isinstance(executor, MPIExecutor):
             # What a rank writes may take the system now a little, now long.
             imap = partial(executor.imap, at_own_pace=True)
-        pieces = [piece for piece in self.plan.pieces() if piece[0] >= self.n_taken]
+        pieces = [piece for piece in self.plan.write_tasks() if piece[0] >= self.n_taken]
         pieces = spread(pieces, self.plan.segment_frames, executor.n_workers)
         describe = describe_on(executor)
-        for _, (receipt, items) in imap(work, pieces, describe=describe):
+        for _, (record, items) in imap(work, pieces, describe=describe):
             for item in items:
                 work.writer.store(item)
-            self._commit(work.writer, receipt, progress)
-            nbytes += receipt.nbytes
+            self._commit(work.writer, record, progress)
+            nbytes += record.nbytes
         return nbytes
 
-    def _commit(self, writer: LayoutWriter, receipt: Receipt, progress: Progress | None) -> None:
+    def _commit(self, writer: LayoutWriter, record: PieceRecord, progress: Progress | None) -> None:
         """Take note of a piece that is stored, and of coordinates in it that are no numbers."""
-        writer.commit(receipt)
-        found = receipt.not_finite
+        writer.commit(record)
+        found = record.not_finite
         if found is not None:
-            found = replace(found, first_frame=receipt.start + found.first_frame)
+            found = replace(found, first_frame=record.start + found.first_frame)
             before = writer.meta.not_finite
             found = found if before is None else before + found
             writer.meta = replace(writer.meta, not_finite=found)
         if progress is not None:
-            n_frames = receipt.stop - receipt.start
+            n_frames = record.stop - record.start
             progress(n_frames, n_frames * self.view.info.frame_nbytes)
 
     def _result(self, nbytes: int, seconds: float, workers: int) -> ConvertResult:

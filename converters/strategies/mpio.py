@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.strategies.decoded import Conversion
-from mdio.converters.strategies.pieces import PieceWorker, describe_on
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.publish import temporary_for
 from mdio.layouts.striping.lustre import mpi_io_hints
-from mdio.layouts.writer import Receipt, Stored
+from mdio.layouts.writer import EncodedChunk, PieceRecord
 from mdio.parallel.agreement import Agreement
 from mdio.parallel.executors import Executor, item_error
 from mdio.parallel.mpi_executor import MPIExecutor
@@ -71,7 +71,7 @@ class MPIOConversion(Conversion):
         hints = mpi_io_hints(self.plan, options.hints)
         self.writer = partial(H5MDMPIOWriter, collective=options.mpio == "collective", hints=hints)
 
-    def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
+    def _write(self, work: WriteTaskWorker, executor: Executor, progress: Progress | None) -> int:
         if not isinstance(executor, MPIExecutor):
             raise PlanError(
                 "parallel HDF5 is for ranks of MPI; add --mpi, and start it with mpiexec"
@@ -79,12 +79,12 @@ class MPIOConversion(Conversion):
         writer = cast("H5MDMPIOWriter", work.writer)
         agreement = Agreement(executor.comm, self._unfinished(writer.path, executor))
         _together(agreement, lambda: writer.open_shared(executor.comm))
-        receipts: list[Receipt] = []
+        records: list[PieceRecord] = []
         nbytes = 0
         failure: Exception | None = None
         try:
             if writer.collective:
-                receipts = self._rounds(work, executor, agreement, progress)
+                records = self._rounds(work, executor, agreement, progress)
             else:
                 nbytes = super()._write(work, executor, progress)
         except Exception as error:
@@ -97,10 +97,10 @@ class MPIOConversion(Conversion):
             raise
         _together(agreement, writer.close_shared)
         agreement.close()
-        for some in executor.comm.gather(receipts) or ():
-            for receipt in some:
-                self._commit(writer, receipt, None)
-                nbytes += receipt.nbytes
+        for some in executor.comm.gather(records) or ():
+            for record in some:
+                self._commit(writer, record, None)
+                nbytes += record.nbytes
         if executor.is_owner and self.plan.compression is not None:
             return writer.path.stat().st_size  # only HDF5 has seen the compressed bytes
         return nbytes
@@ -114,23 +114,23 @@ class MPIOConversion(Conversion):
 
     def _rounds(
         self,
-        work: PieceWorker,
+        work: WriteTaskWorker,
         executor: MPIExecutor,
         agreement: Agreement,
         progress: Progress | None,
-    ) -> list[Receipt]:
-        """Read and write this rank's pieces, one in each round; return their receipts."""
-        pieces = self.plan.pieces()
+    ) -> list[PieceRecord]:
+        """Read and write this rank's pieces, one in each round; return their records."""
+        pieces = self.plan.write_tasks()
         writer = cast("H5MDMPIOWriter", work.writer)
-        receipts: list[Receipt] = []
+        records: list[PieceRecord] = []
         failure: tuple[MdioError, int, bool] | None = None
         for first in range(0, len(pieces), executor.n_workers):
             number = first + executor.rank
-            items: list[Stored] = []
+            items: list[EncodedChunk] = []
             if failure is None and number < len(pieces):
                 try:
-                    receipt, items = work(pieces[number])
-                    receipts.append(receipt)
+                    record, items = work(pieces[number])
+                    records.append(record)
                 except Exception as cause:
                     error = item_error(describe_on(executor)(pieces[number]), cause)
                     failure = (error, number, False)
@@ -144,7 +144,7 @@ class MPIOConversion(Conversion):
                 n_frames = done[-1][1] - done[0][0]
                 progress(n_frames, n_frames * self.view.info.frame_nbytes)
         _tell(agreement, failure)
-        return receipts
+        return records
 
 
 def _tell(agreement: Agreement, failure: tuple[MdioError, int, bool] | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.read_back import read_back_joined
 from mdio.converters.strategies.decoded import Conversion
-from mdio.converters.strategies.pieces import PieceWorker, describe_on
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.publish import output_errors, parts_of, temporary_for
 from mdio.layouts.base import Layout
@@ -20,7 +20,7 @@ from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.view import ViewLayout
-from mdio.layouts.writer import Receipt
+from mdio.layouts.writer import PieceRecord
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 
@@ -33,7 +33,7 @@ __all__ = ["PartsConversion", "check_per_rank", "parts_reason"]
 Piece = tuple[int, int]
 Task = tuple[int, tuple[Piece, ...]] | None
 """A part, and pieces of it that follow each other, or nothing to do."""
-Done = tuple[list[Receipt], tuple[int, int] | None]
+Done = tuple[list[PieceRecord], tuple[int, int] | None]
 """Receipts of the pieces; bytes of the part's file and crc32c of its manifest if it is finished."""
 ASKED = "asked for"
 
@@ -107,7 +107,7 @@ class PartsConversion(Conversion):
             folder.mkdir(exist_ok=True)
         return super()._stripe(folder)
 
-    def _write(self, work: PieceWorker, executor: Executor, progress: Progress | None) -> int:
+    def _write(self, work: WriteTaskWorker, executor: Executor, progress: Progress | None) -> int:
         writer = cast("H5MDPartsWriter", work.writer)
         worker = PartWorker(work.source, writer, self.repairs and parts_of(self.out))
         name = describe_on(executor)
@@ -118,10 +118,10 @@ class PartsConversion(Conversion):
         tasks = list(self._tasks(writer, executor))
         nbytes = 0
         try:
-            for number, (receipts, finished) in executor.imap(worker, tasks, describe=describe):
-                for receipt in receipts:
-                    self._commit(writer, receipt, progress)
-                    nbytes += receipt.nbytes
+            for number, (records, finished) in executor.imap(worker, tasks, describe=describe):
+                for record in records:
+                    self._commit(writer, record, progress)
+                    nbytes += record.nbytes
                 task = tasks[number]
                 if finished is not None and task is not None:
                     writer.note(task[0], *finished)
@@ -135,7 +135,7 @@ class PartsConversion(Conversion):
         Elsewhere a part is one task. Ranks know their tasks beforehand (every n-th), so there a
         piece is one, and ranks learn of a failure between pieces.
         """
-        every = self.plan.pieces()
+        every = self.plan.write_tasks()
         parts: dict[int, Sequence[Piece]] = {
             number: [piece for piece in every if first <= piece[0] < stop]
             for number, (first, stop) in enumerate(writer.ranges)
@@ -169,13 +169,13 @@ class PartWorker:
         self.source = source
         self.writer = writer
         self._number = -1
-        self._part: PieceWorker | None = None
+        self._part: WriteTaskWorker | None = None
 
     def __call__(self, task: Task) -> Done:
         """Write pieces; raises PlanError if the part was begun by another process."""
-        receipts: list[Receipt] = []
+        records: list[PieceRecord] = []
         if task is None:
-            return receipts, None
+            return records, None
         number, pieces = task
         first, stop = self.writer.ranges[number]
         try:
@@ -184,12 +184,12 @@ class PartWorker:
             if self._part is None or self._number != number:
                 raise PlanError("pieces of one part came to several workers; deal them in turn")
             for piece in pieces:
-                receipt, items = self._part((piece[0] - first, piece[1] - first))
+                record, items = self._part((piece[0] - first, piece[1] - first))
                 for item in items:
                     self._part.writer.store(item)
-                self._part.writer.commit(receipt)
-                receipts.append(replace(receipt, start=piece[0], stop=piece[1], crcs={}))
-            return receipts, self._finish() if pieces[-1][1] == stop else None
+                self._part.writer.commit(record)
+                records.append(replace(record, start=piece[0], stop=piece[1], crcs={}))
+            return records, self._finish() if pieces[-1][1] == stop else None
         except BaseException:
             self.close()
             raise
@@ -199,7 +199,7 @@ class PartWorker:
         frames = range(*self.writer.ranges[number])
         source = ViewLayout(self.source.path, source=self.source, frames=frames)
         writer = self.writer.part_writer(number)
-        self._number, self._part = number, PieceWorker(source, writer, self._former(writer))
+        self._number, self._part = number, WriteTaskWorker(source, writer, self._former(writer))
         writer.create()
 
     def _former(self, writer: H5MDWriter) -> Layout | None:

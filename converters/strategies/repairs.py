@@ -32,12 +32,12 @@ class Repairs:
         Raises
         ------
         SourceError
-            They differ: what was written anew is not what was there.
+            They differ: what was written again is not what was there.
         """
         for key in SUMS:
             if key in self.manifest and manifest.get(key) != self.manifest[key]:
                 raise SourceError(
                     f"{self.former.path}: what this source gives does not have the checksums that "
                     "the output was written with, so nothing was changed; give the source (and the "
-                    "topology) that it was made from, or convert anew"
+                    "topology) that it was made from, or convert again"
                 )

@@ -7,7 +7,7 @@ from mdio.core.files.publish import output_errors
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.writer import LayoutWriter, Stored
+from mdio.layouts.writer import EncodedChunk, LayoutWriter
 
 
 class LinesLayout(Layout):
@@ -80,18 +80,18 @@ class LinesWriter(LayoutWriter):
         names = ("time", "step", "box", "positions")
         rows = zip(*(getattr(block, name).tolist() for name in names), strict=True)
         lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows]
-        return [Stored(str(start), "".join(lines).encode(), [])]
+        return [EncodedChunk(str(start), "".join(lines).encode(), [])]
 
     def store(self, item):
         """Keep the lines of a piece."""
         self._pieces[int(item.key)] = item.data
 
-    def commit(self, receipt):
-        """Do nothing: what is in a receipt is in the lines too."""
+    def commit(self, record):
+        """Do nothing: what is in a record is in the lines too."""
 
     def finish(self):
         """Write the lines in order."""
-        missing = [piece for piece in self.plan.pieces() if piece[0] not in self._pieces]
+        missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._pieces]
         if missing:
             raise OutputError(f"{self.path}: frames {missing[0]} are missing; convert again")
         with output_errors(self.path), self.path.open("wb") as file:

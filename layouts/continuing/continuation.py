@@ -88,7 +88,7 @@ class Continuation(ABC):
         """Return the error for an output of an older version."""
         return PlanError(
             f"{self.old.path}: made by mdio {self.manifest['mdio_version']}, or changed since, in "
-            "a way to which this version cannot add; convert all sources together anew"
+            "a way to which this version cannot add; convert all sources together again"
         )
 
 

@@ -16,7 +16,7 @@ from mdio.layouts.h5md.layout import H5MDLayout
 from mdio.layouts.h5md.parts.reader import JoinedFile, Part
 from mdio.layouts.h5md.parts.writer import H5MDPartsWriter, plan_parts
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.writer import LayoutWriter, Receipt
+from mdio.layouts.writer import LayoutWriter, PieceRecord
 
 __all__ = ["H5MDContinuation"]
 
@@ -59,11 +59,11 @@ class H5MDContinuation(Continuation):
                 with output_errors(target):
                     link_or_copy(parts_of(self.old.path) / part.file, target)
                 writer.adopt(number, part)
-        for start, stop in writer.plan.pieces():
+        for start, stop in writer.plan.write_tasks():
             if stop <= self.taken:
                 items = [] if in_parts else self.old.stored(start, stop)
                 for item in items:
                     writer.store(item)
                 block = self.old.read(start, stop, atoms=[])
                 crcs = {item.key: item.crcs for item in items}
-                writer.commit(Receipt(start, stop, crcs, 0, block.box, block.time, block.step))
+                writer.commit(PieceRecord(start, stop, crcs, 0, block.box, block.time, block.step))

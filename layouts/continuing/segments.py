@@ -63,7 +63,7 @@ class SegmentsContinuation(Continuation):
             if sums is None or not old.exists():
                 raise CorruptLayoutError(
                     f"{old}: this segment (frames {segment.first_frame} to {segment.stop - 1}) is "
-                    "missing; put it back, or split or convert the source anew"
+                    "missing; put it back, or split or convert the source again"
                 )
             new.parent.mkdir(parents=True, exist_ok=True)
             new.unlink(missing_ok=True)  # made empty, for others to fill

@@ -10,7 +10,7 @@ from mdio.core.files.publish import output_errors
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.writer import LayoutWriter, Receipt
+from mdio.layouts.writer import LayoutWriter, PieceRecord
 from mdio.layouts.zarr.layout import ZarrLayout
 from mdio.layouts.zarr.metadata import METADATA
 from mdio.layouts.zarr.own import OwnTree
@@ -62,4 +62,4 @@ class ZarrContinuation(Continuation):
                 checksums = self._tree.arrays[array.group, array.field].checksums
                 crcs[key] = checksums.of_frames(start, stop, array.chunk_frames)
             block = self.old.read(start, stop, atoms=[])
-            writer.commit(Receipt(start, stop, crcs, 0, block.box, block.time, block.step))
+            writer.commit(PieceRecord(start, stop, crcs, 0, block.box, block.time, block.step))

@@ -258,7 +258,7 @@ class ChunkedArray:
             raise CorruptLayoutError(
                 f"{self.name_of(i, j)}: in frame {first + wrong // n_pieces}, crc32c "
                 f"{found[wrong]:08x} found, {expected.flat[wrong]:08x} expected; the file is "
-                "damaged: convert the source anew"
+                "damaged: convert the source again"
             )
 
     def _chunk(self, fd: int, i: int, j: int) -> NDArray[np.float32]:
@@ -277,7 +277,7 @@ class ChunkedArray:
         if self.deflated and nbytes > DEFLATE_MAX_RATIO * int(self._nbytes[i, j]):
             raise CorruptLayoutError(
                 f"{self.name_of(i, j)}: {self._nbytes[i, j]} bytes cannot hold {nbytes}; "
-                "convert the source anew"
+                "convert the source again"
             )
         if self._scratch is None:
             self._scratch = np.empty((self.chunk_frames, self.chunk_atoms, 3), np.float32)
@@ -299,12 +299,12 @@ class ChunkedArray:
         except zlib.error as error:
             raise CorruptLayoutError(
                 f"{self.name_of(i, j)}: cannot be decompressed ({error}); the file is damaged: "
-                "convert the source anew"
+                "convert the source again"
             ) from error
         if len(data) != out.nbytes:
             raise CorruptLayoutError(
                 f"{self.name_of(i, j)}: {len(data)} bytes after decompression, expected "
-                f"{out.nbytes}; the file is damaged: convert the source anew"
+                f"{out.nbytes}; the file is damaged: convert the source again"
             )
         if self._shuffled:
             unshuffle(data, out.itemsize, bytes_of(out))
@@ -316,5 +316,5 @@ class ChunkedArray:
         if checksum != expected:
             raise CorruptLayoutError(
                 f"{self.name_of(i, j)}: crc32c {checksum:08x} found, {expected:08x} expected; the "
-                "file is damaged: convert the source anew"
+                "file is damaged: convert the source again"
             )

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, OutputError
-from mdio.core.files.first_read import read_rising
+from mdio.core.files.first_read import read_with_ramp_up
 from mdio.core.files.publish import TEMPORARY
 from mdio.core.kernels import crc32c
 
@@ -118,7 +118,7 @@ def pread_exactly(
     done = 0
     while done < len(view):
         try:
-            n_read = read_rising(fd, view, offset) if rising and not done else 0
+            n_read = read_with_ramp_up(fd, view, offset) if rising and not done else 0
             n_read = n_read or os.preadv(fd, [view[done:]], offset + done)
         except OSError as error:
             raise CorruptLayoutError(
@@ -127,7 +127,7 @@ def pread_exactly(
         if n_read == 0:
             raise CorruptLayoutError(
                 f"{what}: the file ends at byte {offset + done}, {offset + len(view)} expected; "
-                "it is truncated: convert the source anew"
+                "it is truncated: convert the source again"
             )
         done += n_read
 
@@ -265,7 +265,7 @@ class Column:
         if self.crc is not None and crc != self.crc:
             raise CorruptLayoutError(
                 f"{what}: crc32c {crc:08x} found, {self.crc:08x} expected; the file is damaged: "
-                "convert the source anew"
+                "convert the source again"
             )
 
     def write(self, fd: int, start: int, rows: NDArray[Any], path: Path) -> None:

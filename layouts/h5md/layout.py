@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
 from mdio.core.files.replacing import parts_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.contents import Contents, ContentsLayout
 from mdio.layouts.h5md.sealed import is_sealed
 from mdio.layouts.output import Wanted
 
@@ -85,7 +85,7 @@ def refers_to_parts(path: Path) -> bool:
         return False
 
 
-class H5MDLayout(ContentsLayout):
+class H5MDLayout(BackendLayout):
     """An H5MD file.
 
     Parameters
@@ -164,7 +164,7 @@ class H5MDLayout(ContentsLayout):
         except (*FOREIGN_ERRORS, MemoryError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             raise CorruptLayoutError(
-                f"{self.path}: {what} ({text}); the file is damaged: convert the source anew"
+                f"{self.path}: {what} ({text}); the file is damaged: convert the source again"
             ) from error
 
     def _open(self) -> TrajectoryInfo:
@@ -185,7 +185,7 @@ class H5MDLayout(ContentsLayout):
                 f"({' '.join(str(error).split())}); H5MD expected: convert or copy it again"
             ) from error
         try:
-            opened: Contents
+            opened: Backend
             if shared:
                 from mdio.layouts.h5md.mpio.reader import MPIOFile
 
@@ -205,7 +205,7 @@ class H5MDLayout(ContentsLayout):
                 opened = ForeignFile(
                     self.path, file, group, convert_units=self.options.get("convert_units", True)
                 )
-            self._contents = opened
+            self._backend = opened
             return opened.info(self.name)
         except BaseException as error:
             with suppress(*FOREIGN_ERRORS):  # a damaged file may not close; the first error counts

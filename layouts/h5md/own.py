@@ -37,7 +37,7 @@ from mdio.layouts.h5md.io import (
 from mdio.layouts.h5md.seal import check_seal
 from mdio.layouts.h5md.stored import plans_of, stored_chunks
 from mdio.layouts.manifest import check_manifest, indices_from_runs
-from mdio.layouts.output import Stored, Unit
+from mdio.layouts.output import EncodedChunk, Unit
 
 __all__ = ["OwnFile"]
 
@@ -79,7 +79,7 @@ class OwnFile:
             manifest = json.loads(text)
         except FOREIGN_ERRORS as error:
             raise CorruptLayoutError(
-                f"{path}: its manifest cannot be read; convert the source anew"
+                f"{path}: its manifest cannot be read; convert the source again"
             ) from error
         self.manifest = check_manifest(manifest, path)
         sizes = {FULL_SYSTEM: self.manifest["n_atoms"], **self.manifest["groups"]}
@@ -104,7 +104,7 @@ class OwnFile:
                 raise
             raise CorruptLayoutError(
                 f"{path}: not laid out as its manifest says ({' '.join(str(error).split())}); "
-                "convert the source anew"
+                "convert the source again"
             ) from error
         self._whats = {name: f"{path}: {name}" for name in self._columns}
         members = {}
@@ -305,7 +305,7 @@ class OwnFile:
                 frames = (first, min(first + array.chunk_frames, array.n_frames))
                 yield Unit(array.name_of(i, j), verify, frames, group)
 
-    def stored(self, start: int, stop: int) -> list[Stored]:
+    def stored(self, start: int, stop: int) -> list[EncodedChunk]:
         """Return the chunks of a piece as they lie in the file; see `Layout.stored`."""
         return list(stored_chunks(self.arrays, self._fd, start, stop))
 

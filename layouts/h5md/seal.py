@@ -87,7 +87,7 @@ def problem_of_seal(fd: int, places: Places, what: str) -> str | None:
     if found != expected:
         return (
             f"{what}: crc32c {found:08x} of all but the frames found, {expected:08x} expected; "
-            "the file is damaged or was changed: convert the source anew"
+            "the file is damaged or was changed: convert the source again"
         )
     return None
 

@@ -9,7 +9,7 @@ import numpy as np
 from mdio.core.files.piece_sums import row_sums
 from mdio.layouts.h5md.chunks import ChunkedArray
 from mdio.layouts.h5md.io import pread_exactly
-from mdio.layouts.output import Stored
+from mdio.layouts.output import EncodedChunk
 from mdio.layouts.plan import ArrayPlan
 
 __all__ = ["plans_of", "stored_chunks"]
@@ -25,7 +25,7 @@ def plans_of(arrays: Arrays, *, contiguous: bool) -> tuple[ArrayPlan, ...]:
     )
 
 
-def stored_chunks(arrays: Arrays, fd: int, start: int, stop: int) -> Iterator[Stored]:
+def stored_chunks(arrays: Arrays, fd: int, start: int, stop: int) -> Iterator[EncodedChunk]:
     """Yield the chunks of frames ``start:stop`` of all arrays, each checked.
 
     Raises
@@ -43,4 +43,4 @@ def stored_chunks(arrays: Arrays, fd: int, start: int, stop: int) -> Iterator[St
             crcs = [int(array.crcs[i, j])]
             if not array.deflated:
                 crcs += row_sums(data.reshape(-1, 12 * array.chunk_atoms)).tolist()
-            yield Stored(f"{group}/{field}/{i}/{j}", data, crcs)
+            yield EncodedChunk(f"{group}/{field}/{i}/{j}", data, crcs)

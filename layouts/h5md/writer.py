@@ -51,7 +51,7 @@ from mdio.layouts.h5md.plan import plan_h5md
 from mdio.layouts.h5md.seal import problem_of_seal, seal_of
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
-from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
 __all__ = ["H5MDWriter"]
 
@@ -124,13 +124,13 @@ class H5MDWriter(LayoutWriter):
             ids[name] = ids[FULL_SYSTEM][atoms] if FULL_SYSTEM in ids else np.asarray(atoms)
         return ids
 
-    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+    def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Cut one piece into chunks, rounded and compressed as planned."""
         items = []
         for (group, field), array in self._arrays.items():
             for i, j, chunk in chunks_of(array, start, self._values(block, group, field)):
                 data, crcs = encode_chunk(chunk, self._level)
-                items.append(Stored(f"{group}/{field}/{i}/{j}", data, crcs))
+                items.append(EncodedChunk(f"{group}/{field}/{i}/{j}", data, crcs))
         return items
 
     def _values(self, block: FrameBlock, group: str, field: str) -> NDArray[np.float32]:
@@ -154,7 +154,7 @@ class H5MDWriter(LayoutWriter):
                 self._handle_fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         return self._handle_fd
 
-    def store(self, item: Stored) -> None:
+    def store(self, item: EncodedChunk) -> None:
         """Write one chunk where it belongs; raises OutputError."""
         array, at = self._split(item.key)
         if self._level is None:
@@ -169,9 +169,9 @@ class H5MDWriter(LayoutWriter):
             first = (at[0] * plan.chunk_frames, at[1] * plan.chunk_atoms, 0)
             dataset.write_direct_chunk(first, item.data)
 
-    def commit(self, receipt: Receipt) -> None:
+    def commit(self, record: PieceRecord) -> None:
         """Note the checksums of a piece, and write its boxes, times and steps."""
-        for key, crcs in receipt.crcs.items():
+        for key, crcs in record.crcs.items():
             array, at = self._split(key)
             self._crcs[array][at] = crcs[0]
             self._stored[array][at] = True
@@ -180,9 +180,9 @@ class H5MDWriter(LayoutWriter):
                 rows = self._pieces[array][first : first + self._arrays[array].chunk_frames, at[1]]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
         places = self.places
-        places.time.write(self._fd, receipt.start, receipt.time, self.path)
-        places.step.write(self._fd, receipt.start, receipt.step, self.path)
-        places.box.write(self._fd, receipt.start, receipt.box, self.path)
+        places.time.write(self._fd, record.start, record.time, self.path)
+        places.step.write(self._fd, record.start, record.step, self.path)
+        places.box.write(self._fd, record.start, record.box, self.path)
         if self._handle_file is not None:
             with writing(self.path):
                 self._handle_file.flush()
@@ -225,7 +225,7 @@ class H5MDWriter(LayoutWriter):
         self.abort()
 
     def _read_again(self) -> None:
-        """Open the file anew, and compare what was written last; raises OutputError."""
+        """Open the file again, and compare what was written last; raises OutputError."""
         with h5py.File(self.path, "r", locking="best-effort") as file:
             found = bytes(np.asarray(file[MANIFEST]).tobytes())
         problem = problem_of_seal(self._fd, self._chunk_places, str(self.path))

@@ -20,7 +20,7 @@ from mdio.core.errors import PlanError
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 
-__all__ = ["CONTAINERS", "Bytes", "Encoder", "Room", "encoder_of", "native_plan"]
+__all__ = ["CONTAINERS", "Bytes", "Encoder", "EncodingBuffer", "encoder_of", "native_plan"]
 
 Bytes = NDArray[np.uint8]
 
@@ -105,7 +105,7 @@ class Encoder(ABC):
         return None
 
 
-class Room:
+class EncodingBuffer:
     """Memory for encoded frames that is kept from piece to piece, and left behind by pickling.
 
     Fresh memory for every piece would be cleared by the system first, a page at a time.
@@ -123,8 +123,8 @@ class Room:
             self._bytes = np.empty(nbytes, np.uint8)
         return encoder.frames(block, self._bytes[:nbytes])
 
-    def __reduce__(self) -> tuple[type[Room], tuple[()]]:
-        return Room, ()
+    def __reduce__(self) -> tuple[type[EncodingBuffer], tuple[()]]:
+        return EncodingBuffer, ()
 
 
 def encoder_of(container: str, plan: LayoutPlan) -> Encoder:

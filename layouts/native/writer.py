@@ -21,9 +21,9 @@ from mdio.core.files.copying import copy_bytes, write_all
 from mdio.core.files.publish import output_errors
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.native.encoder import Room, encoder_of, native_plan
+from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, native_plan
 from mdio.layouts.plan import LayoutPlan, WriteOptions
-from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
 __all__ = ["DCDFileWriter", "NCDFFileWriter", "TRRFileWriter", "XTCFileWriter"]
 
@@ -44,7 +44,7 @@ class _FileWriter(LayoutWriter):
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
         self._encoder = encoder_of(self.container, plan)
-        self._room = Room()
+        self._room = EncodingBuffer()
         self._clocks: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._handle_file: IO[bytes] | None = None
 
@@ -67,29 +67,29 @@ class _FileWriter(LayoutWriter):
             striped = self.path.exists() and self.path.stat().st_size == 0
             self.path.touch(exist_ok=striped)
 
-    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+    def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)
-        return [Stored(str(start), data, [crc32c(data)])]
+        return [EncodedChunk(str(start), data, [crc32c(data)])]
 
-    def store(self, item: Stored) -> None:
+    def store(self, item: EncodedChunk) -> None:
         """Write a piece where it belongs."""
         assert self._encoder.frame_nbytes is not None
         offset = self._encoder.header_nbytes + int(item.key) * self._encoder.frame_nbytes
         with output_errors(self.path):
             write_all(self._fd, item.parts[0], offset)
 
-    def commit(self, receipt: Receipt) -> None:
+    def commit(self, record: PieceRecord) -> None:
         """Keep the times and steps, which headers need."""
-        self._clocks[receipt.start] = (receipt.time, receipt.step)
+        self._clocks[record.start] = (record.time, record.step)
 
     def finish(self) -> None:
         """Check that all pieces came, write the header, flush."""
-        missing = [piece for piece in self.plan.pieces() if piece[0] not in self._clocks]
+        missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._clocks]
         if missing:
             raise OutputError(
                 f"{self.path}: {len(missing)} pieces were never stored, the first being frames "
-                f"{missing[0][0]} to {missing[0][1] - 1}; convert anew"
+                f"{missing[0][0]} to {missing[0][1] - 1}; convert again"
             )
         clocks = [self._clocks[start] for start in sorted(self._clocks)]
         time, step = (np.concatenate(column) for column in zip(*clocks, strict=True))
@@ -155,13 +155,13 @@ class XTCFileWriter(_FileWriter):
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
-        self._turns = deque(start for start, _ in plan.pieces())
+        self._turns = deque(start for start, _ in plan.write_tasks())
         self._nbytes = 0
         self._waiting: dict[int, memoryview] = {}
         self._parked: dict[int, tuple[int, int]] = {}
         self._handle_park: IO[bytes] | None = None
 
-    def store(self, item: Stored) -> None:
+    def store(self, item: EncodedChunk) -> None:
         """Append a piece, or keep it until those before it have come."""
         self._waiting[int(item.key)] = item.parts[0]
         with output_errors(self.path):

@@ -110,14 +110,14 @@ def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
         if not sound:
             raise CorruptLayoutError(
                 f"{path / MANIFEST}: segment {len(segments)} is described as {str(row)[:120]}, "
-                f"expected one that begins at frame {at}; split or convert the source anew"
+                f"expected one that begins at frame {at}; split or convert the source again"
             )
         segments.append(segment)
         at = segment.stop
     if at != manifest["n_frames"]:
         raise CorruptLayoutError(
             f"{path / MANIFEST}: its segments hold {at} frames, expected {manifest['n_frames']}; "
-            "split or convert the source anew"
+            "split or convert the source again"
         )
     return segments
 
@@ -151,7 +151,7 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
         problem = f"its table of segment {number} has changed since it was written"
     except (OSError, ValueError, TypeError, IndexError, OverflowError) as error:
         problem = f"its table of segment {number} cannot be read ({error})"
-    raise CorruptLayoutError(f"{path / SUMS}: {problem}; split or convert the source anew")
+    raise CorruptLayoutError(f"{path / SUMS}: {problem}; split or convert the source again")
 
 
 def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.output import Stored, Unit
+from mdio.layouts.output import EncodedChunk, Unit
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     MANIFEST,
@@ -155,7 +155,7 @@ class SegmentsLayout(Layout):
             raise CorruptLayoutError(
                 f"{self.path / SUMS}: its table of segment {number} is of {len(sums.offsets) - 1} "
                 f"frames in {sums.nbytes} bytes, expected {segment.n_frames} in {segment.nbytes}; "
-                "split or convert the source anew"
+                "split or convert the source again"
             )
         layout = layout_class(self._manifest["container"])(path, fields=self.fields, **options)
         try:
@@ -169,7 +169,7 @@ class SegmentsLayout(Layout):
             layout.close()
             raise CorruptLayoutError(
                 f"{path}: {found[0]} frames of {found[1]} atoms, expected {expected[0]} of "
-                f"{expected[1]}; split or convert the source anew"
+                f"{expected[1]}; split or convert the source again"
             )
         return layout
 
@@ -187,12 +187,12 @@ class SegmentsLayout(Layout):
         except OSError as error:
             raise CorruptLayoutError(
                 f"{path}: this segment (frames {segment.first_frame} to {segment.stop - 1}) is "
-                f"missing ({error.strerror}); put it back, or split or convert the source anew"
+                f"missing ({error.strerror}); put it back, or split or convert the source again"
             ) from error
         if nbytes != segment.nbytes:
             raise CorruptLayoutError(
                 f"{path}: this segment has {nbytes} bytes, expected {segment.nbytes}; "
-                "split or convert the source anew"
+                "split or convert the source again"
             )
 
     def _read_into(
@@ -274,10 +274,10 @@ class SegmentsLayout(Layout):
             raise CorruptLayoutError(
                 f"{self.path / segment.file}: its crc32c is {found:08x}, expected "
                 f"{segment.crc32c:08x}: frames {segment.first_frame} to {segment.stop - 1} "
-                "have changed; split or convert the source anew"
+                "have changed; split or convert the source again"
             )
 
-    def stored(self, start: int, stop: int) -> list[Stored]:
+    def stored(self, start: int, stop: int) -> list[EncodedChunk]:
         """Return the bytes of frames of one segment; see `Layout.stored`."""
         number = int(np.searchsorted(self._starts, start, side="right")) - 1
         segment = self.segments[number]
@@ -293,7 +293,7 @@ class SegmentsLayout(Layout):
             data = memoryview(file.read(int(edges[-1] - edges[0])))
         sums.check(path, int(edges[0]), data)
         crcs = sums.of_frames(first, first + stop - start).tolist()
-        return [Stored(str(start), data, [crc32c(data), *crcs])]
+        return [EncodedChunk(str(start), data, [crc32c(data), *crcs])]
 
 
 def _file_crc(path: Path) -> int:

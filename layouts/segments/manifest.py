@@ -22,11 +22,11 @@ def read_manifest(path: Path, layout: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise CorruptLayoutError(
             f"{path}: it has no {MANIFEST}, so it was not finished or is not a folder of "
-            "segments; split or convert the source anew"
+            "segments; split or convert the source again"
         ) from error
     except (OSError, ValueError) as error:
         raise CorruptLayoutError(
-            f"{where}: it cannot be read ({error}); split or convert the source anew"
+            f"{where}: it cannot be read ({error}); split or convert the source again"
         ) from error
     manifest = check_manifest(manifest, path)
     container, fields = manifest.get("container"), manifest.get("fields")
@@ -34,7 +34,7 @@ def read_manifest(path: Path, layout: str) -> dict[str, Any]:
         raise CorruptLayoutError(
             f"{where}: it describes the layout {manifest['layout']!r} with {fields!r} in files "
             f"of format {container!r}, expected {layout!r} with one of "
-            f"{', '.join(CONTAINERS)}; split or convert the source anew"
+            f"{', '.join(CONTAINERS)}; split or convert the source again"
         )
     return manifest
 

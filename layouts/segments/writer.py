@@ -21,7 +21,7 @@ from mdio.core.files.publish import output_errors
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.layouts.manifest import manifest_of
-from mdio.layouts.native.encoder import CONTAINERS, Encoder, Room, encoder_of, native_plan
+from mdio.layouts.native.encoder import CONTAINERS, Encoder, EncodingBuffer, encoder_of, native_plan
 from mdio.layouts.native.xtc.layout import XTCLayout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_class
@@ -33,7 +33,7 @@ from mdio.layouts.segments.files import (
     segment_name,
     write_sums,
 )
-from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
 __all__ = ["SegmentsWriter", "describe_segment", "plan_segments", "write_manifest"]
 
@@ -139,9 +139,9 @@ class SegmentsWriter(LayoutWriter):
         assert plan.container is not None
         self.container = plan.container
         self._encoder = encoder_of(plan.container, plan)
-        self._room = Room()
+        self._room = EncodingBuffer()
         self._firsts = np.cumsum((0, *plan.segment_frames)).tolist()
-        self._receipts: dict[int, dict[int, Receipt]] = {}
+        self._records: dict[int, dict[int, PieceRecord]] = {}
         self._done: dict[int, Segment] = {}
         self._tables: dict[int, bytes] = {}
         self._time_last_ps = 0.0
@@ -178,14 +178,14 @@ class SegmentsWriter(LayoutWriter):
             self._done[number], self._tables[number] = segment, table
         self._has_box |= has_box
 
-    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+    def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)
         edges = piece_edges(self._encoder.offsets(data), HEADS[self.container])
         crcs = [crc32c(data), *crc32c_pieces(data, edges).tolist()]
-        return [Stored(str(start), data, crcs)]
+        return [EncodedChunk(str(start), data, crcs)]
 
-    def store(self, item: Stored) -> None:
+    def store(self, item: EncodedChunk) -> None:
         """Write a piece, or a batch of one, into its segment, or beside it."""
         start = int(item.key)
         number = self._number(start)
@@ -199,60 +199,60 @@ class SegmentsWriter(LayoutWriter):
         with output_errors(path), path.open("r+b", buffering=0) as file:
             write_all(file.fileno(), item.parts[0], offset)
 
-    def commit(self, receipt: Receipt) -> None:
+    def commit(self, record: PieceRecord) -> None:
         """Take note of a piece; the last of a segment completes it."""
-        number = self._number(receipt.start)
-        received = self._receipts.setdefault(number, {})
-        received[receipt.start] = receipt
+        number = self._number(record.start)
+        received = self._records.setdefault(number, {})
+        received[record.start] = record
         if sum(r.stop - r.start for r in received.values()) == self.plan.segment_frames[number]:
             with output_errors(self._file(number)):
                 self._complete(number, [received[start] for start in sorted(received)])
-            del self._receipts[number]
+            del self._records[number]
 
-    def _complete(self, number: int, receipts: Sequence[Receipt]) -> None:
-        time = np.concatenate([receipt.time for receipt in receipts])
-        step = np.concatenate([receipt.step for receipt in receipts])
-        parts = [part for receipt in receipts for part in self._summed(receipt)]
+    def _complete(self, number: int, records: Sequence[PieceRecord]) -> None:
+        time = np.concatenate([record.time for record in records])
+        step = np.concatenate([record.step for record in records])
+        parts = [part for record in records for part in self._summed(record)]
         with self._file(number).open("r+b", buffering=0) as file:
             header = self._encoder.header(time, step)
             write_all(file.fileno(), header, 0)
             if self._encoder.frame_nbytes is None:
-                self._join(number, file.fileno(), receipts)
+                self._join(number, file.fileno(), records)
         crc = combine_all([(crc32c(header), len(header)), *parts])
         lost = self._encoder.lost(time, step)
         if lost is not None and not self._has_lost_times:
             self._has_lost_times = True  # told once, with the figures of one segment
             self.notes.append(lost)
-        self._has_box = self._has_box or any(bool(receipt.box.any()) for receipt in receipts)
+        self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
         segment, info, offsets = describe_segment(
             self.path, number, self._encoder, self.container, self._firsts[number], crc
         )
         self._done[number] = segment
         crcs = [crc32c(header)] if header else []
-        for receipt in receipts:
-            for start in sorted(map(int, receipt.crcs)):
-                crcs += receipt.crcs[str(start)][1:]
+        for record in records:
+            for start in sorted(map(int, record.crcs)):
+                crcs += record.crcs[str(start)][1:]
         self._tables[number] = PieceSums(offsets, HEADS[self.container], crcs).table
         if segment.stop == self.plan.n_frames:
             self._time_last_ps = info.time_last_ps
 
-    def _summed(self, receipt: Receipt) -> list[tuple[int, int]]:
+    def _summed(self, record: PieceRecord) -> list[tuple[int, int]]:
         """Return crc32c and size of each batch of a piece, in order."""
         frame_nbytes = self._encoder.frame_nbytes
         if frame_nbytes is None:  # then a piece is one batch
-            return [(receipt.crcs[str(receipt.start)][0], receipt.nbytes)]
-        edges = [*sorted(map(int, receipt.crcs)), receipt.stop]
-        return [(receipt.crcs[str(a)][0], (b - a) * frame_nbytes) for a, b in pairwise(edges)]
+            return [(record.crcs[str(record.start)][0], record.nbytes)]
+        edges = [*sorted(map(int, record.crcs)), record.stop]
+        return [(record.crcs[str(a)][0], (b - a) * frame_nbytes) for a, b in pairwise(edges)]
 
-    def _join(self, number: int, fd: int, receipts: Sequence[Receipt]) -> None:
+    def _join(self, number: int, fd: int, records: Sequence[PieceRecord]) -> None:
         """Append the parts of an XTC segment to its first piece."""
-        at = receipts[0].nbytes
-        for receipt in receipts[1:]:
-            part = self._part(number, receipt.start)
+        at = records[0].nbytes
+        for record in records[1:]:
+            part = self._part(number, record.start)
             with part.open("rb", buffering=0) as file:
-                copy_bytes(file.fileno(), 0, receipt.nbytes, fd, at)
+                copy_bytes(file.fileno(), 0, record.nbytes, fd, at)
             part.unlink()
-            at += receipt.nbytes
+            at += record.nbytes
 
     def finish(self) -> None:
         """Check that every segment is complete, and write the manifest."""
@@ -260,7 +260,7 @@ class SegmentsWriter(LayoutWriter):
         if missing:
             raise OutputError(
                 f"{self.path}: {len(missing)} segments are incomplete, the first being "
-                f"{segment_name(missing[0], self.container)}; convert anew"
+                f"{segment_name(missing[0], self.container)}; convert again"
             )
         with output_errors(self.path):
             write_manifest(
@@ -285,4 +285,4 @@ class SegmentsWriter(LayoutWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what only the owner needs."""
-        return {**super().__getstate__(), "_receipts": {}, "_done": {}, "_tables": {}}
+        return {**super().__getstate__(), "_records": {}, "_done": {}, "_tables": {}}

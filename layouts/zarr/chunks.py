@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.layouts.codecs.quantised import decode_chunk
-from mdio.layouts.output import Stored
+from mdio.layouts.output import EncodedChunk
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
@@ -109,7 +109,7 @@ class ChunkedArray(StoredChunks):
             rows = chunk.reshape(self.chunk_frames, -1)[:n_rows].view(np.uint8)
             self.verify_rows(number, 0, column, shard, rows)
 
-    def stored(self, start: int, stop: int) -> Stored:
+    def stored(self, start: int, stop: int) -> EncodedChunk:
         """Return the shard of frames ``start:stop``, in which all has been checked."""
         rows = range(start // self.chunk_frames, -(-stop // self.chunk_frames))
         decoded, others = [], []
@@ -123,7 +123,7 @@ class ChunkedArray(StoredChunks):
             others = self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()
         data = np.memmap(shard.path, np.uint8, "r")
         name = self.metadata.file_name(rows.start // self.frames_per_shard)
-        return Stored(f"{self._name}/{name}", data, [*decoded, *others], shard.path)
+        return EncodedChunk(f"{self._name}/{name}", data, [*decoded, *others], shard.path)
 
     def _read_within(self, start: int, stop: int, out: FloatArray) -> bool:
         """Read frames that are only a part of one chunk, and return whether they are that."""

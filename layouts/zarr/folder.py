@@ -77,7 +77,7 @@ class Folder:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise CorruptLayoutError(
-                f"{path}: a file of data was expected, and it is none; convert the source anew"
+                f"{path}: a file of data was expected, and it is none; convert the source again"
             )
         return fd
 

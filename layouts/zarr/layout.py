@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.contents import Contents, ContentsLayout
 from mdio.layouts.output import Wanted
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import METADATA, parse_metadata, read_metadata, read_node
@@ -56,7 +56,7 @@ def _as_ours(path: Path) -> Iterator[None]:
         raise _as_damage(path, error) from error
 
 
-class ZarrLayout(ContentsLayout):
+class ZarrLayout(BackendLayout):
     """A Zarr tree with H5MD's groups.
 
     Of trees of mdio whatever is read is compared with the tree's checksums (see
@@ -101,20 +101,20 @@ class ZarrLayout(ContentsLayout):
             root = Folder(self.path)
             try:
                 with _as_ours(self.path):
-                    self._contents = self._tree(root)
-                    return self._contents.info(self.name)
+                    self._backend = self._tree(root)
+                    return self._backend.info(self.name)
             except BaseException as error:
                 # A tree that is being replaced while it is opened: the new one is whole.
                 again = isinstance(error, CorruptLayoutError) and root.replaced()
                 root.close()
-                self._contents = None
+                self._backend = None
                 if not again:
                     raise
         raise CorruptLayoutError(
             f"{self.path}: replaced by another output {MAX_TRIES} times while it was opened"
         )
 
-    def _tree(self, root: Folder) -> Contents:
+    def _tree(self, root: Folder) -> Backend:
         """Return what reads the tree, its own or that of others."""
         group = self.options.get("group")
         if (self.path / METADATA).exists():
@@ -124,7 +124,7 @@ class ZarrLayout(ContentsLayout):
         elif not any((self.path / name).is_file() for name in V2_METADATA):
             raise CorruptLayoutError(
                 f"{self.path}: it has no {METADATA}, which is written last; the conversion that "
-                "made it did not end, convert the source anew"
+                "made it did not end, convert the source again"
             )
         root.close()
         from mdio.layouts.zarr.foreign import ForeignTree  # needs zarr

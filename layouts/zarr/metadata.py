@@ -210,10 +210,10 @@ def read_node(root: Folder, name: str) -> bytes:
     except FileNotFoundError as error:
         raise CorruptLayoutError(
             f"{path}: no such file, though the tree needs it; the tree is unfinished or damaged, "
-            "convert it anew"
+            "convert it again"
         ) from error
     if len(text) > MAX_METADATA_NBYTES:
-        raise CorruptLayoutError(f"{path}: it is too large for metadata; convert it anew")
+        raise CorruptLayoutError(f"{path}: it is too large for metadata; convert it again")
     return text
 
 
@@ -222,7 +222,7 @@ def parse_metadata(path: Path, text: bytes) -> dict[str, Any]:
     try:
         node = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptLayoutError(f"{path}: not valid JSON ({error}); convert it anew") from error
+        raise CorruptLayoutError(f"{path}: not valid JSON ({error}); convert it again") from error
     if not isinstance(node, dict):
-        raise CorruptLayoutError(f"{path}: a JSON object was expected; convert it anew")
+        raise CorruptLayoutError(f"{path}: a JSON object was expected; convert it again")
     return node

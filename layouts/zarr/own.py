@@ -18,7 +18,7 @@ from mdio.core.files.requests import ByteRange
 from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.grouped import StoredGroups
 from mdio.layouts.manifest import FULL_SYSTEM, check_manifest, indices_from_runs
-from mdio.layouts.output import Stored, Unit
+from mdio.layouts.output import EncodedChunk, Unit
 from mdio.layouts.plan import ArrayPlan
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.chunks import ChunkedArray
@@ -77,7 +77,7 @@ class OwnTree:
         fields = self.manifest.get("fields")
         if not isinstance(fields, list) or "positions" not in fields or set(fields) - set(FIELDS):
             raise CorruptLayoutError(
-                f"{path}: its manifest has {fields!r} for 'fields'; convert the source anew"
+                f"{path}: its manifest has {fields!r} for 'fields'; convert the source again"
             )
         self.arrays = {
             (name, field): self._array(name, field, n_atoms)
@@ -104,7 +104,7 @@ class OwnTree:
         if (metadata.shape, metadata.dtype) != (shape, dtype):
             raise CorruptLayoutError(
                 f"{self.path / path}: {metadata.dtype} of shape {metadata.shape}, but the manifest "
-                f"tells of {dtype} {shape}; convert the source anew"
+                f"tells of {dtype} {shape}; convert the source again"
             )
         return metadata
 
@@ -147,7 +147,7 @@ class OwnTree:
         if crcs is not None and len(crcs) != metadata.n_files:
             raise CorruptLayoutError(
                 f"{self.path / path}: in {metadata.n_files} files, but the manifest tells of "
-                f"{len(crcs)}; convert the source anew"
+                f"{len(crcs)}; convert the source again"
             )
         return SeriesArray(self._root, path, metadata, crcs)
 
@@ -268,7 +268,7 @@ class OwnTree:
                 "program added to it (attributes, consolidated metadata)"
             )
 
-    def stored(self, start: int, stop: int) -> list[Stored]:
+    def stored(self, start: int, stop: int) -> list[EncodedChunk]:
         """Return the shards of a piece, each as the file that it is; see `Layout.stored`."""
         return [array.stored(start, stop) for array in self.arrays.values()]
 
@@ -305,7 +305,7 @@ def _crcs_in(manifest: Mapping[str, Any], key: str, path: Any) -> dict[str, Any]
     crcs = manifest.get(key, {})
     if not isinstance(crcs, dict):
         raise CorruptLayoutError(
-            f"{path}: its manifest has {str(crcs)[:60]!r} for {key!r}; convert the source anew"
+            f"{path}: its manifest has {str(crcs)[:60]!r} for {key!r}; convert the source again"
         )
     return crcs
 

@@ -15,7 +15,7 @@ from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.writer import Receipt
+from mdio.layouts.writer import PieceRecord
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import DTYPES, ArrayMetadata
 from mdio.layouts.zarr.shard import CRC_NBYTES
@@ -111,24 +111,24 @@ class SeriesArray:
             data = np.frombuffer(self._root.read(name, expected + 1), np.uint8)
         except FileNotFoundError as error:
             raise CorruptLayoutError(
-                f"{path}: no such file; it is missing from the tree, convert the source anew "
+                f"{path}: no such file; it is missing from the tree, convert the source again "
                 f"{frames}"
             ) from error
         if data.nbytes != expected:
             raise CorruptLayoutError(
                 f"{path}: {data.nbytes} bytes, expected {expected}; it is truncated or damaged, "
-                f"convert the source anew {frames}"
+                f"convert the source again {frames}"
             )
         stored = int.from_bytes(data[-CRC_NBYTES:].tobytes(), "little")
         crc = kernels.crc32c(data[:-CRC_NBYTES])
         if crc != stored:
             raise CorruptLayoutError(
-                f"{path}: its checksum is wrong; it is damaged, convert the source anew {frames}"
+                f"{path}: its checksum is wrong; it is damaged, convert the source again {frames}"
             )
         if self._crcs is not None and crc != self._crcs[number]:
             raise CorruptLayoutError(
                 f"{path}: not what was written there, though whole: a file of another output has "
-                f"its place, convert the source anew {frames}"
+                f"its place, convert the source again {frames}"
             )
         numbers = data[:-CRC_NBYTES].view(DTYPES[self.metadata.dtype])
         rows: Numbers = numbers.reshape(self.metadata.file_shape)[: end - begin]
@@ -196,20 +196,20 @@ class SeriesWriter:
         self._rows_per_file = series_metadata(plan, "time").file_shape[0]
         self._gathered: dict[int, _Gathered] = {}
 
-    def add(self, receipt: Receipt) -> None:
+    def add(self, record: PieceRecord) -> None:
         """Take the numbers of a piece, each piece once."""
         size = self._rows_per_file
-        self.any_box |= bool(receipt.box.any())
-        for number in range(receipt.start // size, (receipt.stop - 1) // size + 1):
+        self.any_box |= bool(record.box.any())
+        for number in range(record.start // size, (record.stop - 1) // size + 1):
             begin = number * size
             n_rows = min(size, self.plan.n_frames - begin)
-            first, last = max(receipt.start, begin), min(receipt.stop, begin + n_rows)
+            first, last = max(record.start, begin), min(record.stop, begin + n_rows)
             gathered = self._gathered.setdefault(number, _Gathered(n_rows))
-            source = slice(first - receipt.start, last - receipt.start)
+            source = slice(first - record.start, last - record.start)
             target = slice(first - begin, last - begin)
-            gathered.rows["time"][target] = receipt.time[source]
-            gathered.rows["source_step"][target] = receipt.step[source]
-            gathered.rows["box"][target] = receipt.box[source]
+            gathered.rows["time"][target] = record.time[source]
+            gathered.rows["source_step"][target] = record.step[source]
+            gathered.rows["box"][target] = record.box[source]
             gathered.n_missing -= last - first
             if gathered.n_missing == 0:
                 rows = self._gathered.pop(number).rows

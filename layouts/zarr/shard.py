@@ -78,7 +78,7 @@ class Shard:
             self.file = OpenFile(self.path, CorruptLayoutError, root.open(name))
         except FileNotFoundError as error:
             raise CorruptLayoutError(
-                f"{self.path}: no such shard; it is missing from the tree, convert the source anew"
+                f"{self.path}: no such shard; it is missing from the tree, convert the source again"
             ) from error
         try:
             self.index = self._read_index(n_chunks)
@@ -93,13 +93,13 @@ class Shard:
         if begin < 0:
             raise CorruptLayoutError(
                 f"{self.path}: {nbytes} bytes, too few for an index of {n_chunks} chunks; it is "
-                "truncated, convert the source anew"
+                "truncated, convert the source again"
             )
         tail = self.file.peek(begin, index_nbytes + CRC_NBYTES)
         if kernels.crc32c(tail[:-CRC_NBYTES]) != int.from_bytes(tail[-CRC_NBYTES:], "little"):
             raise CorruptLayoutError(
                 f"{self.path}: the checksum of its index is wrong; it is truncated or damaged, "
-                "convert the source anew"
+                "convert the source again"
             )
         index = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
         there = index[index[:, 0] != MISSING]
@@ -117,7 +117,7 @@ class Shard:
         offset, size = self.index[chunk]
         if offset == MISSING:
             raise CorruptLayoutError(
-                f"{self.path}: chunk {chunk} is missing from it; convert the source anew"
+                f"{self.path}: chunk {chunk} is missing from it; convert the source again"
             )
         return offset, size - CRC_NBYTES
 

@@ -132,13 +132,13 @@ class StoredChunks:
             raise self.corrupt(
                 number,
                 f"{shard.path}: the checksum of a chunk is wrong; the file is damaged, convert the "
-                "source anew",
+                "source again",
             )
         if self.checksums.stored(number, column) not in (None, crc):
             raise self.corrupt(
                 number,
                 f"{shard.path}: not what was written there, though whole: a shard of another "
-                "output, or another one of this, has its place; convert the source anew",
+                "output, or another one of this, has its place; convert the source again",
             )
 
     def verify_rows(
@@ -166,7 +166,7 @@ class StoredChunks:
             raise self.corrupt(
                 number,
                 f"{shard.path}: the checksum of frame {frame} is wrong; the file is "
-                "damaged or not what was written there, convert the source anew",
+                "damaged or not what was written there, convert the source again",
             )
 
     def read_range(self, part: Part, column: int, begin: int, end: int) -> FloatArray:

@@ -185,7 +185,7 @@ def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
 def count_files(plan: LayoutPlan) -> int:
     """Return how many files the tree has."""
     n_nodes = 1 + len(group_nodes(plan, periodic=True)) + len(array_nodes(plan))
-    n_shards = len(plan.arrays) * len(plan.pieces())
+    n_shards = len(plan.arrays) * len(plan.write_tasks())
     n_series = len(series_arrays(plan)) * math.ceil(plan.n_frames / SERIES_FRAMES)
     n_tables = sum(metadata.n_files for metadata in table_arrays(plan).values())
     return n_nodes + n_shards + n_series + n_tables

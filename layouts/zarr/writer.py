@@ -20,7 +20,7 @@ from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
 from mdio.layouts.codecs.scratch import Scratch
 from mdio.layouts.manifest import FULL_SYSTEM, is_group_name, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
-from mdio.layouts.writer import LayoutWriter, OutputMeta, Receipt, Stored
+from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 from mdio.layouts.zarr.choice import choose
 from mdio.layouts.zarr.metadata import METADATA, ArrayMetadata, group_metadata
 from mdio.layouts.zarr.series import SeriesWriter, TableWriter, write_file
@@ -97,7 +97,7 @@ class ZarrWriter(LayoutWriter):
                 raise
             raise OutputError(f"{self.path}: cannot be made ({error.strerror})") from error
 
-    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+    def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Turn one whole piece into a shard of each array. Pure; any process."""
         items = []
         number = start // self.plan.piece_frames
@@ -109,44 +109,44 @@ class ZarrWriter(LayoutWriter):
                 kernels.gather_atoms(values, np.asarray(groups[array.group], np.int64), picked)
                 values = picked
             shard, crcs = _encode_shard(values, array, metadata)
-            items.append(Stored(f"{path}/{metadata.file_name(number)}", shard, crcs))
+            items.append(EncodedChunk(f"{path}/{metadata.file_name(number)}", shard, crcs))
         return items
 
-    def store(self, item: Stored) -> None:
+    def store(self, item: EncodedChunk) -> None:
         """Write a shard, or link one that is there."""
         if item.file is not None:
             link_or_copy(item.file, self.path / item.key)
         else:
             write_file(self.path / item.key, *item.parts)
 
-    def commit(self, receipt: Receipt) -> None:
+    def commit(self, record: PieceRecord) -> None:
         """Keep the checksums, boxes, times and steps of a piece."""
-        if receipt.start in self._stored:
+        if record.start in self._stored:
             return
-        number = receipt.start // self.plan.piece_frames
+        number = record.start // self.plan.piece_frames
         for path, (array, metadata) in atom_arrays(self.plan).items():
-            crcs = np.array(receipt.crcs[f"{path}/{metadata.file_name(number)}"], "<u4")
-            first = receipt.start // array.chunk_frames
-            n_rows = math.ceil((receipt.stop - receipt.start) / array.chunk_frames)
+            crcs = np.array(record.crcs[f"{path}/{metadata.file_name(number)}"], "<u4")
+            first = record.start // array.chunk_frames
+            n_rows = math.ceil((record.stop - record.start) / array.chunk_frames)
             decoded, others = np.split(crcs, [n_rows * array.n_atom_chunks])
             of = array.group, array.field
             self._tables[table_path("crc32c", *of)].add(first, decoded.reshape(n_rows, -1))
             if metadata.plain:
-                rows = others.reshape(receipt.stop - receipt.start, -1)
-                self._tables[table_path("crc32c_pieces", *of)].add(receipt.start, rows)
+                rows = others.reshape(record.stop - record.start, -1)
+                self._tables[table_path("crc32c_pieces", *of)].add(record.start, rows)
             else:
                 rows = others.reshape(n_rows, -1)
                 self._tables[table_path("crc32c_stored", *of)].add(first, rows)
-        self._series.add(receipt)
-        self._stored.add(receipt.start)
+        self._series.add(record)
+        self._stored.add(record.start)
 
     def finish(self) -> None:
         """Check that every piece came, write what is left, and the manifest last."""
-        missing = [piece for piece in self.plan.pieces() if piece[0] not in self._stored]
+        missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._stored]
         if missing:
             start, stop = missing[0]
             raise OutputError(
-                f"{self.path}: {len(missing)} of {len(self.plan.pieces())} pieces were never "
+                f"{self.path}: {len(missing)} of {len(self.plan.write_tasks())} pieces were never "
                 f"written, the first with frames {start} to {stop - 1}"
             )
         self._series.finish()
@@ -181,7 +181,7 @@ def _small_nbytes(plan: LayoutPlan) -> int:
     for array, metadata in atom_arrays(plan).values():
         n_chunks = math.ceil(plan.n_frames / array.chunk_frames) * array.n_atom_chunks
         total += 4 * n_chunks
-        total += len(plan.pieces()) * (16 * int(np.prod(metadata.chunks_per_file)) + 4)
+        total += len(plan.write_tasks()) * (16 * int(np.prod(metadata.chunks_per_file)) + 4)
     return total
 
 

@@ -1,4 +1,4 @@
-"""``mdio repair``: damaged units of an output written anew, or what is lost."""
+"""``mdio repair``: damaged units of an output written again, or what is lost."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _tell_lost(result: RepairResult) -> None:
         print(f"lost: no frame; all {result.n_frames:,} can be read")
     print(
         f"{result.out}: damaged; `mdio repair {result.out} --against SRC` writes the damaged units "
-        "anew from the trajectory that it was made from"
+        "again from the trajectory that it was made from"
     )
 
 

@@ -1,7 +1,7 @@
 """Work on the ranks of an MPI program: every rank makes the same calls and does its share.
 
 Ranks do not ask each other for work: they know which items are theirs, or a counter that the ranks
-of a node share tells (`mdio.parallel.mpi_deal`); results go to rank 0 as they are made.
+of a node share tells (`mdio.parallel.mpi_work_queue`); results go to rank 0 as they are made.
 What takes care here is failure. An MPI program in which one rank raises and the others wait hangs
 until its time is up, so a rank that fails tells all others, every rank leaves at its next item, and
 all raise the same error. Where some rank is too long at one item for that, the program is ended
@@ -18,8 +18,8 @@ from typing import Any, TypeVar, cast
 
 from mdio.core.errors import BlockError
 from mdio.parallel.executors import Executor, item_error
-from mdio.parallel.mpi_deal import Dealer
 from mdio.parallel.mpi_run import SMALL_NBYTES, Nap, Run, abort, picklable
+from mdio.parallel.mpi_work_queue import WorkQueue
 
 __all__ = ["MPIExecutor"]
 
@@ -68,7 +68,7 @@ class MPIExecutor(Executor):
         self._contiguous = contiguous
         self._grace_s = grace_s
         self._active: Iterator[Any] | None = None
-        self._dealer: Dealer | None = None
+        self._queue: WorkQueue | None = None
 
     @property
     def n_workers(self) -> int:
@@ -135,9 +135,9 @@ class MPIExecutor(Executor):
         self, run: Run, items: Iterable[Item], at_own_pace: bool
     ) -> Iterator[tuple[int, Item]]:
         if at_own_pace and self._comm.size > 1:
-            if self._dealer is None:
-                self._dealer = Dealer(self._comm)
-            return self._dealer.deal(items, run.wait_until)
+            if self._queue is None:
+                self._queue = WorkQueue(self._comm)
+            return self._queue.items(items, run.wait_until)
         numbered = enumerate(items)
         rank, size = self._comm.rank, self._comm.size
         if not self._contiguous:
@@ -234,8 +234,8 @@ class MPIExecutor(Executor):
             if error is not None and time.monotonic() > deadline:
                 abort(self._exit_comm, error)
             nap.take()
-        if self._dealer is not None:
-            self._dealer.close()
-            self._dealer = None
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
         self._comm.Free()
         self._exit_comm.Free()

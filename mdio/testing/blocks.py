@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.writer import LayoutWriter, Receipt
+from mdio.layouts.writer import LayoutWriter, PieceRecord
 from mdio.testing.reading import Oracle
 
 __all__ = ["dt_of", "info_of", "oracle_of", "random_block", "store_piece"]
@@ -65,14 +65,14 @@ def store_piece(
     block: FrameBlock,
     piece: tuple[int, int],
     owner: LayoutWriter | None = None,
-) -> Receipt:
+) -> PieceRecord:
     """Do a worker's part of one piece; the owner, where there is another one, stores it."""
     start, stop = int(piece[0]), int(piece[1])
     part = block.frames(slice(start, stop))
     items = writer.encode(start, part)
     for item in items:
         (owner or writer).store(item)
-    return Receipt(
+    return PieceRecord(
         start=start,
         stop=stop,
         crcs={item.key: item.crcs for item in items},

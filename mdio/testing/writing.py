@@ -118,7 +118,7 @@ class LayoutWriterTests:
         assert plan == case.plan()
         assert list(tmp_path.iterdir()) == before
         assert (plan.n_frames, plan.n_atoms) == (N_FRAMES, N_ATOMS)
-        pieces = plan.pieces()
+        pieces = plan.write_tasks()
         assert [frame for piece in pieces for frame in range(*piece)] == list(range(N_FRAMES))
         assert plan.nbytes > 0
         assert plan.to_json()["layout"] == plan.layout
@@ -126,7 +126,7 @@ class LayoutWriterTests:
     @pytest.mark.parametrize("order", ["forwards", "backwards"])
     def test_what_was_written_is_read(self, case: WritingCase, tmp_path: Path, order: str) -> None:
         writer = case.writer(tmp_path)
-        pieces = writer.plan.pieces()
+        pieces = writer.plan.write_tasks()
         self.write(case, writer, pieces if order == "forwards" else pieces[::-1])
         writer.finish()
         self.check(case, tmp_path / case.name)
@@ -134,7 +134,7 @@ class LayoutWriterTests:
 
     def test_encoding_changes_nothing(self, case: WritingCase, tmp_path: Path) -> None:
         writer = case.writer(tmp_path)
-        start, stop = writer.plan.pieces()[0]
+        start, stop = writer.plan.write_tasks()[0]
         frames = case.block().frames(slice(start, stop))
         rows = []
         for _ in range(2):
@@ -146,7 +146,7 @@ class LayoutWriterTests:
 
     def test_a_piece_that_did_not_come(self, case: WritingCase, tmp_path: Path) -> None:
         writer = case.writer(tmp_path)
-        self.write(case, writer, writer.plan.pieces()[1:])
+        self.write(case, writer, writer.plan.write_tasks()[1:])
         with pytest.raises(OutputError):
             writer.finish()
         writer.abort()

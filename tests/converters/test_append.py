@@ -248,7 +248,7 @@ def test_refused(tmp_path, whole):
         mdio.append(out, out, overlap="keep-all")
     array = out / "particles/trajectory/position/value/zarr.json"
     array.write_text(array.read_text().replace('"unit"', '"Unit"'))
-    with pytest.raises(PlanError, match="convert all sources together anew"):
+    with pytest.raises(PlanError, match="convert all sources together again"):
         mdio.append(write(tmp_path / "next.xtc", range(25, 30)), out)
     array.write_bytes(before[str(array.relative_to(out))])
     assert files(out) == before

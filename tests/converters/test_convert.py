@@ -103,10 +103,10 @@ def test_frames_by_number_and_time(adk, frames, tmp_path, target, options, expec
     out = tmp_path / f"a.{target}"
     mdio.convert(adk["xtc"], out, workers=2, **options)
     block = read(out)
-    # Frames that are written anew into XTC have their box divided by ten, as MDAnalysis does it.
-    anew = target == "segments" and expected.step > 1
+    # Frames that are written again into XTC have their box divided by ten, as MDAnalysis does it.
+    again = target == "segments" and expected.step > 1
     for name, array in frames["xtc"].items():
-        near = 1.3e-7 if anew and name == "box" else 0
+        near = 1.3e-7 if again and name == "box" else 0
         assert_allclose(getattr(block, name), array[list(expected)], rtol=near, err_msg=name)
     assert mdio.verify(out, adk["xtc"]).ok
 

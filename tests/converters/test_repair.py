@@ -57,7 +57,7 @@ def mine(made, tmp_path, request):
 
 
 def files_of(out):
-    """Return the bytes of all files but indexes, which are made anew where they do not fit."""
+    """Return the bytes of all files but indexes, which are made again where they do not fit."""
     files = [path for path in out.parent.rglob("*") if path.is_file()]
     return {
         str(path.relative_to(out.parent)): path.read_bytes()

@@ -1,4 +1,4 @@
-"""Splitting where copying bytes would not do: frames are decoded and written anew."""
+"""Splitting where copying bytes would not do: frames are decoded and written again."""
 
 import struct
 

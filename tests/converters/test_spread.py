@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mdio
-from mdio.converters.strategies.pieces import spread
+from mdio.converters.strategies.write_tasks import spread
 
 
 def pieces_of(sizes, n):
@@ -45,6 +45,6 @@ def test_segments_of_several_pieces_are_what_one_worker_makes(
     for n_workers in (1, 3):
         out = tmp_path / f"{n_workers}.segments"
         result = mdio.convert(adk["xtc"], out, container=container, segments=7, workers=n_workers)
-        assert len(result.plan.pieces()) > 14
+        assert len(result.plan.write_tasks()) > 14
         files.append([file.read_bytes() for file in sorted(out.rglob(f"*.{container}"))])
     assert files[0] == files[1]

@@ -23,7 +23,7 @@ FRAME, FILE, ROUND_TRIP = 0, 1, 2
 
 
 def xtc_seeds(folder: Path) -> None:
-    """Write frames and short files: whole ones, and few atoms of them encoded anew."""
+    """Write frames and short files: whole ones, and few atoms of them encoded again."""
     for name in FILES:
         path = Path(getattr(datafiles, name))
         index = xtc_codec.scan(path)

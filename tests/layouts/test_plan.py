@@ -86,7 +86,7 @@ def test_pieces_partition_the_frames(case):
     _, _, _, plan = case
     if plan.n_frames / plan.piece_frames > 20_000:
         plan = plan.replace(n_frames=plan.n_frames % (1000 * plan.piece_frames) + 1)
-    pieces = plan.pieces()
+    pieces = plan.write_tasks()
     assert pieces[0][0] == 0
     assert pieces[-1][1] == plan.n_frames
     assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(pieces))

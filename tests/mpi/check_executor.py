@@ -77,7 +77,7 @@ def check_a_slow_consumer_does_not_get_a_pile():
 
 
 def check_own_pace_gives_every_item_once():
-    """To all ranks of this node together, and the counter begins anew with each call."""
+    """To all ranks of this node together, and the counter begins again with each call."""
     with MPIExecutor(COMM) as executor:
         for n_items in (0, 1, SIZE, 3 * SIZE + 1, 50):
             found = dict(executor.imap(lambda n: n * n, range(n_items), at_own_pace=True))

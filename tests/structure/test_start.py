@@ -37,7 +37,7 @@ HEAVY = ("MDAnalysis", "h5py", "zarr", "netCDF4", "dask", "mpi4py", "matplotlib"
         "import mdio.cli.info",
         "import mdio; mdio.open",
         "import mdio; mdio.convert",
-        "import mdio.converters.strategies.pieces",
+        "import mdio.converters.strategies.write_tasks",
         "import mdio.cli.model, mdio.advisor.model.fit",
     ],
 )

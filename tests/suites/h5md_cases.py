@@ -75,7 +75,7 @@ def write_h5md(path: Path, block: FrameBlock, *, seed: int = 0, **options: Any) 
     writer = new_writer(path, block, **options)
     try:
         writer.create()
-        pieces = writer.plan.pieces()
+        pieces = writer.plan.write_tasks()
         np.random.default_rng(seed).shuffle(pieces)
         for piece in pieces:
             writer.commit(store_piece(writer, block, piece))

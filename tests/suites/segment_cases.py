@@ -40,7 +40,7 @@ def write_segments(
     writer = SegmentsWriter(path, plan.replace(piece_frames=piece_frames), META)
     writer.create()
     worker = pickle.loads(pickle.dumps(writer))
-    pieces = writer.plan.pieces()
+    pieces = writer.plan.write_tasks()
     if shuffle:
         random.Random(0).shuffle(pieces)
     for piece in pieces:

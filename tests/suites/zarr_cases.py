@@ -81,7 +81,7 @@ def write_tree(
     """Write `block` as a tree, its pieces in the given order; return the writer."""
     writer = new_writer(path, block, **options)
     writer.create()
-    pieces = writer.plan.pieces()
+    pieces = writer.plan.write_tasks()
     for number in range(len(pieces)) if order is None else order:
         writer.commit(store_piece(writer, block, pieces[number]))
     writer.finish()

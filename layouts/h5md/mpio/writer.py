@@ -29,7 +29,7 @@ from mdio.layouts.h5md.file import LIBVER, value_path
 from mdio.layouts.h5md.io import writing
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
-from mdio.layouts.writer import OutputMeta, Receipt, Stored
+from mdio.layouts.writer import EncodedChunk, OutputMeta, PieceRecord
 
 __all__ = ["H5MDMPIOWriter", "open_shared", "require_parallel_hdf5", "transfer_list"]
 
@@ -141,22 +141,22 @@ class H5MDMPIOWriter(H5MDWriter):
         with suppress(OutputError):
             self.close_shared()
 
-    def encode(self, start: int, block: FrameBlock) -> list[Stored]:
+    def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return one item for each array, uncompressed, with the checksums of its chunks."""
         items = []
         for (group, field), array in self._arrays.items():
             values = np.ascontiguousarray(self._values(block, group, field), "<f4")
             chunks = chunks_of(array, start, values)
             crcs = [crc for *_, chunk in chunks for crc in checksums_of(chunk, self._level)]
-            items.append(Stored(f"{group}/{field}/{start}", values, crcs))
+            items.append(EncodedChunk(f"{group}/{field}/{start}", values, crcs))
         return items
 
-    def store(self, item: Stored) -> None:
+    def store(self, item: EncodedChunk) -> None:
         """Write one array of a piece independently of other ranks; raises OutputError."""
         group, field, start = item.key.split("/")
         self._write((group, field), int(start), np.asarray(item.data), collective=False)
 
-    def store_together(self, items: Sequence[Stored]) -> None:
+    def store_together(self, items: Sequence[EncodedChunk]) -> None:
         """Write a piece while all other ranks write theirs (collective).
 
         Parameters
@@ -196,10 +196,10 @@ class H5MDMPIOWriter(H5MDWriter):
         with writing(self.path):
             dataset.write(memory, space, values, dxpl=transfer_list(collective))
 
-    def commit(self, receipt: Receipt) -> None:
+    def commit(self, record: PieceRecord) -> None:
         """Note the checksums of a piece, and write its boxes, times and steps."""
         crcs = {}
-        for key, found in receipt.crcs.items():
+        for key, found in record.crcs.items():
             group, field, start = key.split("/")
             array = self._arrays[group, field]
             i, j, at = int(start) // array.chunk_frames, 0, 0
@@ -208,7 +208,7 @@ class H5MDMPIOWriter(H5MDWriter):
                 crcs[f"{group}/{field}/{i}/{j}"] = found[at : at + n_found]
                 at += n_found
                 i, j = (i, j + 1) if j + 1 < array.n_atom_chunks else (i + 1, 0)
-        super().commit(replace(receipt, crcs=crcs))
+        super().commit(replace(record, crcs=crcs))
 
     def _n_checksums(self, array: ArrayPlan, i: int) -> int:
         """Return how many checksums come with a chunk; see `checksums_of`."""

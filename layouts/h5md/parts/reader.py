@@ -28,7 +28,7 @@ from mdio.layouts.h5md.chunks import ChunkedArray
 from mdio.layouts.h5md.io import FOREIGN_ERRORS
 from mdio.layouts.h5md.layout import open_hdf5
 from mdio.layouts.h5md.own import OwnFile
-from mdio.layouts.output import Stored, Unit
+from mdio.layouts.output import EncodedChunk, Unit
 
 __all__ = ["IN_PARTS", "JoinedFile", "Part", "is_joined", "part_name"]
 
@@ -96,7 +96,7 @@ def _parts_of(manifest: dict[str, Any], path: Path) -> tuple[Path, list[Part]]:
     except (TypeError, ValueError) as error:
         raise CorruptLayoutError(
             f"{path}: its manifest does not tell of its parts as expected ({str(error)[:200]}); "
-            "convert the source anew"
+            "convert the source again"
         ) from error
     return path.with_name(folder), parts
 
@@ -129,14 +129,14 @@ class JoinedFile(OwnFile):
             raise CorruptLayoutError(
                 f"{self.folder}: the folder with the {len(self.parts)} parts of {self.path.name} "
                 f"cannot be read ({error.strerror}); the two belong together: put it back beside "
-                f"{self.path.name}, or convert the source anew"
+                f"{self.path.name}, or convert the source again"
             ) from error
         missing = [part for part in self.parts if part.file not in there]
         if missing and not self._trusted:
             raise CorruptLayoutError(
                 f"{self.folder / missing[0].file}: this part of {self.path.name} (frames "
                 f"{missing[0].first_frame} to {missing[0].stop - 1}) is missing, as are "
-                f"{len(missing) - 1} others; put it back, or convert the source anew"
+                f"{len(missing) - 1} others; put it back, or convert the source again"
             )
         return {}
 
@@ -159,7 +159,7 @@ class JoinedFile(OwnFile):
         except FOREIGN_ERRORS as error:
             raise CorruptLayoutError(
                 f"{name}: missing, truncated or no HDF5 file ({' '.join(str(error).split())}), "
-                f"expected {what}; put it back, or convert the source anew"
+                f"expected {what}; put it back, or convert the source again"
             ) from error
         found = opened.manifest
         crc = opened.manifest_crc32c
@@ -170,14 +170,14 @@ class JoinedFile(OwnFile):
                 f"{name}: not the file that {self.path.name} means ({what}): its uuid is "
                 f"{found['uuid']}, expected {part.uuid}, and its manifest has crc32c {crc}, "
                 f"expected {part.manifest_crc32c}; put the right one back, or convert the "
-                "source anew"
+                "source again"
             )
         shape = (found["n_frames"], found["n_atoms"])
         if shape != (part.n_frames, self.manifest["n_atoms"]):
             opened.close()
             raise CorruptLayoutError(
                 f"{name}: {shape[0]} frames of {shape[1]} atoms, expected {part.n_frames} of "
-                f"{self.manifest['n_atoms']} ({what}); convert the source anew"
+                f"{self.manifest['n_atoms']} ({what}); convert the source again"
             )
         self._open_parts[number] = opened
         if len(self._open_parts) > MAX_OPEN:
@@ -238,7 +238,7 @@ class JoinedFile(OwnFile):
                 a, b = unit.frames or (0, part.n_frames)
                 yield replace(unit, frames=(first + a, first + b))
 
-    def stored(self, start: int, stop: int) -> list[Stored]:
+    def stored(self, start: int, stop: int) -> list[EncodedChunk]:
         """Raise: a part is a file by itself, which is asked instead."""
         raise NotImplementedError
 
@@ -258,7 +258,7 @@ class JoinedFile(OwnFile):
             if not np.array_equal(mine, opened._rows(name, 0, part.n_frames), equal_nan=True):
                 raise CorruptLayoutError(
                     f"{opened.path}: its {name} are not those in {self.path}; convert the source "
-                    "anew"
+                    "again"
                 )
 
     def close(self) -> None:

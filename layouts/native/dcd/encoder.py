@@ -88,7 +88,7 @@ class DCDEncoder(Encoder):
         how = (
             "they are evened out"
             if grow
-            else "they do not grow, so they cannot be evened out and are counted anew"
+            else "they do not grow, so they cannot be evened out and are counted again"
         )
         return (
             f"dcd cannot hold times that are not equally spaced: {how}; the file says {even[0]:g} "

@@ -32,7 +32,7 @@ class _Header:
 def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameBytes | None:
     """Return where records lie; None if copies would not make valid files (without times)."""
     if "time" not in data.variables:
-        return None  # without times the frames are counted, anew in each file
+        return None  # without times the frames are counted, again in each file
     records = [variable for variable in data.variables.values() if variable.is_record]
     begin = min((variable.begin for variable in records), default=0)
     edges = begin + data.record_nbytes * np.arange(n_frames + 1, dtype=np.int64)

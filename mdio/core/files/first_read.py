@@ -15,15 +15,15 @@ import os
 from functools import cache
 from pathlib import Path
 
-__all__ = ["LONG_NBYTES", "devices_with_folios", "read_rising"]
+__all__ = ["LONG_NBYTES", "devices_with_folios", "read_with_ramp_up"]
 
 WITH_FOLIOS = {"ext4", "xfs"}
 """File systems on disks of the machine itself."""
 MOUNTS = "/proc/self/mountinfo"
 
-RISING_NBYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
+RAMP_NBYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
 """Bytes of the first calls, one after the other."""
-LONG_NBYTES = sum(RISING_NBYTES)
+LONG_NBYTES = sum(RAMP_NBYTES)
 """Reads of fewer bytes are left as they are."""
 
 
@@ -49,7 +49,7 @@ def devices_with_folios(mountinfo: str = MOUNTS) -> frozenset[int]:
     return frozenset(devices)
 
 
-def read_rising(fd: int, target: memoryview, offset: int) -> int:
+def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
     """Begin to fill `target` with the bytes of a file from `offset` on.
 
     Parameters
@@ -75,7 +75,7 @@ def read_rising(fd: int, target: memoryview, offset: int) -> int:
     if len(target) < LONG_NBYTES or os.fstat(fd).st_dev not in devices_with_folios():
         return 0
     done = 0
-    for nbytes in RISING_NBYTES:
+    for nbytes in RAMP_NBYTES:
         n_read = os.preadv(fd, [target[done : done + nbytes]], offset + done)
         done += n_read
         if n_read < nbytes:

@@ -206,5 +206,5 @@ class PieceSums:
             raise CorruptLayoutError(
                 f"{path}: bytes {a} to {b - 1} ({where}) have the crc32c {found[wrong]:08x}, "
                 f"expected {self.crcs[at]:08x}: they have changed since they were written; "
-                "split or convert the source anew"
+                "split or convert the source again"
             )

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.first_read import LONG_NBYTES, read_rising
+from mdio.core.files.first_read import LONG_NBYTES, read_with_ramp_up
 
 __all__ = ["Buffer", "ByteSource", "OpenFile", "Range"]
 
@@ -133,7 +133,7 @@ class ByteSource(ABC):
         cut = ""
         if end < self.nbytes:
             cut = f" (it was {self.nbytes} bytes long when it was opened and has been cut since)"
-        again = "convert the source anew" if self.error is CorruptLayoutError else "copy it again"
+        again = "convert the source again" if self.error is CorruptLayoutError else "copy it again"
         return self.error(
             f"{self.path}: it is truncated: it ends at byte {end}{cut}, but bytes {offset} to "
             f"{offset + wanted - 1} were expected; {again}"
@@ -211,7 +211,7 @@ class OpenFile(ByteSource):
             return found
         if not self._has_begun and buffers[0].nbytes >= LONG_NBYTES:
             self._has_begun = True
-            found = read_rising(self._descriptor, _view(buffers[0]), offset)
+            found = read_with_ramp_up(self._descriptor, _view(buffers[0]), offset)
             if found:
                 return found
         # To the type checker, arrays are buffers from Python 3.12 on.

@@ -13,9 +13,9 @@ from mdio.core.errors import CorruptLayoutError
 from mdio.core.files import first_read
 from mdio.core.files.first_read import (
     LONG_NBYTES,
-    RISING_NBYTES,
+    RAMP_NBYTES,
     devices_with_folios,
-    read_rising,
+    read_with_ramp_up,
 )
 
 KINDS = ["h5md", "zarr"]
@@ -57,26 +57,26 @@ def test_calls_grow_and_the_rest_is_left(tmp_path, sizes):
     data.tofile(tmp_path / "a")
     out = np.zeros(2 << 20, np.uint8)
     with (tmp_path / "a").open("rb") as file:
-        assert read_rising(file.fileno(), out.data, 12_345) == LONG_NBYTES < len(out)
+        assert read_with_ramp_up(file.fileno(), out.data, 12_345) == LONG_NBYTES < len(out)
     assert_array_equal(out[:LONG_NBYTES], data[12_345 : 12_345 + LONG_NBYTES])
     assert not out[LONG_NBYTES:].any()
-    assert sizes == list(RISING_NBYTES) == sorted(sizes)
+    assert sizes == list(RAMP_NBYTES) == sorted(sizes)
 
 
 def test_short_reads_are_left_alone(tmp_path, sizes):
     (tmp_path / "a").write_bytes(bytes(2 * LONG_NBYTES))
     with (tmp_path / "a").open("rb") as file:
-        assert read_rising(file.fileno(), memoryview(bytearray(LONG_NBYTES - 1)), 0) == 0
+        assert read_with_ramp_up(file.fileno(), memoryview(bytearray(LONG_NBYTES - 1)), 0) == 0
     assert sizes == []
 
 
-@pytest.mark.parametrize("n_there", [0, 1, RISING_NBYTES[0], RISING_NBYTES[0] + 5])
+@pytest.mark.parametrize("n_there", [0, 1, RAMP_NBYTES[0], RAMP_NBYTES[0] + 5])
 def test_a_file_that_ends_before_gives_what_it_has(tmp_path, n_there):
     data = np.arange(n_there, dtype=np.uint8)
     data.tofile(tmp_path / "a")
     out = np.zeros(LONG_NBYTES, np.uint8)
     with (tmp_path / "a").open("rb") as file:
-        assert read_rising(file.fileno(), out.data, 0) == n_there
+        assert read_with_ramp_up(file.fileno(), out.data, 0) == n_there
     assert_array_equal(out[:n_there], data)
 
 
@@ -89,7 +89,7 @@ def test_only_the_first_long_read_of_a_file_is_so(adk, paths, sizes, kind):
         found = layout.read(0, 40).positions
         assert_array_equal(found, theirs[:40])
         crcs = 4 * 2 if kind == "zarr" else 0
-        assert sizes[:4] == list(RISING_NBYTES)
+        assert sizes[:4] == list(RAMP_NBYTES)
         assert len(sizes) == (5 if kind == "zarr" else 6)
         assert sum(sizes) == 2 * CHUNK_NBYTES + crcs
         sizes.clear()
@@ -99,7 +99,7 @@ def test_only_the_first_long_read_of_a_file_is_so(adk, paths, sizes, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("left", [RISING_NBYTES[0] // 2, RISING_NBYTES[0], LONG_NBYTES])
+@pytest.mark.parametrize("left", [RAMP_NBYTES[0] // 2, RAMP_NBYTES[0], LONG_NBYTES])
 def test_a_file_cut_while_it_is_open_is_an_error(paths, tmp_path, kind, left):
     path = tmp_path / f"cut.{kind}"
     (shutil.copytree if kind == "zarr" else shutil.copy)(paths[kind], path)
@@ -142,7 +142,7 @@ def test_an_xtc_too(adk, sizes):
         _ = layout.info
         sizes.clear()
         found = layout.read(0, 98).positions
-        assert sizes[:4] == list(RISING_NBYTES)
+        assert sizes[:4] == list(RAMP_NBYTES)
         assert len(sizes) == 5
         sizes.clear()
         assert_array_equal(layout.read(0, 98).positions, found)

@@ -11,7 +11,7 @@ from suites.kernel_sides import N_ATOMS, SIDES, in_raw_buffer, kernels_of, rando
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import xyz_to_planar
 from mdio.layouts.native.dcd.encoder import DCDEncoder
-from mdio.layouts.native.encoder import Room
+from mdio.layouts.native.encoder import EncodingBuffer
 from mdio.layouts.native.netcdf.encoder import NCDFEncoder
 from mdio.layouts.native.trr.encoder import TRREncoder
 
@@ -62,7 +62,7 @@ def test_a_room_that_held_other_frames_changes_nothing(encoder):
         step=np.arange(4),
     )
     one = encoder(7, fields)
-    room = Room()
+    room = EncodingBuffer()
     expected = [one.frames(block.frames(slice(*part))).tobytes() for part in ((0, 2), (2, 3))]
     room._bytes = np.full(4 * one.frame_nbytes, 0xAB, np.uint8)
     first = room.encode(one, block.frames(slice(0, 2)))

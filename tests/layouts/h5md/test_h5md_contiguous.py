@@ -66,7 +66,7 @@ def test_hdf5_sees_one_piece_on_a_stripe(tmp_path):
     block = make_block(300, 1500)
     plan = write_h5md(tmp_path / "x.h5md", block, contiguous=True, groups={"ca": CA})
     assert plan.alignment_nbytes == 1 << 20 and plan.padding < 0.15
-    assert len(plan.pieces()) > 1
+    assert len(plan.write_tasks()) > 1
     status = (tmp_path / "x.h5md").stat()
     with h5py.File(tmp_path / "x.h5md") as file:
         for name, atoms in (("trajectory", slice(None)), ("ca", CA)):
@@ -173,7 +173,7 @@ def test_large_frames_are_not_cut():
     info = TrajectoryInfo("x", "x", 7, 10_000_000, 1.0, 0.0, 6.0)
     plan = H5MDWriter.plan_for(info, WriteOptions(contiguous=True))
     assert (plan.arrays[0].chunk_frames, plan.arrays[0].chunk_atoms) == (1, 10_000_000)
-    assert plan.pieces() == [(n, n + 1) for n in range(7)]
+    assert plan.write_tasks() == [(n, n + 1) for n in range(7)]
     last = " ".join(plan_table(plan).splitlines()[-1].split())
     assert last == "trajectory positions 10,000,000 in one piece 801 MiB none"
 

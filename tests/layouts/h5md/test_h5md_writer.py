@@ -175,7 +175,7 @@ def test_processes_write_at_once(tmp_path):
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     copy = pickle.loads(pickle.dumps(writer))
-    pieces = writer.plan.pieces()
+    pieces = writer.plan.write_tasks()
     assert len(pieces) > 3
     children = [
         context.Process(target=_work, args=(copy, block, pieces[k::3], queue)) for k in range(3)
@@ -202,12 +202,12 @@ def test_a_missing_chunk_is_noticed(tmp_path, compression):
     )
     writer.plan = writer.plan.replace(piece_frames=4)
     writer.create()
-    for start, stop in writer.plan.pieces():
-        receipt = store_piece(writer, block, (start, stop))
+    for start, stop in writer.plan.write_tasks():
+        record = store_piece(writer, block, (start, stop))
         if start == 4:
-            crcs = {k: v for k, v in receipt.crcs.items() if k != "trajectory/positions/1/1"}
-            receipt = type(receipt)(start, stop, crcs, 0, receipt.box, receipt.time, receipt.step)
-        writer.commit(receipt)
+            crcs = {k: v for k, v in record.crcs.items() if k != "trajectory/positions/1/1"}
+            record = type(record)(start, stop, crcs, 0, record.box, record.time, record.step)
+        writer.commit(record)
     with pytest.raises(OutputError, match=r"1 of 6 chunks .* frames 4 to 7, atoms from 5"):
         writer.finish()
     writer.abort()

@@ -78,7 +78,7 @@ def write_pieces(
     block: FrameBlock,
     order: str,
 ) -> None:
-    pieces = owner.plan.pieces()
+    pieces = owner.plan.write_tasks()
     if order == "backward":
         pieces.reverse()
     elif order == "random":

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mdio
-from mdio.converters.strategies.pieces import PieceWorker
+from mdio.converters.strategies.write_tasks import WriteTaskWorker
 from mdio.core.kernels import crc32c
 from mdio.layouts.native import encoder as encode
 
@@ -21,13 +21,13 @@ def small_batches(request, monkeypatch):
     """Batches that neither pieces nor segments are multiples of, and a note of what they were."""
     monkeypatch.setattr(encode, "BATCH_NBYTES", request.param)
     seen = []
-    read = PieceWorker._read
+    read = WriteTaskWorker._read
 
     def noted(self, start, stop):
         seen.append((start, stop))
         return read(self, start, stop)
 
-    monkeypatch.setattr(PieceWorker, "_read", noted)
+    monkeypatch.setattr(WriteTaskWorker, "_read", noted)
     return seen
 
 

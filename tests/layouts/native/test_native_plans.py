@@ -14,7 +14,7 @@ from mdio.core.errors import OutputError, PlanError
 from mdio.layouts.native.writer import XTCFileWriter
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import writer_class
-from mdio.layouts.writer import Receipt
+from mdio.layouts.writer import PieceRecord
 from mdio.testing.blocks import info_of, random_block
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:MDAnalysis")
@@ -43,7 +43,7 @@ def test_a_missing_piece_is_an_error(tmp_path: Path, container: str) -> None:
         rows = block.frames(slice(start, start + 2))
         for item in writer.encode(start, rows):
             writer.store(item)
-        writer.commit(Receipt(start, start + 2, {}, 0, rows.box, rows.time, rows.step))
+        writer.commit(PieceRecord(start, start + 2, {}, 0, rows.box, rows.time, rows.step))
     with pytest.raises(OutputError, match="frames 2 to 3"):
         writer.finish()
     writer.abort()

@@ -195,8 +195,8 @@ def test_plans():
     assert sum(plan.segment_frames) == 10_000
     plan = plan_segments(info.replace(layout="trr"), WriteOptions(segments=2))
     assert (plan.container, plan.segment_frames) == ("trr", (5000, 5000))
-    assert max(stop - start for start, stop in plan.pieces()) * 12 * 10_000 <= 8 << 20
-    assert 5000 in {start for start, _ in plan.pieces()}
+    assert max(stop - start for start, stop in plan.write_tasks()) * 12 * 10_000 <= 8 << 20
+    assert 5000 in {start for start, _ in plan.write_tasks()}
     plan = plan_segments(info.replace(layout="chain", compression="xtc"), WriteOptions())
     assert plan.container == "xtc"
     assert plan_segments(info.replace(n_frames=1), WriteOptions()).segment_frames == (1,)

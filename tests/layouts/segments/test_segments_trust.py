@@ -96,7 +96,7 @@ def test_flips_and_zeroed_pages_are_found(tmp_path, container):
             n_unseen += _is_ok(path)
             victim.write_bytes(good)
     assert not wrong(path, expected)
-    assert n_unseen <= 12  # in the manifest's spaces, and in indexes, which are made anew
+    assert n_unseen <= 12  # in the manifest's spaces, and in indexes, which are made again
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

@@ -176,7 +176,7 @@ def test_numbers_of_frames_are_written_as_soon_as_a_file_is_full(tmp_path, monke
     block = make_block(40)
     writer = new_writer(tmp_path / "a.zarr", block, chunk_frames=4, piece_chunks=1)
     writer.create()
-    for piece in writer.plan.pieces():
+    for piece in writer.plan.write_tasks():
         writer.commit(store_piece(writer, block, piece))
         assert len(writer._series._gathered) <= 1
     writer.finish()
@@ -194,7 +194,7 @@ def test_several_processes_write_one_tree(tmp_path, options):
     writer = new_writer(tmp_path / "a.zarr", block, **options)
     assert writer.parallel_store
     writer.create()
-    pieces = writer.plan.pieces()
+    pieces = writer.plan.write_tasks()
     context = multiprocessing.get_context("fork")
     workers = []
     for rank in range(3):
@@ -204,8 +204,8 @@ def test_several_processes_write_one_tree(tmp_path, options):
         workers[-1][0].start()
     for process, connection in reversed(workers):
         assert connection.poll(60)
-        for receipt in connection.recv():
-            writer.commit(receipt)
+        for record in connection.recv():
+            writer.commit(record)
         process.join()
     writer.finish()
     write_tree(tmp_path / "b.zarr", block, **options)
@@ -242,7 +242,7 @@ def test_a_missing_piece_is_noticed_and_nothing_looks_finished(tmp_path):
     block = make_block()
     writer = new_writer(tmp_path / "a.zarr", block, **SMALL)
     writer.create()
-    for piece in writer.plan.pieces()[1:]:
+    for piece in writer.plan.write_tasks()[1:]:
         writer.commit(store_piece(writer, block, piece))
     with pytest.raises(OutputError, match=r"1 of 3 pieces.*frames 0 to 7"):
         writer.finish()
@@ -254,7 +254,7 @@ def test_a_piece_that_comes_twice_does_no_harm(tmp_path):
     block = make_block()
     writer = new_writer(tmp_path / "a.zarr", block, **SMALL)
     writer.create()
-    for piece in [*writer.plan.pieces(), writer.plan.pieces()[0]]:
+    for piece in [*writer.plan.write_tasks(), writer.plan.write_tasks()[0]]:
         writer.commit(store_piece(writer, block, piece))
     writer.finish()
     assert np.array_equal(ZarrLayout(tmp_path / "a.zarr").read(0, 23).time, block.time)
@@ -267,7 +267,7 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
     shard = tmp_path / "a.zarr" / value() / "c.0.0.0"
     shard.symlink_to("/dev/full")
     with pytest.raises(OutputError, match=r"c\.0\.0\.0.*No space left"):
-        store_piece(writer, block, writer.plan.pieces()[0])
+        store_piece(writer, block, writer.plan.write_tasks()[0])
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):

@@ -283,7 +283,7 @@ def test_plan_divides_chunks(n_frames, n_parts):
     assert len(sizes) == min(n_parts, max(1, n_frames // unit))
     assert max(sizes) - min(sizes) < 2 * unit
     edges = np.cumsum((0, *sizes))
-    for start, stop in plan.pieces():
+    for start, stop in plan.write_tasks():
         part = np.searchsorted(edges, start, side="right") - 1
         assert stop <= edges[part + 1]
     assert f"{len(sizes)} with" in plan_table(plan)

@@ -1,4 +1,4 @@
-"""What a conversion worker does with one piece: read, encode, store where it may."""
+"""A write task: one piece of an output, which a worker reads, encodes and, if it may, stores."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mdio.core.errors import CorruptLayoutError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 from mdio.layouts.output import NotFinite
-from mdio.layouts.writer import LayoutWriter, Receipt, Stored
+from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 from mdio.parallel.executors import Executor
 
-__all__ = ["PieceWorker", "describe_on", "describe_piece", "spread"]
+__all__ = ["WriteTaskWorker", "describe_on", "describe_task", "spread"]
 
 Piece = tuple[int, int]
 
@@ -52,7 +52,7 @@ def spread(pieces: Sequence[Piece], segment_frames: Sequence[int], n_workers: in
     return [piece for *_, piece in sorted(turns)]
 
 
-def describe_piece(piece: Piece) -> str:
+def describe_task(piece: Piece) -> str:
     """Return the name of a piece for messages."""
     return f"frames {piece[0]} to {piece[1] - 1}"
 
@@ -60,9 +60,7 @@ def describe_piece(piece: Piece) -> str:
 def describe_on(executor: Executor) -> Callable[[Piece], str]:
     """Return what names pieces for messages; under MPI with the rank, which tells of a node."""
     rank = getattr(executor, "rank", None)
-    return (
-        describe_piece if rank is None else lambda piece: f"{describe_piece(piece)} (rank {rank})"
-    )
+    return describe_task if rank is None else lambda piece: f"{describe_task(piece)} (rank {rank})"
 
 
 def not_finite(block: FrameBlock, first: int) -> NotFinite | None:
@@ -76,7 +74,7 @@ def not_finite(block: FrameBlock, first: int) -> NotFinite | None:
     return NotFinite(int(counts.sum()), len(frames), first + int(frames[0]))
 
 
-class PieceWorker:
+class WriteTaskWorker:
     """Reads one piece from the source and hands it to the writer, a batch after the other.
 
     Keeps the opened source and the memory of its frames from batch to batch. Pieces that are whole
@@ -89,8 +87,8 @@ class PieceWorker:
         self.former = former
         self._room: FrameBlock | None = None
 
-    def __call__(self, piece: Piece) -> tuple[Receipt, list[Stored]]:
-        """Return the receipt, and the items that their owner has to store."""
+    def __call__(self, piece: Piece) -> tuple[PieceRecord, list[EncodedChunk]]:
+        """Return the record, and the items that their owner has to store."""
         start, stop = piece
         step = self.writer.batch_frames or stop - start
         blocks, left = [], []
@@ -115,9 +113,9 @@ class PieceWorker:
             kept = None if kept is None else []
             blocks.append((block.box.copy(), block.time.copy(), block.step.copy()))
         box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        return Receipt(start, stop, crcs, nbytes, box, time, number, odd), left
+        return PieceRecord(start, stop, crcs, nbytes, box, time, number, odd), left
 
-    def _stored(self, start: int, stop: int) -> list[Stored] | None:
+    def _stored(self, start: int, stop: int) -> list[EncodedChunk] | None:
         """Return what the former output has of a piece, if it is whole there."""
         with suppress(CorruptLayoutError):
             return None if self.former is None else self.former.stored(start, stop)

@@ -1,4 +1,4 @@
-"""Items dealt to whichever rank is free, without asking a rank that is at work itself.
+"""A work queue of ranks: the next item goes to whichever is free, without asking another.
 
 Of all items each node has a share, as many as its ranks would have if every rank took every n-th.
 Each rank begins with the one that would then be its first; the next is found by a counter in a
@@ -18,13 +18,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Dealer"]
+__all__ = ["WorkQueue"]
 
 Item = TypeVar("Item")
 COUNTER_NBYTES = 8
 
 
-class Dealer:
+class WorkQueue:
     """The counter that the ranks of a node share; they make, use and close it together.
 
     Where they cannot, since their temporary folders are not one or its files know no locks, each
@@ -70,7 +70,7 @@ class Dealer:
             Path(name).unlink()
         return descriptor
 
-    def deal(
+    def items(
         self, items: Iterable[Item], wait_until: Callable[[Callable[[], bool]], None]
     ) -> Iterator[tuple[int, Item]]:
         """Return the items that come to this rank, with their numbers.

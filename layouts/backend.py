@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.output import Stored, Unit
+from mdio.layouts.output import EncodedChunk, Unit
 
-__all__ = ["Contents", "ContentsLayout"]
+__all__ = ["Backend", "BackendLayout"]
 
 
-class Contents(Protocol):
+class Backend(Protocol):
     """An opened file or tree, of mdio or of others.
 
     It may also have `units`, `stored` and `made_as`, as `Layout` has, and `byte_ranges`, which gets
@@ -36,17 +36,17 @@ class Contents(Protocol):
         """Close files."""
 
 
-class ContentsLayout(Layout):
-    """A layout whose `_open` sets `_contents`, which then does the work."""
+class BackendLayout(Layout):
+    """A layout whose `_open` sets `_backend`, which then does the work."""
 
-    _contents: Contents | None = None
+    _backend: Backend | None = None
 
     @property
-    def contents(self) -> Contents:
+    def contents(self) -> Backend:
         """What does the work; opens it if need be."""
         _ = self.info
-        assert self._contents is not None
-        return self._contents
+        assert self._backend is not None
+        return self._backend
 
     @property
     def manifest(self) -> Mapping[str, Any] | None:
@@ -68,9 +68,9 @@ class ContentsLayout(Layout):
         """Yield all that there is to check, those of the groups too; see `Layout.units`."""
         yield from getattr(self.contents, "units", super().units)()
 
-    def stored(self, start: int, stop: int) -> list[Stored]:
+    def stored(self, start: int, stop: int) -> list[EncodedChunk]:
         """Return what lies on disk of a piece; see `Layout.stored`."""
-        found: list[Stored] = getattr(self.contents, "stored", super().stored)(start, stop)
+        found: list[EncodedChunk] = getattr(self.contents, "stored", super().stored)(start, stop)
         return found
 
     def made_as(self) -> dict[str, Any]:
@@ -84,6 +84,6 @@ class ContentsLayout(Layout):
         return self.manifest is not None
 
     def _close(self) -> None:
-        if self._contents is not None:
-            self._contents.close()
-            self._contents = None
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None
