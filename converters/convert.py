@@ -10,7 +10,7 @@ from typing import Any
 from mdio.converters.append import prepare_append
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
 from mdio.converters.selection import check_whole, choose_atoms, open_with_topology
-from mdio.converters.storage import telling_file_system
+from mdio.converters.storage import goes_direct, telling_file_system
 from mdio.converters.strategies.copied import ByteConversion, byte_conversion
 from mdio.converters.strategies.decoded import Conversion
 from mdio.converters.strategies.mpio import MPIOConversion, check_mpio
@@ -142,6 +142,8 @@ def planned(
             return copied
     plan = writer.plan_for(view.info, wanted)
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
+    if plan.direct is not None and options.mpio is None:
+        plan = plan.replace(direct=goes_direct(options.direct, plan, target))
     made_of = writer, files, striping, transformed, origin.joined
     if options.mpio is None:
         reason = parts_reason(options, plan, executor) if layout_name == "h5md" else None

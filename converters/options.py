@@ -72,6 +72,10 @@ class ConversionOptions:
     """Write h5md through parallel HDF5, on the ranks of an `MPIExecutor`; None = without."""
     per_rank: bool = False
     """One h5md file for each rank or worker, joined by virtual datasets in the output."""
+    direct: str = "auto"
+    """``on`` = large writes go past the page cache, where the file system lets them; ``off``;
+    ``auto`` = they do if the output is on a disk of this machine and larger than a quarter of the
+    memory that is available."""
     salvage: bool = False
     """Convert the complete frames of a source that ends within a frame."""
     append: bool = False

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mdio.core.errors import PlanError
+from mdio.core.files.page_cache import free_memory
+from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.striping.networks import is_network
 from mdio.layouts.striping.stripes import file_system_type
 
-__all__ = ["telling_file_system"]
+__all__ = ["goes_direct", "telling_file_system"]
+
+MEMORY_SHARE = 0.25
+"""Of the memory that is available: what is larger would not stay in the page cache anyway."""
 
 
 def telling_file_system(target: Path, compression: str | None) -> str | None:
@@ -16,3 +22,20 @@ def telling_file_system(target: Path, compression: str | None) -> str | None:
         return None
     found = file_system_type(target)
     return found if compression == "auto" or is_network(found) else None
+
+
+def goes_direct(asked: str, plan: LayoutPlan, target: Path) -> bool:
+    """Return whether large writes go past the page cache; raises PlanError for another word.
+
+    By itself only an output on a disk of this machine that is large beside its memory: what is
+    read again at once had better be in the page cache, and networks were not measured.
+    """
+    if asked not in ("on", "off", "auto"):
+        raise PlanError(f"--direct {asked}: give on, off or auto")
+    if asked != "auto":
+        return asked == "on"
+    nbytes = float(plan.nbytes)
+    if plan.precision and plan.precision_source != "asked" and plan.source_density:
+        n_atoms = sum(array.n_atoms for array in plan.arrays) or plan.n_atoms
+        nbytes = min(nbytes, plan.source_density * plan.n_frames * n_atoms)
+    return 0 < MEMORY_SHARE * free_memory() < nbytes and not is_network(file_system_type(target))

@@ -149,6 +149,8 @@ class LayoutPlan:
     """Bytes of the output, exact but for headers if uncompressed; an upper estimate otherwise."""
     source_density: float | None = None
     """Bytes on disk that the source has per atom and frame."""
+    direct: bool | None = None
+    """Whether large writes go past the page cache; None = others write, who do not know it."""
 
     def write_tasks(self) -> list[tuple[int, int]]:
         """Return the (start, stop) frames of each piece that one worker writes, in order."""

@@ -70,6 +70,8 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     rows.append(("size", f"at most {size}" if estimate else size))
     if plan.source_density is not None:
         rows.append(("density", _density(plan, estimate)))
+    if plan.direct:
+        rows.append(("direct", "large writes go past the page cache"))
     return rows
 
 

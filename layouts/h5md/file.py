@@ -17,6 +17,7 @@ from h5py import h5d, h5p, h5s, h5t
 from numpy.typing import NDArray
 
 from mdio._version import __version__
+from mdio.core.files.writing import WrittenFile, allocate
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.h5md.disk import open_output
 from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, Column
@@ -119,6 +120,9 @@ def create_file(
             for array in plan.arrays:
                 dataset = file[value_path(array.group, array.field)]
                 chunks[array.group, array.field] = _offsets(dataset, array)
+    if plan.direct:
+        with WrittenFile(path) as opened:
+            allocate(opened.fileno(), path.stat().st_size)
     return Places(chunks, *columns)
 
 

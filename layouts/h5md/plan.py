@@ -46,6 +46,7 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         compression=None if level is None else f"gzip:{level}",
         precision=precision,
         precision_source=source,
+        direct=False if level is None else None,
     )
     if level is not None:  # nobody knows beforehand where compressed chunks end
         plan = plan.replace(alignment_nbytes=1, padding=0.0)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError
 from mdio.core.files.piece_sums import pieces_of_row
+from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.h5md.disk import OutputFile
@@ -44,7 +45,6 @@ from mdio.layouts.h5md.io import (
     PIECES,
     RUN_FRAMES,
     SOURCE_STEP,
-    pwrite_all,
     writing,
 )
 from mdio.layouts.h5md.plan import plan_h5md
@@ -71,7 +71,7 @@ class H5MDWriter(LayoutWriter):
     places: Places
     more: Mapping[str, Any] = MappingProxyType({})
     """What else the manifest says."""
-    _handle_fd: int | None = None
+    _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
@@ -148,18 +148,22 @@ class H5MDWriter(LayoutWriter):
         return (group, field), (int(i), int(j))
 
     @property
-    def _fd(self) -> int:
-        if self._handle_fd is None:
+    def _opened(self) -> WrittenFile:
+        if self._handle is None:
             with writing(self.path):
-                self._handle_fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        return self._handle_fd
+                self._handle = WrittenFile(self.path, os.O_RDWR, direct=bool(self.plan.direct))
+        return self._handle
+
+    @property
+    def _fd(self) -> int:
+        return self._opened.fileno()
 
     def store(self, item: EncodedChunk) -> None:
         """Write one chunk where it belongs; raises OutputError."""
         array, at = self._split(item.key)
         if self._level is None:
-            offset = int(self.places.chunks[array][at])
-            pwrite_all(self._fd, item.data, offset, self.path)
+            with writing(self.path):
+                self._opened.write(int(self.places.chunks[array][at]), *item.parts)
             return
         plan = self._arrays[array]
         if self._handle_file is None:
@@ -214,12 +218,8 @@ class H5MDWriter(LayoutWriter):
             self._handle_file = None
             output.close()
             what = str(self.path)
-            pwrite_all(
-                self._fd,
-                seal_of(self._fd, self._chunk_places, what),
-                os.fstat(self._fd).st_size,
-                self.path,
-            )
+            seal = seal_of(self._fd, self._chunk_places, what)
+            self._opened.write(os.fstat(self._fd).st_size, seal)
             os.fsync(self._fd)
             self._read_again()
         self.abort()
@@ -314,6 +314,6 @@ class H5MDWriter(LayoutWriter):
             file, self._handle_file = self._handle_file, None
             with suppress(*FOREIGN_ERRORS):  # what cannot be written is about to be removed
                 file.close()
-        if self._handle_fd is not None:
-            os.close(self._handle_fd)
-            self._handle_fd = None
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None

@@ -210,6 +210,7 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         stripe_count=options.stripe_count,
         fields=fields,
         has_box=info.has_box,
+        direct=False,
         notes=(f"{container} holds no {' and no '.join(left_out)}: left out",) if left_out else (),
         **changes,
     )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import OutputError
 from mdio.core.files.copying import copy_bytes, write_all
 from mdio.core.files.publish import output_errors
+from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, native_plan
@@ -46,7 +47,7 @@ class _FileWriter(LayoutWriter):
         self._encoder = encoder_of(self.container, plan)
         self._room = EncodingBuffer()
         self._clocks: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
-        self._handle_file: IO[bytes] | None = None
+        self._handle_file: WrittenFile | None = None
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
@@ -54,11 +55,11 @@ class _FileWriter(LayoutWriter):
         return native_plan(cls.container, info, options)
 
     @property
-    def _fd(self) -> int:
+    def _file(self) -> WrittenFile:
         """The output, opened for writing once in each process."""
         if self._handle_file is None:
-            self._handle_file = self.path.open("r+b", buffering=0)
-        return self._handle_file.fileno()
+            self._handle_file = WrittenFile(self.path, os.O_RDWR, direct=bool(self.plan.direct))
+        return self._handle_file
 
     def create(self) -> None:
         """Make the file, empty."""
@@ -77,7 +78,7 @@ class _FileWriter(LayoutWriter):
         assert self._encoder.frame_nbytes is not None
         offset = self._encoder.header_nbytes + int(item.key) * self._encoder.frame_nbytes
         with output_errors(self.path):
-            write_all(self._fd, item.parts[0], offset)
+            self._file.write(offset, *item.parts)
 
     def commit(self, record: PieceRecord) -> None:
         """Keep the times and steps, which headers need."""
@@ -94,8 +95,8 @@ class _FileWriter(LayoutWriter):
         clocks = [self._clocks[start] for start in sorted(self._clocks)]
         time, step = (np.concatenate(column) for column in zip(*clocks, strict=True))
         with output_errors(self.path):
-            write_all(self._fd, self._encoder.header(time, step), 0)
-            os.fsync(self._fd)
+            self._file.write(0, self._encoder.header(time, step))
+            os.fsync(self._file.fileno())
         lost = self._encoder.lost(time, step)
         if lost is not None:
             self.notes.append(lost)
@@ -173,11 +174,12 @@ class XTCFileWriter(_FileWriter):
     def _append(self, start: int) -> bool:
         if start in self._waiting:
             data = self._waiting.pop(start)
-            write_all(self._fd, data, self._nbytes)
-            self._nbytes += data.nbytes
+            self._nbytes = self._file.write(self._nbytes, data)
         elif start in self._parked and self._handle_park is not None:
             offset, nbytes = self._parked.pop(start)
-            copy_bytes(self._handle_park.fileno(), offset, nbytes, self._fd, self._nbytes)
+            copy_bytes(
+                self._handle_park.fileno(), offset, nbytes, self._file.fileno(), self._nbytes
+            )
             self._nbytes += nbytes
         else:
             return False

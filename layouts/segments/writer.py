@@ -18,6 +18,7 @@ from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.copying import copy_bytes, write_all
 from mdio.core.files.piece_sums import PieceSums, piece_edges
 from mdio.core.files.publish import output_errors
+from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.layouts.manifest import manifest_of
@@ -196,8 +197,9 @@ class SegmentsWriter(LayoutWriter):
         elif frame:
             path = self._part(number, start)
             path.touch()
-        with output_errors(path), path.open("r+b", buffering=0) as file:
-            write_all(file.fileno(), item.parts[0], offset)
+        direct = bool(self.plan.direct)
+        with output_errors(path), WrittenFile(path, direct=direct) as file:
+            file.write(offset, *item.parts)
 
     def commit(self, record: PieceRecord) -> None:
         """Take note of a piece; the last of a segment completes it."""

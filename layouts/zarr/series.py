@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import CorruptLayoutError, OutputError
+from mdio.core.files.writing import Data, WrittenFile
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import PieceRecord
 from mdio.layouts.zarr.folder import Folder
@@ -27,22 +28,16 @@ Numbers = NDArray[Any]
 KEPT_NBYTES = 8 << 20
 """Files of one array up to this size together stay in memory, at least one of them: frames of a
 long trajectory are then fetched in any order without reading the numbers of 65,536 frames each."""
-MAX_PARTS = 512
-"""Pieces of memory that one call writes; the system allows 1024."""
 
 
-def write_file(path: Path, *parts: bytes | memoryview) -> None:
-    """Write a file of ours, its parts one after the other; raises OutputError."""
+def write_file(path: Path, *parts: Data, direct: bool = False) -> None:
+    """Write a file of ours, its parts one after the other; raises OutputError.
+
+    With `direct`, past the page cache where it is large.
+    """
     try:
-        with path.open("wb", buffering=0) as file:
-            for first in range(0, len(parts), MAX_PARTS):
-                left = [memoryview(part) for part in parts[first : first + MAX_PARTS]]
-                while left:
-                    done = os.writev(file.fileno(), left)
-                    while left and done >= left[0].nbytes:
-                        done -= left.pop(0).nbytes
-                    if left:  # the system writes at most 2 GiB at a time
-                        left[0] = left[0][done:]
+        with WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct) as file:
+            file.write(0, *parts)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror})") from error
 

@@ -74,7 +74,7 @@ class ZarrWriter(LayoutWriter):
                 )
         choice = choose(info, options)
         plan = plan_pieces(info, options, quantised=choice.precision is not None)
-        plan = plan.replace(layout="zarr", **asdict(choice))
+        plan = plan.replace(layout="zarr", direct=False, **asdict(choice))
         atom_arrays(plan)  # raises for compressors that are not there
         return plan.replace(n_files=count_files(plan), nbytes=plan.nbytes + _small_nbytes(plan))
 
@@ -117,7 +117,7 @@ class ZarrWriter(LayoutWriter):
         if item.file is not None:
             link_or_copy(item.file, self.path / item.key)
         else:
-            write_file(self.path / item.key, *item.parts)
+            write_file(self.path / item.key, *item.parts, direct=bool(self.plan.direct))
 
     def commit(self, record: PieceRecord) -> None:
         """Keep the checksums, boxes, times and steps of a piece."""

@@ -139,6 +139,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
         help="stripe that chunks should fit, and Lustre is asked for (default: what the folder of "
         "OUT has on Lustre, else 1M)",
     )
+    place.add_argument(
+        "--direct",
+        choices=("on", "off", "auto"),
+        default="auto",
+        help="on: large writes go past the page cache (auto: if OUT is on a disk of this machine "
+        "and larger than a quarter of the memory that is available)",
+    )
     counts = place.add_mutually_exclusive_group()
     counts.add_argument("--stripe-count", type=int, metavar="N", help="stripes, -1 for all targets")
     counts.add_argument(
@@ -209,6 +216,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         groups=groups,
         overlap=args.overlap,
         salvage=args.salvage,
+        direct=args.direct,
         start=args.start,
         stop=args.stop,
         step=args.step,

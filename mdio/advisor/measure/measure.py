@@ -19,13 +19,13 @@ from mdio.advisor.measure.storage_probe import (
     REQUESTS,
     bandwidths,
     check_target,
-    free_memory,
     stripe_of,
 )
 from mdio.advisor.measure.trial import scratch
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError
+from mdio.core.files.page_cache import free_memory
 from mdio.layouts.base import Layout
 from mdio.layouts.striping.stripes import file_system_type
 from mdio.layouts.views.opening import open_source

@@ -14,7 +14,7 @@ from mdio.core.errors import OutputError
 from mdio.core.files.page_cache import drop_cache, files_in
 from mdio.layouts.striping.file_systems import get_stripe
 
-__all__ = ["REQUESTS", "bandwidths", "check_target", "free_memory", "stripe_of"]
+__all__ = ["REQUESTS", "bandwidths", "check_target", "stripe_of"]
 
 REQUESTS = 16
 """Readers at once with which shared storage is asked for all it gives: as many requests as one
@@ -24,17 +24,6 @@ MOST_NBYTES = 64 << 20
 """Bytes that each reader of a bandwidth test reads at most ..."""
 MOST_S = 2.0
 """... and for how long, s."""
-
-
-def free_memory() -> int:
-    """Return bytes of memory that could hold cached files; 0 where the system does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return 0
 
 
 def stripe_of(path: Path) -> str | None:

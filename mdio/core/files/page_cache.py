@@ -11,13 +11,24 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["drop_cache", "files_in"]
+__all__ = ["drop_cache", "files_in", "free_memory"]
 
 GONE = 0.05
 """Up to this share of a file's pages may stay: the kernel keeps what it works on at the moment."""
 ATTEMPTS = 5
 """Pages that another core has just touched stay at the first attempt."""
 PAUSE_S = 0.02
+
+
+def free_memory() -> int:
+    """Return bytes of memory that could hold cached files; 0 where the system does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
 
 
 def files_in(path: Path) -> Iterator[Path]:

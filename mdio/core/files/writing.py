@@ -1,19 +1,47 @@
-"""The floor for writing: all of what is given, at its place, however many calls that takes."""
+"""The floor for writing: all of what is given, at its place, however many calls that takes.
+
+Large writes of new files may go past the page cache (O_DIRECT), where the file system takes them:
+new pages of memory may cost more than the disk does, and what is written this way waits for none
+and leaves the memory to others. The system wants whole blocks, at places and in memory that begin
+on blocks, so bytes go through a buffer that does; what is left at both ends goes through the page
+cache. Nothing is on disk for good before fsync, here as elsewhere.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
 
 from mdio.core.kernels.checks import Buffer, buffer
 
-__all__ = ["Data", "write_all"]
+__all__ = ["Data", "WrittenFile", "allocate", "write_all"]
 
 Data = Buffer
 """C-contiguous."""
 
 MAX_BUFFERS = 512
 """Buffers that one call writes; the system allows 1024."""
+BLOCK_NBYTES = 4096
+ROOM_NBYTES = 4 << 20
+LEAST_NBYTES = 256 << 10
+"""Fewer bytes in whole blocks go through the page cache: a direct call waits for the disk."""
+REFUSED = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What file systems say that cannot, when a file is opened or only when it is written."""
+KEEP_SIZE = 1
+"""Flag of fallocate(2)."""
+
+_refused: set[int] = set()
+"""File systems that took files opened in this way, and then refused what was written."""
+_rooms = threading.local()
 
 
 def write_all(fd: int, offset: int, *parts: Data) -> int:
@@ -42,3 +70,127 @@ def write_all(fd: int, offset: int, *parts: Data) -> int:
             if left:
                 left[0] = left[0][done:]
     return offset
+
+
+class WrittenFile:
+    """A file that is written by position; whole blocks past the page cache, if that is wanted.
+
+    Parameters
+    ----------
+    path
+        The file.
+    flags
+        Of open(2).
+    direct
+        Whether to write past the page cache where the file system can.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened.
+    """
+
+    def __init__(self, path: Path, flags: int = os.O_WRONLY, *, direct: bool = False) -> None:
+        self._direct = -1
+        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        if direct and hasattr(os, "O_DIRECT") and os.fstat(self._fd).st_dev not in _refused:
+            with suppress(OSError):  # whatever it is, the file is open for plain writes
+                self._direct = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Return the descriptor that goes through the page cache."""
+        return self._fd
+
+    def write(self, offset: int, *parts: Data) -> int:
+        """Write `parts` from `offset` on, as `write_all` does; raises OSError."""
+        left = deque(buffer(part) for part in parts)
+        first = -(-offset // BLOCK_NBYTES) * BLOCK_NBYTES
+        last = (offset + sum(part.nbytes for part in left)) // BLOCK_NBYTES * BLOCK_NBYTES
+        if self._direct < 0 or last - first < LEAST_NBYTES:
+            return write_all(self._fd, offset, *left)
+        room = _room()
+        write_all(self._fd, offset, *_take(left, first - offset))
+        for at in range(first, last, len(room)):
+            filled = 0
+            for part in _take(left, min(len(room), last - at)):
+                room[filled : filled + part.nbytes] = part
+                filled += part.nbytes
+            self._write_blocks(at, room[:filled])
+        return write_all(self._fd, last, *left)
+
+    def _write_blocks(self, offset: int, blocks: memoryview) -> None:
+        if self._direct >= 0:
+            try:
+                write_all(self._direct, offset, blocks)
+            except OSError as error:
+                if error.errno not in REFUSED:
+                    raise
+                _refused.add(os.fstat(self._fd).st_dev)
+                direct, self._direct = self._direct, -1
+                os.close(direct)
+            else:
+                return
+        write_all(self._fd, offset, blocks)
+
+    def close(self) -> None:
+        """Close the file; harmless if it is closed."""
+        for descriptor in (self._direct, self._fd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._direct = self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _room() -> memoryview:
+    """Return memory that begins on a page, the same for all files of a thread.
+
+    Private: by default a forked process would share it with its parent.
+    """
+    if not hasattr(_rooms, "room"):
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        _rooms.room = memoryview(mmap.mmap(-1, ROOM_NBYTES, flags=flags))
+    room: memoryview = _rooms.room
+    return room
+
+
+def _take(left: deque[memoryview], nbytes: int) -> Sequence[memoryview]:
+    """Take the first `nbytes` bytes from `left`."""
+    taken = []
+    while nbytes:
+        part = left.popleft()
+        if part.nbytes > nbytes:
+            left.appendleft(part[nbytes:])
+            part = part[:nbytes]
+        taken.append(part)
+        nbytes -= part.nbytes
+    return taken
+
+
+@cache
+def _fallocate() -> Any:
+    try:
+        function = ctypes.CDLL(None, use_errno=True).fallocate64
+    except (OSError, AttributeError):  # another C library
+        return None
+    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return function
+
+
+def allocate(fd: int, nbytes: int) -> bool:
+    """Give the first `nbytes` bytes of a file their places on disk, where the system can.
+
+    Into such a file several processes write at the same time; into one of holes, in turn.
+    `os.posix_fallocate` would write zeros where the system cannot.
+
+    Returns
+    -------
+    bool
+        Whether they have places; writing does not need it.
+    """
+    function = _fallocate()
+    return function is not None and nbytes > 0 and function(fd, KEEP_SIZE, 0, nbytes) == 0

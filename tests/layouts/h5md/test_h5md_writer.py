@@ -263,7 +263,7 @@ def test_a_disk_that_fills_up_while_chunks_are_written(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwritev", full)
     with pytest.raises(OutputError, match=r"x\.h5md.*disk is full"):
         store_piece(writer, block, (0, block.n_frames))
     writer.abort()

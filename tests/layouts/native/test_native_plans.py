@@ -123,7 +123,7 @@ def test_full_disk(tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPat
 
     target = tmp_path / "sub" / f"a.{container}"
     target.parent.mkdir()
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwritev", full)
     with (
         pytest.raises(OutputError, match=rf"a\.{container}: the disk is full") as caught,
         publish(target) as temporary,

@@ -1,0 +1,276 @@
+"""Writes past the page cache leave the same bytes as others, wherever they are refused."""
+
+import errno
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from suites.outputs import contents
+
+import mdio
+from mdio.cli.main import main
+from mdio.converters import storage
+from mdio.core.errors import OutputError, PlanError
+from mdio.core.files import writing
+from mdio.core.files.writing import WrittenFile, allocate
+
+BLOCK = 4096
+NEW = os.O_RDWR | os.O_CREAT
+real_open, real_pwritev = os.open, os.pwritev
+
+
+class Disk:
+    """Stands for a file system: any takes part, for O_DIRECT only marks descriptors.
+
+    What is written to those is checked for alignment, counted, cut short or refused.
+    """
+
+    def __init__(self, monkeypatch, *, longest=None, fails=None, after=0):
+        self.direct, self.nbytes = set(), 0
+        self.longest, self.fails, self.after = longest, fails, after
+        monkeypatch.setattr(writing, "_refused", set())
+        monkeypatch.setattr(os, "open", self._open)
+        monkeypatch.setattr(os, "pwritev", self._pwritev)
+
+    def _open(self, path, flags, *args, **kwargs):
+        fd = real_open(path, flags & ~os.O_DIRECT, *args, **kwargs)
+        (self.direct.add if flags & os.O_DIRECT else self.direct.discard)(fd)
+        return fd
+
+    def _pwritev(self, fd, buffers, offset):
+        if fd not in self.direct:
+            return real_pwritev(fd, buffers, offset)
+        if offset % BLOCK or any(len(part) % BLOCK for part in buffers):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        for part in buffers:
+            assert np.frombuffer(part, np.uint8).ctypes.data % BLOCK == 0
+        if self.fails is not None and self.nbytes >= self.after:
+            raise OSError(self.fails, os.strerror(self.fails))
+        if self.longest is not None:
+            buffers = [buffers[0][: self.longest]]
+        done = real_pwritev(fd, buffers, offset)
+        self.nbytes += done
+        return done
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Make buffers so small that little is much."""
+    monkeypatch.setattr(writing, "ROOM_NBYTES", 4 * BLOCK)
+    monkeypatch.setattr(writing, "LEAST_NBYTES", BLOCK)
+    monkeypatch.setattr(writing, "_rooms", threading.local())
+
+
+def write(path, runs, **options):
+    with WrittenFile(path, NEW, direct=True, **options) as file:
+        for offset, parts in runs:
+            assert file.write(offset, *parts) == offset + sum(map(len, parts))
+    return path.read_bytes()
+
+
+def expected(runs):
+    whole = bytearray(max((offset + sum(map(len, parts)) for offset, parts in runs), default=0))
+    for offset, parts in runs:
+        data = b"".join(parts)
+        whole[offset : offset + len(data)] = data
+    return bytes(whole)
+
+
+def numbers(nbytes, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8).tobytes()
+
+
+sizes = st.sampled_from([0, 1, 4, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 5 * BLOCK + 7, 50_000])
+offsets = st.one_of(st.integers(0, 9).map(lambda n: n * BLOCK), st.integers(0, 40_000))
+
+
+@given(runs=st.lists(st.tuples(offsets, st.lists(sizes, max_size=5)), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("checked", [True, False])
+def test_any_parts_at_any_offsets(tmp_path_factory, checked, runs):
+    path = tmp_path_factory.mktemp("direct") / "a"
+    runs = [
+        (offset, [numbers(size, 10 * i + j) for j, size in enumerate(parts)])
+        for i, (offset, parts) in enumerate(runs)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "ROOM_NBYTES", 4 * BLOCK)
+        patch.setattr(writing, "LEAST_NBYTES", BLOCK)
+        patch.setattr(writing, "_rooms", threading.local())
+        if checked:
+            Disk(patch)
+        found = write(path, runs)
+    assert found.ljust(len(expected(runs)), b"\0") == expected(runs)
+
+
+def test_whole_blocks_go_directly_and_the_ends_do_not(tmp_path, monkeypatch, small):
+    disk = Disk(monkeypatch)
+    data = numbers(10 * BLOCK)
+    assert write(tmp_path / "a", [(100, [data])])[100:] == data
+    assert disk.nbytes == 9 * BLOCK
+
+
+def test_little_goes_through_the_page_cache(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch)
+    write(tmp_path / "a", [(0, [numbers(writing.LEAST_NBYTES - 1)])])
+    assert disk.nbytes == 0
+
+
+@pytest.mark.parametrize("longest", [BLOCK, BLOCK + 100, 1])
+def test_calls_that_write_less_than_asked(tmp_path, monkeypatch, small, longest):
+    """After a piece of a block the rest is refused, and goes through the page cache."""
+    Disk(monkeypatch, longest=longest)
+    data = numbers(11 * BLOCK + 5)
+    assert write(tmp_path / "a", [(7, [data])])[7:] == data
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("after", [0, 6 * BLOCK])
+def test_a_file_system_that_refuses_half_way(tmp_path, monkeypatch, small, number, after):
+    disk = Disk(monkeypatch, fails=number, after=after)
+    data = numbers(13 * BLOCK + 5)
+    assert write(tmp_path / "a", [(0, [data])]) == data
+    before = disk.nbytes
+    disk.fails = None
+    assert write(tmp_path / "b", [(0, [data])]) == data  # it is not asked again
+    assert disk.nbytes == before
+
+
+def test_a_file_system_that_refuses_to_open(tmp_path, monkeypatch, small):
+    def refuse(path, flags, *args, **kwargs):
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real_open(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    data = numbers(13 * BLOCK + 5)
+    assert write(tmp_path / "a", [(3, [data])])[3:] == data
+
+
+def test_a_system_without_such_writes(tmp_path, monkeypatch, small):
+    monkeypatch.delattr(os, "O_DIRECT")
+    data = numbers(3 * BLOCK)
+    assert write(tmp_path / "a", [(0, [data])]) == data
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_errors_are_errors(tmp_path, monkeypatch, small, number):
+    Disk(monkeypatch, fails=number, after=4 * BLOCK)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        write(tmp_path / "a", [(0, [numbers(13 * BLOCK)])])
+
+
+def test_no_descriptor_is_left_open(tmp_path, monkeypatch, small):
+    before = set(Path("/proc/self/fd").iterdir())
+    Disk(monkeypatch, fails=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        write(tmp_path / "a", [(0, [numbers(13 * BLOCK)])])
+    file = WrittenFile(tmp_path / "b", NEW, direct=True)
+    file.close()
+    file.close()
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def _fill(path, seed):
+    for _ in range(20):
+        data = numbers(writing.ROOM_NBYTES, seed)
+        with WrittenFile(path, NEW, direct=True) as file:
+            file.write(0, data)
+        assert path.read_bytes() == data
+
+
+def test_forked_processes_have_buffers_of_their_own(tmp_path):
+    writing._room()  # before the fork
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_fill, args=(tmp_path / str(n), n)) for n in (1, 2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def test_places_on_disk_are_kept_without_changing_the_size(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    with WrittenFile(path, os.O_RDWR) as file:
+        given_places = allocate(file.fileno(), 1 << 20)
+        assert not allocate(file.fileno(), 0)
+    assert path.read_bytes() == b"abc"
+    assert (path.stat().st_blocks * 512 >= 1 << 20) == given_places
+
+
+OUTPUTS = [
+    ("a.zarr", {"precision": "none"}),
+    ("a.zarr", {}),
+    ("a.h5md", {}),
+    ("a.h5md", {"contiguous": True}),
+    ("a.h5md", {"per_rank": True}),
+    ("a.dcd", {}),
+    ("a.xtc", {"start": 1}),
+    ("a.segments", {"container": "ncdf", "segments": 3}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OUTPUTS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_outputs_are_the_same(adk, tmp_path, monkeypatch, small, name, options, workers):
+    """Apart from what tells two outputs from one another."""
+    disk = Disk(monkeypatch)
+    found = []
+    for way in ("off", "on"):
+        out = tmp_path / way / name
+        out.parent.mkdir()
+        result = mdio.convert(adk["xtc"], out, direct=way, workers=workers, **options)
+        assert result.plan.direct == (way == "on")
+        assert (disk.nbytes > 0) == (way == "on") or workers == 2
+        # What tells outputs from one another is in files of text, and in those of HDF5.
+        data = {} if name == "a.h5md" else contents(out)
+        found.append({file: data[file] for file in data if not file.endswith((".json", "idx"))})
+        with mdio.open(out) as ours, mdio.open(adk["xtc"]) as source:
+            first = options.get("start", 0)
+            block = ours.read(0, 98 - first)
+            np.testing.assert_array_equal(block.positions, source.read(first, 98).positions)
+        assert mdio.verify(out).ok
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("suffix", ["zarr", "h5md", "dcd", "segments"])
+def test_a_full_disk_leaves_nothing(adk, tmp_path, monkeypatch, small, suffix):
+    Disk(monkeypatch, fails=errno.ENOSPC, after=100_000)
+    options = {"container": "dcd"} if suffix == "segments" else {}
+    with pytest.raises(OutputError, match=r"space|full"):
+        mdio.convert(adk["xtc"], tmp_path / f"a.{suffix}", direct="on", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_large_beside_memory_goes_directly(adk, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "a.h5md"
+    size = 12 * 3341 * 98
+
+    def directly(free, file_system="ext4", **options):
+        monkeypatch.setattr(storage, "free_memory", lambda: free)
+        monkeypatch.setattr(storage, "file_system_type", lambda _: file_system)
+        return mdio.convert(adk["xtc"], out, force=True, **options).plan.direct
+
+    assert directly(3 * size)
+    assert not directly(5 * size)
+    assert not directly(0)
+    assert not directly(3 * size, "lustre")
+    assert directly(5 * size, direct="on")
+    assert not directly(3 * size, direct="off")
+    # Compressed chunks of HDF5 are written by HDF5, copied frames by the kernel.
+    assert directly(3 * size, compression="gzip:1") is None
+    with pytest.raises(PlanError, match="on, off or auto"):
+        directly(size, direct="yes")
+    # An XTC's own integers take about the bytes of the XTC.
+    out = tmp_path / "a.zarr"
+    assert not directly(3 * size)
+    assert directly(3 * adk["xtc"].stat().st_size)
+    assert main(["convert", str(adk["xtc"]), str(out), "--direct", "on", "--dry-run"]) == 0
+    assert "past the page cache" in capsys.readouterr().out
