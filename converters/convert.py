@@ -9,7 +9,7 @@ from typing import Any
 
 from mdio.converters.append import prepare_append
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
-from mdio.converters.selection import check_whole, choose_atoms, open_with_topology
+from mdio.converters.selection import check_whole, choose_atoms, open_with_topology, readable
 from mdio.converters.storage import goes_direct, telling_file_system
 from mdio.converters.strategies.copied import ByteConversion, byte_conversion
 from mdio.converters.strategies.decoded import Conversion
@@ -18,6 +18,7 @@ from mdio.converters.strategies.parts import PartsConversion, check_per_rank, pa
 from mdio.converters.striping import StripeRequest
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError
+from mdio.core.frames import plural
 from mdio.layouts.base import Layout
 from mdio.layouts.contiguous import refuse_contiguous
 from mdio.layouts.plan import WriteOptions
@@ -71,7 +72,9 @@ def prepare(
             f"{out}: --chunk-frames and --chunk-atoms belong to the layouts h5md and zarr, not to "
             f"{layout_name}"
         )
-    origin = open_with_topology(source, options.top, verify=options.verify, overlap=options.overlap)
+    how = {"verify": options.verify, "overlap": options.overlap}
+    how |= {"salvage": True} if options.salvage else {}
+    origin = open_with_topology(source, options.top, **how)
     try:
         return planned(origin, source, target, layout_name, options, executor or Serial())
     except BaseException:
@@ -108,9 +111,20 @@ def planned(
             options.end_ps,
             options.dt_ps,
         )
-    view = ViewLayout(origin.path, source=whole, frames=frames, atoms=choice.kept)
+    unreadable: list[list[int]] = []
+    if options.salvage:
+        frames, unreadable = readable(origin, frames)
+    view = ViewLayout(
+        origin.path, source=whole, frames=frames, atoms=choice.kept, unreadable=unreadable
+    )
     note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
+    if unreadable:
+        n_lost = sum(len(range(*run)) for run in unreadable)
+        which = ", ".join(f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b, _ in unreadable)
+        whole_ones = f"{plural(origin.info.n_frames - n_lost, 'whole frame')}"
+        lost = f"{origin.path}: {plural(n_lost, 'frame')} of it cannot be read (number {which})"
+        notes = (*notes, f"{lost}; left out, beside {whole_ones}")
     if not options.salvage:
         check_whole(origin.info, options.stop, options.end_ps)
     striping = StripeRequest(options.stripe_nbytes, options.stripe_count, options.progressive)

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.convert import planned
+from mdio.converters.opening import opening_of
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.decoded import Conversion
 from mdio.converters.strategies.repairs import SUMS, Repairs
-from mdio.converters.verify import overlap_of, source_view
+from mdio.converters.verify import source_view
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import FULL_SYSTEM, indices_from_runs, runs_from_indices
@@ -196,7 +197,7 @@ def _prepare(
             "what belongs there; convert its source again"
         )
     paths = [against] if isinstance(against, str | PathLike) else list(against)
-    source = open_with_topology(paths, top, overlap=overlap_of(former))
+    source = open_with_topology(paths, top, **opening_of(former))
     try:
         view = source_view(former, source, top)
         conversion = planned(
@@ -241,7 +242,6 @@ def _options(
         stripe_nbytes=manifest["stripe"]["stripe_nbytes"],
         stripe_count=manifest["stripe"]["stripe_count"],
         per_rank="parts" in manifest,
-        salvage=True,
         **(manifest["source"].get("transformed") or {}),
     )
 

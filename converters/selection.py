@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,16 @@ from numpy.typing import NDArray
 from mdio.core.errors import AtomCountError, PlanError, SourceError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
+from mdio.layouts.manifest import runs_from_indices
+from mdio.layouts.units import runs_of_frames
 from mdio.layouts.views.opening import open_source
+from mdio.layouts.views.view import Frames
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
 
-__all__ = ["AtomChoice", "check_whole", "choose_atoms", "load_topology"]
+__all__ = ["AtomChoice", "check_whole", "choose_atoms", "load_topology", "readable"]
 
 Selection = str | NDArray[np.int64]
 
@@ -42,6 +46,32 @@ def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) ->
                 f"{lost}; add --salvage (salvage=True) to take all {info.n_frames} whole frames, "
                 f"or --stop {whole} (stop={whole}) for those before it"
             )
+
+
+def readable(source: Layout, frames: Frames) -> tuple[Frames, list[list[int]]]:
+    """Return the frames that can be read, and runs of those of `source` that cannot.
+
+    Each is read once.
+    """
+    bad: list[int] = []
+    for unit in runs_of_frames(source.info, source.boundaries(), source.read):
+        if not _reads(unit.check):
+            every = range(*unit.frames or (0, 0))
+            bad += [at for at in every if not _reads(partial(source.read, at, at + 1))]
+    if not bad:
+        return frames, []
+    kept = np.setdiff1d(np.asarray(frames, np.int64), bad)
+    if not len(kept):
+        raise SourceError(f"{source.path}: none of its frames can be read")
+    return kept, runs_from_indices(bad)
+
+
+def _reads(read: Callable[[], Any]) -> bool:
+    try:
+        read()
+    except OSError:
+        return False
+    return True
 
 
 def load_topology(top: str | PathLike[str], source: Layout) -> Universe:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.converters.opening import open_damaged, opening_of
 from mdio.converters.selection import open_with_topology
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError, SourceError
@@ -19,10 +20,15 @@ from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.output import Wanted
 from mdio.layouts.registry import layout_class, open_layout
-from mdio.layouts.views.joining import KEEP_ALL
 from mdio.layouts.views.view import ViewLayout
 
-__all__ = ["VerifyResult", "every_nth", "overlap_of", "sample", "source_view", "verify"]
+__all__ = [
+    "VerifyResult",
+    "every_nth",
+    "sample",
+    "source_view",
+    "verify",
+]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 BLOCK_NBYTES = 16 << 20
@@ -117,7 +123,7 @@ def verify(
     (True, 98, 0.0)
     """
     result = VerifyResult()
-    with open_layout(out) as layout:
+    with open_damaged(out) as layout:
         _check_all(layout, result, wanted, progress)
         for lost in layout.info.lost:
             result.add(str(lost))
@@ -128,7 +134,7 @@ def verify(
         if view is not None:
             _compare(layout, view, result, wanted, progress)
         elif against is not None:
-            with open_with_topology(against, top, overlap=overlap_of(layout)) as source:
+            with open_with_topology(against, top, **opening_of(layout)) as source:
                 _compare(layout, source_view(layout, source, top), result, wanted, progress)
     return result
 
@@ -169,21 +175,15 @@ def _check_group(
         result.add(f"group {group}: {error}")
 
 
-def overlap_of(layout: Layout) -> str | None:
-    """Return how the files of the source are to be joined, for them to be what `layout` holds."""
-    if layout.manifest is None:
-        return None
-    joined = layout.manifest["source"].get("joined")
-    return KEEP_ALL if joined is None else joined.get("overlap")
-
-
 def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> ViewLayout:
     """Return the frames and atoms of the source that `layout` should hold."""
     manifest = layout.manifest
     frames: Any = None
     atoms = None
+    lost = None
     whole: Layout = source
     if manifest is not None:
+        lost = manifest["source"].get("unreadable_frames")
         runs = manifest["frames"]
         frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
         atoms = None if manifest["atoms"] is None else indices_from_runs(manifest["atoms"])
@@ -203,7 +203,7 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
             f"({layout.info.n_frames} of {layout.info.n_atoms}) was not made from it; give the "
             "trajectory that it was made from"
         )
-    return ViewLayout(source.path, source=whole, frames=frames, atoms=atoms)
+    return ViewLayout(source.path, source=whole, frames=frames, atoms=atoms, unreadable=lost)
 
 
 def _compare(

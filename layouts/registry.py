@@ -186,6 +186,13 @@ def _in_turn() -> Iterator[type[Layout]]:
         yield layout_class(name)
 
 
+def _made(cls: type[Layout], where: Path, options: dict[str, Any]) -> Layout:
+    """Return a layout; ``salvage`` is for those that have to look for frames behind damage."""
+    if "salvage" not in (cls.known_options or ()):
+        options.pop("salvage", None)
+    return cls(where, **options)
+
+
 def open_layout(path: str | PathLike[str], *, layout: str | None = None, **options: Any) -> Layout:
     """Open a trajectory of any layout.
 
@@ -212,7 +219,7 @@ def open_layout(path: str | PathLike[str], *, layout: str | None = None, **optio
     """
     where = Path(path)
     if layout is not None:
-        return layout_class(layout)(where, **options)
+        return _made(layout_class(layout), where, options)
     try:
         status = where.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -229,7 +236,7 @@ def open_layout(path: str | PathLike[str], *, layout: str | None = None, **optio
         raise SourceError(f"{where}: the file is empty (0 bytes), so it holds no trajectory")
     for cls in _in_turn():
         if cls.sniff(where):
-            return cls(where, **options)
+            return _made(cls, where, options)
     if where.is_dir():
         raise UnknownLayoutError(
             f"{where}: a folder that is no layout of mdio; name a trajectory file, or a folder "

@@ -106,6 +106,9 @@ class Conversion:
                 striping=striping,
                 joined=self.joined,
             )
+            if self.view.unreadable:
+                lost = {"unreadable_frames": self.view.unreadable}
+                meta = replace(meta, source={**meta.source, **lost})
             meta = meta if self.repairs is None else self.repairs.meta
             if self.appended is not None:
                 meta = self.appended.meta(meta)

@@ -182,7 +182,13 @@ class H5MDLayout(BackendLayout):
         except FOREIGN_ERRORS as error:
             raise SourceError(
                 f"{self.path}: not an HDF5 file, or a truncated one "
-                f"({' '.join(str(error).split())}); H5MD expected: convert or copy it again"
+                f"({' '.join(str(error).split())}); H5MD expected: "
+                + (
+                    f"if nothing writes it any more, `h5clear -s {self.path}` (of HDF5's tools) "
+                    "lets what was flushed be read, on a copy if in doubt"
+                    if "h5clear" in str(error)
+                    else "convert or copy it again"
+                )
             ) from error
         try:
             opened: Backend

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -144,10 +145,12 @@ class ViewLayout(Layout):
         Frame numbers in the source, in the order wanted; all by default.
     atoms
         Atom indices in the source, in the order wanted; all by default.
+    unreadable
+        Runs of the source's frames that are left out since they cannot be read.
     """
 
     name = "view"
-    known_options = frozenset({"source", "frames", "atoms"})
+    known_options = frozenset({"source", "frames", "atoms", "unreadable"})
 
     def __init__(
         self,
@@ -156,12 +159,15 @@ class ViewLayout(Layout):
         source: Layout,
         frames: Frames | None = None,
         atoms: AtomIndices | None = None,
+        unreadable: list[list[int]] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(path, source=source, frames=frames, atoms=atoms, **options)
+        kept = {"frames": frames, "atoms": atoms, "unreadable": unreadable}
+        super().__init__(path, source=source, **kept, **options)
         self.source = source
         self.frames: Frames = range(source.info.n_frames) if frames is None else frames
         self.atoms = atoms
+        self.unreadable = unreadable
         contiguous = isinstance(self.frames, range) and self.frames.step == 1
         self.first = self.frames.start if contiguous and isinstance(self.frames, range) else None
         """First of the source's frames, where neighbouring ones are kept in order; else None."""
@@ -228,10 +234,16 @@ class ViewLayout(Layout):
             return
         frames = np.asarray(self.frames[start:stop], dtype=np.int64)
         span = int(frames[-1]) + 1 - int(frames[0])
-        if 0 < span <= DENSE_STEP * len(frames) and np.all(np.diff(frames) > 0):
+        if (
+            not self.unreadable
+            and 0 < span <= DENSE_STEP * len(frames)
+            and np.all(np.diff(frames) > 0)
+        ):
             dense = self.source.read(int(frames[0]), int(frames[0]) + span, atoms=atoms)
             block.assign(dense.frames(frames - frames[0]))
             return
-        for row, frame in enumerate(frames):
-            one = block.frames(slice(row, row + 1))
-            self.source.read(int(frame), int(frame) + 1, atoms=atoms, out=one)
+        edges = np.flatnonzero(np.diff(frames) != 1) + 1
+        for first, last in pairwise([0, *edges.tolist(), len(frames)]):
+            rows = block.frames(slice(first, last))
+            at = int(frames[first])
+            self.source.read(at, at + last - first, atoms=atoms, out=rows)

@@ -21,6 +21,7 @@ from mdio.cli.common import (
 )
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.convert import Conversion, prepare
+from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.strategies.copied import ByteConversion
 from mdio.converters.strategies.parts import PartsConversion
@@ -245,7 +246,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
 
 def run(args: argparse.Namespace) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
-    with chosen_executor(args) as executor:
+    with chosen_executor(args) as executor, salvage_offered(args.salvage):
         return run_with(_options(args), args, executor)
 
 

@@ -7,6 +7,7 @@ import argparse
 from mdio.cli.common import add_overlap, human_nbytes, positive, print_json, progress_bar
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.convert import prepare
+from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.split import check_suffix
 from mdio.parallel.executors import Executor
@@ -33,7 +34,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Split and say what was written; under MPI, rank 0 speaks for all."""
-    with chosen_executor(args) as executor:
+    with chosen_executor(args) as executor, salvage_offered(args.salvage):
         return _run(args, executor)
 
 

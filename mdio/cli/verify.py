@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 
 from mdio.cli.common import print_json, progress_bar
+from mdio.converters.opening import open_damaged
 from mdio.converters.verify import every_nth, everything, sample, verify
-from mdio.layouts.registry import open_layout
 
 __all__ = ["run", "setup"]
 
@@ -65,7 +65,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check, print what was found, and return 1 if anything is bad."""
-    with open_layout(args.out) as layout:
+    with open_damaged(args.out) as layout:
         n_frames = layout.info.n_frames
     with progress_bar(n_frames if args.against else 0, "verify", quiet=args.quiet) as progress:
         result = verify(args.out, args.against, top=args.top, wanted=args.wanted, progress=progress)

@@ -13,7 +13,7 @@ single precision. Frames need not all hold the same:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
 from mdio.core.files.index import FrameIndex, load_index
+from mdio.core.files.salvage import scan_around_damage
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
@@ -52,6 +53,7 @@ SCALES = {
     "forces": PER_NM_TO_PER_ANGSTROM,
 }
 NO_ATOMS = np.empty(0, np.int64)
+MAGIC_NBYTES = 24
 N_SAMPLED = 64
 """Frames that are looked at to know which fields a file has."""
 
@@ -92,6 +94,18 @@ def scan(path: Path) -> FrameIndex:
         file.close()
 
 
+def _scan_around(path: Path, n_atoms: int) -> tuple[FrameIndex, list[int]]:
+    def size_of(raw: bytes) -> int | None:
+        try:
+            return _header(raw, path, 0, n_atoms).frame_nbytes
+        except SourceError:
+            return None
+
+    with path.open("rb") as file:
+        begins = [file.read(MAGIC_NBYTES)]
+    return scan_around_damage(path, n_atoms, begins, size_of, FIXED_NBYTES)
+
+
 def _header(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameHeader:
     header = parse_header(raw, path, frame)
     if n_atoms not in (None, header.n_atoms):
@@ -108,7 +122,7 @@ class TRRLayout(Layout):
     name = "trr"
     suffixes: ClassVar[tuple[str, ...]] = (".trr",)
     rounds = ("positions", "velocities", "forces")
-    known_options = frozenset({"sums"})
+    known_options = frozenset({"salvage", "sums"})
 
     _file: PositionalFile
     _index: FrameIndex
@@ -154,7 +168,10 @@ class TRRLayout(Layout):
     def _open_frames(self) -> TrajectoryInfo:
         n_atoms = _header(self._file.read(0, FIXED_NBYTES), self.path, 0, None).n_atoms
         sums = self.options.get("sums")
-        if sums is None:
+        self._whole: Sequence[int] | None = None
+        if self.options.get("salvage"):
+            self._index, self._whole = _scan_around(self.path, n_atoms)
+        elif sums is None:
             self._index = load_index(self.path, scan, n_atoms)
         else:
             self._index = sums.index(n_atoms)
@@ -166,7 +183,8 @@ class TRRLayout(Layout):
         self._sizes = self._index.frame_nbytes
         present = self._sample_fields()
         edges = FrameBlock.empty(3, 0)
-        for row, frame in enumerate((0, min(1, last), last)):
+        second = min(1 if self._whole is None else self._whole[min(1, len(self._whole) - 1)], last)
+        for row, frame in enumerate((0, second, last)):
             self._read_run(frame, frame + 1, NO_ATOMS, edges.frames(slice(row, row + 1)))
         times = edges.time.tolist()
         return TrajectoryInfo(
@@ -174,7 +192,7 @@ class TRRLayout(Layout):
             path=str(self.path),
             n_frames=self._index.n_frames,
             n_atoms=n_atoms,
-            dt_ps=times[1] - times[0] if last else 1.0,
+            dt_ps=(times[1] - times[0]) / second if second else 1.0,
             time_first_ps=times[0],
             time_last_ps=times[2],
             has_velocities="velocities" in present,
@@ -191,6 +209,8 @@ class TRRLayout(Layout):
     def _sample_fields(self) -> set[str]:
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]
         frames = {*range(min(N_SAMPLED, self._index.n_frames)), *first_of_size.tolist()}
+        if self._whole is not None:
+            frames &= set(self._whole)
         present = {name for frame in frames for name in self._frame_header(frame).present}
         if not present:
             raise SourceError(

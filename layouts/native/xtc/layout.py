@@ -17,7 +17,7 @@ from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
-from mdio.core.xtc.codec import XTCFrames, read_header, scan
+from mdio.core.xtc.codec import XTCFrames, read_header, scan, scan_around
 from mdio.core.xtc.header import MAGICS
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.frame_bytes import FrameBytes
@@ -38,12 +38,15 @@ class XTCLayout(Layout):
     n_threads : int, optional
         Threads that decode the frames of one `read`; 1 by default, since those who read in
         parallel have a process for every core. Without the native module there is only one.
+    salvage : bool, optional
+        Look for frames behind damage too; what lies between is listed as a frame that does not
+        read.
     """
 
     name = "xtc"
     suffixes: ClassVar[tuple[str, ...]] = (".xtc",)
     rounds = ("positions",)
-    known_options = frozenset({"n_threads", "sums"})
+    known_options = frozenset({"n_threads", "salvage", "sums"})
 
     _frames: XTCFrames
     _index: FrameIndex
@@ -65,7 +68,11 @@ class XTCLayout(Layout):
     def _open(self) -> TrajectoryInfo:
         first = read_header(self.path)
         sums = self.options.get("sums")
-        if sums is None:
+        self._second = 1
+        if self.options.get("salvage"):
+            self._index, whole = scan_around(self.path, first.n_atoms)
+            self._second = next((frame for frame in whole if frame), 1)
+        elif sums is None:
             self._index = load_index(self.path, scan, first.n_atoms)
         else:
             self._index = sums.index(first.n_atoms)
@@ -105,7 +112,7 @@ class XTCLayout(Layout):
             self._frames = XTCFrames(self.path, self._index)
             last = self._index.n_frames - 1
         edges = FrameBlock.empty(3, 0)
-        for row, frame in enumerate((0, min(1, last), last)):
+        for row, frame in enumerate((0, min(self._second, last), last)):
             self._read_into(frame, frame + 1, NO_ATOMS, edges.frames(slice(row, row + 1)))
         times = edges.time.tolist()
         precision = self._frames.header(0).precision
@@ -114,7 +121,7 @@ class XTCLayout(Layout):
             path=str(self.path),
             n_frames=self._index.n_frames,
             n_atoms=self._index.n_atoms,
-            dt_ps=times[1] - times[0] if last else 1.0,
+            dt_ps=(times[1] - times[0]) / self._second if last else 1.0,
             time_first_ps=times[0],
             time_last_ps=times[2],
             has_box=bool(edges.box[0].any()),
