@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
 from mdio.core.files.index import FrameIndex, load_index
-from mdio.core.files.salvage import scan_around_damage
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
@@ -36,6 +35,7 @@ from mdio.layouts.native.fixed_records import (
     open_positional,
     spare_gaps,
 )
+from mdio.layouts.native.salvage import scan_around_damage
 from mdio.layouts.native.trr.bytes import check_frames
 from mdio.layouts.native.trr.header import (
     FIXED_NBYTES,

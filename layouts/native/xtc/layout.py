@@ -6,6 +6,7 @@ back is what MDAnalysis' XTCReader gives, times included, which the file has in 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -17,15 +18,29 @@ from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
-from mdio.core.xtc.codec import XTCFrames, read_header, scan, scan_around
-from mdio.core.xtc.header import MAGICS
+from mdio.core.xtc.codec import XTCFrames, read_header, scan
+from mdio.core.xtc.header import HEADER_NBYTES, MAGICS, parse_header
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.frame_bytes import FrameBytes
+from mdio.layouts.native.salvage import scan_around_damage
 from mdio.layouts.native.xtc.bytes import check_frames
 
 __all__ = ["XTCLayout"]
 
 NO_ATOMS = np.empty(0, np.int64)
+
+
+def _scan_around(path: Path, n_atoms: int) -> tuple[FrameIndex, list[int]]:
+    """Find the frames of a damaged file; see `mdio.layouts.native.salvage.scan_around_damage`."""
+
+    def size_of(raw: bytes) -> int | None:
+        try:
+            return parse_header(raw, 0, 0, n_atoms).nbytes
+        except ValueError:
+            return None
+
+    begins = [struct.pack(">ii", magic, n_atoms) for magic in MAGICS]
+    return scan_around_damage(path, n_atoms, begins, size_of, HEADER_NBYTES)
 
 
 class XTCLayout(Layout):
@@ -70,7 +85,7 @@ class XTCLayout(Layout):
         sums = self.options.get("sums")
         self._second = 1
         if self.options.get("salvage"):
-            self._index, whole = scan_around(self.path, first.n_atoms)
+            self._index, whole = _scan_around(self.path, first.n_atoms)
             self._second = next((frame for frame in whole if frame), 1)
         elif sums is None:
             self._index = load_index(self.path, scan, first.n_atoms)

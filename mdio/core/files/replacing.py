@@ -56,6 +56,7 @@ def flush(path: Path) -> None:
         os.fsync(fd)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # no fsync of folders here
+            error.filename = str(path)
             raise
     finally:
         os.close(fd)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,12 @@ from numpy.typing import ArrayLike
 
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.index import FrameIndex
-from mdio.core.files.salvage import scan_around_damage
 from mdio.core.xtc import native as xtc_native
 from mdio.core.xtc.frames import XTCFrames
-from mdio.core.xtc.header import HEADER_NBYTES, MAGICS, XTCHeader, parse_header
+from mdio.core.xtc.header import HEADER_NBYTES, XTCHeader, parse_header
 from mdio.core.xtc.native import NATIVE, opened
 
-__all__ = ["NATIVE", "XTCFrames", "encode", "read_header", "scan", "scan_around"]
+__all__ = ["NATIVE", "XTCFrames", "encode", "read_header", "scan"]
 
 CUT = re.compile(r"frame (\d+) at byte (\d+): .*the file ends after")
 """What `kernels.scan` says of a file that ends within a frame."""
@@ -54,19 +52,6 @@ def scan(path: Path) -> FrameIndex:
             end = int(cut[2])
             offsets, n_atoms = xtc_native.kernels.scan(fd, end)
     return FrameIndex(offsets, end, n_atoms, nbytes - end)
-
-
-def scan_around(path: Path, n_atoms: int) -> tuple[FrameIndex, list[int]]:
-    """Find the frames of a damaged file; see `mdio.core.files.salvage.scan_around_damage`."""
-
-    def size_of(raw: bytes) -> int | None:
-        try:
-            return parse_header(raw, 0, 0, n_atoms).nbytes
-        except ValueError:
-            return None
-
-    begins = [struct.pack(">ii", magic, n_atoms) for magic in MAGICS]
-    return scan_around_damage(path, n_atoms, begins, size_of, HEADER_NBYTES)
 
 
 def read_header(path: Path) -> XTCHeader:
