@@ -53,7 +53,6 @@ SCALES = {
     "forces": PER_NM_TO_PER_ANGSTROM,
 }
 NO_ATOMS = np.empty(0, np.int64)
-MAGIC_NBYTES = 24
 N_SAMPLED = 64
 """Frames that are looked at to know which fields a file has."""
 
@@ -102,7 +101,7 @@ def _scan_around(path: Path, n_atoms: int) -> tuple[FrameIndex, list[int]]:
             return None
 
     with path.open("rb") as file:
-        begins = [file.read(MAGIC_NBYTES)]
+        begins = [file.read(24)]  # number and name, as `looks_like_trr`
     return scan_around_damage(path, n_atoms, begins, size_of, FIXED_NBYTES)
 
 
