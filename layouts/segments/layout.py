@@ -223,7 +223,8 @@ class SegmentsLayout(Layout):
         """Return a layout that pickles with the manifest."""
         if self._known is not None:
             return self
-        return _known_segments(*super().__reduce__()[1][1:], (self.info, self.manifest, self._seen))
+        _, path, fields, options = super().__reduce__()[1]
+        return _known_segments(path, fields, options, (self.info, self.manifest, self._seen))
 
     def __reduce__(self) -> tuple[Any, ...]:
         function, given = super().__reduce__()

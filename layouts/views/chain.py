@@ -305,7 +305,7 @@ def _chain(
 
 
 def _preopened(member: Layout) -> Layout:
-    made = member.preopened()
+    made: Layout = member.preopened()
     if made is not member:
         member.close()  # a chain of many leaves few of them open
     return made

@@ -184,7 +184,7 @@ def shared_file(plan: Plan, mode: MPIOMode, executor: MPIExecutor) -> Iterator[S
         error = caught
     # What some have opened together only all can close.
     agreement.reach(error, number=comm.rank, broken=True)
-    shared = SharedFile(layout, plan.prepared.atoms, agreement, comm)
+    shared = SharedFile(cast(H5MDLayout, layout), plan.prepared.atoms, agreement, comm)
     shared.opened_s = watch.lap()
     failure: Exception | None = None
     try:

@@ -162,7 +162,8 @@ class System:
     @property
     def _manifest(self) -> Mapping[str, Any] | None:
         _ = self.layout.info  # opens it
-        return self.layout.members[0].manifest
+        first: Layout = self.layout.members[0]
+        return first.manifest
 
     def _load(self, top: Any) -> Any:
         """Return the Universe, checked against the layout or against the system behind its group.
