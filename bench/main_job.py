@@ -133,8 +133,8 @@ def measure(folder: Path, n_tiles: int, repeats: int) -> list[dict[str, Any]]:
             "MDAnalysis to H5MD": lambda: write_with_mdanalysis(top, xtc, folder / "mda.h5md"),
             "mdio to h5md, 1 worker": lambda: to("h5md", 1),
             "mdio to h5md, 2 workers": lambda: to("h5md", 2),
-            "mdio to zarr, 1 worker": lambda: to("zarr", 1),
-            "mdio to zarr, 2 workers": lambda: to("zarr", 2),
+            "mdio to zarr, 1 worker": lambda: to("zarr", 1, precision="none"),
+            "mdio to zarr, 2 workers": lambda: to("zarr", 2, precision="none"),
             "mdio to segments --container dcd, 1 worker": lambda: to(
                 "segments", 1, container="dcd", segments=8
             ),
@@ -160,7 +160,7 @@ def measure(folder: Path, n_tiles: int, repeats: int) -> list[dict[str, Any]]:
         },
     )
     to("h5md", 2, **ca)
-    to("zarr", 2, **ca)
+    to("zarr", 2, precision="none", **ca)
     to("p.zarr", 2, precision=0.01)
     run(
         "RMSD of C-alpha, end to end",

@@ -175,7 +175,7 @@ def convert(system: System) -> list[Case]:
     cases = [
         Case("mdio, only decoding the XTC", MDIO, "read", xtc),
         ours("h5md", "a.h5md"),
-        ours("zarr", "a.zarr"),
+        ours("zarr", "a.zarr", precision="none"),
         ours("zarr --precision 0.01", "b.zarr", precision=0.01),
         ours("segments of dcd", "a.segments", container="dcd"),
         ours("dcd", "a.dcd"),

@@ -134,9 +134,9 @@ def make(system: System, peers: Peers) -> dict[str, str]:
         groups = {"top": str(system.top), "groups": {"ca": "name CA"}}
     for suffix, options in (
         ("h5md", {}),
-        ("zarr", {}),
+        ("zarr", {"precision": "none"}),
         ("groups.h5md", groups),
-        ("groups.zarr", groups),
+        ("groups.zarr", {**groups, "precision": "none"}),
         ("step.zarr", {"precision": 0.01}),
         ("auto.zarr", {"precision": "auto"}),
         ("dcd", {}),

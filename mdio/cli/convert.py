@@ -37,7 +37,7 @@ __all__ = ["run", "setup"]
 
 def _precision(text: str) -> float | Literal["auto", "none"]:
     if text == "auto" or text == "none":
-        return text
+        return "auto" if text == "auto" else "none"
     try:
         step = float(text)
     except ValueError:
