@@ -116,7 +116,7 @@ class Unit:
     """What a layout stores and checks as one: a chunk, a segment, a file of numbers."""
 
     name: str
-    check: Callable[[], None]
+    check: Callable[[], object]
     """Reads it; raises OSError if it is not what was written."""
     frames: tuple[int, int] | None = None
     """First, and one beyond the last, of those that need it; None = all."""

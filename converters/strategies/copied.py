@@ -168,7 +168,7 @@ class ByteConversion:
                     sources=[*self.paths, *self.topology],
                     was_in_parts=refers_to_parts,
                     check=lambda temporary: read_back(
-                        temporary, self.plan, self.repairs and self.repairs.compare
+                        temporary, self.plan, self.repairs.compare if self.repairs else None
                     ),
                 )
             )

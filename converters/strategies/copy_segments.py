@@ -104,7 +104,7 @@ class SegmentCopier:
         """Take a segment from the output that is repaired, if it is whole there."""
         former = self.former
         with suppress(CorruptLayoutError):
-            sums = former and read_sums(former.path, former.manifest, number)
+            sums = read_sums(former.path, former.manifest, number) if former is not None else None
             if former is not None and sums is not None:
                 former.check_segment(number)
                 segment = former.segments[number]

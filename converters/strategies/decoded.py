@@ -117,7 +117,7 @@ class Conversion:
             writer.create()
             if self.appended is not None:
                 self.appended.continuation.take_over(writer)
-            return WriteTaskWorker(self.view, writer, self.repairs and self.repairs.former)
+            return WriteTaskWorker(self.view, writer, self.repairs.former if self.repairs else None)
 
         def end() -> ConvertResult:
             self.states.check()
@@ -159,7 +159,7 @@ class Conversion:
 
     def _check(self, temporary: Path) -> None:
         """Look at what was written before it gets its name."""
-        read_back(temporary, self.plan, self.repairs and self.repairs.compare)
+        read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
 
     def _publication(self, stack: ExitStack, force: bool) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""

@@ -97,7 +97,7 @@ class PartsConversion(Conversion):
         return True
 
     def _check(self, temporary: Path) -> None:
-        look = self.repairs and self.repairs.compare
+        look = self.repairs.compare if self.repairs else None
         read_back_joined(temporary, self.plan, self.out, look)
 
     def _stripe(self, path: Path) -> StripeRecord | None:
@@ -109,7 +109,7 @@ class PartsConversion(Conversion):
 
     def _write(self, work: WriteTaskWorker, executor: Executor, progress: Progress | None) -> int:
         writer = cast("H5MDPartsWriter", work.writer)
-        worker = PartWorker(work.source, writer, self.repairs and parts_of(self.out))
+        worker = PartWorker(work.source, writer, parts_of(self.out) if self.repairs else None)
         name = describe_on(executor)
 
         def describe(task: Task) -> str:

@@ -9,6 +9,7 @@ wanted are read, and each is checked against its own (`mdio.layouts.zarr.checksu
 from __future__ import annotations
 
 from itertools import product
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +113,8 @@ class ChunkedArray(StoredChunks):
     def stored(self, start: int, stop: int) -> EncodedChunk:
         """Return the shard of frames ``start:stop``, in which all has been checked."""
         rows = range(start // self.chunk_frames, -(-stop // self.chunk_frames))
-        decoded, others = [], []
+        decoded: list[int] = []
+        others: list[int | None] = []
         for number, column in product(rows, range(self.n_atom_chunks)):
             self.check(number, column)
             decoded.append(self.checksums.decoded(number, column))
@@ -120,10 +122,11 @@ class ChunkedArray(StoredChunks):
         shard = self.locate(rows.start, 0)[0]
         if self.plain:
             n_pieces = self.n_atom_chunks * pieces_of_row(self.row_nbytes)
-            others = self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()
+            others = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
         data = np.memmap(shard.path, np.uint8, "r")
         name = self.metadata.file_name(rows.start // self.frames_per_shard)
-        return EncodedChunk(f"{self._name}/{name}", data, [*decoded, *others], shard.path)
+        crcs = cast(list[int], [*decoded, *others])
+        return EncodedChunk(f"{self._name}/{name}", data, crcs, shard.path)
 
     def _read_within(self, start: int, stop: int, out: FloatArray) -> bool:
         """Read frames that are only a part of one chunk, and return whether they are that."""

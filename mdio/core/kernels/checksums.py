@@ -37,8 +37,8 @@ def crc32c_pieces(data: Buffer, edges: NDArray[np.int64]) -> NDArray[np.uint32]:
     edges : (n + 1,) int64
         Where each piece begins, and where the last one ends, counted from anywhere.
     """
-    module = backend.module
-    if not hasattr(module, "crc32c_pieces"):  # compiled before there was one
-        from mdio.core.kernels import plain as module
-    sums: NDArray[np.uint32] = module.crc32c_pieces(data, edges)
-    return sums
+    if hasattr(backend.module, "crc32c_pieces"):
+        return backend.module.crc32c_pieces(data, edges)
+    from mdio.core.kernels import plain  # compiled before there was one
+
+    return plain.crc32c_pieces(data, edges)
