@@ -27,7 +27,7 @@ demo: .venv/installed
 test: install
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-# What of the product the tests run; fails below the floor in pyproject.toml.
+# What of the product the tests run.
 coverage: install
 	$(BIN)/python -m pytest -n $(WORKERS) --cov=mdio --cov=converters --cov=layouts --cov=readers \
 		--cov-report=term:skip-covered $(PYTEST_ARGS)

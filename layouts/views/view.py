@@ -162,7 +162,7 @@ class ViewLayout(Layout):
         unreadable: list[list[int]] | None = None,
         **options: Any,
     ) -> None:
-        kept = {"frames": frames, "atoms": atoms, "unreadable": unreadable}
+        kept: dict[str, Any] = {"frames": frames, "atoms": atoms, "unreadable": unreadable}
         super().__init__(path, source=source, **kept, **options)
         self.source = source
         self.frames: Frames = range(source.info.n_frames) if frames is None else frames
