@@ -18,7 +18,7 @@ from mdio.converters.strategies.parts import PartsConversion, check_per_rank, pa
 from mdio.converters.striping import StripeRequest
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError
-from mdio.core.frames import plural
+from mdio.core.words import plural
 from mdio.layouts.base import Layout
 from mdio.layouts.contiguous import refuse_contiguous
 from mdio.layouts.plan import WriteOptions

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.frames import plural
 from mdio.core.kernels.checks import buffer
+from mdio.core.words import plural
 
 __all__ = ["EncodedChunk", "NotFinite", "OutputMeta", "PieceRecord", "Unit", "Wanted"]
 

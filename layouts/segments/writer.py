@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.crc_combine import combine_all
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.copying import copy_bytes, write_all
 from mdio.core.files.piece_sums import PieceSums, piece_edges
@@ -21,6 +20,7 @@ from mdio.core.files.publish import output_errors
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
+from mdio.core.kernels.crc_combine import combine_all
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.native.encoder import CONTAINERS, Encoder, EncodingBuffer, encoder_of, native_plan
 from mdio.layouts.native.xtc.layout import XTCLayout

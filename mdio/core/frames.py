@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ELEMENTS", "FIELDS", "FrameBlock", "LostBytes", "TrajectoryInfo", "plural"]
+from mdio.core.words import plural
+
+__all__ = ["ELEMENTS", "FIELDS", "FrameBlock", "LostBytes", "TrajectoryInfo"]
 
 FloatArray = NDArray[np.float32]
 
@@ -124,11 +126,6 @@ class FrameBlock:
         """Return all frames of `blocks`, which have the same atoms and fields, in order."""
         names = ("box", "time", "step", *blocks[0].present())
         return cls(**{name: np.concatenate([getattr(b, name) for b in blocks]) for name in names})
-
-
-def plural(number: int, thing: str) -> str:
-    """Return ``1 frame`` or ``2 frames``."""
-    return f"{number:,} {thing}" + "s" * (number != 1)
 
 
 @dataclass(frozen=True, slots=True)
