@@ -178,6 +178,7 @@ def convert(
     workers: int = 1,
     executor: Executor | None = None,
     force: bool = False,
+    resume: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> ConvertResult:
@@ -197,6 +198,8 @@ def convert(
         Instead of `workers`: where to run.
     force
         Replace an existing output, once the new one is complete.
+    resume
+        Go on with what a former run of the same conversion left; begin if it left nothing.
     progress
         Called with (frames, decoded bytes) done since the last call.
     **options
@@ -227,10 +230,10 @@ def convert(
     wanted = ConversionOptions(**options)
     if executor is not None:
         conversion = prepare(source, out, wanted, executor)
-        return conversion.run(executor, force=force, progress=progress)
+        return conversion.run(executor, force=force, resume=resume, progress=progress)
     with Processes(workers) if workers > 1 else Serial() as chosen:
         conversion = prepare(source, out, wanted, chosen)
-        return conversion.run(chosen, force=force, progress=progress)
+        return conversion.run(chosen, force=force, resume=resume, progress=progress)
 
 
 def append(

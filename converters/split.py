@@ -31,6 +31,7 @@ def split(
     *,
     overlap: str | None = None,
     force: bool = False,
+    resume: bool = False,
     salvage: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
@@ -55,6 +56,8 @@ def split(
         Which of the frames with equal times to keep; see `ConversionOptions`.
     force
         Replace an existing output, once the new one is complete.
+    resume
+        Go on with what a former run of the same split left; begin if it left nothing.
     salvage
         Split the complete frames of a source that ends within a frame.
     workers
@@ -95,6 +98,7 @@ def split(
         segments=n_segments,
         overlap=overlap,
         force=force,
+        resume=resume,
         salvage=salvage,
         workers=workers,
         executor=executor,

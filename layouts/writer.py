@@ -8,6 +8,7 @@ owned (everywhere, if `LayoutWriter.parallel_store`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ class LayoutWriter(ABC):
 
     A writer is made once, by the owner, and pickled to the workers after `create`. The owner calls
     `create`, then for every write task of the plan, in any order, what a worker has encoded is
-    stored and `commit` is called with its record, and then `finish`.
+    stored and `commit` is called with its record, and then `finish`. Where a former run has stored
+    some of the pieces, `reopen` is called in place of `create`, `commit` with their receipts, and
+    the others follow.
 
     Parameters
     ----------
@@ -41,6 +44,8 @@ class LayoutWriter(ABC):
         self.meta = meta
         self.notes: list[str] = list(plan.notes)
         """What the user is told in the end: what the plan says, and what writing found out."""
+        self.done: frozenset[int] = frozenset()
+        """First frames of the pieces that former runs have stored."""
 
     @classmethod
     @abstractmethod
@@ -69,6 +74,37 @@ class LayoutWriter(ABC):
 
         What workers need besides path, plan and meta is kept in plain, picklable attributes.
         """
+
+    @property
+    def why_no_resume(self) -> str | None:
+        """Why another run cannot go on with what is stored; None if it can.
+
+        If it can, then `reopen`, `files` and `holds` are there.
+        """
+        return f"the layout {self.plan.layout} does not know how"
+
+    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Take up what former runs have made, in place of `create`.
+
+        Returns
+        -------
+        sequence of PieceRecord
+            Those of `receipts`, of the pieces they stored, that can be gone on with.
+        """
+        self.create()
+        return receipts
+
+    def files(self, receipt: PieceRecord) -> Iterable[Path]:  # noqa: ARG002
+        """Return the files that hold a piece: it is on the disk when they are flushed."""
+        return [self.path]
+
+    def holds(self, receipt: PieceRecord) -> bool:
+        """Return whether a piece is there, by the checksums of what was stored of it."""
+        raise NotImplementedError
+
+    def settled(self, receipt: PieceRecord) -> Iterable[PieceRecord]:
+        """Return the receipts, of a committed piece and earlier ones, whose bytes are in files."""
+        return [receipt]
 
     @abstractmethod
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:

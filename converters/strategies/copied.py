@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import cast
@@ -13,10 +14,13 @@ from typing import cast
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.provenance import Appended, check_room, output_meta
 from mdio.converters.read_back import read_back
+from mdio.converters.strategies import resuming
 from mdio.converters.strategies.copy_segments import SegmentCopier
 from mdio.converters.strategies.repairs import Repairs
 from mdio.converters.striping import StripeRequest
 from mdio.core.files.fingerprint import SourceStates
+from mdio.core.files.journals.journal import Journal
+from mdio.core.files.journals.unfinished import allocated_nbytes
 from mdio.core.files.publish import flush_tree, output_errors, publish
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
@@ -24,11 +28,11 @@ from mdio.layouts.continuing.segments import SegmentsContinuation
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.h5md.layout import refers_to_parts
 from mdio.layouts.plan import LayoutPlan, WriteOptions
-from mdio.layouts.segments.files import Segment
 from mdio.layouts.segments.layout import SegmentsLayout
-from mdio.layouts.segments.writer import plan_segments, write_manifest
-from mdio.layouts.striping.stripes import StripeRecord
+from mdio.layouts.segments.plan import plan_segments
+from mdio.layouts.segments.writer import write_manifest
 from mdio.layouts.views.view import within
+from mdio.layouts.writer import OutputMeta
 from mdio.parallel.executors import Executor
 
 __all__ = ["ByteConversion", "byte_conversion"]
@@ -149,18 +153,32 @@ class ByteConversion:
         may_grow = bool(self.source.lost) or first + kept.n_frames < self.source.n_frames
         self.states = SourceStates(paths, may_grow=may_grow)
         self.topology = topology
+        self._journal: Journal | None = None
 
     def run(
-        self, executor: Executor, *, force: bool = False, progress: Progress | None = None
+        self,
+        executor: Executor,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        progress: Progress | None = None,
     ) -> ConvertResult:
-        """Copy, and publish the output when it is whole; see `Conversion.run`."""
+        """resuming.Copy, and publish the output when it is whole; see `Conversion.run`."""
         stack = ExitStack()
         begun = 0.0
-        striped: StripeRecord | None = None
-        taken: list[tuple[Segment, bytes]] = []
+        done: dict[int, resuming.Copy] = {}
+        meta: OutputMeta
 
         def begin() -> SegmentCopier:
-            nonlocal begun, striped
+            nonlocal begun, meta
+            meta = output_meta(
+                self.paths,
+                self.source,
+                dt_ps=self.kept.dt_ps,
+                frames=[[self.first, self.first + self.kept.n_frames, 1]],
+                joined=self.joined,
+            )
+            words = resuming.made_of(meta, self.plan)
             folder = stack.enter_context(
                 publish(
                     self.out,
@@ -170,38 +188,51 @@ class ByteConversion:
                     check=lambda temporary: read_back(
                         temporary, self.plan, self.repairs.compare if self.repairs else None
                     ),
+                    begun=words,
+                    resume=resume,
                 )
             )
-            check_room(self.out, self.plan.nbytes)
+            check_room(self.out, self.plan.nbytes - allocated_nbytes(folder))
             begun = time.perf_counter()
-            striped = self.striping.apply(folder, self.plan)
+            if not folder.exists():
+                meta = replace(meta, striping=self.striping.apply(folder, self.plan))
             kept = 0 if self.appended is None else self.appended.continuation.taken
             copier = SegmentCopier(folder, self.plan, self.frames, self.first_times_ps, kept)
+            copier.create()
             if self.repairs is not None:
                 copier.former = cast(SegmentsLayout, self.repairs.former)
-            copier.create()
+                meta = self.repairs.meta
+                return copier
             if self.appended is not None:
                 continuation = cast(SegmentsContinuation, self.appended.continuation)
-                taken.extend(continuation.link(folder))
+                done.update(enumerate(continuation.link(folder)))
+                meta = self.appended.meta(meta)
+                return copier
+            with output_errors(folder):
+                journal = Journal(folder, resuming.first_words(words, meta, self.plan))
+                self._journal = stack.enter_context(journal)
+            meta = resuming.same_output(self._journal, meta)
+            done.update(resuming.segments_taken_up(self._journal, folder))
+            copier.done = frozenset(done)
+            if done:
+                n_frames = sum(segment.n_frames for segment, _ in done.values())
+                notes = (*self.plan.notes, resuming.note_of(n_frames, self.plan))
+                self.plan = self.plan.replace(notes=notes)
+                if progress is not None:
+                    progress(n_frames, 0)
             return copier
 
         def end() -> ConvertResult:
             self.states.check()
-            stop = self.first + self.kept.n_frames
-            meta = output_meta(
-                self.paths,
-                self.source,
-                dt_ps=self.kept.dt_ps,
-                frames=[[self.first, stop, 1]],
-                striping=striped,
-                joined=self.joined,
-            )
-            if self.appended is not None:
-                meta = self.appended.meta(meta)
+            if self._journal is not None:
+                with output_errors(copier.folder):
+                    self._journal.close()
+            segments = [segment for _, (segment, _) in sorted(done.items())]
+            tables = [table for _, (_, table) in sorted(done.items())]
             write_manifest(
                 copier.folder,
                 self.plan,
-                meta if self.repairs is None else self.repairs.meta,
+                meta,
                 segments,
                 tables,
                 time_last_ps=self.kept.time_last_ps,
@@ -223,31 +254,34 @@ class ByteConversion:
 
         with stack:
             copier = executor.from_owner(begin)
-            copies = taken + self._copy(copier, executor, progress)
-            segments = [segment for segment, _ in copies]
-            tables = [table for _, table in copies]
+            done |= self._copy(copier, executor, progress)
             return executor.from_owner(end)
 
     def close(self) -> None:
-        """Do nothing: what is planned here holds no open file."""
+        """Nothing is open."""
 
     def _copy(
         self, copier: SegmentCopier, executor: Executor, progress: Progress | None
-    ) -> list[tuple[Segment, bytes]]:
-        """Do this process' share; in the owner, return all segments and their sums in order."""
-        done: dict[int, tuple[Segment, bytes]] = {}
+    ) -> dict[int, resuming.Copy]:
+        """Do this process' share; in the owner, return the segments and their sums by number."""
+        done: dict[int, resuming.Copy] = {}
         flushed: list[Future[None]] = []
+        numbers = copier.numbers
         with ThreadPoolExecutor(FLUSHERS) as flushers:
-            for number, copied in executor.imap(copier, copier.numbers, describe=_describe):
-                done[number] = copied
+            for at, copied in executor.imap(copier, numbers, describe=_describe):
+                done[numbers[at]] = copied
                 segment = copied[0]
+                if self._journal is not None:
+                    with output_errors(copier.folder):
+                        record = resuming.record_of_segment(numbers[at], copied)
+                        self._journal.add(record, [copier.folder / segment.file])
                 flushed.append(flushers.submit(flush_tree, copier.folder / segment.file))
                 if progress is not None:
                     progress(segment.n_frames, segment.n_frames * self.kept.frame_nbytes)
             with output_errors(copier.folder):
                 for flush in flushed:
                     flush.result()
-        return [done[number] for number in sorted(done)]
+        return done
 
 
 def _describe(number: int) -> str:

@@ -66,11 +66,14 @@ class SegmentCopier:
         self.edges = list(accumulate(plan.segment_frames, initial=0))
         self.n_taken = n_taken
         """Frames before those of `frames`: of segments that are there."""
+        self.done: frozenset[int] = frozenset()
+        """Numbers of the segments that former runs have made."""
 
     @property
-    def numbers(self) -> range:
+    def numbers(self) -> list[int]:
         """Numbers of all segments that are to be copied."""
-        return range(self.edges.index(self.n_taken), len(self.plan.segment_frames))
+        every = range(self.edges.index(self.n_taken), len(self.plan.segment_frames))
+        return [number for number in every if number not in self.done]
 
     def create(self) -> None:
         """Make the folders."""
@@ -86,7 +89,7 @@ class SegmentCopier:
         first, stop = self.edges[number : number + 2]
         parts = list(self._parts(first, stop))
         path = self.folder / segment_name(number, self.container)
-        with output_errors(path), path.open("xb", buffering=0) as file:
+        with output_errors(path), path.open("wb", buffering=0) as file:
             crc, sums = self._copy_parts(parts, file.fileno())
         if parts[0][0].header is None:
             store_index(path, joined_index(parts, self.plan.n_atoms))

@@ -1,4 +1,4 @@
-"""The bare H5MD file: groups, units, and room for every array, before the first frame.
+"""The bare H5MD file: groups, units, and room for every array; and what follows in the end.
 
 Format: H5MD 1.1 (de Buyl, Colberg, Hoefling 2014, 10.1016/j.cpc.2014.01.018), in the oldest HDF5
 structures there are for it (any HDF5 from 1.8 on reads them, and a file whose writer was killed).
@@ -17,10 +17,11 @@ from h5py import h5d, h5p, h5s, h5t
 from numpy.typing import NDArray
 
 from mdio._version import __version__
+from mdio.core.boxes import vectors_from_boxes
 from mdio.core.files.writing import WrittenFile, allocate
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.h5md.disk import open_output
-from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, Column
+from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
 from mdio.layouts.plan import MAX_PADDING, ArrayPlan, LayoutPlan
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "is_aligned",
     "run_table",
     "value_path",
+    "write_edges",
+    "write_steps",
 ]
 
 LIBVER = ("earliest", "v110")
@@ -245,3 +248,51 @@ def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.in
         for i, j in np.ndindex(*grid):
             note(dataset.id.get_chunk_info_by_coord((i * chunk[0], j * chunk[1], 0)))
     return offset, nbytes
+
+
+def write_edges(file: h5py.File, column: Column, fd: int, what: str) -> bool:
+    """Write the edges of the cells if there are any; H5MD says by their absence if not.
+
+    Parameters
+    ----------
+    file
+        Open.
+    column
+        The boxes in it.
+    fd, what
+        The same file, for reading them, and for messages.
+
+    Returns
+    -------
+    bool
+        Whether there are any.
+    """
+    box = file[f"particles/{FULL_SYSTEM}/box"]
+    has_box = any(column.read(fd, *slab, what)[:, :3].any() for slab in column.slabs())
+    box.attrs["boundary"] = 3 * ["periodic" if has_box else "none"]
+    if has_box:
+        position = file[f"particles/{FULL_SYSTEM}/position"]
+        edges = box.create_group("edges")
+        edges["step"], edges["time"] = position["step"], position["time"]
+        create_column(edges, "value", (column.shape[0], 3, 3), "<f4")
+        edges["value"].attrs["unit"] = "Angstrom"
+        for start, stop in column.slabs():
+            edges["value"][start:stop] = vectors_from_boxes(column.read(fd, start, stop, what))
+    return has_box
+
+
+def write_steps(file: h5py.File, column: Column, fd: int, what: str) -> None:
+    """Where the source's steps do not increase, put them aside and count frames instead."""
+    last = np.array([-1], np.int64)
+    increasing = True
+    for slab in column.slabs():
+        steps = column.read(fd, *slab, what)
+        increasing &= bool((np.diff(steps, prepend=last) > 0).all())
+        last = steps[-1:]
+    if increasing:
+        return
+    create_column(file, SOURCE_STEP, column.shape, "<i8")
+    h5md_step: Any = file[f"particles/{FULL_SYSTEM}/position/step"]
+    for start, stop in column.slabs():
+        file[SOURCE_STEP][start:stop] = column.read(fd, start, stop, what)
+        h5md_step[start:stop] = np.arange(start, stop)

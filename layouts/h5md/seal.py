@@ -22,7 +22,7 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.h5md.io import READ_NBYTES, pread_checksum
 from mdio.layouts.h5md.sealed import SEAL
 
-__all__ = ["NBYTES", "check_seal", "problem_of_seal", "seal_of"]
+__all__ = ["NBYTES", "check_seal", "gaps", "problem_of_seal", "seal_of"]
 
 _BODY = struct.Struct("<8sQI")
 NBYTES = _BODY.size + 4
@@ -32,7 +32,7 @@ _END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
 Places = Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
-def _gaps(places: Places, size: int) -> Iterator[tuple[int, int]]:
+def gaps(places: Places, size: int) -> Iterator[tuple[int, int]]:
     """Yield (first byte, one beyond the last) of what lies between chunks, in order."""
     flat = [(offset.ravel(), nbytes.ravel()) for offset, nbytes in places]
     starts = np.concatenate([np.zeros(0, np.int64), *(offset for offset, _ in flat)])
@@ -47,7 +47,7 @@ def _gaps(places: Places, size: int) -> Iterator[tuple[int, int]]:
 def _checksum(fd: int, places: Places, size: int, what: str) -> int:
     crc = 0
     room = np.empty(READ_NBYTES, np.uint8)
-    for begin, stop in _gaps(places, size):
+    for begin, stop in gaps(places, size):
         for at in range(begin, stop, READ_NBYTES):
             part = room[: min(READ_NBYTES, stop - at)]
             crc = pread_checksum(fd, part, at, what, crc=crc)

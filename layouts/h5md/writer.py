@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,6 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.writing import WrittenFile
@@ -36,6 +35,8 @@ from mdio.layouts.h5md.file import (
     create_file,
     run_table,
     value_path,
+    write_edges,
+    write_steps,
 )
 from mdio.layouts.h5md.io import (
     ARRAYS,
@@ -44,10 +45,10 @@ from mdio.layouts.h5md.io import (
     MANIFEST,
     PIECES,
     RUN_FRAMES,
-    SOURCE_STEP,
     writing,
 )
 from mdio.layouts.h5md.plan import plan_h5md
+from mdio.layouts.h5md.remaking import holds_chunks, remake
 from mdio.layouts.h5md.seal import problem_of_seal, seal_of
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
@@ -116,6 +117,23 @@ class H5MDWriter(LayoutWriter):
             self.places = create_file(self.path, self.plan, self._level, self._atom_ids())
             if self._level is not None:
                 self._handle_file = OutputFile(self.path, "r+", libver=LIBVER)
+
+    @property
+    def why_no_resume(self) -> str | None:
+        """What HDF5 itself writes piece by piece is lost if it is stopped in the middle."""
+        if self._level is None:
+            return None
+        return "HDF5 stores compressed chunks; take zarr for those, or no compression"
+
+    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Make all but the chunks anew."""
+        with writing(self.path):
+            self.places = remake(self.path, self.plan, self._atom_ids())
+        return receipts
+
+    def holds(self, receipt: PieceRecord) -> bool:
+        """Read the chunks of a piece."""
+        return holds_chunks(self._fd, receipt, self.plan, self.places)
 
     def _atom_ids(self) -> dict[str, NDArray[np.int64]]:
         """Return the numbers that atoms have in the source, where they are not 0, 1, 2, ..."""
@@ -240,48 +258,14 @@ class H5MDWriter(LayoutWriter):
         places, what = self.places, str(self.path)
         columns = {"time": places.time, "step": places.step, "box": places.box}
         crcs = {name: column.checksum(self._fd, what) for name, column in columns.items()}
-        has_box = self._write_edges(file)
-        self._write_steps(file)
+        has_box = write_edges(file, places.box, self._fd, what)
+        write_steps(file, places.step, self._fd, what)
         tables = self._write_tables(file)
         said = dict(self.more, has_box=has_box, column_crc32c=crcs, table_crc32c=tables)
         manifest = manifest_of(self.plan, self.meta, **said)
         text = json.dumps(manifest).encode()
         self.manifest_crc32c = crc32c(text)
         file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
-
-    def _write_edges(self, file: h5py.File) -> bool:
-        """Write the edges of the cells if there are any; H5MD says by their absence if not."""
-        column, what = self.places.box, str(self.path)
-        box = file[f"particles/{FULL_SYSTEM}/box"]
-        has_box = any(column.read(self._fd, *slab, what)[:, :3].any() for slab in column.slabs())
-        box.attrs["boundary"] = 3 * ["periodic" if has_box else "none"]
-        if has_box:
-            position = file[f"particles/{FULL_SYSTEM}/position"]
-            edges = box.create_group("edges")
-            edges["step"], edges["time"] = position["step"], position["time"]
-            create_column(edges, "value", (self.plan.n_frames, 3, 3), "<f4")
-            edges["value"].attrs["unit"] = "Angstrom"
-            for start, stop in column.slabs():
-                boxes = column.read(self._fd, start, stop, what)
-                edges["value"][start:stop] = vectors_from_boxes(boxes)
-        return has_box
-
-    def _write_steps(self, file: h5py.File) -> None:
-        """Where the source's steps do not increase, put them aside and count frames instead."""
-        column, what = self.places.step, str(self.path)
-        last = np.array([-1], np.int64)
-        increasing = True
-        for slab in column.slabs():
-            steps = column.read(self._fd, *slab, what)
-            increasing &= bool((np.diff(steps, prepend=last) > 0).all())
-            last = steps[-1:]
-        if increasing:
-            return
-        create_column(file, SOURCE_STEP, (self.plan.n_frames,), "<i8")
-        h5md_step: Any = file[f"particles/{FULL_SYSTEM}/position/step"]
-        for start, stop in column.slabs():
-            file[SOURCE_STEP][start:stop] = column.read(self._fd, start, stop, what)
-            h5md_step[start:stop] = np.arange(start, stop)
 
     def _write_tables(self, file: h5py.File) -> dict[str, int]:
         """Write the tables of the arrays, and return the crc32c of their checksums by name."""

@@ -11,16 +11,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
+from mdio.core.files.copying import read_all
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.core.kernels import crc32c
+from mdio.layouts.output import PieceRecord
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 
-__all__ = ["CONTAINERS", "Bytes", "Encoder", "EncodingBuffer", "encoder_of", "native_plan"]
+__all__ = [
+    "CONTAINERS",
+    "Bytes",
+    "Encoder",
+    "EncodingBuffer",
+    "encoder_of",
+    "is_stored",
+    "native_plan",
+    "summed",
+]
 
 Bytes = NDArray[np.uint8]
 
@@ -103,6 +117,29 @@ class Encoder(ABC):
     def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
         """Return in a sentence what of these times the format could not keep, if anything."""
         return None
+
+
+def summed(receipt: PieceRecord, frame_nbytes: int | None) -> list[tuple[int, int]]:
+    """Return crc32c and size of each batch of a piece of native frames, in order."""
+    if frame_nbytes is None:  # then a piece is one batch
+        return [(receipt.crcs[str(receipt.start)][0], receipt.nbytes)]
+    edges = [*sorted(map(int, receipt.crcs)), receipt.stop]
+    return [(receipt.crcs[str(a)][0], (b - a) * frame_nbytes) for a, b in pairwise(edges)]
+
+
+def is_stored(receipt: PieceRecord, frame_nbytes: int | None, path: Path, offset: int) -> bool:
+    """Return whether the bytes of a piece are in a file from `offset` on, by their checksums."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            for crc, nbytes in summed(receipt, frame_nbytes):
+                data = bytearray(nbytes)
+                read_all(file.fileno(), memoryview(data), offset)
+                if crc32c(data) != crc:
+                    return False
+                offset += nbytes
+    except OSError:
+        return False
+    return True
 
 
 class EncodingBuffer:

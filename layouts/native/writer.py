@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -22,7 +24,7 @@ from mdio.core.files.publish import output_errors
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, native_plan
+from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, is_stored, native_plan
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
@@ -61,6 +63,25 @@ class _FileWriter(LayoutWriter):
             self._handle_file = WrittenFile(self.path, os.O_RDWR, direct=bool(self.plan.direct))
         return self._handle_file
 
+    @property
+    def why_no_resume(self) -> None:
+        """Pieces stay where they are stored."""
+
+    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Leave the file as it is."""
+        return receipts
+
+    def holds(self, receipt: PieceRecord) -> bool:
+        """Read a piece where it is stored."""
+        return is_stored(
+            receipt, self._encoder.frame_nbytes, self.path, self._offset(receipt.start)
+        )
+
+    def _offset(self, start: int) -> int:
+        """Return where the frames from `start` on are stored."""
+        assert self._encoder.frame_nbytes is not None
+        return self._encoder.header_nbytes + start * self._encoder.frame_nbytes
+
     def create(self) -> None:
         """Make the file, empty."""
         with output_errors(self.path):
@@ -75,10 +96,8 @@ class _FileWriter(LayoutWriter):
 
     def store(self, item: EncodedChunk) -> None:
         """Write a piece where it belongs."""
-        assert self._encoder.frame_nbytes is not None
-        offset = self._encoder.header_nbytes + int(item.key) * self._encoder.frame_nbytes
         with output_errors(self.path):
-            self._file.write(offset, *item.parts)
+            self._file.write(self._offset(int(item.key)), *item.parts)
 
     def commit(self, record: PieceRecord) -> None:
         """Keep the times and steps, which headers need."""
@@ -161,6 +180,30 @@ class XTCFileWriter(_FileWriter):
         self._waiting: dict[int, memoryview] = {}
         self._parked: dict[int, tuple[int, int]] = {}
         self._handle_park: IO[bytes] | None = None
+        self._places: dict[int, int] = {}
+        """Where pieces were appended."""
+        self._unsettled: list[PieceRecord] = []
+
+    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Take the pieces that follow each other from the first one on."""
+        known = {receipt.start: receipt for receipt in receipts}
+        starts = [start for start, _ in self.plan.write_tasks()]
+        kept = [known[start] for start in takewhile(known.__contains__, starts)]
+        self._turns = deque(starts[len(kept) :])
+        ends = list(accumulate((receipt.nbytes for receipt in kept), initial=0))
+        self._places = {receipt.start: at for receipt, at in zip(kept, ends, strict=False)}
+        self._nbytes = ends[-1]
+        return kept
+
+    def _offset(self, start: int) -> int:
+        return self._places[start]
+
+    def settled(self, receipt: PieceRecord) -> list[PieceRecord]:
+        """Return those of the pieces that have come which are appended."""
+        self._unsettled.append(receipt)
+        there = [one for one in self._unsettled if one.start in self._places]
+        self._unsettled = [one for one in self._unsettled if one.start not in self._places]
+        return sorted(there, key=lambda one: one.start)
 
     def store(self, item: EncodedChunk) -> None:
         """Append a piece, or keep it until those before it have come."""
@@ -174,15 +217,17 @@ class XTCFileWriter(_FileWriter):
     def _append(self, start: int) -> bool:
         if start in self._waiting:
             data = self._waiting.pop(start)
-            self._nbytes = self._file.write(self._nbytes, data)
+            self._file.write(self._nbytes, data)
+            nbytes = data.nbytes
         elif start in self._parked and self._handle_park is not None:
             offset, nbytes = self._parked.pop(start)
             copy_bytes(
                 self._handle_park.fileno(), offset, nbytes, self._file.fileno(), self._nbytes
             )
-            self._nbytes += nbytes
         else:
             return False
+        self._places[start] = self._nbytes
+        self._nbytes += nbytes
         return True
 
     def _park(self) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import OutputError, PlanError
+from mdio.core.errors import OutputError
 from mdio.core.files.copying import copy_bytes, write_all
 from mdio.core.files.piece_sums import PieceSums, piece_edges
 from mdio.core.files.publish import output_errors
@@ -22,63 +21,15 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.kernels.crc_combine import combine_all
 from mdio.layouts.manifest import manifest_of
-from mdio.layouts.native.encoder import CONTAINERS, Encoder, EncodingBuffer, encoder_of, native_plan
+from mdio.layouts.native.encoder import Encoder, EncodingBuffer, encoder_of, is_stored, summed
 from mdio.layouts.native.xtc.layout import XTCLayout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_class
-from mdio.layouts.segments.files import (
-    HEADS,
-    MANIFEST,
-    Segment,
-    even_split,
-    segment_name,
-    write_sums,
-)
+from mdio.layouts.segments.files import HEADS, MANIFEST, Segment, segment_name, write_sums
+from mdio.layouts.segments.plan import plan_segments
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
-__all__ = ["SegmentsWriter", "describe_segment", "plan_segments", "write_manifest"]
-
-SEGMENT_NBYTES = 64 << 20
-"""Decoded bytes of a segment where no number is asked for."""
-
-
-def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan a folder of segments.
-
-    The container is what was asked for, else the source's own format, else ncdf; the number of
-    segments is what was asked for, else so many that each has about 64 MiB decoded.
-
-    Raises
-    ------
-    PlanError
-        More segments than frames, none, an unknown container, and what
-        `mdio.layouts.native.encoder.native_plan` raises.
-    """
-    container = options.container
-    if container is None:
-        own = "xtc" if info.compression == "xtc" else info.layout
-        container = own if own in CONTAINERS else "ncdf"
-    if container not in CONTAINERS:
-        raise PlanError(f"--container is {container!r}; it may be {', '.join(CONTAINERS)}")
-    plan = native_plan(container, info, options)
-    n_segments = options.segments
-    if n_segments is None:
-        wanted = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
-        n_segments = min(max(wanted, 1), info.n_frames)
-    if not 1 <= n_segments <= info.n_frames:
-        raise PlanError(
-            f"{info.path}: {n_segments} segments asked for, but it has {info.n_frames} frames, so "
-            f"there can be 1 to {info.n_frames}"
-        )
-    sizes = even_split(info.n_frames, n_segments)
-    header_nbytes = encoder_of(container, plan).header_nbytes
-    return plan.replace(
-        layout="segments",
-        segment_frames=sizes,
-        piece_frames=min(plan.piece_frames, sizes[0]),
-        n_files=n_segments,
-        nbytes=plan.nbytes + (n_segments - 1) * header_nbytes,
-    )
+__all__ = ["SegmentsWriter", "describe_segment", "write_manifest"]
 
 
 def describe_segment(
@@ -148,6 +99,8 @@ class SegmentsWriter(LayoutWriter):
         self._time_last_ps = 0.0
         self._has_lost_times = False
         self._has_box = False
+        self._joined: dict[int, int] = {}
+        """Where in their segments the pieces are that former runs have joined."""
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
@@ -179,6 +132,42 @@ class SegmentsWriter(LayoutWriter):
             self._done[number], self._tables[number] = segment, table
         self._has_box |= has_box
 
+    @property
+    def why_no_resume(self) -> None:
+        """Pieces stay where they are stored."""
+
+    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Make the folders; leave out segments whose parts were just being joined."""
+        self.create()
+        if self._encoder.frame_nbytes is not None:
+            return receipts
+        kept: list[PieceRecord] = []
+        self._joined.clear()
+        ordered = sorted(receipts, key=lambda receipt: receipt.start)
+        for number, some in groupby(ordered, lambda receipt: self._number(receipt.start)):
+            found = list(some)
+            parts = [self._place(receipt.start)[0] for receipt in found]
+            if sum(r.stop - r.start for r in found) == self.plan.segment_frames[number]:
+                starts = accumulate((receipt.nbytes for receipt in found), initial=0)
+                self._joined |= {r.start: at for r, at in zip(found, starts, strict=False)}
+                for part in parts[1:]:
+                    part.unlink(missing_ok=True)
+            elif not all(part.exists() for part in parts):
+                continue
+            kept += found
+        return kept
+
+    def files(self, receipt: PieceRecord) -> list[Path]:
+        """Return the segment, and the part beside it."""
+        return [self._file(self._number(receipt.start)), self._place(receipt.start)[0]]
+
+    def holds(self, receipt: PieceRecord) -> bool:
+        """Read a piece where it is stored, or where it was joined to others."""
+        path, at = self._place(receipt.start)
+        if receipt.start in self._joined:
+            path, at = self._file(self._number(receipt.start)), self._joined[receipt.start]
+        return is_stored(receipt, self._encoder.frame_nbytes, path, at)
+
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)
@@ -188,14 +177,8 @@ class SegmentsWriter(LayoutWriter):
 
     def store(self, item: EncodedChunk) -> None:
         """Write a piece, or a batch of one, into its segment, or beside it."""
-        start = int(item.key)
-        number = self._number(start)
-        frame = start - self._firsts[number]
-        path, offset = self._file(number), 0
-        if self._encoder.frame_nbytes is not None:
-            offset = self._encoder.header_nbytes + frame * self._encoder.frame_nbytes
-        elif frame:
-            path = self._part(number, start)
+        path, offset = self._place(int(item.key))
+        if self._encoder.frame_nbytes is None:
             path.touch()
         direct = bool(self.plan.direct)
         with output_errors(path), WrittenFile(path, direct=direct) as file:
@@ -214,7 +197,8 @@ class SegmentsWriter(LayoutWriter):
     def _complete(self, number: int, records: Sequence[PieceRecord]) -> None:
         time = np.concatenate([record.time for record in records])
         step = np.concatenate([record.step for record in records])
-        parts = [part for record in records for part in self._summed(record)]
+        size = self._encoder.frame_nbytes
+        parts = [part for record in records for part in summed(record, size)]
         with self._file(number).open("r+b", buffering=0) as file:
             header = self._encoder.header(time, step)
             write_all(file.fileno(), header, 0)
@@ -238,23 +222,20 @@ class SegmentsWriter(LayoutWriter):
         if segment.stop == self.plan.n_frames:
             self._time_last_ps = info.time_last_ps
 
-    def _summed(self, record: PieceRecord) -> list[tuple[int, int]]:
-        """Return crc32c and size of each batch of a piece, in order."""
-        frame_nbytes = self._encoder.frame_nbytes
-        if frame_nbytes is None:  # then a piece is one batch
-            return [(record.crcs[str(record.start)][0], record.nbytes)]
-        edges = [*sorted(map(int, record.crcs)), record.stop]
-        return [(record.crcs[str(a)][0], (b - a) * frame_nbytes) for a, b in pairwise(edges)]
-
     def _join(self, number: int, fd: int, records: Sequence[PieceRecord]) -> None:
-        """Append the parts of an XTC segment to its first piece."""
+        """Append the parts of an XTC segment to its first piece.
+
+        A part that is there no more has its place already, from a former run.
+        """
         at = records[0].nbytes
-        for record in records[1:]:
-            part = self._part(number, record.start)
-            with part.open("rb", buffering=0) as file:
-                copy_bytes(file.fileno(), 0, record.nbytes, fd, at)
-            part.unlink()
+        parts = [self._part(number, record.start) for record in records[1:]]
+        for part, record in zip(parts, records[1:], strict=True):
+            if part.exists():
+                with part.open("rb", buffering=0) as file:
+                    copy_bytes(file.fileno(), 0, record.nbytes, fd, at)
             at += record.nbytes
+        for part in parts:  # only now: until then another run can join them
+            part.unlink(missing_ok=True)
 
     def finish(self) -> None:
         """Check that every segment is complete, and write the manifest."""
@@ -274,6 +255,15 @@ class SegmentsWriter(LayoutWriter):
                 time_last_ps=self._time_last_ps,
                 has_box=self._has_box,
             )
+
+    def _place(self, start: int) -> tuple[Path, int]:
+        """Return where the frames from `start` on are stored."""
+        number = self._number(start)
+        frame = start - self._firsts[number]
+        if self._encoder.frame_nbytes is not None:
+            offset = self._encoder.header_nbytes + frame * self._encoder.frame_nbytes
+            return self._file(number), offset
+        return (self._part(number, start) if frame else self._file(number)), 0
 
     def _number(self, frame: int) -> int:
         return bisect_right(self._firsts, frame) - 1

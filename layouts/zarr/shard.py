@@ -135,6 +135,11 @@ class Shard:
         """Return bytes from `offset` on; raises what `read_into` raises."""
         return self.file.array(offset, nbytes)
 
+    def crc32c(self, chunk: int) -> int:
+        """Return the checksum of a chunk as it lies on disk; raises CorruptLayoutError."""
+        offset, nbytes = self.span(chunk)
+        return kernels.crc32c(self.read(nbytes, offset))
+
     def close(self) -> None:
         """Close the file."""
         self.file.close()

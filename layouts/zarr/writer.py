@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.errors import OutputError, PlanError
+from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
 from mdio.core.files.copying import link_or_copy
 from mdio.core.files.piece_sums import pieces_of_row, row_sums
 from mdio.core.files.publish import flush_tree
@@ -22,9 +23,10 @@ from mdio.layouts.manifest import FULL_SYSTEM, is_group_name, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 from mdio.layouts.zarr.choice import choose
+from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import METADATA, ArrayMetadata, group_metadata
 from mdio.layouts.zarr.series import SeriesWriter, TableWriter, write_file
-from mdio.layouts.zarr.shard import pack_shard
+from mdio.layouts.zarr.shard import Shard, pack_shard
 from mdio.layouts.zarr.tree import (
     array_nodes,
     atom_arrays,
@@ -96,6 +98,40 @@ class ZarrWriter(LayoutWriter):
             if isinstance(error, OutputError):
                 raise
             raise OutputError(f"{self.path}: cannot be made ({error.strerror})") from error
+
+    @property
+    def why_no_resume(self) -> None:
+        """Every shard is a file that is written at once."""
+
+    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Make the tree again, without the manifest that says that it is whole."""
+        (self.path / METADATA).unlink(missing_ok=True)
+        return super().reopen(receipts)
+
+    def files(self, receipt: PieceRecord) -> list[Path]:
+        """Return the shards."""
+        return [self.path / key for key in receipt.crcs]
+
+    def holds(self, receipt: PieceRecord) -> bool:
+        """Compare the chunks of the shards, as they lie on disk, with their checksums."""
+        number = receipt.start // self.plan.piece_frames
+        try:
+            with Folder(self.path) as root:
+                for path, (array, metadata) in atom_arrays(self.plan).items():
+                    name = f"{path}/{metadata.file_name(number)}"
+                    n_rows = math.ceil((receipt.stop - receipt.start) / array.chunk_frames)
+                    n_chunks = n_rows * array.n_atom_chunks
+                    crcs = receipt.crcs[name]
+                    crcs = crcs[:n_chunks] if metadata.plain else crcs[n_chunks:]
+                    shard = Shard(root, name, int(np.prod(metadata.chunks_per_file)))
+                    try:
+                        if any(shard.crc32c(chunk) != crc for chunk, crc in enumerate(crcs)):
+                            return False
+                    finally:
+                        shard.close()
+        except (CorruptLayoutError, SourceError):
+            return False
+        return True
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Turn one whole piece into a shard of each array. Pure; any process."""

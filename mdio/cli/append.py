@@ -22,7 +22,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add_running(parser)
     add_no_verify(parser, "SRC and OUT")
-    parser.set_defaults(force=False, verify=False, per_rank=True)  # parts are as they were
+    parser.set_defaults(
+        force=False, resume=False, verify=False, per_rank=True
+    )  # parts are as they were
 
 
 def run(args: argparse.Namespace) -> int:

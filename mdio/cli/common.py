@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mdio.core.words import human_nbytes
 from mdio.layouts.views.joining import OVERLAPS
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "add_frame_options",
     "add_no_verify",
     "add_overlap",
+    "add_resume",
     "count",
     "human_nbytes",
     "parse_nbytes",
@@ -73,15 +75,6 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
-def human_nbytes(nbytes: float) -> str:
-    """Return bytes as people read them: ``23.4 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.1f} TiB"
-
-
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object; NaN and infinity, which JSON lacks, become null."""
     print(json.dumps(_plain(value), allow_nan=False))
@@ -108,6 +101,15 @@ def add_frame_options(parser: argparse.ArgumentParser) -> None:
     frames.add_argument("-b", "--begin", type=float, metavar="PS", help="first time, ps")
     frames.add_argument("-e", "--end", type=float, metavar="PS", help="last time, ps")
     frames.add_argument("--dt", type=float, metavar="PS", help="keep one frame every PS ps")
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """Add the option that goes on with what a former run left."""
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with what a former run of the same conversion left; begin if it left nothing",
+    )
 
 
 def add_no_verify(parser: argparse.ArgumentParser, what: str) -> None:

@@ -12,6 +12,7 @@ from mdio.cli.common import (
     add_frame_options,
     add_no_verify,
     add_overlap,
+    add_resume,
     count,
     human_nbytes,
     parse_nbytes,
@@ -187,6 +188,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     found.add_argument(
         "--append", action="store_true", help="add frames to an existing output (mdio append)"
     )
+    add_resume(parser)
     parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")
     add_no_verify(parser, "SRC")
 
@@ -262,7 +264,7 @@ def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Exe
         return 0
     quiet = args.quiet or not executor.is_owner
     with progress_bar(conversion.plan.n_frames, "convert", quiet=quiet) as progress:
-        result = conversion.run(executor, force=args.force, progress=progress)
+        result = conversion.run(executor, force=args.force, resume=args.resume, progress=progress)
     checked = executor.from_owner(lambda: _verified(args, conversion) if args.verify else None)
     if executor.is_owner:
         report = result.to_json()

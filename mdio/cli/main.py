@@ -92,6 +92,11 @@ def _stalls_told(args: argparse.Namespace) -> Iterator[None]:
         watch.stop()
 
 
+def _notes(end: BaseException) -> str:
+    """Return what was added to an exception: what of the work is kept."""
+    return "; ".join(getattr(end, "__notes__", ()))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -110,9 +115,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"mdio {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, PlanError) else 1
-    except KeyboardInterrupt:
-        print(f"mdio {args.command}: interrupted; nothing half-written is left", file=sys.stderr)
+    except KeyboardInterrupt as end:
+        left = _notes(end) or "nothing half-written is left"
+        print(f"mdio {args.command}: interrupted; {left}", file=sys.stderr)
         return 130
+    except SystemExit as end:
+        if _notes(end):
+            print(f"mdio {args.command}: ended by a signal; {_notes(end)}", file=sys.stderr)
+        raise
     except BrokenPipeError:
         # The reader of our output has gone (``mdio info x | head -1``): nothing more to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.common import add_overlap, human_nbytes, positive, print_json, progress_bar
+from mdio.cli.common import (
+    add_overlap,
+    add_resume,
+    human_nbytes,
+    positive,
+    print_json,
+    progress_bar,
+)
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.convert import prepare
 from mdio.converters.opening import salvage_offered
@@ -28,6 +35,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--salvage", action="store_true", help="split the complete frames of a truncated source"
     )
     parser.add_argument("--force", action="store_true", help="replace an existing output")
+    add_resume(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
 
@@ -46,7 +54,7 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
     quiet = args.quiet or not executor.is_owner
     with progress_bar(conversion.plan.n_frames, "split", quiet=quiet) as progress:
-        result = conversion.run(executor, force=args.force, progress=progress)
+        result = conversion.run(executor, force=args.force, resume=args.resume, progress=progress)
     if executor.is_owner:
         _tell(args, result)
     return 0

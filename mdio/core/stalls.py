@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from mdio.core.files import reading, replacing, writing
+from mdio.core.files import reading, writing
 
 __all__ = ["STALL_TIMEOUT_S", "StallWatch"]
 
@@ -33,7 +33,7 @@ WATCHED: dict[CodeType, tuple[str, tuple[str, ...]]] = {
     reading.ByteSource.peek.__code__: ("reading", ("offset", "done")),
     reading.OpenFile.__init__.__code__: ("opening", ()),
     writing.write_all.__code__: ("writing", ("offset",)),
-    replacing.flush.__code__: ("flushing", ()),
+    writing.flush.__code__: ("flushing", ()),
 }
 """What a thread does in which function, and the variables that change as it gets on."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["plural"]
+__all__ = ["human_nbytes", "plural"]
 
 
 def plural(number: int, thing: str) -> str:
@@ -10,3 +10,12 @@ def plural(number: int, thing: str) -> str:
     if number != 1:
         thing += "es" if thing.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{number:,} {thing}"
+
+
+def human_nbytes(nbytes: float) -> str:
+    """Return bytes as people read them: ``23.4 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"

@@ -76,7 +76,8 @@ def test_a_killed_conversion_leaves_no_output(adk, tmp_path, target, blow):
     process.send_signal(blow)
     process.communicate(timeout=100)
     assert not out.exists()
-    if blow != signal.SIGKILL:
-        assert list(tmp_path.iterdir()) == []
-    mdio.convert(adk["dcd"], out)
+    if blow != signal.SIGKILL:  # what can be gone on with stays, and nothing else
+        left = {path.suffix for path in tmp_path.iterdir()}
+        assert left in (set(), {".tmp", ".journal", ".lock"})
+    mdio.convert(adk["dcd"], out, force=True)
     assert list(tmp_path.iterdir()) == [out]

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from mdio.core.errors import MissingExtraError, OutputError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import FrameBlock
-from mdio.layouts.h5md.close import close_file
 from mdio.layouts.h5md.encoding import checksums_of, chunks_of
 from mdio.layouts.h5md.file import LIBVER, value_path
 from mdio.layouts.h5md.io import writing
+from mdio.layouts.h5md.mpio.close import close_file
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.writer import EncodedChunk, OutputMeta, PieceRecord
@@ -97,6 +97,11 @@ class H5MDMPIOWriter(H5MDWriter):
     hints
         For MPI-IO, as `mdio.layouts.striping.lustre.mpi_io_hints` gives them.
     """
+
+    @property
+    def why_no_resume(self) -> str:
+        """HDF5 has the file open on all ranks."""
+        return "parallel HDF5 stores the frames; take --mpi without --mpio and --collective"
 
     def __init__(
         self,

@@ -116,6 +116,11 @@ class H5MDPartsWriter(H5MDWriter):
         """Every part is stored by the process that has it."""
         return True
 
+    @property
+    def why_no_resume(self) -> str:
+        """Parts are files of HDF5 that are filled from the first frame to the last."""
+        return "each part is filled by one process at a go; leave out --per-rank and --compression"
+
     def create(self) -> None:
         """Make the folder, and the file with everything but times, steps and boxes."""
         mode = "w" if self.path.exists() and self.path.stat().st_size == 0 else "x"

@@ -2,8 +2,9 @@
 
 An output, file or folder, is built under a temporary name beside its target, flushed, looked at and
 renamed in the end. Whatever stops the work in between (an error, Ctrl-C, SIGTERM) removes the
-temporary; a process that was killed outright leaves it behind, and the next one for the same target
-tidies up.
+temporary, unless a journal tells what of it is done and the work may be gone on with: then it
+stays, and the error says so. A process that was killed outright leaves it behind; the next one for
+the same target goes on with it if it is told to, asks if it is not, and tidies up the rest.
 """
 
 from __future__ import annotations
@@ -11,15 +12,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from mdio.core.errors import MdioError, OutputError
+from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
+from mdio.core.files.journals.journal import journal_of
+from mdio.core.files.journals.unfinished import unfinished
 from mdio.core.files.marks import PARTS_MARKER, is_output
-from mdio.core.files.replacing import flush, parts_of, put_in_place, remove, tidy
+from mdio.core.files.replacing import (
+    parts_of,
+    put_in_place,
+    refuse_unfinished,
+    remove,
+    take_over,
+    tidy,
+)
 from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name, temporary_for
+from mdio.core.files.writing import flush
 from mdio.core.signals import terminations_raised
 
 __all__ = [
@@ -116,6 +128,28 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
 
 
 @contextmanager
+def _told_by_system(temporary: Path) -> Iterator[None]:
+    """Turn what the system says of what is written into OutputError."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, MdioError) or not (
+            error.errno in FULL or str(error.filename or "").startswith(str(temporary))
+        ):
+            raise
+        with output_errors(temporary):
+            raise
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether the same work may well be done where it is gone on with."""
+    if isinstance(error, BlockError):  # a worker was killed, or had no memory
+        return isinstance(error.__cause__, MemoryError | None)
+    stopped = isinstance(error, SystemExit | KeyboardInterrupt | MemoryError | OSError)
+    return stopped and not isinstance(error, SourceError | CorruptLayoutError)
+
+
+@contextmanager
 def publish(
     target: str | os.PathLike[str],
     *,
@@ -125,6 +159,8 @@ def publish(
     in_parts: bool = False,
     was_in_parts: Callable[[Path], bool] | None = None,
     check: Callable[[Path], None] | None = None,
+    begun: Mapping[str, Any] | None = None,
+    resume: bool = False,
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends well.
 
@@ -150,25 +186,32 @@ def publish(
     check
         Called with the temporary when all is on disk and before anything is renamed: looks at what
         was written, and raises if it is not as it should be.
+    begun
+        What is made, and of what: where the block keeps a `Journal`, it says this in ``of``.
+    resume
+        Go on with what a former run has left, if it has begun with the same. Otherwise that is an
+        error, or with `force` removed.
 
     Yields
     ------
     Path
-        ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It does not exist, and may be made as a
-        file or a folder.
+        ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It may be made as a file or a folder;
+        if it exists, with a journal, then that tells what a former run has done.
 
     Raises
     ------
     OutputError
-        Before any work: the target exists, is a source, is a folder of something else, or its
-        folder is missing or read-only. In the end: the disk is full, the target has appeared.
+        Before any work: the target exists, is a source, is a folder of something else, its folder
+        is missing or read-only, or something is left that can be gone on with, or cannot, with
+        `resume`. In the end: the disk is full, the target has appeared.
     """
     goal = Path(target).absolute()
     beside = [Path(companion).absolute() for companion in companions]
     parts = parts_of(goal)
     read = [Path(source) for source in sources]
     _check_folder(goal)
-    tidy([goal, parts, *beside])  # first, since this may bring a former output back
+    # First, since this may bring a former output back.
+    tidy([goal, parts, *beside], unfinished_too=force and not resume)
     for path in (goal, *beside):
         _check(path, force, read)
     goes = (
@@ -180,32 +223,43 @@ def publish(
     )
     if in_parts or goes:
         _check(parts, force, read)
-    try:
-        with terminations_raised():
-            with output_errors(goal):
-                claim = Claim(goal)
-            temporary = claim.name(goal)
-            try:
+    if not resume:
+        refuse_unfinished(goal)
+    with terminations_raised():
+        with output_errors(goal):
+            claim = Claim(goal)
+        temporary = claim.name(goal)
+        try:
+            with _told_by_system(temporary):
+                if resume and begun is not None:
+                    take_over(claim, goal, begun)
                 yield temporary
                 made = [path for path in beside if os.path.lexists(claim.name(path))]
                 made += [parts] * in_parts
                 for path in (*made, goal):
                     flush_tree(claim.name(path))
                 if check is not None:
-                    check(temporary)
+                    try:
+                        check(temporary)
+                    except MdioError:
+                        journal_of(temporary).unlink(missing_ok=True)  # what it tells is wrong
+                        raise
                 put_in_place(claim, goal, made, [parts] * goes, force=force)
-            except BaseException:
-                if os.getpid() == claim.pid:  # and no forked child of it
+            journal_of(temporary).unlink(missing_ok=True)
+        except BaseException as error:
+            if os.getpid() == claim.pid:  # and no forked child of it
+                left = unfinished(temporary) if _may_pass(error) else None
+                if left is None:
                     for path in (goal, parts, *beside):
                         with suppress(OSError):
                             remove(claim.name(path))
-                raise
-            finally:
-                claim.release()
-    except OSError as error:
-        if isinstance(error, MdioError) or not (
-            error.errno in FULL or str(error.filename or "").startswith(str(temporary))
-        ):
+                    with suppress(OSError):
+                        journal_of(temporary).unlink(missing_ok=True)
+                else:
+                    said = f"{left.text}: --resume goes on with them, --force begins anew"
+                    if isinstance(error, MdioError):
+                        raise type(error)(f"{error}; {said}") from error
+                    error.add_note(said)
             raise
-        with output_errors(temporary):
-            raise
+        finally:
+            claim.release()

@@ -30,9 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
+from mdio.core.files.journals.journal import journal_of
+from mdio.core.files.journals.unfinished import Unfinished, unfinished
 from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
+from mdio.core.files.writing import flush
 
-__all__ = ["flush", "parts_of", "put_in_place", "remove", "tidy"]
+__all__ = ["parts_of", "put_in_place", "refuse_unfinished", "remove", "take_over", "tidy"]
 
 AT_FDCWD = -100
 NOREPLACE, EXCHANGE = 1, 2
@@ -40,6 +43,8 @@ NOREPLACE, EXCHANGE = 1, 2
 CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 """What it says where it, or a flag, does not work: old kernels, network file systems, filters of
 containers."""
+INDEX_HALVES = ".mdio-index-*"
+"""Frame indexes that were being written when the process ended."""
 WAITS = 200
 """How often, every 50 ms, a process asks whether another is done with changing names here."""
 
@@ -47,19 +52,6 @@ WAITS = 200
 def parts_of(target: Path) -> Path:
     """Return the folder beside `target` for files that it refers to."""
     return target.with_name(f"{target.name}.parts")
-
-
-def flush(path: Path) -> None:
-    """Flush a file, or the names in a folder, to the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # no fsync of folders here
-            error.filename = str(path)
-            raise
-    finally:
-        os.close(fd)
 
 
 def remove(path: Path) -> None:
@@ -169,7 +161,7 @@ def put_in_place(
     """
     folder = goal.parent
     with _alone_in(folder):
-        _tidy([goal, *beside, *gone])
+        _tidy([goal, *beside, *gone], unfinished_too=True)
         there = [path for path in (goal, *beside, *gone) if os.path.lexists(path)]
         if there and not force:
             raise _appeared(there[0])
@@ -254,16 +246,17 @@ def _go_back(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> 
         flush(folder)
 
 
-def tidy(targets: Sequence[Path]) -> None:
+def tidy(targets: Sequence[Path], *, unfinished_too: bool = False) -> None:
     """Put right what killed processes left of `targets`: former outputs come back, the rest goes.
 
-    Where a new output was in place already, it stays.
+    Where a new output was in place already, it stays. What can be gone on with stays too, unless
+    it is of the first target and `unfinished_too`.
     """
     with _alone_in(targets[0].parent):
-        _tidy(targets)
+        _tidy(targets, unfinished_too=unfinished_too)
 
 
-def _tidy(targets: Sequence[Path]) -> None:
+def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
     for left in leftovers(targets):
         plan = left.plan
         if plan is None and left.aside:  # by an older version: an output, and perhaps its parts
@@ -273,9 +266,54 @@ def _tidy(targets: Sequence[Path]) -> None:
                 _go_back(left, left.folder, plan)
             for name in plan["aside"]:
                 remove(left.name(left.folder / name, "old"))
+        ours = unfinished_too and targets[0].name in left.journals
+        if not ours and any(_unfinished(left)):
+            continue
         names = {*left.temporaries, *(plan["new"] if plan is not None else ())}  # gone back
         temporaries = [left.name(left.folder / name) for name in names]
+        temporaries += [left.name(left.folder / name, "journal") for name in left.journals]
         for path in temporaries:
             remove(path)
         if left.lock is not None and not any(map(os.path.lexists, temporaries)):
             left.lock.unlink(missing_ok=True)
+
+
+def _unfinished(left: Leftover) -> Iterator[Unfinished]:
+    """Yield what of a leftover can be gone on with."""
+    for name in left.journals:
+        found = unfinished(left.name(left.folder / name))
+        if found is not None:
+            yield found
+
+
+def refuse_unfinished(goal: Path) -> None:
+    """Raise OutputError if a dead process has left something of `goal` that can be gone on with."""
+    for left in leftovers([goal]):
+        for found in _unfinished(left):
+            raise OutputError(
+                f"{goal}: a former run ended before it was done; {found.text}: give --resume to go "
+                "on with it, or --force to begin anew"
+            )
+
+
+def take_over(claim: Claim, goal: Path, begun: Mapping[str, Any]) -> None:
+    """Make what a dead process has left of `goal` that of `claim`, if it can be gone on with.
+
+    Raises
+    ------
+    OutputError
+        It is of another conversion than that which `begun` says.
+    """
+    with _alone_in(goal.parent):
+        for left in leftovers([goal]):
+            for found in _unfinished(left):
+                found.compare(goal, begun)
+                for name in left.temporaries:
+                    rename(left.name(left.folder / name), claim.name(left.folder / name))
+                for path in claim.name(goal).rglob(INDEX_HALVES):
+                    path.unlink(missing_ok=True)
+                # The journal last: without what it tells of it would tell nothing.
+                rename(journal_of(left.name(goal)), journal_of(claim.name(goal)))
+                if left.lock is not None:
+                    left.lock.unlink(missing_ok=True)
+                return

@@ -1,7 +1,8 @@
 """Names under which outputs are built, and whose they are: one publication, one token, one lock.
 
-``.NAME.mdio-HOST-PID-TOKEN.tmp`` is what will be ``NAME``; ``.old`` what it replaces, where that is
-moved aside; ``.lock`` is held (flock) by the process at work and the children that it forked. A
+``.NAME.mdio-HOST-PID-TOKEN.tmp`` is what will be ``NAME``; ``.journal`` tells what of it is done,
+``.old`` is what it replaces, where that is moved aside; ``.lock`` is held (flock) by the process at
+work and the children that it forked. A
 publication is dead when its lock can be had. Where a file system has no locks, the process that
 made it decides: the lock file then tells its number, time of start, namespace and boot, since
 containers share host names and process numbers. Older versions of mdio had neither token nor lock.
@@ -35,7 +36,7 @@ __all__ = [
 TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+(?:-[0-9a-f]+)?\.tmp")
 _TRACE = re.compile(
     r"\.(?P<name>.+)\.mdio-(?P<owner>(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)(?P<token>-[0-9a-f]+)?)"
-    r"\.(?P<ending>tmp|old|lock)",
+    r"\.(?P<ending>tmp|old|lock|journal)",
     re.DOTALL,
 )
 TOKEN_NBYTES = 4
@@ -43,6 +44,8 @@ LOCK_NBYTES = 1 << 20
 """More than is ever in a lock file."""
 DYING_S = 1.0
 """How long to wait for the last children of a process that was killed."""
+QUIET_S = 60.0
+"""Where another host has not added to a journal for so long, and its lock is free, it is dead."""
 _claimed: set[str] = set()
 """Owners of what this process, or the one that it was forked from, is at."""
 
@@ -160,6 +163,8 @@ class Leftover:
     """Names of the targets that have one."""
     aside: list[str]
     """Names of the targets whose former output was moved aside."""
+    journals: list[str]
+    """Names of the targets that have a journal."""
     lock: Path | None
     plan: dict[str, Any] | None
     """What `Claim.note` wrote."""
@@ -170,10 +175,10 @@ class Leftover:
 
 
 def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
-    """Yield what dead processes of this host have left of any of `targets`, of one folder.
+    """Yield what dead processes have left of any of `targets`, of one folder.
 
     Each is locked while the caller has it. Whether a process of another host still lives cannot
-    be seen from here: its temporaries are left out.
+    be seen from here: its temporaries are left out, unless they have a journal that tells.
     """
     folder = targets[0].parent
     wanted = {target.name for target in targets}
@@ -185,13 +190,14 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
         if owner in _claimed or wanted.isdisjoint(one["name"] for one in traces):
             continue
         lock = _lock_of(traces)
-        names = {
-            ending: [one["name"] for one in traces if one["ending"] == ending]
-            for ending in ("tmp", "old")
-        }
+        tmp, old, journals = (
+            [one["name"] for one in traces if one["ending"] == ending]
+            for ending in ("tmp", "old", "journal")
+        )
+        here = traces[0]["host"] == _host()
         if lock is None:
-            if not _lives(int(traces[0]["pid"])):
-                yield Leftover(folder, owner, names["tmp"], names["old"], None, None)
+            if here and not _lives(int(traces[0]["pid"])):
+                yield Leftover(folder, owner, tmp, old, journals, None, None)
             continue
         where = folder / lock.string
         try:
@@ -200,14 +206,19 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             continue
         try:
             held = try_lock(fd)
-            while held is False and not _lives(int(lock["pid"])) and time.monotonic() < deadline:
+            while here and held is False and not _lives(int(lock["pid"])):
+                if time.monotonic() > deadline:
+                    break
                 time.sleep(0.01)  # it was killed, and children that it forked are yet to end
                 held = try_lock(fd)
             lines = _lines(fd)
-            dead = held if held is not None else _is_dead(lines)
+            if here:
+                dead = held if held is not None else _is_dead(lines)
+            else:
+                dead = held is True and _is_quiet(folder, traces)
             if dead and _is_at(fd, where):
                 plan = next((line for line in lines if "goal" in line), None)
-                yield Leftover(folder, owner, names["tmp"], names["old"], where, plan)
+                yield Leftover(folder, owner, tmp, old, journals, where, plan)
         finally:
             os.close(fd)
 
@@ -218,12 +229,23 @@ def _traces(folder: Path) -> list[re.Match[str]]:
 
 
 def _groups(folder: Path) -> dict[str, list[re.Match[str]]]:
-    """Return what is in `folder` of publications of this host, by owner."""
+    """Return what is in `folder` of publications of this host, or with a journal, by owner."""
     groups: dict[str, list[re.Match[str]]] = {}
     for match in _traces(folder):
-        if match["host"] == _host():
-            groups.setdefault(match["owner"], []).append(match)
-    return groups
+        groups.setdefault(match["owner"], []).append(match)
+    return {
+        owner: traces
+        for owner, traces in groups.items()
+        if traces[0]["host"] == _host() or any(one["ending"] == "journal" for one in traces)
+    }
+
+
+def _is_quiet(folder: Path, traces: Sequence[re.Match[str]]) -> bool:
+    """Return whether nothing has been added to a journal for a while."""
+    journals = [folder / one.string for one in traces if one["ending"] == "journal"]
+    with contextlib.suppress(OSError):
+        return all(time.time() - path.stat().st_mtime > QUIET_S for path in journals)
+    return False
 
 
 def _lock_of(traces: Sequence[re.Match[str]]) -> re.Match[str] | None:

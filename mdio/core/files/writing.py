@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from mdio.core.kernels.checks import Buffer, buffer
 
-__all__ = ["Data", "WrittenFile", "allocate", "write_all"]
+__all__ = ["Data", "WrittenFile", "allocate", "flush", "write_all"]
 
 Data = Buffer
 """C-contiguous."""
@@ -194,3 +194,16 @@ def allocate(fd: int, nbytes: int) -> bool:
     """
     function = _fallocate()
     return function is not None and nbytes > 0 and function(fd, KEEP_SIZE, 0, nbytes) == 0
+
+
+def flush(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # no fsync of folders here
+            error.filename = str(path)
+            raise
+    finally:
+        os.close(fd)

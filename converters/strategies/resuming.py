@@ -1,0 +1,190 @@
+"""What a conversion notes of its work, so that another run goes on where it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mdio._version import __version__
+from mdio.core.errors import OutputError
+from mdio.core.files.fingerprint import fingerprint
+from mdio.core.files.journals.journal import Journal, Record
+from mdio.core.files.temporaries import TEMPORARY
+from mdio.core.kernels import crc32c
+from mdio.layouts.output import NotFinite
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.segments.files import Segment
+from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
+
+__all__ = [
+    "Copy",
+    "first_words",
+    "made_of",
+    "note_of",
+    "record_of",
+    "record_of_segment",
+    "same_output",
+    "segments_taken_up",
+    "take_up",
+]
+
+Copy = tuple[Segment, bytes]
+"""What the manifest says of a segment, and its sums."""
+READ_NBYTES = 1 << 20
+ANY_WAY = ("notes", "direct")
+"""What of a plan does not change the output."""
+LOOKED_AT_NBYTES = 64 << 20
+"""So much of what was stored last is compared with its checksums, though it had been flushed."""
+
+
+def made_of(meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return what has to be the same where a conversion is gone on with, as plain values."""
+    chosen = {"kept": meta.atoms, **(meta.groups or {})}
+    said = {
+        "version of mdio": __version__,
+        "source": meta.source,
+        "topology": [fingerprint(path) for path in topology],
+        "plan": {name: value for name, value in plan.to_json().items() if name not in ANY_WAY},
+        "frames": meta.frames,
+        "atoms": {
+            name: None if atoms is None else crc32c(np.ascontiguousarray(atoms, "<i8"))
+            for name, atoms in chosen.items()
+        },
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(said))
+    return plain
+
+
+def first_words(begun: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) -> dict[str, Any]:
+    """Return what the journal of a new output says first."""
+    return {
+        "of": begun,
+        "n_frames": plan.n_frames,
+        "uuid": meta.uuid,
+        "created": meta.created,
+        "striping": meta.striping,
+    }
+
+
+def same_output(journal: Journal, meta: OutputMeta) -> OutputMeta:
+    """Return `meta` as the first run had it: the output stays the one that was begun."""
+    said = journal.said
+    return replace(meta, uuid=said["uuid"], created=said["created"], striping=said["striping"])
+
+
+def note_of(n_frames: int, plan: LayoutPlan) -> str:
+    """Return what the user is told of frames that were there."""
+    return f"{n_frames:,} of {plan.n_frames:,} frames were there from a former run"
+
+
+def record_of(receipt: PieceRecord) -> Record:
+    """Return what a journal says of a stored piece."""
+    said = {
+        "nbytes": receipt.nbytes,
+        "crcs": {key: len(crcs) for key, crcs in receipt.crcs.items()},
+        "not_finite": None if receipt.not_finite is None else asdict(receipt.not_finite),
+    }
+    crcs = np.concatenate([np.asarray(crcs, "<u4") for crcs in receipt.crcs.values()])
+    arrays = (receipt.box, receipt.time, receipt.step, crcs)
+    return Record(receipt.start, receipt.stop - receipt.start, said, arrays)
+
+
+def _receipt_of(record: Record) -> PieceRecord:
+    box, time, step, flat = record.arrays
+    crcs, at = {}, 0
+    for key, count in record.said["crcs"].items():
+        crcs[key] = flat[at : at + count].tolist()
+        at += count
+    stop = record.first + record.n_frames
+    odd = record.said["not_finite"]
+    odd = None if odd is None else NotFinite(**odd)
+    return PieceRecord(record.first, stop, crcs, record.said["nbytes"], box, time, step, odd)
+
+
+def _believed(
+    records: Sequence[Record], holds: Callable[[Record], bool], temporary: Path
+) -> list[Record]:
+    """Return the records of what is there.
+
+    What was not flushed, and what was stored last, is looked at.
+
+    Parameters
+    ----------
+    records
+        In the order in which they were written; of several of one piece, the last one counts.
+    holds
+        Tells whether the output holds what a record says, by its checksums.
+    temporary
+        For the message.
+
+    Raises
+    ------
+    OutputError
+        What had been flushed is not there: nothing of it can be believed.
+    """
+    last = {record.first: record for record in records}
+    found, looked_at = [], 0
+    for record in reversed([one for one in records if last[one.first] is one]):
+        if not record.flushed or looked_at < LOOKED_AT_NBYTES:
+            looked_at += record.said["nbytes"]
+            if not holds(record):
+                if not record.flushed:
+                    continue
+                name = TEMPORARY.sub(r"\1", str(temporary))
+                raise OutputError(
+                    f"{name}: what a former run has left is not "
+                    f"what its journal tells (frames {record.first} to "
+                    f"{record.first + record.n_frames - 1} are not as they were written); give "
+                    "--force to begin anew"
+                )
+        found.append(record)
+    return found[::-1]
+
+
+def take_up(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
+    """Have `writer` go on with what former runs have stored; return the receipts, to commit."""
+    receipts = {record.first: _receipt_of(record) for record in journal.records}
+    taken = writer.reopen(list(receipts.values()))
+    usable = {receipt.start for receipt in taken}
+    records = _believed(
+        [record for record in journal.records if record.first in usable],
+        lambda record: writer.holds(receipts[record.first]),
+        writer.path,
+    )
+    if len(records) < len(taken):
+        taken = writer.reopen([receipts[record.first] for record in records])
+    writer.done = frozenset(receipt.start for receipt in taken)
+    return list(taken)
+
+
+def record_of_segment(number: int, copied: Copy) -> Record:
+    """Return what a journal says of a segment whose bytes were copied."""
+    segment, table = copied
+    said = {"number": number, "nbytes": segment.nbytes, "segment": asdict(segment)}
+    arrays = [np.frombuffer(table, np.uint8)]
+    return Record(segment.first_frame, segment.n_frames, said, arrays)
+
+
+def segments_taken_up(journal: Journal, folder: Path) -> dict[int, Copy]:
+    """Return the segments that former runs have made, by number; raises OutputError."""
+    return {
+        record.said["number"]: (Segment(**record.said["segment"]), record.arrays[0].tobytes())
+        for record in _believed(journal.records, lambda record: _holds(folder, record), folder)
+    }
+
+
+def _holds(folder: Path, record: Record) -> bool:
+    """Return whether a segment is there, by its checksum."""
+    segment, crc = Segment(**record.said["segment"]), 0
+    try:
+        with (folder / segment.file).open("rb", buffering=0) as file:
+            while data := file.read(READ_NBYTES):
+                crc = crc32c(data, crc)
+    except OSError:
+        return False
+    return crc == segment.crc32c

@@ -1,0 +1,80 @@
+"""What runs that ended before they were done have left, and another run can go on with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mdio.core.errors import OutputError
+from mdio.core.files.journals.journal import journal_of, read_journal
+from mdio.core.words import human_nbytes
+
+__all__ = ["Unfinished", "allocated_nbytes", "unfinished"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What a run that ended has left of an output, and can be gone on with."""
+
+    temporary: Path
+    said: Mapping[str, Any]
+    """As `Journal.said`."""
+    n_frames: int
+    """That are stored."""
+
+    @property
+    def text(self) -> str:
+        """How much there is, and where."""
+        return (
+            f"{self.n_frames:,} of {self.said.get('n_frames', 0):,} frames "
+            f"({human_nbytes(allocated_nbytes(self.temporary))}) are kept in {self.temporary}"
+        )
+
+    def compare(self, goal: Path, begun: Mapping[str, Any]) -> None:
+        """Raise OutputError unless `begun` is what the run has begun with."""
+        difference = _difference(self.said.get("of"), begun)
+        if difference is not None:
+            raise OutputError(
+                f"{goal}: a former run was another conversion, so that this one cannot go on with "
+                f"what it left ({difference}); give the same source and options, or --force to "
+                "begin anew"
+            )
+
+
+def unfinished(temporary: Path) -> Unfinished | None:
+    """Return what can be gone on with of the output that is built at `temporary`, if anything."""
+    if not os.path.lexists(temporary):
+        return None
+    try:
+        records = read_journal(journal_of(temporary))[0]
+    except OSError:
+        return None
+    if len(records) < 2:
+        return None
+    frames = {record.first: record.n_frames for record in records[1:]}
+    return Unfinished(temporary, records[0].said, sum(frames.values()))
+
+
+def allocated_nbytes(path: Path) -> int:
+    """Return the bytes that a file or a folder takes on the disk, 0 if it is not there."""
+    files = [path, *(path.rglob("*") if path.is_dir() else ())] if os.path.lexists(path) else []
+    return sum(512 * file.lstat().st_blocks for file in files)
+
+
+def _difference(was: Any, now: Any, name: str = "") -> str | None:
+    """Return the first difference of two plain values in words."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        pairs = [(f"{name}, {key}" if name else key, key) for key in {**was, **now}]
+        found = (_difference(was.get(key), now.get(key), label) for label, key in pairs)
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        found = (
+            _difference(a, b, f"{name} {k}") for k, (a, b) in enumerate(zip(was, now, strict=True))
+        )
+    else:
+        one, other = json.dumps(was)[:80], json.dumps(now)[:80]
+        return None if json.dumps(was) == json.dumps(now) else f"{name}: {one} then, {other} now"
+    return next((one for one in found if one is not None), None)

@@ -1,0 +1,42 @@
+"""``python stopping.py HOW PIECES WORDS...``: the command line, ended after so many pieces.
+
+HOW is ``kill``, ``term``, ``int`` (signals), ``full`` (no space left) or ``never``. Pieces are
+small and each is flushed at once, so that there is something to be gone on with.
+"""
+
+import errno
+import os
+import signal
+import sys
+
+from mdio.cli.main import main
+from mdio.core.files.journals import journal
+from mdio.layouts import plan
+from mdio.layouts.native import encoder
+
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}
+PIECE_NBYTES = 1 << 18
+
+
+def stop(how: str, after: int, flush_s: float = 0.0) -> None:
+    """Have this process, and those that it forks, make small pieces, and end so."""
+    plan.MIN_PIECE_NBYTES = encoder.PIECE_NBYTES = PIECE_NBYTES
+    journal.FLUSH_S = flush_s
+    add, count = journal.Journal.add, 0
+
+    def counted(self, *words) -> None:
+        nonlocal count
+        add(self, *words)
+        count += 1
+        if count == after and how == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if count == after:
+            os.kill(os.getpid(), SIGNALS[how])
+
+    if how != "never":
+        journal.Journal.add = counted
+
+
+if __name__ == "__main__":
+    stop(sys.argv[1], int(sys.argv[2]))
+    sys.exit(main(sys.argv[3:]))
