@@ -20,6 +20,7 @@ __all__ = [
     "add_no_verify",
     "add_overlap",
     "add_resume",
+    "auto_or_positive",
     "count",
     "human_nbytes",
     "parse_nbytes",
@@ -73,6 +74,11 @@ def positive(text: str) -> int:
 def count(n: int, noun: str) -> str:
     """Return ``1 frame`` or ``2,000 frames``."""
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def auto_or_positive(text: str) -> int | None:
+    """Parse a count, or ``auto``, which is None."""
+    return None if text == "auto" else positive(text)
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from mdio.cli.common import (
     add_no_verify,
     add_overlap,
     add_resume,
+    auto_or_positive,
     count,
     human_nbytes,
     parse_nbytes,
@@ -71,10 +72,6 @@ def _progressive(text: str) -> list[tuple[int, int]]:
     return parts
 
 
-def _auto_or_positive(text: str) -> int | None:
-    return None if text == "auto" else positive(text)
-
-
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("source", metavar="SRC", nargs="+", help="trajectory (several are joined)")
@@ -117,10 +114,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
     stored.add_argument("--center", metavar="SEL", help="move these atoms to the middle of the box")
     place = parser.add_argument_group("how it lies on disk")
     place.add_argument(
-        "--chunk-frames", type=_auto_or_positive, metavar="N|auto", help="frames in a chunk"
+        "--chunk-frames", type=auto_or_positive, metavar="N|auto", help="frames in a chunk"
     )
     place.add_argument(
-        "--chunk-atoms", type=_auto_or_positive, metavar="N|auto", help="atoms in a chunk"
+        "--chunk-atoms", type=auto_or_positive, metavar="N|auto", help="atoms in a chunk"
     )
     place.add_argument(
         "--contiguous",
