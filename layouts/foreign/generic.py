@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.errors import AtomCountError, MdioError, SourceError
+from mdio.core.files.heads import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 
@@ -104,8 +105,7 @@ class GenericLayout(Layout):
 
         kind = self.options.get("format")
         if kind is None and _format_of(self.path) in NATIVE:
-            with self.path.open("rb") as file:
-                head = file.read(8)
+            head = head_of(self.path)[:8]
             raise SourceError(
                 f"{self.path}: called {self.path.suffix}, but begins with {head!r}, which is not "
                 f"how a {NATIVE[_format_of(self.path)]} file begins: it is damaged or misnamed"

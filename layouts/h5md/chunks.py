@@ -3,119 +3,44 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.first_read import LONG_NBYTES
-from mdio.core.files.piece_sums import ROW_PIECE_NBYTES, changed, row_sums, widened
+from mdio.core.files.piece_sums import ROW_PIECE_NBYTES, changed, row_sums
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
 from mdio.layouts.h5md.io import (
-    Column,
+    Handle,
     bytes_of,
     pread_at_once,
     pread_checksum,
     pread_exactly,
 )
+from mdio.layouts.h5md.places import AtomIndices, Part, PlacedChunks
+from mdio.layouts.output import EncodedChunk
+from mdio.layouts.plan import ArrayPlan
 
-__all__ = ["ChunkedArray"]
-
-AtomIndices = NDArray[np.int64]
-
-NARROW_SHARE = 4
-"""Only the bytes of the wanted atoms are read if they lie within this part of a frame ..."""
-
-NARROW_FRAME_NBYTES = 64 << 10
-"""... and frames are at least this large: below, reading all costs less than the calls it saves."""
+__all__ = ["ChunkedArray", "plans_of", "stored_chunks"]
 
 DEFLATE_MAX_RATIO = 1100
 """zlib makes at most about 1,030 bytes of one; a chunk that claims more is damaged."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What a selection of atoms takes from one chunk along the atoms."""
-
-    j: int
-    atoms: AtomIndices | None
-    """Within the chunk; None = all that it has."""
-    target: slice | AtomIndices
-    """Where they belong in the output."""
-
-
-class ChunkedArray:
+class ChunkedArray(PlacedChunks):
     """One ``/particles/GROUP/ELEMENT/value`` of a file of ours.
 
     Whole chunks are read in one call, straight into the output where that is possible, and their
     checksums are verified. Of the chunks at the ends of a run of frames, and of frames much larger
     than the wanted atoms, only the pieces are read that hold what is wanted, if the chunks are not
     compressed, and verified by checksums of their own (files of older versions have none of these).
-
-    Parameters
-    ----------
-    what
-        File and array, for messages.
-    shape
-        (F, A, 3).
-    chunk
-        Frames and atoms in a chunk.
-    offset, nbytes, crcs : (frame chunks, atom chunks)
-        Place, stored bytes and checksum of each chunk.
-    deflated, shuffled
-        The filters that each went through.
-    pieces
-        Checksums of parts of chunks, if there are any; see `mdio.layouts.h5md.io.PIECES`.
-    trusted
-        Whether reads compare no checksums.
+    Parameters are those of `PlacedChunks`.
     """
-
-    def __init__(
-        self,
-        what: str,
-        shape: tuple[int, ...],
-        chunk: tuple[int, int],
-        offset: NDArray[np.int64],
-        nbytes: NDArray[np.int64],
-        crcs: NDArray[np.uint32],
-        *,
-        deflated: bool,
-        shuffled: bool,
-        pieces: Column | None = None,
-        trusted: bool = False,
-    ) -> None:
-        self.what = what
-        self.n_frames, self.n_atoms = shape[:2]
-        self.chunk_frames, self.chunk_atoms = chunk
-        self._offset, self._nbytes, self.crcs = offset, nbytes, crcs
-        self.deflated, self._shuffled = deflated, shuffled
-        self.pieces = pieces
-        self._trusted = trusted
-        self._scratch: NDArray[np.float32] | None = None
-        self._held: tuple[int, int] | None = None
-        self._long_read = False
-        # Frames of all atoms then lie one after the other, as they do in memory.
-        self._in_rows = not deflated and self.chunk_atoms == self.n_atoms
-        self._all_parts = [
-            _Part(j, None, slice(j * self.chunk_atoms, self._end_of(j)))
-            for j in range(self.grid[1])
-        ]
-        self._parts: tuple[AtomIndices, list[_Part]] | None = None
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Number of chunks along frames and atoms."""
-        return self.crcs.shape[0], self.crcs.shape[1]
-
-    @property
-    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Offsets and stored bytes of all chunks."""
-        return self._offset, self._nbytes
 
     def read(
         self,
-        fd: int,
+        fd: Handle,
         start: int,
         stop: int,
         atoms: AtomIndices | None,
@@ -137,39 +62,13 @@ class ChunkedArray:
                 if not self._read_direct(fd, i, part, lo, hi, rows):
                     self._read_through_scratch(fd, i, part, lo, hi, rows)
 
-    def verify(self, fd: int, i: int, j: int) -> None:
+    def verify(self, fd: Handle, i: int, j: int) -> None:
         """Read one chunk and check it; raises CorruptLayoutError."""
         self._held = None
         self._compare(i, j, crc32c(self._load(fd, i, j)))
 
-    def name_of(self, i: int, j: int) -> str:
-        """Return what messages call a chunk."""
-        first, atom = i * self.chunk_frames, j * self.chunk_atoms
-        frames = f"frames {first} to {min(first + self.chunk_frames, self.n_frames) - 1}"
-        if self.grid[1] == 1:
-            return f"{self.what}, {frames}"
-        return f"{self.what}, {frames}, atoms {atom} to {self._end_of(j) - 1}"
-
-    def _end_of(self, j: int) -> int:
-        return min((j + 1) * self.chunk_atoms, self.n_atoms)
-
-    def _parts_of(self, atoms: AtomIndices) -> list[_Part]:
-        """Sort a selection by chunk; the answer for the last selection is kept."""
-        if self._parts is not None and np.array_equal(self._parts[0], atoms):
-            return self._parts[1]
-        owner = atoms // self.chunk_atoms
-        parts = []
-        for j in np.unique(owner).tolist():
-            at = np.flatnonzero(owner == j)
-            target: slice | AtomIndices = at
-            if at[-1] - at[0] + 1 == at.size:
-                target = slice(int(at[0]), int(at[-1]) + 1)
-            parts.append(_Part(j, atoms[at] - j * self.chunk_atoms, target))
-        self._parts = (atoms.copy(), parts)
-        return parts
-
     def _read_direct(
-        self, fd: int, i: int, part: _Part, lo: int, hi: int, rows: NDArray[np.float32]
+        self, fd: Handle, i: int, part: Part, lo: int, hi: int, rows: NDArray[np.float32]
     ) -> bool:
         """Read frames ``lo:hi`` of a chunk into `rows` without a copy, if that is possible."""
         if not self._in_rows or part.atoms is not None or not rows.flags.c_contiguous:
@@ -184,12 +83,10 @@ class ChunkedArray:
                 pread_exactly(fd, rows, offset, self.name_of(i, 0))
             self._check_pieces(fd, i, 0, lo, rows)
             return True
-        rising = not self._long_read and rows.nbytes >= LONG_NBYTES
-        self._long_read |= rising
         if self._trusted:
-            pread_exactly(fd, rows, offset, self.name_of(i, 0), rising=rising)
+            pread_exactly(fd, rows, offset, self.name_of(i, 0))
             return True
-        checksum = pread_checksum(fd, rows, offset, self.name_of(i, 0), rising=rising)
+        checksum = pread_checksum(fd, rows, offset, self.name_of(i, 0))
         if rows.nbytes < self._nbytes[i, 0]:  # the zeros behind the last frame
             padding = np.empty((self.chunk_frames - n_valid, self.chunk_atoms, 3), np.float32)
             pread_exactly(fd, padding, offset + rows.nbytes, self.name_of(i, 0))
@@ -198,16 +95,10 @@ class ChunkedArray:
         return True
 
     def _read_through_scratch(
-        self, fd: int, i: int, part: _Part, lo: int, hi: int, rows: NDArray[np.float32]
+        self, fd: Handle, i: int, part: Part, lo: int, hi: int, rows: NDArray[np.float32]
     ) -> None:
         n_valid = min(self.chunk_frames, self.n_frames - i * self.chunk_frames)
-        first, last = 0, self._end_of(part.j) - part.j * self.chunk_atoms
-        if part.atoms is not None:
-            first, last = int(part.atoms.min()), int(part.atoms.max()) + 1
-        narrow = (
-            12 * self.chunk_atoms >= NARROW_FRAME_NBYTES
-            and (last - first) * NARROW_SHARE <= self.chunk_atoms
-        )
+        first, last, narrow = self._span(part)
         if self._held == (i, part.j) or self.deflated or (hi - lo == n_valid and not narrow):
             source = self._chunk(fd, i, part.j)[lo:hi]
             first = 0
@@ -227,13 +118,11 @@ class ChunkedArray:
             rows[:, part.target] = source[:, part.atoms - first]
 
     def _frame_by_frame(
-        self, fd: int, i: int, j: int, lo: int, hi: int, first: int, last: int
+        self, fd: Handle, i: int, j: int, lo: int, hi: int, first: int, last: int
     ) -> NDArray[np.float32]:
         """Return some atoms; whole pieces are read and verified."""
         row_nbytes = 12 * self.chunk_atoms
-        begin, end = 12 * first, 12 * last
-        if self.pieces is not None and not self._trusted:
-            begin, end = widened(begin, end, row_nbytes)
+        begin, end = self._widened(first, last)
         source = np.empty((hi - lo, (end - begin) // 4), np.float32)
         offset = int(self._offset[i, j]) + begin
         for k in range(lo, hi):
@@ -243,7 +132,7 @@ class ChunkedArray:
         return source[:, at : at + 3 * (last - first)].reshape(hi - lo, -1, 3)
 
     def _check_pieces(
-        self, fd: int, i: int, j: int, lo: int, rows: NDArray[np.float32], piece: int = 0
+        self, fd: Handle, i: int, j: int, lo: int, rows: NDArray[np.float32], piece: int = 0
     ) -> None:
         """Compare rows of a chunk, from its frame `lo` and from a piece of each on."""
         if self.pieces is None or self._trusted:
@@ -261,7 +150,7 @@ class ChunkedArray:
                 "damaged: convert the source again"
             )
 
-    def _chunk(self, fd: int, i: int, j: int) -> NDArray[np.float32]:
+    def _chunk(self, fd: Handle, i: int, j: int) -> NDArray[np.float32]:
         """Return a whole chunk, verified; the last one stays in memory."""
         if self._held != (i, j) or self._scratch is None:
             stored = self._load(fd, i, j)
@@ -271,7 +160,7 @@ class ChunkedArray:
         assert self._scratch is not None
         return self._scratch
 
-    def _load(self, fd: int, i: int, j: int) -> NDArray[np.float32]:
+    def _load(self, fd: Handle, i: int, j: int) -> NDArray[np.float32]:
         """Read a chunk into memory, and return what of it is stored."""
         nbytes = 12 * self.chunk_frames * self.chunk_atoms
         if self.deflated and nbytes > DEFLATE_MAX_RATIO * int(self._nbytes[i, j]):
@@ -290,7 +179,7 @@ class ChunkedArray:
             pread_exactly(fd, stored, int(self._offset[i, j]), self.name_of(i, j))
         return stored
 
-    def _decode(self, fd: int, i: int, j: int, out: NDArray[np.float32]) -> None:
+    def _decode(self, fd: Handle, i: int, j: int, out: NDArray[np.float32]) -> None:
         stored = np.empty(int(self._nbytes[i, j]), np.uint8)
         pread_exactly(fd, stored, int(self._offset[i, j]), self.name_of(i, j))
         inflater = zlib.decompressobj()
@@ -318,3 +207,36 @@ class ChunkedArray:
                 f"{self.name_of(i, j)}: crc32c {checksum:08x} found, {expected:08x} expected; the "
                 "file is damaged: convert the source again"
             )
+
+
+Arrays = Mapping[tuple[str, str], ChunkedArray]
+"""By group and field."""
+
+
+def plans_of(arrays: Arrays, *, contiguous: bool) -> tuple[ArrayPlan, ...]:
+    """Return how arrays are cut into chunks."""
+    return tuple(
+        ArrayPlan(*of, one.n_atoms, one.chunk_frames, one.chunk_atoms, contiguous)
+        for of, one in arrays.items()
+    )
+
+
+def stored_chunks(arrays: Arrays, fd: Handle, start: int, stop: int) -> Iterator[EncodedChunk]:
+    """Yield the chunks of frames ``start:stop`` of all arrays, each checked.
+
+    Raises
+    ------
+    CorruptLayoutError
+        One of them is not what was written.
+    """
+    for (group, field), array in arrays.items():
+        rows = range(start // array.chunk_frames, -(-stop // array.chunk_frames))
+        for i, j in ((i, j) for i in rows for j in range(array.grid[1])):
+            array.verify(fd, i, j)
+            offset, nbytes = (int(table[i, j]) for table in array.places)
+            data = np.empty(nbytes, np.uint8)
+            pread_exactly(fd, data, offset, array.name_of(i, j))
+            crcs = [int(array.crcs[i, j])]
+            if not array.deflated:
+                crcs += row_sums(data.reshape(-1, 12 * array.chunk_atoms)).tolist()
+            yield EncodedChunk(f"{group}/{field}/{i}/{j}", data, crcs)

@@ -7,9 +7,10 @@ array, and any number of processes may read them, or write each its own, without
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, OutputError
-from mdio.core.files.first_read import read_with_ramp_up
 from mdio.core.files.publish import TEMPORARY
+from mdio.core.files.reading import OpenFile
 from mdio.core.kernels import crc32c
 
 __all__ = [
@@ -35,7 +36,9 @@ __all__ = [
     "RUN_FRAMES",
     "SOURCE_STEP",
     "Column",
+    "Handle",
     "bytes_of",
+    "descriptor_of",
     "pread_at_once",
     "pread_checksum",
     "pread_exactly",
@@ -97,15 +100,31 @@ READ_NBYTES = 4 << 20
 should not be asked for less at a time."""
 
 
+Handle = int | OpenFile
+"""What is read from: a descriptor of a file that is being written, or a file that is read."""
+
+
 def bytes_of(array: Any) -> memoryview:
     """Return the bytes of a C-contiguous buffer, which is not empty."""
     return memoryview(array).cast("B")
 
 
-def pread_exactly(
-    fd: int, target: NDArray[Any], offset: int, what: str, *, rising: bool = False
-) -> None:
-    """Fill a C-contiguous array from the file, beginning with short reads if `rising`.
+def descriptor_of(file: h5py.File, path: Path) -> int:
+    """Return a descriptor of the very file that HDF5 has open, whatever its name is now."""
+    if file.driver != "sec2":
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.dup(file.id.get_vfd_handle())
+    with suppress(OSError):  # HDF5's lock would stay with it
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    return fd
+
+
+def _read_some(fd: Handle, view: memoryview, offset: int) -> int:
+    return os.preadv(fd, [view], offset) if isinstance(fd, int) else fd.read_some([view], offset)
+
+
+def pread_exactly(fd: Handle, target: NDArray[Any], offset: int, what: str) -> None:
+    """Fill a C-contiguous array from the file.
 
     Raises
     ------
@@ -118,8 +137,7 @@ def pread_exactly(
     done = 0
     while done < len(view):
         try:
-            n_read = read_with_ramp_up(fd, view, offset) if rising and not done else 0
-            n_read = n_read or os.preadv(fd, [view[done:]], offset + done)
+            n_read = _read_some(fd, view[done:] if done else view, offset + done)
         except OSError as error:
             raise CorruptLayoutError(
                 f"{what}: {len(view)} bytes at {offset} cannot be read ({error.strerror})"
@@ -132,19 +150,19 @@ def pread_exactly(
         done += n_read
 
 
-def pread_at_once(fd: int, target: NDArray[Any], offset: int) -> bool:
+def pread_at_once(fd: Handle, target: NDArray[Any], offset: int) -> bool:
     """Fill a C-contiguous array from the file with one call, and return whether that was possible.
 
     If not, `pread_exactly` either can or says why it cannot.
     """
     try:
-        return os.preadv(fd, [bytes_of(target)], offset) == target.nbytes
+        return _read_some(fd, bytes_of(target), offset) == target.nbytes
     except OSError:
         return False
 
 
 def pread_checksum(
-    fd: int, target: NDArray[Any], offset: int, what: str, *, rising: bool = False, crc: int = 0
+    fd: Handle, target: NDArray[Any], offset: int, what: str, *, crc: int = 0
 ) -> int:
     """Fill a C-contiguous array from the file, and return the crc32c of its bytes, after `crc`.
 
@@ -156,7 +174,7 @@ def pread_checksum(
     flat = target.reshape(-1).view(np.uint8)
     for begin in range(0, flat.size, READ_NBYTES):
         piece = flat[begin : begin + READ_NBYTES]
-        pread_exactly(fd, piece, offset + begin, what, rising=rising and not begin)
+        pread_exactly(fd, piece, offset + begin, what)
         crc = crc32c(piece, crc)
     return crc
 
@@ -222,7 +240,7 @@ class Column:
         """Bytes of one row."""
         return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
-    def read(self, fd: int, start: int, stop: int, what: str) -> NDArray[Any]:
+    def read(self, fd: Handle, start: int, stop: int, what: str) -> NDArray[Any]:
         """Return rows ``start:stop``; raises CorruptLayoutError.
 
         All is verified when some of it is first read.
@@ -240,7 +258,7 @@ class Column:
             self._rows = rows
         return rows[start:stop]
 
-    def _read(self, fd: int, start: int, stop: int, what: str) -> NDArray[Any]:
+    def _read(self, fd: Handle, start: int, stop: int, what: str) -> NDArray[Any]:
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
         pread_exactly(fd, rows, self.offset + start * self.row_nbytes, what)
         return rows
@@ -250,14 +268,14 @@ class Column:
         for start in range(0, self.shape[0], SLAB_ROWS):
             yield start, min(start + SLAB_ROWS, self.shape[0])
 
-    def checksum(self, fd: int, what: str) -> int:
+    def checksum(self, fd: Handle, what: str) -> int:
         """Return the crc32c of all rows as they are on disk."""
         crc = 0
         for start, stop in self.slabs():
             crc = crc32c(self._read(fd, start, stop, what), crc)
         return crc
 
-    def verify(self, fd: int, what: str) -> None:
+    def verify(self, fd: Handle, what: str) -> None:
         """Read all rows and check them; raises CorruptLayoutError."""
         self._compare(self.checksum(fd, what), what)
 

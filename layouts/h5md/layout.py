@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
+from mdio.core.files.heads import head_of
 from mdio.core.files.replacing import parts_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
@@ -34,8 +35,7 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 def _is_hdf5(path: Path) -> bool:
     """Return whether a file begins as HDF5 files do (without a user block)."""
     try:
-        with path.open("rb") as file:
-            return file.read(len(SIGNATURE)) == SIGNATURE
+        return head_of(path).startswith(SIGNATURE)
     except OSError:
         return False
 

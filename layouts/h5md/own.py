@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +15,12 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
+from mdio.core.files.reading import OpenFile
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.grouped import StoredGroups
-from mdio.layouts.h5md.chunks import ChunkedArray
+from mdio.layouts.h5md.chunks import ChunkedArray, plans_of, stored_chunks
 from mdio.layouts.h5md.file import chunk_table, run_table, value_path
 from mdio.layouts.h5md.io import (
     ARRAYS,
@@ -33,9 +32,9 @@ from mdio.layouts.h5md.io import (
     RUN_FRAMES,
     SOURCE_STEP,
     Column,
+    descriptor_of,
 )
 from mdio.layouts.h5md.seal import check_seal
-from mdio.layouts.h5md.stored import plans_of, stored_chunks
 from mdio.layouts.manifest import check_manifest, indices_from_runs
 from mdio.layouts.output import EncodedChunk, Unit
 
@@ -71,7 +70,6 @@ class OwnFile:
     ) -> None:
         self.path = path
         self._trusted = not verify
-        self._fd = -1
         self._nbytes: int = file.id.get_filesize()
         try:
             text = file[MANIFEST].asstr()[()]
@@ -112,16 +110,7 @@ class OwnFile:
             runs = self.manifest["group_atoms"]
             members = {name: indices_from_runs(runs[name]) for name in self.manifest["groups"]}
         self._groups = StoredGroups(members)
-        self._fd = self._descriptor(file)
-
-    def _descriptor(self, file: h5py.File) -> int:
-        """Return a descriptor of the very file that HDF5 has open, whatever its name is now."""
-        if file.driver != "sec2":
-            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        fd = os.dup(file.id.get_vfd_handle())
-        with suppress(OSError):  # HDF5's lock would stay with it
-            fcntl.flock(fd, fcntl.LOCK_UN)
-        return fd
+        self._bytes = OpenFile(path, CorruptLayoutError, descriptor_of(file, path))
 
     def _arrays(
         self, file: h5py.File, sizes: dict[str, int], n_frames: int
@@ -255,7 +244,7 @@ class OwnFile:
         return float(time[0]), bool(box.any())
 
     def _rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        return self._columns[name].read(self._fd, start, stop, self._whats[name])
+        return self._columns[name].read(self._bytes, start, stop, self._whats[name])
 
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -266,14 +255,27 @@ class OwnFile:
         block.box[:] = self._rows("boxes", start, stop)
         if atoms is not None and not atoms.size:
             return
-        group = self.group
-        covered = None if atoms is None else self._groups.cover(atoms)
-        if covered is not None:
-            group, atoms = covered
+        group, atoms = self._stored_as(atoms)
         for field, out in block.present().items():
             if (group, field) not in self.arrays:
                 raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
             self._read_array((group, field), start, stop, atoms, out)
+
+    def byte_ranges(
+        self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
+    ) -> Iterator[ByteRange]:
+        """Yield what reading `fields` takes of chunks; see `Layout.byte_ranges`."""
+        if atoms is None or atoms.size:
+            group, atoms = self._stored_as(atoms)
+            for field in fields:
+                if (group, field) in self.arrays:
+                    array = self.arrays[group, field]
+                    yield from array.byte_ranges(self._bytes, start, stop, atoms)
+
+    def _stored_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
+        """Return the group that atoms are read of, and which of its atoms; None for all."""
+        covered = None if atoms is None else self._groups.cover(atoms)
+        return (self.group, atoms) if covered is None else covered
 
     def _read_array(
         self,
@@ -284,30 +286,30 @@ class OwnFile:
         out: NDArray[np.float32],
     ) -> None:
         """Fill `out` with frames of the array of a group and field."""
-        self.arrays[key].read(self._fd, start, stop, atoms, out)
+        self.arrays[key].read(self._bytes, start, stop, atoms, out)
 
     def units(self) -> Iterator[Unit]:
         """Yield every column, table and chunk, and the seal; see `Layout.units`."""
         if "table_crc32c" in self.manifest:  # written since there are seals
             places = [array.places for array in self.arrays.values()]
-            check = partial(check_seal, self._fd, places, str(self.path))
+            check = partial(check_seal, self._bytes.fileno(), places, str(self.path))
             yield Unit(f"{self.path}: all but the frames", check)
         for name, column in self._columns.items():
             what = self._whats[name]
-            yield Unit(what, partial(column.verify, self._fd, what))
+            yield Unit(what, partial(column.verify, self._bytes, what))
         for (group, _), array in self.arrays.items():
             if array.pieces is not None:
                 what = f"{array.what}, checksums"
-                yield Unit(what, partial(array.pieces.verify, self._fd, what), None, group)
+                yield Unit(what, partial(array.pieces.verify, self._bytes, what), None, group)
             for i, j in np.ndindex(*array.grid):
-                verify = partial(array.verify, self._fd, i, j)
+                verify = partial(array.verify, self._bytes, i, j)
                 first = i * array.chunk_frames
                 frames = (first, min(first + array.chunk_frames, array.n_frames))
                 yield Unit(array.name_of(i, j), verify, frames, group)
 
     def stored(self, start: int, stop: int) -> list[EncodedChunk]:
         """Return the chunks of a piece as they lie in the file; see `Layout.stored`."""
-        return list(stored_chunks(self.arrays, self._fd, start, stop))
+        return list(stored_chunks(self.arrays, self._bytes, start, stop))
 
     def made_as(self) -> dict[str, Any]:
         """Return how arrays are cut; see `Layout.made_as`."""
@@ -315,6 +317,4 @@ class OwnFile:
 
     def close(self) -> None:
         """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._bytes.close()

@@ -16,7 +16,7 @@ def is_sealed(path: Path) -> bool:
     See `mdio.layouts.h5md.seal`.
     """
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             file.seek(-SEAL_NBYTES, os.SEEK_END)
             return file.read(len(SEAL)) == SEAL
     except OSError:

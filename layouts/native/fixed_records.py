@@ -1,12 +1,7 @@
-"""Positional reads of records that lie at equal distances in a file.
-
-Files are read with pread, never memory-mapped: a file that is cut while it is read then gives an
-error and not a signal, and a forked process shares no file position with its parent.
-"""
+"""Positional reads of records that lie at equal distances in a file."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,15 +9,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import SourceError
 from mdio.core.files.piece_sums import PieceSums
+from mdio.core.files.reading import OpenFile
+from mdio.core.files.requests import ByteRange
 
-__all__ = ["CheckedFile", "PositionalFile", "Rows", "batches", "open_positional", "spare_gaps"]
+__all__ = [
+    "CheckedFile",
+    "PositionalFile",
+    "Rows",
+    "batches",
+    "open_positional",
+    "spare_gaps",
+    "whole_frames",
+]
 
 BATCH_NBYTES = 4 * 2**20
 """Bytes read before they are decoded: stays in the cache of the processor."""
 GAP_NBYTES = 16 * 1024
 """From this size on, a gap between wanted bytes is skipped; reading less is cheaper than a call."""
+SMALL_FRAME_NBYTES = 64 * 1024
+"""Over a network, frames up to this size are asked for as a whole."""
 
 
 def spare_gaps(unwanted_nbytes: int, n_gaps: int) -> bool:
@@ -85,46 +91,12 @@ class Rows:
         return Rows(self.buffer[first * self.stride :], last - first, self.stride)
 
 
-class PositionalFile:
-    """A file opened for reading by position.
-
-    Parameters
-    ----------
-    path
-        The file.
-
-    Raises
-    ------
-    SourceError
-        It cannot be opened.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor = -1
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.nbytes = os.fstat(self._descriptor).st_size
-        except OSError as error:
-            self.close()
-            raise SourceError(f"{path}: cannot be opened ({error.strerror})") from error
-
-    def close(self) -> None:
-        """Close the file; harmless if it is closed."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    __del__ = close
+class PositionalFile(OpenFile):
+    """A file of records, opened for reading by position."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Return bytes from `offset` on: `nbytes`, or fewer at the end of the file."""
-        try:
-            return os.pread(self._descriptor, nbytes, offset)
-        except OSError as error:
-            raise SourceError(
-                f"{self.path}: bytes at {offset} cannot be read ({error.strerror})"
-            ) from error
+        return self.peek(offset, nbytes)
 
     def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
         """Read `nbytes` of each of `n_rows` records; gaps between them are skipped if large.
@@ -147,26 +119,11 @@ class PositionalFile:
             buffer = np.empty(n_rows * nbytes, np.uint8)
             view = buffer.data
             for row in range(n_rows):
-                self._fill(view[row * nbytes : (row + 1) * nbytes], offset + row * stride)
+                self.fill(offset + row * stride, view[row * nbytes : (row + 1) * nbytes])
             return Rows(buffer, n_rows, nbytes)
         buffer = np.empty((n_rows - 1) * stride + nbytes, np.uint8)
-        self._fill(buffer.data, offset)
+        self.fill(offset, buffer)
         return Rows(buffer, n_rows, stride)
-
-    def _fill(self, view: memoryview, offset: int) -> None:
-        while view.nbytes:
-            try:
-                n_read = os.preadv(self._descriptor, [view], offset)
-            except OSError as error:
-                raise SourceError(
-                    f"{self.path}: bytes at {offset} cannot be read ({error.strerror})"
-                ) from error
-            if n_read == 0:
-                raise SourceError(
-                    f"{self.path}: {view.nbytes} bytes from {offset} on are missing: the file was "
-                    f"{self.nbytes} bytes long when it was opened and has been cut since"
-                )
-            view, offset = view[n_read:], offset + n_read
 
 
 class CheckedFile(PositionalFile):
@@ -199,7 +156,7 @@ class CheckedFile(PositionalFile):
             view = buffer.data
             for row in range(n_rows):
                 part = view[row * (last - first) : (row + 1) * (last - first)]
-                self._fill(part, first + row * stride)
+                self.fill(first + row * stride, part)
                 self.sums.check(self.path, first + row * stride, part)
             return Rows(buffer[offset - first :], n_rows, last - first)
         return Rows(self._checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride)
@@ -207,9 +164,8 @@ class CheckedFile(PositionalFile):
     def _checked(self, begin: int, end: int) -> NDArray[np.uint8]:
         first, last = self.sums.around(begin, end)
         buffer = np.empty(last - first, np.uint8)
-        view = buffer.data
-        self._fill(view, first)
-        self.sums.check(self.path, first, view)
+        self.fill(first, buffer)
+        self.sums.check(self.path, first, buffer.data)
         return buffer[begin - first : end - first]
 
 
@@ -217,3 +173,11 @@ def open_positional(path: Path, options: Mapping[str, Any]) -> PositionalFile:
     """Open a file for a layout with `options`: with checksums (``sums=``) where it has them."""
     sums = options.get("sums")
     return PositionalFile(path) if sums is None else CheckedFile(path, sums)
+
+
+def whole_frames(
+    file: OpenFile, begin: int, end: int, n_frames: int, atoms: NDArray[np.int64] | None
+) -> Iterator[ByteRange]:
+    """Yield where neighbouring frames lie, if they are read as a whole or are small."""
+    if atoms is None or (atoms.size and end - begin <= n_frames * SMALL_FRAME_NBYTES):
+        yield ByteRange(file, begin, min(end, file.nbytes) - begin)

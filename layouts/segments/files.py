@@ -31,6 +31,7 @@ __all__ = [
     "SUMS_KEY",
     "Segment",
     "even_split",
+    "file_crc",
     "read_sums",
     "segment_name",
     "segments_of",
@@ -46,6 +47,7 @@ SUMS_HEADER = b"mdio checksums 1\n"
 SUMS_KEY = "piece_checksums"
 HEADS = {"xtc": 96, "trr": 164, "dcd": 64, "ncdf": 64}
 """Bytes of a frame in which time, step and box are, at least where mdio wrote it."""
+SUM_NBYTES = 1 << 20
 FOLDER_SEGMENTS = 128
 """Segments in a sub-folder: with an index beside each, 256 files."""
 
@@ -167,3 +169,13 @@ def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
     if nbytes != expected:
         return f"{path / SUMS}: it has {nbytes} bytes, expected {expected}"
     return None
+
+
+def file_crc(path: Path) -> int:
+    """Return the crc32c of a file."""
+    crc = 0
+    buffer = memoryview(bytearray(SUM_NBYTES))
+    with path.open("rb", buffering=0) as file:
+        while got := os.readv(file.fileno(), [buffer]):
+            crc = crc32c(buffer[:got], crc)
+    return crc

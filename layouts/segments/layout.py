@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import AtomIndices, Layout
@@ -24,6 +24,7 @@ from mdio.layouts.segments.files import (
     SUMS,
     SUMS_KEY,
     Segment,
+    file_crc,
     read_sums,
     segments_of,
     sums_problem,
@@ -32,7 +33,8 @@ from mdio.layouts.segments.manifest import read_manifest, state_of
 
 __all__ = ["SegmentsLayout"]
 
-SUM_NBYTES = 1 << 20
+MAX_EARLY = 48
+"""Segments that may be open beyond the one that is read, where reads are expected."""
 
 
 class SegmentsLayout(Layout):
@@ -40,8 +42,9 @@ class SegmentsLayout(Layout):
 
     What is in it is told by the manifest and the first segment, so that opening costs the same for
     ten segments and ten thousand, and many ranks do not open every file. One segment is open at a
-    time: the one read last. Its bytes are compared with their checksums as they are read, and it
-    belongs to the output that was opened, also if another one takes its place meanwhile.
+    time, the one read last, and the next ones where reads are expected. Its bytes are compared with
+    their checksums as they are read, and it belongs to the output that was opened, also if another
+    one takes its place meanwhile.
     """
 
     name = "segments"
@@ -54,7 +57,8 @@ class SegmentsLayout(Layout):
     _seen: tuple[int, ...] | None
     _segments: list[Segment]
     _starts: NDArray[np.int64]
-    _current: tuple[int, Layout] | None
+    _opened: dict[int, Layout]
+    _early: set[int]
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -97,7 +101,7 @@ class SegmentsLayout(Layout):
         self._segments = segments_of(manifest, self.path)
         starts = [segment.first_frame for segment in self._segments]
         self._starts = np.array(starts, np.int64)
-        self._current = None
+        self._opened, self._early = {}, set()
         if self._known is not None:
             return cast(TrajectoryInfo, self._known[0])
         first = self._first().info
@@ -124,16 +128,18 @@ class SegmentsLayout(Layout):
                 return self._segment(number)
         return self._segment(0)
 
-    def _segment(self, number: int) -> Layout:
-        """Return an opened segment, and close the one before."""
-        if self._current is not None:
-            if self._current[0] == number:
-                return self._current[1]
-            self._current[1].close()
-            self._current = None
-        layout = self.member(number)
-        self._current = (number, layout)
-        return layout
+    def _segment(self, number: int, *, early: bool = False) -> Layout:
+        """Return an opened segment, and close the one before; those opened early stay open."""
+        opened = self._opened
+        if number not in opened:
+            opened[number] = self.member(number)
+        if early:
+            self._early.add(number)
+        else:
+            self._early = {n for n in self._early if number < n < number + MAX_EARLY}
+            for other in [n for n in opened if n != number and n not in self._early]:
+                opened.pop(other).close()
+        return opened[number]
 
     def member(self, number: int) -> Layout:
         """Open a segment by itself, for the caller to close.
@@ -198,21 +204,31 @@ class SegmentsLayout(Layout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        number = int(np.searchsorted(self._starts, start, side="right")) - 1
-        at = start
-        while at < stop:
+        for number, first, last in self._pieces(start, stop):
             segment = self._segments[number]
-            until = min(stop, segment.stop)
-            rows = block.frames(slice(at - start, until - start))
+            at = segment.first_frame
+            rows = block.frames(slice(at + first - start, at + last - start))
             layout = self._segment(number)
             try:
-                layout.read(at - segment.first_frame, until - segment.first_frame, atoms, rows)
+                layout.read(first, last, atoms, rows)
             except SourceError as error:
                 raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
             if layout.counts_steps:
-                rows.step += segment.first_frame
-            at = until
-            number += 1
+                rows.step += at
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield what reading takes of the segments; opens them early."""
+        for number, first, last in self._pieces(start, stop):
+            yield from self._segment(number, early=True).byte_ranges(first, last, atoms)
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (segment, first of its frames, one beyond the last) of a run of frames."""
+        number = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while start < stop:
+            segment = self._segments[number]
+            until = min(stop, segment.stop)
+            yield number, start - segment.first_frame, until - segment.first_frame
+            start, number = until, number + 1
 
     @property
     def decodes(self) -> bool:
@@ -241,9 +257,8 @@ class SegmentsLayout(Layout):
                 yield member
 
     def _close(self) -> None:
-        if self._current is not None:
-            self._current[1].close()
-            self._current = None
+        while self._opened:
+            self._opened.popitem()[1].close()
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return where the segments begin, and ``n_frames``."""
@@ -270,7 +285,7 @@ class SegmentsLayout(Layout):
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""
         segment = self.segments[number]
         self._check_size(segment)
-        found = _file_crc(self.path / segment.file)
+        found = file_crc(self.path / segment.file)
         if found != segment.crc32c:
             raise CorruptLayoutError(
                 f"{self.path / segment.file}: its crc32c is {found:08x}, expected "
@@ -295,16 +310,6 @@ class SegmentsLayout(Layout):
         sums.check(path, int(edges[0]), data)
         crcs = sums.of_frames(first, first + stop - start).tolist()
         return [EncodedChunk(str(start), data, [crc32c(data), *crcs])]
-
-
-def _file_crc(path: Path) -> int:
-    """Return the crc32c of a file."""
-    crc = 0
-    buffer = memoryview(bytearray(SUM_NBYTES))
-    with path.open("rb", buffering=0) as file:
-        while got := os.readv(file.fileno(), [buffer]):
-            crc = crc32c(buffer[:got], crc)
-    return crc
 
 
 def _known_segments(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.capabilities import boundaries_of
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.joining import KEEP_ALL, Joining, check_overlap, join
+from mdio.layouts.views.joining import KEEP_ALL, Joining, check_overlap, join, pieces_of
 
 __all__ = ["ChainLayout"]
 
-MAX_OPEN = 4
-"""Members that are open at the same time: many small files would run out of handles."""
+MAX_OPEN = 4  # members that are open at the same time: many would run out of handles
 
 AnyPath = str | PathLike[str]
 
@@ -135,8 +135,8 @@ class ChainLayout(Layout):
     def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
         return self._use(number).read(start, stop, atoms=[])
 
-    def _time_ps(self, number: int, frame: int) -> float:
-        return float(self._read_times(number, frame, frame + 1).time[0])
+    def _time_ps(self, number: int, at: int) -> float:
+        return float(self._read_times(number, at, at + 1).time[0])
 
     def _arrange(self) -> None:
         """Keep of the members, and of what is known of them, what was chosen, in its order."""
@@ -263,15 +263,15 @@ class ChainLayout(Layout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        number = int(np.searchsorted(self._edges, start, side="right")) - 1
-        while start < stop:
-            first = int(self._edges[number]) - self._starts[number]
-            end = min(stop, int(self._edges[number + 1]))
-            self._read_member(
-                number, start - first, end - first, atoms, block.frames(slice(0, end - start))
-            )
-            block = block.frames(slice(end - start, None))
-            start, number = end, number + 1
+        for number, first, last in pieces_of(self._edges, self._starts, start, stop):
+            self._read_member(number, first, last, atoms, block.frames(slice(0, last - first)))
+            block = block.frames(slice(last - first, None))
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield what reading takes of the members; opens them early."""
+        for number, first, last in pieces_of(self._edges, self._starts, start, stop):
+            if first < last and self._use(number).info:
+                yield from self._use(number).byte_ranges(first, last, atoms)
 
     def _read_member(
         self, number: int, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

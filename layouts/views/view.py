@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.manifest import runs_from_indices
@@ -225,10 +226,7 @@ class ViewLayout(Layout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        if atoms is None or self.atoms is None:
-            atoms = self.atoms if atoms is None else atoms
-        else:
-            atoms = self.atoms[atoms]
+        atoms = self._of_source(atoms)
         if self.first is not None:
             self.source.read(self.first + start, self.first + stop, atoms=atoms, out=block)
             return
@@ -247,3 +245,16 @@ class ViewLayout(Layout):
             rows = block.frames(slice(first, last))
             at = int(frames[first])
             self.source.read(at, at + last - first, atoms=atoms, out=rows)
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield what reading takes of the source, where its frames are neighbours."""
+        if self.first is not None:
+            _ = self.source.info
+            atoms = self._of_source(atoms)
+            yield from self.source.byte_ranges(self.first + start, self.first + stop, atoms)
+
+    def _of_source(self, atoms: AtomIndices | None) -> AtomIndices | None:
+        """Return the source's numbers of atoms of the view."""
+        if atoms is None or self.atoms is None:
+            return self.atoms if atoms is None else atoms
+        return self.atoms[atoms]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from h5py import h5s
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.requests import ByteRange
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.h5md.file import value_path
 from mdio.layouts.h5md.io import FOREIGN_ERRORS
@@ -57,6 +58,16 @@ class MPIOFile(OwnFile):
         self._transfer(key, (start, first, 0), rows)
         if not direct:
             out[...] = rows if atoms is None else rows[:, atoms - first]
+
+    def byte_ranges(
+        self,
+        start: int,  # noqa: ARG002
+        stop: int,  # noqa: ARG002
+        atoms: AtomIndices | None,  # noqa: ARG002
+        fields: Sequence[str],  # noqa: ARG002
+    ) -> Iterator[ByteRange]:
+        """Yield nothing: HDF5 reads."""
+        yield from ()
 
     def take_part(self, present: Mapping[str, Any], atoms: AtomIndices | None = None) -> None:
         """Read nothing while the other ranks read `atoms` of the fields in `present` (collective).

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, MdioError
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.h5md.chunks import ChunkedArray
 from mdio.layouts.h5md.io import FOREIGN_ERRORS
@@ -211,17 +212,28 @@ class JoinedFile(OwnFile):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         """Fill `block`; raises CorruptLayoutError."""
-        number = bisect_right(self._starts, start) - 1
-        at = start
-        while at < stop:
-            part = self.parts[number]
-            until = min(stop, part.stop)
+        for number, at, until in self._pieces(start, stop):
             rows = block
             if (at, until) != (start, stop):
                 rows = block.frames(slice(at - start, until - start))
-            first = part.first_frame
+            first = self.parts[number].first_frame
             self._part(number).read_into(at - first, until - first, atoms, rows)
-            at, number = until, number + 1
+
+    def byte_ranges(
+        self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
+    ) -> Iterator[ByteRange]:
+        """Yield what reading takes of the parts; see `Layout.byte_ranges`."""
+        for number, at, until in self._pieces(start, stop):
+            first = self.parts[number].first_frame
+            yield from self._part(number).byte_ranges(at - first, until - first, atoms, fields)
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (part, first frame, one beyond the last) of a run of frames."""
+        number = bisect_right(self._starts, start) - 1
+        while start < stop:
+            until = min(stop, self.parts[number].stop)
+            yield number, start, until
+            start, number = until, number + 1
 
     def units(self) -> Iterator[Unit]:
         """Yield the file's own columns, each part, and its chunks; see `Layout.units`."""

@@ -18,6 +18,7 @@ not swap.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
@@ -27,6 +28,8 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
+from mdio.core.files.heads import head_of
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz
 from mdio.core.units import AKMA_TO_PS
@@ -40,6 +43,7 @@ from mdio.layouts.native.fixed_records import (
     batches,
     open_positional,
     spare_gaps,
+    whole_frames,
 )
 
 __all__ = ["DCDLayout", "boxes_from_cells"]
@@ -94,10 +98,7 @@ class DCDLayout(Layout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins with a record of 84 bytes and ``CORD``."""
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return looks_like_dcd(file.read(12)) is not None
+        return looks_like_dcd(head_of(path)[:12]) is not None
 
     @property
     def header(self) -> DCDHeader:
@@ -177,6 +178,11 @@ class DCDLayout(Layout):
         return cast(
             NDArray[np.float64], (frames + self._header.istart / self._interval) * self._dt_ps
         )
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield where the frames lie; see `Layout.byte_ranges`."""
+        begin, end = (self._header.frame_offset(frame) for frame in (start, stop))
+        yield from whole_frames(self._file, begin, end, stop - start, atoms)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

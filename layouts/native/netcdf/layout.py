@@ -12,6 +12,7 @@ program that was killed may leave it, the size of the file does.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -20,12 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
+from mdio.core.files.heads import head_of
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import KCAL_TO_KJ
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.frame_bytes import FrameBytes
-from mdio.layouts.native.fixed_records import batches, open_positional
+from mdio.layouts.native.fixed_records import batches, open_positional, whole_frames
 from mdio.layouts.native.netcdf.bytes import bytes_of
 from mdio.layouts.native.netcdf.classic import ClassicFile
 
@@ -63,10 +66,7 @@ class NCDFLayout(Layout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it is classic NetCDF, or NetCDF-4 by suffix or by its conventions."""
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            magic = file.read(8)
+        magic = head_of(path)[:8]
         if magic[:3] == b"CDF":
             return True
         if magic != HDF5_MAGIC:
@@ -221,6 +221,12 @@ class NCDFLayout(Layout):
             compression=getattr(coordinates, "compression", None),
             nbytes=self.path.stat().st_size,
         )
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield where the frames lie; see `Layout.byte_ranges`."""
+        if isinstance(self._data, ClassicFile) and self._data.record_nbytes:
+            begin, end = (self._data.end_of_rows(frame) for frame in (start, stop))
+            yield from whole_frames(self._data.file, begin, end, stop - start, atoms)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
+from mdio.core.files.heads import head_of
 from mdio.core.files.index import FrameIndex, load_index
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
@@ -34,6 +36,7 @@ from mdio.layouts.native.fixed_records import (
     batches,
     open_positional,
     spare_gaps,
+    whole_frames,
 )
 from mdio.layouts.native.salvage import scan_around_damage
 from mdio.layouts.native.trr.bytes import check_frames
@@ -130,10 +133,7 @@ class TRRLayout(Layout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins with the magic number and name of TRR."""
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return looks_like_trr(file.read(24))
+        return looks_like_trr(head_of(path)[:24])
 
     @property
     def index(self) -> FrameIndex:
@@ -222,6 +222,12 @@ class TRRLayout(Layout):
         sizes = self._sizes[start:stop]
         differ = np.flatnonzero(sizes[1:] != sizes[:-1]) + start + 1
         yield from itertools.pairwise([start, *differ.tolist(), stop])
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield where the frames lie; see `Layout.byte_ranges`."""
+        edges = np.append(self._index.offsets, self._index.nbytes)
+        begin, end = int(edges[start]), int(edges[stop])
+        yield from whole_frames(self._file, begin, end, stop - start, atoms)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

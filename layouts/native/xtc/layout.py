@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from mdio.core.boxes import boxes_from_vectors
+from mdio.core.files.heads import head_of
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
@@ -69,10 +70,7 @@ class XTCLayout(Layout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins with a magic number of XTC."""
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return int.from_bytes(file.read(4), "big") in MAGICS
+        return int.from_bytes(head_of(path)[:4], "big") in MAGICS
 
     @property
     def index(self) -> FrameIndex:
