@@ -160,7 +160,7 @@ def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the file of checksums beside its tables; None if nothing is."""
     expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
-        with (path / SUMS).open("rb") as file:
+        with (path / SUMS).open("rb", buffering=0) as file:
             found, nbytes = file.read(len(SUMS_HEADER)), os.fstat(file.fileno()).st_size
     except OSError as error:
         return f"{path / SUMS}: cannot be read ({error.strerror})"

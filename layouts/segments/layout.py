@@ -304,7 +304,7 @@ class SegmentsLayout(Layout):
         first = start - segment.first_frame
         edges = sums.offsets[first : first + stop - start + 1]
         path = self.path / segment.file
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             file.seek(edges[0])
             data = memoryview(file.read(int(edges[-1] - edges[0])))
         sums.check(path, int(edges[0]), data)

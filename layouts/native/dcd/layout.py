@@ -8,12 +8,11 @@ MDAnalysis' DCDReader gives:
   are killed leave at 0. Of a file that ends within a frame, the whole ones before it are read.
 - ``time = (frame + istart / nsavc) * dt`` with ``dt = delta * nsavc``, from AKMA units to ps. A
   header with an `nsavc` of 0, which MDAnalysis cannot read, counts as 1.
-- ``step`` is ``frame + 1``: what MDAnalysis puts into ``ts.data["step"]`` of DCD files.
-- The unit cell holds cosines, degrees or the symmetric matrix of CHARMM, told apart by its values.
+- ``step`` is ``frame + 1``, as in MDAnalysis' ``ts.data["step"]`` of DCD files; the unit cell holds
+  cosines, degrees or the symmetric matrix of CHARMM, told apart by its values.
 
-Besides what MDAnalysis reads: a fourth dimension, which is skipped, and records with lengths of
-8 bytes; and CHARMM files of the other byte order have their own `delta`, which MDAnalysis 2.11 does
-not swap.
+Besides what MDAnalysis reads: a fourth dimension, which is skipped; lengths of 8 bytes; and CHARMM
+files of the other byte order have their own `delta`, which MDAnalysis 2.11 does not swap.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ __all__ = ["DCDLayout", "boxes_from_cells"]
 
 CELL_ORDER = (0, 2, 5, 4, 3, 1)
 """Where lengths and alpha, beta, gamma are in a cell's record: A, gamma, B, beta, alpha, C."""
-MATRIX_ORDER = ((0, 1, 3), (1, 2, 4), (3, 4, 5))
-"""Where the rows of CHARMM's symmetric matrix are."""
+MATRIX_ORDER = ((0, 1, 3), (1, 2, 4), (3, 4, 5))  # the rows of CHARMM's symmetric matrix
 
 
 def boxes_from_cells(cells: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -180,9 +178,9 @@ class DCDLayout(Layout):
         )
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield where the frames lie; see `Layout.byte_ranges`."""
-        begin, end = (self._header.frame_offset(frame) for frame in (start, stop))
-        yield from whole_frames(self._file, begin, end, stop - start, atoms)
+        """Return where the frames lie; see `Layout.byte_ranges`."""
+        at = self._header.frame_offset
+        return whole_frames(self._file, at(start), at(stop), stop - start, atoms)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
