@@ -226,7 +226,10 @@ def _compare(
     result.allowed_diff_angstrom = 0.0 if exact else (info.precision or 0.0) / 2
     rounded = (layout if layout.container is None else layout_class(layout.container)).rounds
     rows = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
-    for start in filter(lambda at: wanted(at // rows), range(0, info.n_frames, rows)):
+    starts = [at for at in range(0, info.n_frames, rows) if wanted(at // rows)]
+    for one in (layout, source):
+        one.expect((at, min(at + rows, info.n_frames)) for at in starts)
+    for start in starts:
         stop = min(start + rows, info.n_frames)
         try:
             mine, theirs = layout.read(start, stop), source.read(start, stop)

@@ -74,6 +74,7 @@ class FrameCache:
         self._asked_again = False
         self._last = -1
         self._n_near = 0
+        self._expects = False
         self.keeps = False
         """Whether frames stay here, so that the caller has to copy them."""
 
@@ -118,6 +119,7 @@ class FrameCache:
         self._start = self._stop = 0  # nothing is cached if the read fails
         self._frames = []
         room = None if self._ahead is None else self._ahead.take(start, stop)
+        self._expect(start, goes_on=0 < before == start)
         try:
             room = room or self._read(start, stop)
         except OSError:
@@ -136,6 +138,15 @@ class FrameCache:
             # The run before was the one before: so the next will be the next.
             end = min(stop + self._run, self._n_frames)
             self._ahead.begin(stop, end, self._ring.take(end - stop))
+
+    def _expect(self, start: int, *, goes_on: bool) -> None:
+        """Tell the layout of all runs to come, from the second of neighbouring ones on."""
+        if goes_on and not self._expects and self._ahead is None:
+            starts = range(start, self._n_frames, self._run)
+            self._layout.expect((at, min(at + self._run, self._n_frames)) for at in starts)
+        elif self._expects and not goes_on:
+            self._layout.expect_nothing()
+        self._expects = goes_on
 
     def _window(self, frame: int, *, again: bool) -> tuple[int, int, bool]:
         """Return which frames to read for one, and whether to keep them."""

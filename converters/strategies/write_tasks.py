@@ -96,6 +96,9 @@ class WriteTaskWorker:
         nbytes = 0
         odd: NotFinite | None = None
         kept = self._stored(start, stop)
+        if kept is None:
+            firsts = range(start, stop, step)
+            self.source.expect([(first, min(first + step, stop)) for first in firsts])
         for first in range(start, stop, step):
             if kept is None:
                 block = self._read(first, min(first + step, stop))

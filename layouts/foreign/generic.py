@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.errors import AtomCountError, MdioError, SourceError
-from mdio.core.files.heads import head_of
+from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
-from mdio.core.files.heads import head_of
+from mdio.core.files.fingerprint import head_of
 from mdio.core.files.replacing import parts_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout

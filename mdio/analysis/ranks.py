@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.analysis.indexing import index_together
 from mdio.analysis.kernels.kernel import UserKernel
 from mdio.analysis.mpio import check_mpio, shared_file
 from mdio.analysis.plan import MPIOMode, Plan, Request
@@ -25,7 +26,7 @@ from mdio.analysis.reducers import Stack, State
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe
 from mdio.core.errors import BlockError, MdioError, PlanError
-from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, worker_name
+from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, worker_name
 from mdio.parallel.gather import Gathered, How, gather_rows
 from mdio.parallel.mpi_executor import MPIExecutor
 
@@ -83,7 +84,11 @@ def analyze_on_ranks(
     comm = executor.comm
     if comm.rank != 0:
         progress = None
+    watch = Stopwatch()
+    index_together(request.trajectory, comm)
+    indexed_s = watch.lap()
     plan = _plan_from_root(request, comm)
+    plan.opened_s += indexed_s
     begun = time.perf_counter()
     try:
         if request.mpio is None:

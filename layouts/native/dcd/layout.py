@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
-from mdio.core.files.heads import head_of
+from mdio.core.files.fingerprint import head_of
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz

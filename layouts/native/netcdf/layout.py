@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.core.files.heads import head_of
+from mdio.core.files.fingerprint import head_of
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
-from mdio.core.files.heads import head_of
+from mdio.core.files.fingerprint import head_of
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from mdio.core.boxes import boxes_from_vectors
-from mdio.core.files.heads import head_of
+from mdio.core.files.fingerprint import head_of
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo

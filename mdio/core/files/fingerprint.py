@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ from typing import Any
 from mdio.core.errors import SourceError
 from mdio.core.kernels import crc32c
 
-__all__ = ["SourceStates", "fingerprint"]
+__all__ = ["SourceStates", "fingerprint", "head_of"]
+
+HEAD_NBYTES = 64
 
 END_NBYTES = 64 * 1024
 """Bytes of the head and of the tail of a file that go into its fingerprint."""
@@ -139,3 +143,32 @@ def _identifying_file(where: Path) -> Path:
         f"{where}: a folder without a manifest (none of {', '.join(MANIFESTS)}); "
         "give a trajectory file or a finished output of mdio"
     )
+
+
+def head_of(path: Path) -> bytes:
+    """Return the first `HEAD_NBYTES` bytes of a file; none of what is no file.
+
+    Read without a buffer: the buffer of a file has the block size that its file system reports,
+    and on striped storage that may be a gigabyte.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened or read.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return b""
+    if not stat.S_ISREG(status.st_mode):
+        return b""
+    return _head(path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _head(path: Path, *_: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, HEAD_NBYTES, 0)
+    finally:
+        os.close(fd)
