@@ -9,6 +9,7 @@ it for the analysis.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,7 +66,7 @@ def _frames(file: OpenFile, n_atoms: int, begin: int, end: int) -> Part:
     offsets: list[int] = []
     at = 0 if begin == 0 else -1
     edges = [begin, *range((begin // PIECE_NBYTES + 1) * PIECE_NBYTES, end, PIECE_NBYTES), end]
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in itertools.pairwise(edges):
         data = file.array(first, last - first).data
         if at < 0:
             at = _first_header(file, data, first, n_atoms)
