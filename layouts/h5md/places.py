@@ -109,7 +109,7 @@ class PlacedChunks:
             for part in parts:
                 offset, nbytes = int(self._offset[i, part.j]), int(self._nbytes[i, part.j])
                 first, last, narrow = self._span(part)
-                if self._deflated or (whole and not narrow):
+                if self.deflated or (whole and not narrow):
                     yield ByteRange(file, offset, nbytes)
                 elif narrow:
                     begin, end = self._widened(first, last)
