@@ -1,13 +1,12 @@
 """TRR files of GROMACS, read without MDAnalysis.
 
 Frames are found through a stored index (`mdio.core.files.index`). Consecutive frames that hold the
-same parts are read at one go, and of these only the atoms and the fields that are wanted where that
-spares enough. What comes back is what MDAnalysis' TRRReader gives, times included, which it has in
-single precision. Frames need not all hold the same:
+same parts are read at one go, and of these only what is wanted where that spares enough. What comes
+back is what MDAnalysis' TRRReader gives, times in single precision. Frames need not be alike:
 
 - A frame without positions is an error when it is read (box, time and step can be had of it).
-- ``has_velocities`` and ``has_forces`` say whether any of the first 64 frames, or the first frame
-  of any size, has them; in frames that lack them, they are NaN.
+- ``has_velocities`` and ``has_forces`` tell of the first 64 frames and the first of any size; in
+  frames that lack them, they are NaN.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ SCALES = {
     "forces": PER_NM_TO_PER_ANGSTROM,
 }
 NO_ATOMS = np.empty(0, np.int64)
-N_SAMPLED = 64
-"""Frames that are looked at to know which fields a file has."""
+N_SAMPLED = 64  # frames that are looked at to know which fields a file has
 
 
 def scan(path: Path) -> FrameIndex:
@@ -68,8 +66,7 @@ def scan(path: Path) -> FrameIndex:
     SourceError
         A frame is damaged, or the first one truncated; the message names it.
     """
-    file = PositionalFile(path)
-    try:
+    with PositionalFile(path) as file:
         offsets: list[int] = []
         offset, header = 0, None
         while offset < file.nbytes:
@@ -92,8 +89,6 @@ def scan(path: Path) -> FrameIndex:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         lost_nbytes = file.nbytes - offset
         return FrameIndex(np.array(offsets, np.int64), offset, header.n_atoms, lost_nbytes)
-    finally:
-        file.close()
 
 
 def _scan_around(path: Path, n_atoms: int) -> tuple[FrameIndex, list[int]]:
@@ -224,10 +219,10 @@ class TRRLayout(Layout):
         yield from itertools.pairwise([start, *differ.tolist(), stop])
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield where the frames lie; see `Layout.byte_ranges`."""
-        edges = np.append(self._index.offsets, self._index.nbytes)
-        begin, end = int(edges[start]), int(edges[stop])
-        yield from whole_frames(self._file, begin, end, stop - start, atoms)
+        """Return where the frames lie; see `Layout.byte_ranges`."""
+        begin, last = (int(self._index.offsets[frame]) for frame in (start, stop - 1))
+        end = last + int(self._sizes[stop - 1])
+        return whole_frames(self._file, begin, end, stop - start, atoms)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
