@@ -61,10 +61,7 @@ N_SAMPLED = 64  # frames that are looked at to know which fields a file has
 def scan(path: Path) -> FrameIndex:
     """Find the frames of a TRR file by reading all their headers; the last may be cut.
 
-    Raises
-    ------
-    SourceError
-        A frame is damaged, or the first one truncated; the message names it.
+    Raises SourceError if one is damaged, or the first is truncated; the message names it.
     """
     with PositionalFile(path) as file:
         offsets: list[int] = []
@@ -220,8 +217,8 @@ class TRRLayout(Layout):
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Return where the frames lie; see `Layout.byte_ranges`."""
-        begin, last = (int(self._index.offsets[frame]) for frame in (start, stop - 1))
-        end = last + int(self._sizes[stop - 1])
+        begin = int(self._index.offsets[start])
+        end = int(self._index.offsets[stop - 1] + self._sizes[stop - 1])
         return whole_frames(self._file, begin, end, stop - start, atoms)
 
     def _read_into(
