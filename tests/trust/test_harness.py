@@ -1,0 +1,21 @@
+"""A few rounds of each harness of docs/trust.md; more with the commands that stand there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROUNDS = {"power_cuts.py": 11, "faults.py": 22, "flips.py": 24}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_a_few_rounds(name):
+    rounds = os.environ.get("MDIO_TRUST_ROUNDS", str(ROUNDS[name]))
+    words = [sys.executable, "-W", "ignore", str(Path(__file__).with_name(name))]
+    done = subprocess.run([*words, "--rounds", rounds], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["failures"] == [] and sum(told["found"].values()) == int(rounds)
