@@ -38,7 +38,18 @@ from mdio.parallel.executors import Executor
 __all__ = ["prepare_append"]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-OWN = {"append", "growing", "overlap", "salvage", "start", "step", "stop", "to", "top", "verify"}
+OWN = {
+    "append",
+    "growing",
+    "overlap",
+    "salvage",
+    "start",
+    "step",
+    "stop",
+    "to",
+    "top",
+    "verify",
+}
 """Options that do not follow from the output."""
 DEFAULT = ConversionOptions()
 SAME_ANGSTROM = 0.02
@@ -266,6 +277,7 @@ class _Plan:
         before = indices_from_runs(self.manifest["frames"])[:stop]
         prints = [fingerprint(path) for path in files.values()]
         lost = [*source.get("lost", []), *(asdict(one) for one in chain.info.lost)]
+        source.pop("lost", None)
         if lost and not self.options.growing:
             source["lost"] = lost
         if len(prints) == 1 and "files" not in source and prints[0]["path"] == source["path"]:

@@ -18,6 +18,7 @@ from mdio.converters.strategies.parts import PartsConversion, check_per_rank, pa
 from mdio.converters.striping import StripeRequest
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError
+from mdio.core.files.fingerprint import SourceStates
 from mdio.core.words import plural
 from mdio.layouts.base import Layout
 from mdio.layouts.contiguous import refuse_contiguous
@@ -76,7 +77,11 @@ def prepare(
     how |= {"salvage": True} if options.salvage else {}
     origin = open_with_topology(source, options.top, **how)
     try:
-        return planned(origin, source, target, layout_name, options, executor or Serial())
+        made = planned(origin, source, target, layout_name, options, executor or Serial())
+        if options.growing:
+            paths = [source] if isinstance(source, str | PathLike) else source
+            made.states = SourceStates(paths, may_grow=True)
+        return made
     except BaseException:
         origin.close()
         raise
@@ -125,7 +130,9 @@ def planned(
         whole_ones = f"{plural(origin.info.n_frames - n_lost, 'whole frame')}"
         lost = f"{origin.path}: {plural(n_lost, 'frame')} of it cannot be read (number {which})"
         notes = (*notes, f"{lost}; left out, beside {whole_ones}")
-    if not options.salvage:
+    if options.growing:  # what is not complete is to come
+        notes = ()
+    elif not options.salvage:
         check_whole(origin.info, options.stop, options.end_ps)
     striping = StripeRequest(options.stripe_nbytes, options.stripe_count, options.progressive)
     wanted = WriteOptions(
@@ -140,6 +147,7 @@ def planned(
         segments=options.segments,
         container=options.container or (origin.container if layout_name == "segments" else None),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
+        expected_frames=options.expected_frames,
     )
     paths = [source] if isinstance(source, str | PathLike) else list(source)
     files = [Path(path) for path in paths]

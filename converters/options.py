@@ -82,6 +82,9 @@ class ConversionOptions:
     """Add frames to the output, which is there; see `mdio.converters.append`."""
     growing: bool = False
     """The source is being written: what is not whole yet is neither taken nor missed."""
+    expected_frames: int | None = None
+    """How many frames the output is to have in the end, if frames will be added: chunks and shards
+    are planned for these; None = those that there are."""
     hints: Sequence[str] = ()
     """``KEY=VALUE`` for MPI-IO."""
     verify: bool = True

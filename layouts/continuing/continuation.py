@@ -51,7 +51,7 @@ class Continuation(ABC):
         options = WriteOptions(
             # What native files have of their own accord is not asked for.
             compression=self.manifest["compression"] if first else None,
-            precision=self.manifest["precision"],
+            precision=self.manifest["precision"] or ("none" if first else None),
             stripe_nbytes=stripe["stripe_nbytes"],
             stripe_count=stripe["stripe_count"],
             groups=self.manifest["groups"],

@@ -45,6 +45,11 @@ def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
             f"there can be 1 to {info.n_frames}"
         )
     sizes = even_split(info.n_frames, n_segments)
+    if options.expected_frames is not None:
+        size = max(1, SEGMENT_NBYTES // info.frame_nbytes)
+        full, rest = divmod(info.n_frames, size)
+        sizes = (size,) * full + (rest,) * (rest > 0)
+        n_segments = len(sizes)
     header_nbytes = encoder_of(container, plan).header_nbytes
     return plan.replace(
         layout="segments",

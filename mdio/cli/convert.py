@@ -21,6 +21,7 @@ from mdio.cli.common import (
     print_json,
     progress_bar,
 )
+from mdio.cli.follow import add_follow, follow_with
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.convert import Conversion, prepare
 from mdio.converters.opening import salvage_offered
@@ -187,6 +188,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add_resume(parser)
     parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")
+    add_follow(parser)
     add_no_verify(parser, "SRC")
 
 
@@ -246,6 +248,8 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
 def run(args: argparse.Namespace) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
     with chosen_executor(args) as executor, salvage_offered(args.salvage):
+        if args.follow:
+            return follow_with(_options(args), args, executor)
         return run_with(_options(args), args, executor)
 
 

@@ -8,7 +8,12 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["ending_signals_held", "let_ending_signals_in", "terminations_raised"]
+__all__ = [
+    "ending_signals_held",
+    "ending_signals_noted",
+    "let_ending_signals_in",
+    "terminations_raised",
+]
 
 TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a process that does not handle them."""
@@ -43,6 +48,24 @@ def terminations_raised() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
     if ended:
         raise SystemExit(128 + ended[0])
+
+
+@contextlib.contextmanager
+def ending_signals_noted() -> Iterator[threading.Event]:
+    """Yield an event that signals that end a program set instead; the second one ends it."""
+    noted = threading.Event()
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if noted.is_set():
+            raise SystemExit(128 + number)
+        noted.set()
+
+    before = {number: signal.signal(number, note) for number in ENDING}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,10 @@ HEAD_NBYTES = 64
 END_NBYTES = 64 * 1024
 """Bytes of the head and of the tail of a file that go into its fingerprint."""
 
+COUNTS_NBYTES = 32
+"""DCD and NetCDF files count their frames within so many bytes from the beginning: these change
+while such a file grows."""
+
 NAMES = {
     "nbytes": "size in bytes",
     "inode": "inode",
@@ -90,7 +94,8 @@ class SourceStates:
 
     def __init__(self, paths: Sequence[str | PathLike[str]], *, may_grow: bool = False) -> None:
         self.may_grow = may_grow
-        self._states = {Path(path): _state(Path(path)) for path in paths}
+        self._skipped = COUNTS_NBYTES if may_grow else 0
+        self._states = {Path(path): _state(Path(path), None, self._skipped) for path in paths}
 
     def check(self) -> None:
         """See that nothing has changed.
@@ -101,7 +106,7 @@ class SourceStates:
             A file has changed since, or is gone.
         """
         for path, before in self._states.items():
-            now = _state(path, before["nbytes"] if self.may_grow else None)
+            now = _state(path, before["nbytes"] if self.may_grow else None, self._skipped)
             kept = ("inode", "crc32c_head", "crc32c_tail") if self.may_grow else tuple(before)
             changed = [name for name in kept if now[name] != before[name]]
             if changed or now["nbytes"] < before["nbytes"]:
@@ -113,15 +118,18 @@ class SourceStates:
                 )
 
 
-def _state(path: Path, nbytes: int | None = None) -> dict[str, int]:
-    """Return what must stay; of a file that may grow, the checksums of its first `nbytes`."""
+def _state(path: Path, nbytes: int | None, skipped: int) -> dict[str, int]:
+    """Return what must stay; of a file that may grow, the checksums of its first `nbytes`.
+
+    The first `skipped` bytes are left out.
+    """
     try:
         with _identifying_file(path.absolute()).open("rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             size = status.st_size if nbytes is None else min(nbytes, status.st_size)
-            head = os.pread(file.fileno(), min(END_NBYTES, size), 0)
-            begin = max(0, size - END_NBYTES)
-            tail = os.pread(file.fileno(), size - begin, begin)
+            head = os.pread(file.fileno(), max(0, min(END_NBYTES, size) - skipped), skipped)
+            begin = max(skipped, size - END_NBYTES)
+            tail = os.pread(file.fileno(), max(0, size - begin), begin)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     return {

@@ -1,0 +1,225 @@
+"""Converting while the simulation still writes: an output of what is complete, that grows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.converters.selection import open_with_topology
+from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
+from mdio.parallel.executors import Executor, Serial
+
+__all__ = ["follow"]
+
+POLL_S = 1.0
+"""How often the size of the source is asked for, at most."""
+BY_NUMBER = ("stop", "begin_ps", "end_ps", "dt_ps", "segments", "mpio", "per_rank")
+"""Options that make no sense, or another one, where the number of frames is not known."""
+ENDLESS_FRAMES = 1 << 24
+"""For how many frames the output is planned: shards are as large as they get."""
+
+AnyPath = str | PathLike[str]
+
+
+def follow(
+    source: AnyPath,
+    out: AnyPath,
+    *,
+    every_s: float = 60.0,
+    until_idle_s: float | None = None,
+    n_frames: int | None = None,
+    stopped: threading.Event | None = None,
+    published: Callable[[int], None] | None = None,
+    executor: Executor | None = None,
+    force: bool = False,
+    append: bool = False,
+    **options: Any,
+) -> ConvertResult:
+    """Convert a trajectory that is being written, a full shard (segment) at a time.
+
+    The output holds full units until the end, and then all complete frames that there are. Each
+    time it is replaced as `append` replaces it: units that are there become those of the new one.
+
+    Parameters
+    ----------
+    source
+        One file, which grows. It may not be there yet.
+    out
+        Output, in a layout to which frames can be added.
+    every_s
+        How much time lies between two publications at least.
+    until_idle_s
+        End when the source has not grown for so long; None = do not.
+    n_frames
+        End when the output has so many frames.
+    stopped
+        End when this is set, with what is complete by then.
+    published
+        Called with the number of frames in the output each time there are more.
+    executor
+        Where to run.
+    force
+        Replace an existing output.
+    append
+        Go on with an existing output of `source`.
+    **options
+        As for `convert`, but those that count from the end.
+
+    Returns
+    -------
+    ConvertResult
+        Of the last publication.
+
+    Raises
+    ------
+    SourceError
+        The source was replaced or cut, or there is no complete frame in the end.
+    PlanError, OutputError
+        As for `convert`.
+    """
+    wanted = ConversionOptions(growing=True, **options)
+    for name in BY_NUMBER:
+        if getattr(wanted, name):
+            option = name.removesuffix("_ps").replace("_", "-")
+            raise PlanError(f"--{option} does not go with --follow; leave it out")
+    follower = _Follower(Path(source), Path(out), wanted, executor or Serial(), force=force)
+    if append:
+        follower.resume()
+    ended = threading.Event() if stopped is None else stopped
+    last_s = -float("inf")
+    while True:
+        idle = until_idle_s is not None and follower.idle_s >= until_idle_s
+        end = ended.is_set() or idle
+        n_there = follower.look()
+        end = end or (n_frames is not None and n_there >= n_frames)
+        n_wanted = n_there if n_frames is None else min(n_there, n_frames)
+        due = end or time.monotonic() - last_s >= every_s
+        if due and follower.publish(n_wanted, full_only=not end):
+            last_s = time.monotonic()
+            if published is not None:
+                published(follower.n_done)
+        if end:
+            return follower.ended()
+        ended.wait(min(POLL_S, every_s / 2 + 0.05))
+
+
+class _Follower:
+    def __init__(
+        self,
+        source: Path,
+        out: Path,
+        options: ConversionOptions,
+        executor: Executor,
+        *,
+        force: bool,
+    ) -> None:
+        self.source, self.out, self.options, self.executor = source, out, options, executor
+        self.force = force
+        self.begin, self.step = options.start or 0, options.step or 1
+        self.n_done = 0
+        self._n_there = 0
+        self._unit: int | None = None
+        self._seen: tuple[int, int] | None = None
+        self._since = time.monotonic()
+        self._problem: Exception | None = None
+        self._result: ConvertResult | None = None
+
+    @property
+    def idle_s(self) -> float:
+        """For how long the source has not grown."""
+        return time.monotonic() - self._since
+
+    def resume(self) -> None:
+        """Go on behind what the output has."""
+        with open_with_topology(self.out, None) as old:
+            runs = (old.manifest or {}).get("frames", [])
+            if len(runs) != 1:
+                raise PlanError(
+                    f"{self.out}: not every frame of one file, or every nth; only such an output "
+                    "goes on with --follow"
+                )
+            self.begin, _, self.step = runs[0]
+            self.n_done = old.info.n_frames
+            made = old.made_as()
+            self._unit = made.get("piece_frames") or int(old.boundaries()[1])
+
+    def look(self) -> int:
+        """Return how many frames of the output are complete in the source."""
+        try:
+            status = self.source.stat()
+        except FileNotFoundError as error:
+            if self._seen is not None:
+                raise SourceError(f"{self.source}: was removed while it was followed") from error
+            return 0
+        now = (status.st_ino, status.st_size)
+        if self._seen is not None and (now[0] != self._seen[0] or now[1] < self._seen[1]):
+            what = "another file has its name now" if now[0] != self._seen[0] else "it was cut"
+            raise SourceError(
+                f"{self.source}: {what}; {self.out} has {self.n_done:,} frames of what was there"
+            )
+        if now == self._seen:
+            return self._n_there
+        self._seen, self._since = now, time.monotonic()
+        try:
+            with open_with_topology(self.source, self.options.top) as layout:
+                n_source = layout.info.n_frames
+        except UnknownLayoutError:
+            raise
+        except SourceError as error:  # its first frame is not complete, perhaps
+            self._problem = error
+            return self._n_there
+        self._n_there = len(range(self.begin, n_source, self.step))
+        return self._n_there
+
+    def publish(self, n_wanted: int, *, full_only: bool) -> bool:
+        """Have the output hold the first `n_wanted` frames, or the full units of these."""
+        if n_wanted <= self.n_done:
+            return False
+        if self._unit is None:
+            self._unit = self._unit_of(n_wanted)
+        if full_only:
+            n_wanted = 0 if self._unit is None else n_wanted // self._unit * self._unit
+        if n_wanted <= self.n_done:
+            return False
+        options = self.options
+        if self.n_done:
+            options = ConversionOptions(
+                append=True, growing=True, top=options.top, verify=options.verify
+            )
+        elif self._unit is not None and n_wanted >= self._unit:
+            options = replace(options, expected_frames=ENDLESS_FRAMES)
+        conversion = prepare(self.source, self.out, self._only(options, n_wanted), self.executor)
+        self._result = conversion.run(self.executor, force=self.force)
+        self.n_done = n_wanted
+        return True
+
+    def _only(self, options: ConversionOptions, n_frames: int) -> ConversionOptions:
+        """Return `options` for the frames from those that are there to the nth."""
+        first, last = (self.begin + n * self.step for n in (self.n_done, n_frames))
+        return replace(options, start=first, stop=last, step=self.step)
+
+    def _unit_of(self, n_frames: int) -> int | None:
+        """Return the frames of a shard or segment; None if there are not enough frames to tell."""
+        options = replace(self.options, expected_frames=ENDLESS_FRAMES)
+        conversion = prepare(self.source, self.out, self._only(options, n_frames), self.executor)
+        conversion.close()
+        sizes = conversion.plan.segment_frames
+        if sizes:
+            return sizes[0] if len(sizes) > 1 else None
+        return conversion.plan.piece_frames
+
+    def ended(self) -> ConvertResult:
+        """Return the last result; raises SourceError if there is none."""
+        if self._result is None:
+            problem = f" ({self._problem})" if self._problem is not None else ""
+            raise SourceError(
+                f"{self.source}: no complete frame came that {self.out} does not have{problem}"
+            )
+        return self._result

@@ -1,0 +1,81 @@
+"""``mdio convert --follow``: converts while the simulation still writes."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import fields
+
+from mdio.cli.common import count, positive, print_json
+from mdio.converters.follow import follow
+from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.core.errors import PlanError
+from mdio.core.signals import ending_signals_noted
+from mdio.parallel.executors import Executor
+from mdio.parallel.mpi_executor import MPIExecutor
+
+__all__ = ["add_follow", "follow_with"]
+
+UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write it as 30s, 10m or 2h")
+    return float(match[1]) * UNITS_S[match[2]]
+
+
+def add_follow(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a conversion that goes on as its source grows."""
+    following = parser.add_argument_group("a source that is still being written")
+    following.add_argument(
+        "--follow",
+        action="store_true",
+        help="convert what is complete, a full shard or segment at a time, until told to end "
+        "(Ctrl-C and SIGTERM end it with all complete frames)",
+    )
+    following.add_argument(
+        "--until-idle", type=_seconds, metavar="TIME", help="end when SRC stops growing: 10m"
+    )
+    following.add_argument("--frames", type=positive, metavar="N", help="end with so many frames")
+    following.add_argument(
+        "--every",
+        type=_seconds,
+        metavar="TIME",
+        default=60.0,
+        help="time between two publications at least (default: 60s)",
+    )
+
+
+def follow_with(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
+    """Follow the source; say so now and then, and in the end."""
+    if len(args.source) != 1 or isinstance(executor, MPIExecutor) or args.dry_run or args.verify:
+        raise PlanError("--follow is for one source, without --mpi, --dry-run and --verify")
+
+    def tell(n_frames: int) -> None:
+        if not args.quiet:
+            print(f"mdio convert: {args.out}: {count(n_frames, 'frame')} so far", file=sys.stderr)
+
+    own = ("append", "growing", "expected_frames")
+    asked = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in own}
+    with ending_signals_noted() as stopped:
+        result: ConvertResult = follow(
+            args.source[0],
+            args.out,
+            every_s=args.every,
+            until_idle_s=args.until_idle,
+            n_frames=args.frames,
+            stopped=stopped,
+            published=tell,
+            executor=executor,
+            force=args.force,
+            append=args.append,
+            **asked,
+        )
+    if args.json:
+        print_json(result.to_json())
+    elif not args.quiet:
+        print(f"{result.out}: {count(result.n_frames, 'frame')} as {result.layout}")
+    return 0
