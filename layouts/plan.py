@@ -77,8 +77,7 @@ class WriteOptions:
     """Number of atoms of each group to store besides the full system."""
     contiguous: bool = False
     """Each array in one piece, without chunks (h5md only)."""
-    expected_frames: int | None = None
-    """For how many frames to plan chunks and shards, if more will be added to those there are."""
+    expected_frames: int | None = None  # for which to plan chunks, if others will be added
     pattern: Literal["blocks", "selection", "frames"] = "blocks"
     """How the output will be read: runs of whole frames, the same few neighbouring atoms of all
     frames, or single frames in any order. Chunks hold whole frames and fill stripes; many frames
@@ -279,12 +278,10 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         raise PlanError(
             f"{info.path}: {info.n_frames} frames of {info.n_atoms} atoms: nothing to write"
         )
-    expected = options.expected_frames or 0
-    if expected > info.n_frames:
-        long = info.replace(n_frames=expected)
-        plan = plan_pieces(long, replace(options, expected_frames=None), quantised=quantised)
-        nbytes = plan.nbytes * info.n_frames // expected
-        return plan.replace(n_frames=info.n_frames, nbytes=nbytes)
+    if (n_frames := options.expected_frames) is not None:
+        long, rest = info.replace(n_frames=n_frames), replace(options, expected_frames=None)
+        plan = plan_pieces(long, rest, quantised=quantised)
+        return plan.replace(n_frames=info.n_frames, nbytes=plan.nbytes * info.n_frames // n_frames)
     chunk_frames, chunk_atoms = _plan_shape(info, options, quantised)
     total_nbytes = info.frame_nbytes * info.n_frames
     piece_nbytes = min(max(total_nbytes // 16, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)

@@ -24,6 +24,7 @@ __all__ = [
     "count",
     "human_nbytes",
     "parse_nbytes",
+    "parse_stripes",
     "positive",
     "print_json",
     "progress_bar",
@@ -58,6 +59,22 @@ def parse_nbytes(text: str) -> int:
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is less than one byte")
     return nbytes
+
+
+def parse_stripes(text: str) -> list[tuple[int, int]]:
+    """Return (end in bytes, stripe count) of each component; the last end is -1, the file's."""
+    parts = []
+    for part in text.split(","):
+        end, _, count = part.partition(":")
+        if not re.fullmatch(r"-1|\d+", count):
+            raise argparse.ArgumentTypeError(f"{text!r}: write END:COUNT,...,-1:COUNT")
+        parts.append((-1 if end == "-1" else parse_nbytes(end), int(count)))
+    ends = [end for end, _ in parts[:-1]]
+    if parts[-1][0] != -1 or -1 in ends or ends != sorted(set(ends)) or not ends:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: the ends must increase, and the last one must be -1"
+        )
+    return parts
 
 
 def positive(text: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import sys
 from typing import Literal
@@ -17,6 +16,7 @@ from mdio.cli.common import (
     count,
     human_nbytes,
     parse_nbytes,
+    parse_stripes,
     positive,
     print_json,
     progress_bar,
@@ -55,22 +55,6 @@ def _group(text: str) -> tuple[str, str]:
     if not (name and equals and selection):
         raise argparse.ArgumentTypeError(f'{text!r}: write --group NAME="SELECTION"')
     return name, selection
-
-
-def _progressive(text: str) -> list[tuple[int, int]]:
-    """Return (end in bytes, stripe count) of each component; the last end is -1, the file's."""
-    parts = []
-    for part in text.split(","):
-        end, _, count = part.partition(":")
-        if not re.fullmatch(r"-1|\d+", count):
-            raise argparse.ArgumentTypeError(f"{text!r}: write END:COUNT,...,-1:COUNT")
-        parts.append((-1 if end == "-1" else parse_nbytes(end), int(count)))
-    ends = [end for end, _ in parts[:-1]]
-    if parts[-1][0] != -1 or -1 in ends or ends != sorted(set(ends)) or not ends:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: the ends must increase, and the last one must be -1"
-        )
-    return parts
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +134,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     counts.add_argument("--stripe-count", type=int, metavar="N", help="stripes, -1 for all targets")
     counts.add_argument(
         "--progressive",
-        type=_progressive,
+        type=parse_stripes,
         metavar="END:N,...,-1:N",
         help="stripes that grow with the file on Lustre: 1G:1,-1:8 is one up to 1 GiB, then eight",
     )
