@@ -1,0 +1,74 @@
+"""Whatever layout, and whatever was said of the reads to come, frames are the same."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mdio
+from mdio.core.files import requests
+
+KINDS = ["xtc", "trr", "dcd", "ncdf", "h5md", "zarr", "segments"]
+RUNS = [(at, min(at + 5, 23)) for at in range(0, 23, 5)]
+
+
+@pytest.fixture(scope="module")
+def outputs(adk, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("expected")
+    for kind in KINDS:
+        mdio.convert(adk["xtc"], folder / f"a.{kind}", stop=23)
+    return folder
+
+
+@pytest.fixture
+def requested(monkeypatch):
+    """Storage of which every read has to be waited for; the requests that were made ahead."""
+    made = []
+    read = requests.read
+
+    def note(fd, buffer, offset):
+        made.append(buffer.nbytes)
+        return read(fd, buffer, offset)
+
+    monkeypatch.setattr(requests, "is_local", lambda *_: False)
+    monkeypatch.setattr(requests, "n_waits", itertools.count().__next__)
+    monkeypatch.setattr(requests, "read", note)
+    return made
+
+
+@pytest.mark.parametrize("atoms", [None, np.arange(100, 300)], ids=["all", "some"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_expected_reads_give_the_same(outputs, requested, kind, atoms):
+    with mdio.open(outputs / f"a.{kind}") as plain, mdio.open(outputs / f"a.{kind}") as layout:
+        _ = layout.info
+        layout.expect(RUNS, atoms)
+        for start, stop in RUNS:
+            mine, theirs = layout.read(start, stop, atoms), plain.read(start, stop, atoms)
+            for name in ("positions", "box", "time", "step"):
+                assert np.array_equal(getattr(mine, name), getattr(theirs, name), equal_nan=True)
+    assert sum(requested) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_reads_than_expected(outputs, requested, kind):
+    with mdio.open(outputs / f"a.{kind}") as plain, mdio.open(outputs / f"a.{kind}") as layout:
+        _ = layout.info
+        layout.expect(RUNS)
+        for start, stop in ((20, 23), (3, 9), (0, 1)):
+            mine, theirs = layout.read(start, stop), plain.read(start, stop)
+            assert np.array_equal(mine.positions, theirs.positions)
+    assert requested
+
+
+def test_an_analysis_and_a_universe_over_such_storage(adk, outputs, requested):
+    import MDAnalysis as mda
+
+    for kind in KINDS:
+        universe = mda.Universe(adk["psf"], str(outputs / f"a.{kind}"), format="MDIO")
+        found = [float(ts.positions.sum()) for ts in universe.trajectory]
+        universe.trajectory.close()
+        result = mdio.analyze(
+            outputs / f"a.{kind}", kernel=lambda block: block.positions.sum(axis=(1, 2))
+        )
+        assert np.allclose(found, result.values, rtol=1e-4)
+    assert requested
