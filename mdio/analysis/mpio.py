@@ -90,13 +90,16 @@ class SharedFile:
 
     @property
     def as_layout(self) -> Layout:
-        """Itself, for those who ask a layout for no more than `info`, `boundaries` and `read`."""
+        """Itself, for those who ask a layout for info, boundaries and reads only."""
         return cast(Layout, self)
 
     @property
     def info(self) -> TrajectoryInfo:
         """What is in the file."""
         return self._layout.info
+
+    def expect(self, *_: Any) -> None:
+        """Expect nothing: MPI-IO reads, which has ways of its own."""
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return where chunks begin."""

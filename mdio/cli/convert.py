@@ -22,7 +22,7 @@ from mdio.cli.common import (
     progress_bar,
 )
 from mdio.cli.follow import add_follow, follow_with
-from mdio.cli.workers import add_workers, chosen_executor
+from mdio.cli.workers import add_workers, chosen_executor, executor_name
 from mdio.converters.convert import Conversion, prepare
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
@@ -191,7 +191,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
     groups = dict(args.group)
     if len(groups) < len(args.group):
         raise PlanError("a --group name is given twice; every group needs its own")
-    if args.mpio and args.executor != "mpi":
+    if args.mpio and executor_name(args) != "mpi":
         raise PlanError("--mpio and --collective are for ranks of MPI; add --mpi")
     if args.hint and not args.mpio:
         raise PlanError("--hint is for MPI-IO; add --mpio or --collective")

@@ -42,15 +42,17 @@ def add_workers(parser: Any, *, mpi_option: bool = True) -> None:
     if mpi_option:
         parser.add_argument(
             "--mpi",
-            dest="executor",
-            action="store_const",
-            const="mpi",
+            action="store_true",
             help="share the work among the ranks of mpiexec; the same as --executor mpi",
         )
 
 
 def executor_name(args: argparse.Namespace) -> str:
     """Return the executor that is asked for; raises PlanError where options do not fit it."""
+    if getattr(args, "mpi", False):
+        if args.executor not in (None, "mpi"):
+            raise PlanError(f"--mpi is for --executor mpi, not {args.executor}")
+        return "mpi"
     if args.scheduler and args.executor not in (None, "dask"):
         raise PlanError(f"--scheduler is for --executor dask, not {args.executor}")
     if args.executor is not None:
@@ -65,7 +67,7 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
     """Yield what shares the work; under MPI that is all ranks of COMM_WORLD, and rank 0 speaks."""
     name = executor_name(args)
     if name == "mpi":
-        with all_ranks("--executor mpi") as ranks:
+        with all_ranks("--mpi" if getattr(args, "mpi", False) else "--executor mpi") as ranks:
             yield ranks
         return
     with _local_or_dask(name, args) as executor:

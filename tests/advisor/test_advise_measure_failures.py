@@ -60,7 +60,7 @@ def test_no_such_target(adk, tmp_path, monkeypatch):
 def test_bad_questions(adk, tmp_path):
     with pytest.raises(PlanError, match="no analysis is called 'rsmd'"):
         quickly(adk, tmp_path, analysis="rsmd")
-    with pytest.raises(PlanError, match="selected by"):
+    with pytest.raises(PlanError, match="'name XX' selects no atom"):
         quickly(adk, tmp_path, select="name XX")
     with pytest.raises(SourceError):
         quickly(adk, tmp_path, source=tmp_path / "none.xtc")

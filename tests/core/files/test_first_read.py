@@ -121,7 +121,7 @@ def test_a_file_that_comes_over_a_network_is_read_at_once(paths, sizes, monkeypa
     with mdio.open(paths["zarr"]) as layout:
         sizes.clear()
         layout.read(0, 40)
-    assert len(sizes) == 1
+    assert len([size for size in sizes if size > 4096]) == 1  # besides the shard's index
 
 
 def test_devices_are_those_of_the_table_of_mounts(tmp_path):

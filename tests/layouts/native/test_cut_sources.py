@@ -72,4 +72,6 @@ def test_info_tells(tmp_path, kind, capsys):
     told = capsys.readouterr()
     facts = json.loads(told.out)
     assert facts["n_frames"] == 4 and facts["lost"][0]["frame"] == 4
-    assert told.err.count("ends within frame 4") == 1
+    assert "".join(facts["notes"]).count("ends within frame 4") == 1 and told.err == ""
+    assert main(["info", str(path)]) == 0
+    assert capsys.readouterr().err.count("ends within frame 4") == 1
