@@ -136,9 +136,9 @@ def check_ranks_open_what_they_read():
     opened = set()
     original = SegmentsLayout._segment
 
-    def spy(self, number):
+    def spy(self, number, **how):
         opened.add((self.path.name, number))
-        return original(self, number)
+        return original(self, number, **how)
 
     one = serial(SEGMENTS, kernel=mdio.RMSD())
     chain = [SEGMENTS, FOLDER / "more.segments"]

@@ -120,7 +120,8 @@ def test_a_limit_near_the_end(source, tmp_path, options):
     whole = tmp_path / "whole.h5md"
     mdio.convert(source, whole, chunk_frames=1, compression=options[1] if options else None)
     nbytes = whole.stat().st_size
-    for limit in (nbytes - 1, nbytes - 2000, nbytes - 5000, nbytes - 12000):
+    # Lengths of manifests differ by some digits.
+    for limit in (nbytes - 40, nbytes - 2000, nbytes - 5000, nbytes - 12000):
         words = [source, tmp_path / "a.h5md", "--chunk-frames", "1", *options]
         done = subprocess.run(
             [sys.executable, "-c", CONVERTS, str(limit), *words],
@@ -132,4 +133,6 @@ def test_a_limit_near_the_end(source, tmp_path, options):
         assert done.returncode == 1, (limit, done.stderr)
         assert "a.h5md: cannot be written: the file is larger than" in done.stderr
         assert not (tmp_path / "a.h5md").exists()
+        for left in tmp_path.glob(".a.h5md.mdio-*"):  # what could be gone on with
+            left.unlink()
     assert_array_equal(mdio.open(whole).read(0, 23).positions, make_block().positions)
