@@ -4,12 +4,16 @@ Both are optional: without a compiler mdio installs and gives the same results t
 MDAnalysis, only slower.
 """
 
+import platform
 from glob import glob
 
 from pybind11.setup_helpers import Pybind11Extension
 from setuptools import setup
 
-FLAGS = ["-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
+FLAGS = ["-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-fno-math-errno"]
+# Rounded once for each operation, where instructions that do two of them are not asked for by name.
+if platform.machine() not in ("x86_64", "AMD64"):
+    FLAGS.append("-ffp-contract=off")
 
 setup(
     ext_modules=[

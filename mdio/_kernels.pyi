@@ -113,6 +113,31 @@ def sum_packed_neighbours_xtc(
     room: NDArray[np.uint8],
     /,
 ) -> None: ...
+def encode_rigid(deltas: NDArray[np.int32], /) -> tuple[bytes, NDArray[np.uint8]] | None: ...
+def decode_rigid_step(
+    description: NDArray[np.uint8],
+    data: NDArray[np.uint8],
+    n_frames: int,
+    n_atoms: int,
+    step: float,
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    first: int,
+    last: int,
+    /,
+) -> None: ...
+def decode_rigid_xtc(
+    description: NDArray[np.uint8],
+    data: NDArray[np.uint8],
+    n_frames: int,
+    n_atoms: int,
+    precision: float,
+    out: NDArray[np.float32],
+    atoms: NDArray[np.int64] | None,
+    first: int,
+    last: int,
+    /,
+) -> None: ...
 def fold(integers: NDArray[np.int32], /) -> NDArray[np.uint16] | NDArray[np.uint32]: ...
 def unfold(folded: NDArray[np.uint16] | NDArray[np.uint32], out: NDArray[np.int32], /) -> None: ...
 def shuffle(data: memoryview, itemsize: int, /) -> bytes: ...
@@ -128,5 +153,37 @@ def rmsd(
 def dihedrals(
     positions: NDArray[np.float32], quads: NDArray[np.int64], out: NDArray[np.float64], /
 ) -> float: ...
+def within(
+    positions: NDArray[np.float32],
+    vectors: NDArray[np.float64],
+    sources: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    radius: float,
+    out: NDArray[np.bool_],
+    /,
+) -> None: ...
+def make_whole(
+    positions: NDArray[np.float32], vectors: NDArray[np.float64], links: NDArray[np.int64], /
+) -> None: ...
+def put_in_cell(
+    positions: NDArray[np.float32],
+    vectors: NDArray[np.float64],
+    atoms: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    /,
+) -> None: ...
+def centre(
+    positions: NDArray[np.float32], vectors: NDArray[np.float64], picked: NDArray[np.int64], /
+) -> None: ...
+def follow(
+    positions: NDArray[np.float32],
+    vectors: NDArray[np.float64],
+    last: NDArray[np.float64],
+    shifts: NDArray[np.int32],
+    known: bool,
+    apply: bool,
+    /,
+) -> None: ...
 def _crc32c_all_ways(data: Any, value: int, /) -> list[int]: ...
 def _plain_only(plain: bool, /) -> None: ...

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
-from mdio.layouts.codecs.quantised import QuantisedFormat
+from mdio.layouts.codecs.quantised import RULES, WITHOUT_LEVEL, QuantisedFormat
 
 __all__ = [
+    "MEANT",
     "QUANTISED_NAME",
     "Compressor",
     "compressor_from_metadata",
@@ -34,6 +35,8 @@ QUANTISED_NAME = "mdio.quantised"
 LEVELS = {"zstd": (1, 22, 3), "lz4": (1, 9, 5), "gzip": (0, 9, 6)}
 """Lowest and highest level of each compressor, and the level without one."""
 QUANTISED_LEVELS = {"zstd": (1, 9, 1), "lz4": (1, 9, 5)}
+MEANT = {"fast": ("lz4", "bitpack"), "small": ("zstd", "rigid")}
+"""Names for what is wanted: of floats, of integers."""
 
 
 class Compressor(Protocol):
@@ -139,7 +142,7 @@ def full_option(option: str | None) -> str | None:
     """Return ``--compression`` with its level, None for none; raises PlanError."""
     if option is None or option == "none":
         return None
-    name, level = _split(option, LEVELS, "zarr")
+    name, level = _split(MEANT.get(option, (option,))[0], LEVELS, "zarr")
     return f"{name}:{level}"
 
 
@@ -164,7 +167,8 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
     rule
         `LayoutPlan.precision_source`.
     option
-        ``--compression``: ``zstd[:LEVEL]`` or ``lz4[:LEVEL]``, or ``bitpack``, the default.
+        ``--compression``: ``zstd[:LEVEL]`` or ``lz4[:LEVEL]``, ``rigid`` (``small``), or
+        ``bitpack`` (``fast``), the default.
 
     Raises
     ------
@@ -173,9 +177,12 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
     """
     if not 0 < step < np.inf:
         raise PlanError(f"--precision is {step}; give a positive step in angstrom")
-    form = QuantisedFormat(step, "xtc" if rule == "xtc" else "step")
+    form = QuantisedFormat(step, "step" if rule in (None, "asked") else "xtc")
+    option = MEANT.get(option or "none", (None, option))[1]
     if option in (None, "none", form.compression):
         return form
+    if option == "rigid":
+        return replace(form, compressor="rigid")
     name, level = _split(option, QUANTISED_LEVELS, "zarr with --precision")
     return replace(form, compressor="lz4" if name == "lz4" else "zstd", level=level)
 
@@ -184,7 +191,7 @@ def quantised_metadata(form: QuantisedFormat) -> dict[str, Any]:
     """Return the codec of ours as it stands in ``zarr.json``."""
     options: dict[str, Any] = {"rule": form.rule, "step_angstrom": form.step}
     options |= {"compressor": form.compressor}
-    if form.compressor != "bitpack":
+    if form.compressor not in WITHOUT_LEVEL:
         options |= {"level": form.level}
     return {"name": QUANTISED_NAME, "configuration": options}
 
@@ -194,12 +201,12 @@ def quantised_from_metadata(options: Mapping[str, Any]) -> QuantisedFormat:
     try:
         step, rule = float(options["step_angstrom"]), options["rule"]
         form = QuantisedFormat(step, rule, options["compressor"])
-        if form.compressor != "bitpack":
+        if form.compressor not in WITHOUT_LEVEL:
             form = replace(form, level=int(options["level"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"{QUANTISED_NAME} is configured as {dict(options)}") from error
-    compressors = ("bitpack", *QUANTISED_LEVELS)
-    if not 0 < step < np.inf or rule not in ("step", "xtc") or form.compressor not in compressors:
+    compressors = (*WITHOUT_LEVEL, *QUANTISED_LEVELS)
+    if not 0 < step < np.inf or rule not in RULES or form.compressor not in compressors:
         raise ValueError(f"{QUANTISED_NAME} is configured as {dict(options)}")
     return form
 

@@ -8,15 +8,17 @@ offset size what
 0      4    ``mdq1``
 4      1    mode: 0 floats as they are; differences along the frames of 1 integers of a
             step, 2 the integers of an XTC; along the atoms of 3 integers of a step, 4 the
-            integers of an XTC; 5 to 8 as 1 to 4, but bit-packed
-5      1    bytes of a stored difference: 2 or 4; 4 in mode 0, 0 in modes 5 to 8
+            integers of an XTC; 5 to 8 as 1 to 4, but bit-packed; by what stays the same of 9
+            integers of a step, 10 the integers of an XTC
+5      1    bytes of a stored difference: 2 or 4; 4 in mode 0, 0 in modes 5 to 8; in modes 9
+            and 10 how many zeros fill up the first part, 0 to 7
 6      2    zero
 8      4    frames F
 12     4    atoms A
 16     8    float64: step in angstrom (odd modes), precision per nm (even ones), zero (0)
 24     4    bytes of the first part
 28     4    bytes of the second part
-32          the two parts, each a Blosc 1 buffer, but the second of modes 5 to 8; the first
+32          the two parts, each a Blosc 1 buffer, but the second of modes 5 to 10; the first
             is empty in modes 5 and 6, the second in mode 0, and in modes 1 and 2 if F is 1
 ====== ==== ===========================================================================
 
@@ -36,6 +38,10 @@ it needs; `mdio.core.kernels.packed` says how. A row is a frame: in modes 5 and 
 differences of each atom to the one before, the others as those to the frame before. It is read
 several times faster than an entropy coder's output, and about a tenth larger.
 
+In modes 9 and 10 the first part describes the chunk, and the second holds its frames; see
+`mdio.core.kernels.plain_rigid`. They take two thirds to four fifths of the room of an XTC. What has
+one frame is bit-packed instead, and so is what is written without a compiler.
+
 A chunk with a number that is not finite or beyond the integers' range, or (XTC) that would not come
 back bit for bit, is written in mode 0; so is one that would be larger than floats when bit-packed.
 """
@@ -52,8 +58,10 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.kernels import (
     choose_neighbours,
+    decode_rigid,
     difference_first,
     difference_neighbours,
+    encode_rigid,
     neighbours_room,
     pack,
     packed_limit,
@@ -63,7 +71,7 @@ from mdio.core.kernels import (
 )
 from mdio.layouts.codecs.scratch import Scratch
 
-__all__ = ["QuantisedFormat", "decode_chunk", "encode_chunk"]
+__all__ = ["RULES", "WITHOUT_LEVEL", "QuantisedFormat", "decode_chunk", "encode_chunk"]
 
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -72,13 +80,18 @@ Folded = NDArray[np.uint16] | NDArray[np.uint32]
 MAGIC = b"mdq1"
 HEADER = struct.Struct("<4sBBHIIdII")
 RAW, STEP, XTC = 0, 1, 2
-ALONG_ATOMS, PACKED = 2, 4
+ALONG_ATOMS, PACKED, RIGID = 2, 4, 8
 """Added to the mode."""
+WITHOUT_LEVEL = ("bitpack", "rigid")
+"""Compressors that have none."""
+DESCRIPTION_NBYTES = 1 << 20
+"""The most that a rigid chunk's description takes, but for 4 bytes an atom."""
 BLOSC_HEADER = struct.Struct("<4BIII")
 BITS, BYTES = 2, 1
 """Blosc's numbers of its two shuffles."""
 SHUFFLES = {"zstd": BITS, "lz4": BYTES}
 """Planes of bits suit an entropy coder; LZ4 has none and does better, and faster, on bytes."""
+RULES = ("step", "xtc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +102,14 @@ class QuantisedFormat:
     """Step of the integers, angstrom."""
     rule: Literal["step", "xtc"] = "step"
     """``xtc``: the integers an XTC of this step holds, or else the floats; nothing is lost."""
-    compressor: Literal["bitpack", "zstd", "lz4"] = "bitpack"
+    compressor: Literal["bitpack", "rigid", "zstd", "lz4"] = "bitpack"
     level: int = 1
     """Of zstd and lz4."""
 
     @property
     def compression(self) -> str:
         """The compressor as an option, with its level."""
-        return "bitpack" if self.compressor == "bitpack" else f"{self.compressor}:{self.level}"
+        return self.compressor + ("" if self.compressor in WITHOUT_LEVEL else f":{self.level}")
 
     @property
     def precision_per_nm(self) -> float:
@@ -110,7 +123,7 @@ _scratch = Scratch()
 def _compress(numbers: Folded | FloatArray | Bytes, form: QuantisedFormat | None = None) -> bytes:
     """Return a Blosc buffer; by zstd, unless `form` says another."""
     name, level = ("zstd", 1)
-    if form is not None and form.compressor != "bitpack":
+    if form is not None and form.compressor not in WITHOUT_LEVEL:
         name, level = form.compressor, form.level
     from numcodecs import blosc  # 0.1 s to import
 
@@ -170,7 +183,7 @@ def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
     """
     n_frames, n_atoms = positions.shape[:2]
     room = _integers(n_frames, n_atoms)
-    if form.rule == "xtc":
+    if form.rule != "step":
         mode, scale = XTC, form.precision_per_nm
         deltas = kernels.quantise_xtc(positions, scale, room)
     else:
@@ -179,13 +192,20 @@ def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
     head = b""
     rest: bytes | memoryview = b""
     itemsize = 0
-    if deltas is not None:
+    rigid = None
+    if deltas is not None and form.compressor == "rigid":
+        rigid = encode_rigid(deltas)
+    if rigid is not None and rigid[1].nbytes <= positions.nbytes:
+        mode += RIGID
+        itemsize = -len(rigid[0]) % 8
+        head, rest = _compress(np.frombuffer(rigid[0], np.uint8)), rigid[1].data
+    elif deltas is not None:
         kept = choose_neighbours(deltas)
         if kept is not None:
             mode += ALONG_ATOMS
             difference_neighbours(deltas, kept)
             head = _compress(kept)
-        if form.compressor == "bitpack":
+        if form.compressor in WITHOUT_LEVEL:
             mode += PACKED
             if kept is None:
                 difference_first(deltas)
@@ -240,9 +260,9 @@ def decode_chunk(
     if len(data) < HEADER.size:
         raise ValueError(f"{len(data)} bytes, too few for a quantised chunk")
     magic, mode, itemsize, _, n_frames, n_atoms, scale, *sizes = HEADER.unpack_from(data)
-    packed = mode > XTC + ALONG_ATOMS
-    itemsizes = (0,) if packed else (2, 4)
-    if magic != MAGIC or mode > XTC + ALONG_ATOMS + PACKED or itemsize not in itemsizes:
+    packed, rigid = mode > XTC + ALONG_ATOMS, mode > RIGID
+    itemsizes = range(8) if rigid else (0,) if packed else (2, 4)
+    if magic != MAGIC or mode > XTC + RIGID or itemsize not in itemsizes:
         raise ValueError("the header of a quantised chunk was expected, and is not there")
     if (n_frames, n_atoms) != shape:
         raise ValueError(f"it holds {n_frames} frames of {n_atoms} atoms, expected {shape}")
@@ -259,6 +279,14 @@ def decode_chunk(
         return
     along_atoms = (mode - 1) & ALONG_ATOMS
     xtc = mode % 2 == 0
+    if rigid:
+        n_described = BLOSC_HEADER.unpack_from(head)[4] - itemsize if len(head) >= 16 else -1
+        if not 0 < n_described <= 4 * n_atoms + DESCRIPTION_NBYTES:
+            raise ValueError(f"its description has {n_described} bytes")
+        described = _decompress(head, 1, n_described, "head")
+        bits = np.frombuffer(rest, np.uint8)
+        decode_rigid(described, bits, shape, scale, out, atoms, first, last, xtc=xtc)
+        return
     if packed:
         bits = np.frombuffer(rest, np.uint8)
         if along_atoms:

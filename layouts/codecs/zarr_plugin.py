@@ -36,7 +36,7 @@ class QuantisedCodec(ArrayBytesCodec):
     rule
         ``step``, or ``xtc``: the integers of an XTC with this step, or the floats as they are.
     compressor
-        ``bitpack``, ``zstd`` or ``lz4``.
+        ``bitpack``, ``rigid``, ``zstd`` or ``lz4``.
     level
         Of zstd and lz4.
     """

@@ -31,7 +31,7 @@ def chunks(rng: np.random.Generator) -> list[bytes]:
     far = np.cumsum(rng.normal(0, 1, (*SHAPE, 3)), axis=1) + rng.uniform(0, 50, (SHAPE[0], 1, 3))
     broken = np.full((*SHAPE, 3), np.nan)
     found = []
-    for compressor in ("bitpack", "zstd", "lz4"):
+    for compressor in ("bitpack", "rigid", "zstd", "lz4"):
         for x in (close, far, broken):
             x = x.astype(np.float32)
             found.append(encode_chunk(x, QuantisedFormat(0.01, compressor=compressor)))
@@ -53,8 +53,9 @@ def damage(chunk: bytes, rng: np.random.Generator) -> bytes:
     head = list(HEADER.unpack_from(data))
     if rng.random() < 0.7:  # else nothing gets beyond the first checks
         head[0], head[4:6] = b"mdq1", SHAPE
-        head[1] %= 9
-        head[2] = 0 if head[1] > 4 else 2 if head[2] == 2 else 4
+        head[1] %= 11
+        if head[1] <= 8:  # beyond, any number is as good
+            head[2] = 0 if head[1] > 4 else 2 if head[2] == 2 else 4
         head[7] = min(head[7], len(data) - HEADER.size)
         head[8] = len(data) - HEADER.size - head[7]
         HEADER.pack_into(data, 0, *head)

@@ -185,6 +185,79 @@ void packed_integers(Input input) {
     }
 }
 
+// What either path makes of a rigid chunk: the same numbers, or both refuse it.
+bool rigid_floats(const RigidBytes& made, std::int64_t n_frames, std::int64_t n_atoms,
+                  const std::vector<std::int64_t>* atoms, std::int64_t first,
+                  std::vector<float>& plain) {
+    const auto n_out = atoms ? static_cast<std::int64_t>(atoms->size()) : n_atoms;
+    const std::vector<std::uint8_t> description(made.description.begin(), made.description.end());
+    const RigidChunk chunk{description.data(), static_cast<std::int64_t>(description.size()),
+                           made.data.data(), static_cast<std::int64_t>(made.data.size()), n_frames,
+                           n_atoms};
+    plain.assign(static_cast<std::size_t>(3 * (n_frames - first) * n_out), 0.0f);
+    std::vector<float> fast(plain.size());
+    const auto undo = [&](std::vector<float>& to) {
+        const Output out{reinterpret_cast<char*>(to.data()), n_out, 12 * n_out};
+        try {
+            decode_rigid_step(chunk, 1.0, out, atoms ? atoms->data() : nullptr, first, n_frames);
+        } catch (const std::invalid_argument&) {
+            return false;
+        }
+        return true;
+    };
+    plain_only = true;
+    const bool done = undo(plain);
+    plain_only = false;
+    require(undo(fast) == done);
+    require(!done || std::memcmp(plain.data(), fast.data(), 4 * plain.size()) == 0);
+    return done;
+}
+
+// Any integers, encoded alike on both paths, and back; then with some bytes changed.
+void rigid_integers(Input input) {
+    const std::int64_t n_atoms = 1 + 2 * input.byte(), n = 3 * n_atoms;
+    const std::uint8_t shift = input.byte() % 32;
+    std::uint8_t changes[6];
+    for (auto& one : changes) one = input.byte();
+    const auto atoms = some_atoms(input, n_atoms);
+    const auto n_frames = static_cast<std::int64_t>(input.nbytes) / (4 * n);
+    if (n_frames < 2) return;
+    std::vector<std::int32_t> deltas(static_cast<std::size_t>(n * n_frames));
+    std::memcpy(deltas.data(), input.data, 4 * deltas.size());
+    for (auto& one : deltas) one >>= shift;
+    plain_only = true;
+    RigidBytes made = encode_rigid(deltas.data(), n_frames, n_atoms);
+    plain_only = false;
+    const RigidBytes fast = encode_rigid(deltas.data(), n_frames, n_atoms);
+    require(made.description == fast.description && made.data == fast.data);
+    std::vector<float> floats;
+    require(rigid_floats(made, n_frames, n_atoms, nullptr, 0, floats));
+    std::vector<std::uint32_t> sums(static_cast<std::size_t>(n));
+    for (std::int64_t i = 0; i < n * n_frames; ++i) {
+        auto& sum = sums[static_cast<std::size_t>(i % n)];
+        sum += std::uint32_t(deltas[static_cast<std::size_t>(i)]);
+        require(floats[static_cast<std::size_t>(i)] == float(std::int32_t(sum)));
+    }
+    require(rigid_floats(made, n_frames, n_atoms, &atoms, n_frames / 2, floats));
+    for (int i = 0; i < 6; i += 3) {
+        const std::size_t at = changes[i] * 256u + changes[i + 1];
+        if (i == 0 && !made.description.empty())
+            made.description[at % made.description.size()] ^= char(changes[i + 2]);
+        if (i == 3) made.data[at % made.data.size()] ^= changes[i + 2];
+    }
+    rigid_floats(made, n_frames, n_atoms, nullptr, 0, floats);
+}
+
+// A rigid chunk from any bytes.
+void rigid_chunk(Input input) {
+    const std::int64_t n_atoms = 1 + input.byte() % 60, n_frames = 1 + input.byte() % 9;
+    const std::size_t n_described = std::min<std::size_t>(input.byte() * 16u + input.byte() % 16u, input.nbytes);
+    RigidBytes made{std::string(input.data, input.data + n_described),
+                    std::vector<std::uint8_t>(input.data + n_described, input.data + input.nbytes)};
+    std::vector<float> floats;
+    rigid_floats(made, n_frames, n_atoms, nullptr, 0, floats);
+}
+
 // Positions to a chunk and back: half a step, along the frames and along the atoms alike.
 void round_trip(Input input, bool is_xtc) {
     const std::int64_t n_atoms = 1 + input.byte() % 40;
@@ -260,6 +333,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t nbyt
         case 5: packed_chunk(input, false); break;
         case 6: packed_chunk(input, true); break;
         case 7: packed_integers(input); break;
+        case 8: rigid_integers(input); break;
+        case 9: rigid_chunk(input); break;
         default: bytes(input);
     }
     return 0;

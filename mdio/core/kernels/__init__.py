@@ -15,6 +15,7 @@ from __future__ import annotations
 from mdio.core.kernels.backend import NATIVE
 from mdio.core.kernels.checksums import crc32c, crc32c_pieces
 from mdio.core.kernels.coordinates import gather_atoms, planar_to_xyz, swap_to_native, xyz_to_planar
+from mdio.core.kernels.distances import centre, follow, make_whole, put_in_cell, within
 from mdio.core.kernels.geometry import dihedrals, rmsd
 from mdio.core.kernels.integers import (
     dequantise_deltas,
@@ -26,7 +27,9 @@ from mdio.core.kernels.integers import (
 )
 from mdio.core.kernels.neighbours import choose_neighbours, difference_neighbours, sum_neighbours
 from mdio.core.kernels.packed import (
+    decode_rigid,
     difference_first,
+    encode_rigid,
     neighbours_room,
     pack,
     packed_limit,
@@ -37,20 +40,26 @@ from mdio.core.kernels.shuffling import shuffle, unshuffle
 
 __all__ = [
     "NATIVE",
+    "centre",
     "choose_neighbours",
     "crc32c",
     "crc32c_pieces",
+    "decode_rigid",
     "dequantise_deltas",
     "dequantise_xtc",
     "difference_first",
     "difference_neighbours",
     "dihedrals",
+    "encode_rigid",
     "fold",
+    "follow",
     "gather_atoms",
+    "make_whole",
     "neighbours_room",
     "pack",
     "packed_limit",
     "planar_to_xyz",
+    "put_in_cell",
     "quantise_deltas",
     "quantise_xtc",
     "rmsd",
@@ -61,5 +70,6 @@ __all__ = [
     "swap_to_native",
     "unfold",
     "unshuffle",
+    "within",
     "xyz_to_planar",
 ]

@@ -23,7 +23,9 @@ from mdio.core.kernels.checks import Float32s, Int32s, Int64s
 from mdio.core.kernels.plain_packed import BEHIND, GROUP
 
 __all__ = [
+    "decode_rigid",
     "difference_first",
+    "encode_rigid",
     "neighbours_room",
     "pack",
     "packed_limit",
@@ -165,6 +167,49 @@ def sum_packed_neighbours(
         else backend.module.sum_packed_neighbours_step
     )
     undo(packed, n_frames, kept, scale, out, atoms, first, last, room)
+
+
+def encode_rigid(deltas: Int32s) -> tuple[bytes, Bytes] | None:
+    """Encode integers by what stays the same: lengths, triangles, bonds that turn slowly.
+
+    `mdio.core.kernels.plain_rigid` has the format.
+
+    Parameters
+    ----------
+    deltas : (F, A, 3) int32
+        Of `quantise_deltas` or `quantise_xtc`; C-contiguous.
+
+    Returns
+    -------
+    tuple, or None
+        A description, which another compressor makes small, and (n,) uint8, which none does. None
+        of a single frame, or where mdio was installed without a compiler.
+    """
+    checks.integer_frames(deltas, "deltas")
+    if len(deltas) < 2 or not deltas.size:
+        return None
+    made: tuple[bytes, Bytes] | None = backend.module.encode_rigid(deltas)
+    return made
+
+
+def decode_rigid(
+    description: Bytes,
+    data: Bytes,
+    shape: tuple[int, int],
+    scale: float,
+    out: Float32s,
+    atoms: Int64s | None = None,
+    first: int = 0,
+    last: int | None = None,
+    *,
+    xtc: bool,
+) -> None:
+    """Undo `encode_rigid`; `description` is (n,) uint8, the others are as for `sum_packed`."""
+    out, atoms, last = _arguments(data, shape, out, atoms, first, last)
+    description = np.frombuffer(checks.buffer(description), np.uint8)
+    scale = checks.step_size(scale, "scale")
+    undo = backend.module.decode_rigid_xtc if xtc else backend.module.decode_rigid_step
+    undo(description, data, *shape, scale, out, atoms, first, last)
 
 
 def neighbours_room(n_atoms: int) -> int:

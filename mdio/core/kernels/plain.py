@@ -1,7 +1,7 @@
 """The kernels in NumPy: what runs where mdio was installed without a compiler.
 
 Names, arguments and results are those of ``mdio._kernels``, but that nothing is chosen to be
-differenced along the atoms: what is written then may be larger.
+differenced along the atoms, nor by what stays the same: what is written then may be larger.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from mdio.core.kernels import checks
 from mdio.core.kernels.checks import Buffer, Float32s, Float64s, Folded, Int32s, Int64s
+from mdio.core.kernels.plain_distances import centre, follow, make_whole, put_in_cell, within
 from mdio.core.kernels.plain_integers import (
+    decode_rigid_step,
+    decode_rigid_xtc,
     dequantise_deltas,
     dequantise_xtc,
     quantise_deltas,
@@ -29,16 +32,23 @@ from mdio.core.kernels.plain_integers import (
 from mdio.core.kernels.plain_packed import pack
 
 __all__ = [
+    "centre",
     "choose_neighbours",
     "copy_atoms",
     "crc32c",
     "crc32c_pieces",
+    "decode_rigid_step",
+    "decode_rigid_xtc",
     "dequantise_deltas",
     "dequantise_xtc",
     "dihedrals",
+    "encode_rigid",
     "fold",
+    "follow",
+    "make_whole",
     "pack",
     "planar_to_xyz",
+    "put_in_cell",
     "quantise_deltas",
     "quantise_xtc",
     "rmsd",
@@ -51,8 +61,13 @@ __all__ = [
     "sum_packed_xtc",
     "unfold",
     "unshuffle",
+    "within",
     "xyz_to_planar",
 ]
+
+
+def encode_rigid(_deltas: Int32s) -> None:
+    """Leave it: only native code looks for what stays the same."""
 
 
 def crc32c(data: memoryview, value: int) -> int:

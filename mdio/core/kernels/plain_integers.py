@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from mdio.core.kernels.checks import Float32s, Float64s, Int32s, Int64s
 from mdio.core.kernels.plain_packed import unpacked
+from mdio.core.kernels.plain_rigid import decode
 
 __all__ = [
     "BACK",
+    "decode_rigid_step",
+    "decode_rigid_xtc",
     "dequantise_deltas",
     "dequantise_xtc",
     "neighbour_order",
@@ -174,6 +177,24 @@ def _sum_packed_neighbours(
     _sum_neighbours(floats, differences.reshape(-1, kept.size, 3), kept, scale, out, atoms)
 
 
+def _decode_rigid(
+    floats: Floats,
+    description: Bytes,
+    data: Bytes,
+    n_frames: int,
+    n_atoms: int,
+    scale: float,
+    out: Float32s,
+    atoms: Int64s | None,
+    first: int,
+    last: int,
+) -> None:
+    integers = decode(description, data, n_frames, n_atoms)
+    _fill(out, floats, _picked(integers[first:last], atoms), scale)
+
+
+decode_rigid_step = partial(_decode_rigid, _step_floats)
+decode_rigid_xtc = partial(_decode_rigid, _decode_xtc)
 dequantise_deltas = partial(_dequantise, _step_floats)
 dequantise_xtc = partial(_dequantise, _decode_xtc)
 sum_neighbours_step = partial(_sum_neighbours, _step_floats)

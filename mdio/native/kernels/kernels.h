@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "packed.h"
@@ -89,6 +90,27 @@ void sum_packed_neighbours_step(const PackedNeighbours& from, double step, const
 void sum_packed_neighbours_xtc(const PackedNeighbours& from, double precision, const Output& out,
                                const int64_t* atoms, int64_t first, int64_t last);
 
+// Chunks by what stays the same; mdio/core/kernels/rigid.py says how.
+struct RigidChunk {
+    const uint8_t* description;
+    int64_t description_nbytes;
+    const uint8_t* data;
+    int64_t nbytes;
+    int64_t n_frames;
+    int64_t n_atoms;
+};
+struct RigidBytes {
+    std::string description;
+    std::vector<uint8_t> data;
+};
+// `deltas` are those along the frames; there are at least two frames.
+RigidBytes encode_rigid(const int32_t* deltas, int64_t n_frames, int64_t n_atoms);
+// Throw std::invalid_argument for bytes that do not fit together.
+void decode_rigid_step(const RigidChunk& from, double step, const Output& out,
+                       const int64_t* atoms, int64_t first, int64_t last);
+void decode_rigid_xtc(const RigidChunk& from, double precision, const Output& out,
+                      const int64_t* atoms, int64_t first, int64_t last);
+
 // `from` of `unfold` holds uint32 (wide) or uint16, and need not be aligned.
 bool folds_to_16_bits(const int32_t* from, int64_t n);
 void fold(const int32_t* from, int64_t n, uint16_t* to);
@@ -104,5 +126,37 @@ void rmsd(const Frames& positions, const double* reference, const double* weight
 
 // `quads` is contiguous (n, 4); `out` (frames, n, 2). Returns the longest bond.
 double dihedrals(const Frames& positions, const int64_t* quads, int64_t n, double* out);
+
+struct Indices {
+    const int64_t* data;
+    int64_t n;
+};
+
+// `vectors` is contiguous (frames, 3, 3), a lower triangle, zeros where there is no cell; `out`
+// (frames, targets).
+void within(const Frames& positions, const double* vectors, const Indices& sources,
+            const Indices& targets, double radius, bool* out);
+
+// Of what follows, `vectors` are as above, of cells that there are; positions change in place.
+// `links` is contiguous (n, 2): an atom, and one that it is bound to and that is right by then.
+void make_whole(const Output& positions, int64_t n_frames, const double* vectors,
+                const int64_t* links, int64_t n);
+
+// `starts` has n + 1 numbers; `weights` are those of `atoms`, with a sum of 1 for each molecule.
+struct Molecules {
+    const int64_t* atoms;
+    const int64_t* starts;
+    const double* weights;
+    int64_t n;
+};
+void put_in_cell(const Output& positions, int64_t n_frames, const double* vectors,
+                 const Molecules& molecules);
+void centre(const Output& positions, int64_t n_frames, const double* vectors,
+            const Indices& picked);
+
+// `last` and `shifts` are contiguous (atoms, 3): where atoms were in the frame before, if that is
+// `known`, in units of its cell, and over how many boundaries they have gone.
+void follow(const Output& positions, int64_t n_frames, const double* vectors, double* last,
+            int32_t* shifts, bool known, bool apply);
 
 }  // namespace mdio

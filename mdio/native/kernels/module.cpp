@@ -222,9 +222,21 @@ double dihedrals(const Array& positions, const Array& quads, Array out) {
     return mdio::dihedrals(from, atoms, n, to);
 }
 
+void within(const Array& positions, const Array& vectors, const Array& sources,
+            const Array& targets, double radius, Array out) {
+    const mdio::Frames from = frames(positions);
+    const auto* cells = static_cast<const double*>(vectors.data());
+    const mdio::Indices near = {static_cast<const int64_t*>(sources.data()), sources.shape(0)};
+    const mdio::Indices asked = {static_cast<const int64_t*>(targets.data()), targets.shape(0)};
+    auto* to = static_cast<bool*>(out.mutable_data());
+    py::gil_scoped_release unlocked;
+    mdio::within(from, cells, near, asked, radius, to);
+}
+
 }  // namespace
 
 void add_packed(py::module_& module);
+void add_periodic(py::module_& module);
 
 PYBIND11_MODULE(_kernels, module) {
     module.doc() = "The kernels in C++; call them through mdio.core.kernels.";
@@ -247,10 +259,12 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("unshuffle", unshuffle);
     module.def("rmsd", rmsd);
     module.def("dihedrals", dihedrals);
+    module.def("within", within);
     module.def("_crc32c_all_ways", [](const py::buffer& buffer, uint32_t value) {
         const Bytes bytes(buffer);
         return mdio::crc32c_all_ways(bytes.data(), bytes.size(), value);
     });
     add_packed(module);
+    add_periodic(module);
     module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
 }

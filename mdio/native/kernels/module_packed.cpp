@@ -57,9 +57,38 @@ void summed_neighbours(const Array& bytes, int64_t n_frames, const Array& kept, 
     sum({checked(bytes, n_frames, 3 * n_atoms), how, integers}, number, to, picked, first, last);
 }
 
+py::tuple encode_rigid(const Array& deltas) {
+    const auto* integers = static_cast<const int32_t*>(deltas.data());
+    const py::ssize_t n_frames = deltas.shape(0), n_atoms = deltas.shape(1);
+    mdio::RigidBytes made;
+    {
+        py::gil_scoped_release unlocked;
+        made = mdio::encode_rigid(integers, n_frames, n_atoms);
+    }
+    const auto nbytes = static_cast<py::ssize_t>(made.data.size());
+    return py::make_tuple(py::bytes(made.description),
+                          py::array_t<uint8_t>(nbytes, made.data.data()));
+}
+
+template <void (*undo)(const mdio::RigidChunk&, double, const mdio::Output&, const int64_t*,
+                       int64_t, int64_t)>
+void decoded_rigid(const Array& description, const Array& bytes, int64_t n_frames, int64_t n_atoms,
+                   double number, Array out, const Atoms& atoms, int64_t first, int64_t last) {
+    const mdio::Output to = output(out);
+    const int64_t* picked = indices(atoms);
+    const mdio::RigidChunk from{static_cast<const uint8_t*>(description.data()), description.size(),
+                                static_cast<const uint8_t*>(bytes.data()), bytes.size(), n_frames,
+                                n_atoms};
+    py::gil_scoped_release unlocked;
+    undo(from, number, to, picked, first, last);
+}
+
 }  // namespace
 
 void add_packed(py::module_& module) {
+    module.def("encode_rigid", encode_rigid);
+    module.def("decode_rigid_step", decoded_rigid<mdio::decode_rigid_step>);
+    module.def("decode_rigid_xtc", decoded_rigid<mdio::decode_rigid_xtc>);
     module.def("pack", pack);
     module.def("sum_packed_step", summed<mdio::sum_packed_step>);
     module.def("sum_packed_xtc", summed<mdio::sum_packed_xtc>);

@@ -1,5 +1,6 @@
 """Floats in Zarr are compressed unasked only on file systems behind a network."""
 
+import numpy as np
 import pytest
 import zarr
 from numpy.testing import assert_array_equal
@@ -51,9 +52,31 @@ def test_what_is_asked_for_is_done(adk, tmp_path, lies_on):
     assert (plan.compression, plan.notes) == ("zstd:3", ())
 
 
-def test_integers_and_other_layouts_do_not_ask(adk, tmp_path, lies_on):
+@pytest.mark.parametrize("precision", [None, 0.02])
+@pytest.mark.parametrize("file_system", ["ceph", "xfs"])
+def test_integers_are_packed_for_speed_unless_asked(adk, tmp_path, lies_on, precision, file_system):
+    lies_on(file_system)
+    plan = plan_of(adk["xtc"], tmp_path, precision=precision, compression="auto")
+    assert plan.compression is None
+    assert f"from {file_system}" in plan.notes[-1] and "--compression rigid" in plan.notes[-1]
+    for asked, stored in (("fast", "bitpack"), ("none", None), ("small", "rigid")):
+        plan = plan_of(adk["xtc"], tmp_path, precision=precision, compression=asked, force=True)
+        assert plan.compression == stored
+        assert not any(file_system in note for note in plan.notes)
+    with mdio.open(adk["xtc"]) as source, mdio.open(tmp_path / "a.zarr") as made:
+        assert made.info.compression == "rigid"
+        error = np.abs(source.read(0, 4).positions - made.read(0, 4).positions).max()
+    assert error <= (0.0 if precision is None else 0.01 + 1e-5)
+
+
+def test_words_for_floats(adk, tmp_path, lies_on):
+    lies_on("xfs")
+    for asked, stored in (("fast", "lz4:5"), ("small", "zstd:3")):
+        assert plan_of(adk["dcd"], tmp_path, compression=asked, force=True).compression == stored
+
+
+def test_other_layouts_do_not_ask(adk, tmp_path, lies_on):
     lies_on("ceph")
-    assert plan_of(adk["xtc"], tmp_path, compression="auto").compression is None
     for suffix in ("h5md", "dcd"):
         out = tmp_path / f"a.{suffix}"
         assert mdio.convert(adk["dcd"], out, stop=4, compression="auto").plan.notes == ()

@@ -1,0 +1,101 @@
+"""Periodic boundaries in NumPy; see `mdio.core.kernels.plain`."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.kernels.checks import Float32s, Float64s, Int64s
+
+__all__ = ["centre", "follow", "make_whole", "put_in_cell", "within"]
+
+PAIRS_AT_ONCE = 1 << 20
+
+
+def within(
+    positions: Float32s,
+    vectors: Float64s,
+    sources: Int64s,
+    targets: Int64s,
+    radius: float,
+    out: NDArray[np.bool_],
+) -> None:
+    """Fill `out` (F, targets) with whether a target is within `radius` of any source."""
+    for frame, cell, row in zip(positions, vectors, out, strict=True):
+        near, asked = frame[sources].astype(np.float64), frame[targets].astype(np.float64)
+        near = near[np.isfinite(near).all(axis=1)]
+        if cell[2, 2] > 0:
+            near, asked = _images(_wrapped(near, cell), cell, radius), _wrapped(asked, cell)
+        batch = max(1, PAIRS_AT_ONCE // max(1, len(near)))
+        for start in range(0, len(asked), batch):
+            apart = asked[start : start + batch, None] - near
+            squares = np.einsum("tsc,tsc->ts", apart, apart)
+            row[start : start + batch] = (squares <= radius * radius).any(axis=1)
+
+
+def _wrapped(points: Float64s, cell: Float64s) -> Float64s:
+    with np.errstate(invalid="ignore"):  # what is not finite is near to nothing
+        moved: Float64s = points - np.floor(points @ np.linalg.inv(cell)) @ cell
+    return moved
+
+
+def _images(points: Float64s, cell: Float64s, radius: float) -> Float64s:
+    """Return the points and those of their images that may be near the cell."""
+    inverse = np.linalg.inv(cell)
+    margin = radius * np.linalg.norm(inverse, axis=0) + 1e-9
+    if margin.max() > 1 + 2e-9:
+        raise ValueError("the radius is larger than the cell of some frame")
+    shifts = np.array([*itertools.product((-2, -1, 0, 1, 2), repeat=3)], np.float64)
+    found = (points + (shifts @ cell)[:, None]).reshape(-1, 3)
+    at = found @ inverse
+    near: Float64s = found[((at >= -margin) & (at <= 1 + margin)).all(axis=1)]
+    return near
+
+
+def make_whole(positions: Float32s, vectors: Float64s, links: Int64s) -> None:
+    """Move each first atom of `links` to the image that is nearest to the second."""
+    for atom, fixed in links:
+        apart = positions[:, atom].astype(np.float64) - positions[:, fixed]
+        images = np.zeros_like(apart)
+        for axis in (2, 1, 0):
+            images[:, axis] = np.rint(apart[:, axis] / vectors[:, axis, axis])
+            apart -= images[:, axis, None] * vectors[:, axis]
+        positions[:, atom] -= np.vecmat(images, vectors)
+
+
+def put_in_cell(
+    positions: Float32s, vectors: Float64s, atoms: Int64s, starts: Int64s, weights: Float64s
+) -> None:
+    """Move molecules to where their centres lie in the cell."""
+    for frame, cell in zip(positions, vectors, strict=True):
+        centres = np.add.reduceat(frame[atoms] * weights[:, None], starts[:-1])
+        images = np.floor(centres @ np.linalg.inv(cell))
+        frame[atoms] -= np.repeat(images @ cell, np.diff(starts), axis=0)
+
+
+def centre(positions: Float32s, vectors: Float64s, picked: Int64s) -> None:
+    """Move all atoms so that the centre of those picked is the middle of the cell."""
+    middles = vectors.sum(axis=1) / 2
+    positions += (middles - positions[:, picked].mean(axis=1, dtype=np.float64))[:, None]
+
+
+def follow(
+    positions: Float32s,
+    vectors: Float64s,
+    last: Float64s,
+    shifts: NDArray[np.int32],
+    known: bool,
+    apply: bool,
+) -> None:
+    """Undo jumps over boundaries."""
+    for frame, cell in zip(positions, vectors, strict=True):
+        fractions = frame @ np.linalg.inv(cell)
+        if known:
+            moved = np.nan_to_num(np.rint(fractions - last), posinf=0, neginf=0)
+            shifts += np.where(np.abs(moved) < 1e9, moved, 0).astype(np.int32)
+        last[:] = fractions
+        known = True
+        if apply:
+            frame -= shifts @ cell

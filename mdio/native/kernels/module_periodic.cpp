@@ -1,0 +1,69 @@
+// Python's view of what is done to molecules in periodic cells.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include "kernels.h"
+
+namespace py = pybind11;
+using Array = py::array;
+
+namespace {
+
+mdio::Output output(Array& positions) {
+    return {static_cast<char*>(positions.mutable_data()), positions.shape(1),
+            positions.strides(0)};
+}
+
+template <class Number>
+const Number* numbers(const Array& array) {
+    return static_cast<const Number*>(array.data());
+}
+
+void make_whole(Array positions, const Array& vectors, const Array& links) {
+    const mdio::Output to = output(positions);
+    const py::ssize_t n_frames = positions.shape(0), n = links.shape(0);
+    const auto* cells = numbers<double>(vectors);
+    const auto* pairs = numbers<int64_t>(links);
+    py::gil_scoped_release unlocked;
+    mdio::make_whole(to, n_frames, cells, pairs, n);
+}
+
+void put_in_cell(Array positions, const Array& vectors, const Array& atoms, const Array& starts,
+                 const Array& weights) {
+    const mdio::Output to = output(positions);
+    const py::ssize_t n_frames = positions.shape(0);
+    const auto* cells = numbers<double>(vectors);
+    const mdio::Molecules molecules = {numbers<int64_t>(atoms), numbers<int64_t>(starts),
+                                       numbers<double>(weights), starts.shape(0) - 1};
+    py::gil_scoped_release unlocked;
+    mdio::put_in_cell(to, n_frames, cells, molecules);
+}
+
+void centre(Array positions, const Array& vectors, const Array& picked) {
+    const mdio::Output to = output(positions);
+    const py::ssize_t n_frames = positions.shape(0);
+    const auto* cells = numbers<double>(vectors);
+    const mdio::Indices atoms = {numbers<int64_t>(picked), picked.shape(0)};
+    py::gil_scoped_release unlocked;
+    mdio::centre(to, n_frames, cells, atoms);
+}
+
+void follow(Array positions, const Array& vectors, Array last, Array shifts, bool known,
+            bool apply) {
+    const mdio::Output to = output(positions);
+    const py::ssize_t n_frames = positions.shape(0);
+    const auto* cells = numbers<double>(vectors);
+    auto* before = static_cast<double*>(last.mutable_data());
+    auto* images = static_cast<int32_t*>(shifts.mutable_data());
+    py::gil_scoped_release unlocked;
+    mdio::follow(to, n_frames, cells, before, images, known, apply);
+}
+
+}  // namespace
+
+void add_periodic(py::module_& module) {
+    module.def("make_whole", make_whole);
+    module.def("put_in_cell", put_in_cell);
+    module.def("centre", centre);
+    module.def("follow", follow);
+}

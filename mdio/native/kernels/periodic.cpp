@@ -1,0 +1,146 @@
+// Molecules made whole, put into the cell, centred, and followed over its boundaries, in place.
+#include <cmath>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace mdio {
+namespace {
+
+// A lower triangle: the vectors are rows, the first along x, the second in the xy plane.
+class Cell {
+public:
+    explicit Cell(const double* v)
+        : xx(v[0]), yx(v[3]), yy(v[4]), zx(v[6]), zy(v[7]), zz(v[8]),
+          per_x_(1 / xx), per_y_(1 / yy), per_z_(1 / zz) {}
+
+    // In units of the vectors.
+    void fractions(const double* x, double* f) const {
+        f[2] = x[2] * per_z_;
+        f[1] = (x[1] - f[2] * zy) * per_y_;
+        f[0] = (x[0] - f[1] * yx - f[2] * zx) * per_x_;
+    }
+    void subtract(float* x, double a, double b, double c) const {
+        x[0] = float(x[0] - (a * xx + b * yx + c * zx));
+        x[1] = float(x[1] - (b * yy + c * zy));
+        x[2] = float(x[2] - c * zz);
+    }
+    // Of a distance between neighbours: right where they are nearer than half of xx, yy and zz.
+    void images(const double* apart, double* n) const {
+        n[2] = std::rint(apart[2] * per_z_);
+        n[1] = std::rint((apart[1] - n[2] * zy) * per_y_);
+        n[0] = std::rint((apart[0] - n[1] * yx - n[2] * zx) * per_x_);
+    }
+
+    const double xx, yx, yy, zx, zy, zz;
+
+private:
+    const double per_x_, per_y_, per_z_;
+};
+
+void load(const char* from, int64_t atom, float* x) { std::memcpy(x, from + 12 * atom, 12); }
+void store(char* to, int64_t atom, const float* x) { std::memcpy(to + 12 * atom, x, 12); }
+
+}  // namespace
+
+void make_whole(const Output& positions, int64_t n_frames, const double* vectors,
+                const int64_t* links, int64_t n) {
+    for (int64_t frame = 0; frame < n_frames; ++frame) {
+        char* data = positions.data + frame * positions.stride;
+        const Cell cell(vectors + 9 * frame);
+        const double near[3] = {cell.xx / 2, cell.yy / 2, cell.zz / 2};
+        for (const int64_t* link = links; link != links + 2 * n; link += 2) {
+            float x[3], fixed[3];
+            load(data, link[0], x);
+            load(data, link[1], fixed);
+            const double apart[3] = {double(x[0]) - fixed[0], double(x[1]) - fixed[1],
+                                     double(x[2]) - fixed[2]};
+            if (std::fabs(apart[0]) < near[0] && std::fabs(apart[1]) < near[1] &&
+                std::fabs(apart[2]) < near[2])
+                continue;
+            double shift[3];
+            cell.images(apart, shift);
+            cell.subtract(x, shift[0], shift[1], shift[2]);
+            store(data, link[0], x);
+        }
+    }
+}
+
+void put_in_cell(const Output& positions, int64_t n_frames, const double* vectors,
+                 const Molecules& molecules) {
+    for (int64_t frame = 0; frame < n_frames; ++frame) {
+        char* data = positions.data + frame * positions.stride;
+        const Cell cell(vectors + 9 * frame);
+        for (int64_t i = 0; i < molecules.n; ++i) {
+            const int64_t first = molecules.starts[i], last = molecules.starts[i + 1];
+            double centre[3] = {0, 0, 0};
+            float x[3];
+            for (int64_t at = first; at < last; ++at) {
+                load(data, molecules.atoms[at], x);
+                for (int c = 0; c < 3; ++c) centre[c] += molecules.weights[at] * x[c];
+            }
+            double f[3];
+            cell.fractions(centre, f);
+            if (f[0] >= 0 && f[0] < 1 && f[1] >= 0 && f[1] < 1 && f[2] >= 0 && f[2] < 1) continue;
+            for (double& one : f) one = std::floor(one);
+            for (int64_t at = first; at < last; ++at) {
+                load(data, molecules.atoms[at], x);
+                cell.subtract(x, f[0], f[1], f[2]);
+                store(data, molecules.atoms[at], x);
+            }
+        }
+    }
+}
+
+void centre(const Output& positions, int64_t n_frames, const double* vectors,
+            const Indices& picked) {
+    for (int64_t frame = 0; frame < n_frames; ++frame) {
+        char* data = positions.data + frame * positions.stride;
+        const Cell cell(vectors + 9 * frame);
+        double sum[3] = {0, 0, 0};
+        float x[3];
+        for (int64_t i = 0; i < picked.n; ++i) {
+            load(data, picked.data[i], x);
+            for (int c = 0; c < 3; ++c) sum[c] += x[c];
+        }
+        const double n = double(picked.n);
+        const double shift[3] = {(cell.xx + cell.yx + cell.zx) / 2 - sum[0] / n,
+                                 (cell.yy + cell.zy) / 2 - sum[1] / n, cell.zz / 2 - sum[2] / n};
+        for (int64_t atom = 0; atom < positions.n_atoms; ++atom) {
+            load(data, atom, x);
+            for (int c = 0; c < 3; ++c) x[c] = float(x[c] + shift[c]);
+            store(data, atom, x);
+        }
+    }
+}
+
+void follow(const Output& positions, int64_t n_frames, const double* vectors, double* last,
+            int32_t* shifts, bool known, bool apply) {
+    for (int64_t frame = 0; frame < n_frames; ++frame) {
+        char* data = positions.data + frame * positions.stride;
+        const Cell cell(vectors + 9 * frame);
+        double* before = last;
+        int32_t* shift = shifts;
+        for (int64_t atom = 0; atom < positions.n_atoms; ++atom, before += 3, shift += 3) {
+            float x[3];
+            load(data, atom, x);
+            const double wide[3] = {x[0], x[1], x[2]};
+            double f[3];
+            cell.fractions(wide, f);
+            for (int c = 0; c < 3; ++c) {
+                const double moved = f[c] - before[c];
+                before[c] = f[c];
+                // What is not a number has not jumped.
+                if (known && std::fabs(moved) >= 0.5 && std::fabs(moved) < 1e9)
+                    shift[c] += int32_t(std::rint(moved));
+            }
+            if (apply && (shift[0] | shift[1] | shift[2])) {
+                cell.subtract(x, shift[0], shift[1], shift[2]);
+                store(data, atom, x);
+            }
+        }
+        known = true;
+    }
+}
+
+}  // namespace mdio

@@ -1,0 +1,136 @@
+// Chunks of integers by what stays the same: lengths, triangles, bonds that turn slowly.
+//
+// Each atom is stored as a vector from an atom before it, its parent (or from the origin). Atoms
+// whose vectors are told alike make a class, and have three numbers a frame, of which the high bits
+// go through an entropy coder; mdio/core/kernels/plain_rigid says how they lie.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cpu.h"
+#include "kernels.h"
+
+namespace mdio::rigid {
+
+constexpr int STREAMS = 3;
+constexpr int64_t MOST_CLASSES = 64;
+constexpr uint32_t ESCAPE = 255;  // symbol of the first stream: the atom is among the escaped ones
+constexpr int32_t MIDDLE = 127;   // symbol of numbers from zero on
+constexpr uint32_t MOST_RAW = 16;  // low bits of a number that are stored as they are
+constexpr uint32_t LOWEST = 1u << 16;  // of a state of the entropy coder, and its last
+constexpr int64_t MOST_LANES = 32;
+constexpr int64_t BLOCK = 1024;  // atoms of a class, of which all streams come before the next ones'
+
+enum Kind : uint8_t { FREE, TIME, SWING, SPHERE, CIRCLE, KINDS };
+
+// Which tables the numbers of each stream go by: the first, how many (contexts), their bits.
+struct Use {
+    uint32_t first;
+    uint32_t contexts;
+    uint32_t bits;
+};
+
+constexpr Use USES[KINDS][STREAMS] = {
+    {{0, 1, 12}, {0, 1, 12}, {0, 1, 12}},  // FREE
+    {{0, 1, 12}, {0, 1, 12}, {0, 1, 12}},  // TIME
+    {{0, 1, 12}, {0, 1, 12}, {1, 1, 12}},  // SWING
+    {{0, 1, 12}, {1, 8, 10}, {9, 4, 10}},  // SPHERE
+    {{0, 3, 10}, {3, 6, 10}, {9, 16, 10}}, // CIRCLE
+};
+
+constexpr uint32_t tables_of(Kind kind) {
+    return USES[kind][STREAMS - 1].first + USES[kind][STREAMS - 1].contexts;
+}
+constexpr uint32_t bits_of(Kind kind, uint32_t table) {
+    for (const Use& use : USES[kind])
+        if (table >= use.first && table < use.first + use.contexts) return use.bits;
+    return 0;
+}
+constexpr bool is_temporal(Kind kind) { return kind == TIME || kind == SWING; }
+constexpr bool has_length(Kind kind) { return kind >= SWING; }
+
+using Frequencies = std::array<uint32_t, 256>;
+
+struct Class {
+    Kind kind = FREE;
+    uint8_t shift = 0;               // of the lengths of atoms; NO_LENGTHS: all have the same
+    std::array<uint8_t, STREAMS> raw{};  // low bits of each stream's numbers
+    uint32_t length = 0;             // squared; or 16 times the shortest, where atoms have theirs
+    uint32_t other = 0;              // squared distance to the second atom (CIRCLE)
+    std::array<int32_t, 3> lowest{};  // of the first frame's vectors (TIME, SWING), and their bits
+    std::array<uint8_t, 3> widths{};
+    int64_t begin = 0, n = 0;        // its atoms among the sorted ones, of which each class begins
+                                     // at a multiple of 8
+    std::vector<Frequencies> frequencies;
+    std::array<std::vector<uint32_t>, STREAMS> tables;  // to decode; of a stream, all contexts
+
+    const std::vector<uint32_t>& table(int stream) const { return tables[size_t(stream)]; }
+};
+constexpr uint8_t NO_LENGTHS = 255;
+
+struct Atoms {
+    std::vector<uint8_t> classes, backs, seconds, lengths;  // what is kept of each atom
+};
+
+struct Chunk {
+    int64_t n_atoms = 0, lanes = 0;
+    std::vector<Class> classes;
+    Atoms atoms;
+    std::vector<int32_t> slots;    // of atoms, among the sorted ones
+    std::vector<int32_t> parents;  // of atoms; -1: the origin
+    std::vector<int32_t> seconds;  // of sorted atoms, among the sorted ones (CIRCLE)
+    std::vector<uint8_t> in_row;   // of eight sorted atoms: whether their second ones follow each other
+    std::vector<float> squares;    // of sorted atoms: of their length
+    bool is_temporal = false;
+
+    void sort();  // fills the last six from the first; throws std::invalid_argument
+    int64_t raw_nbytes(bool is_first) const;  // of a frame
+    int64_t n_slots() const { return int64_t(squares.size()); }
+};
+
+// The description of a chunk as bytes, and back; throws std::invalid_argument.
+std::string described(const Chunk& chunk);
+Chunk parsed(const uint8_t* data, int64_t nbytes, int64_t n_atoms);
+
+// Frequencies that sum up to 1 << bits, of what has been counted; ESCAPE has one in any case.
+Frequencies normalised(const std::array<uint32_t, 256>& counts, uint32_t bits);
+
+// Parents and classes, from some frames (n_frames, n_atoms, 3); without frequencies.
+Chunk learnt(const uint32_t* x, int64_t n_frames, int64_t n_atoms);
+
+// One frame's vectors, sorted: x, y and z of all.
+struct Vectors {
+    std::vector<int32_t> axes[3];
+    explicit Vectors(int64_t n) {
+        for (auto& axis : axes) axis.resize(size_t(n));
+    }
+};
+
+// Words of the entropy coder, which have to end where they should.
+struct Words {
+    const uint8_t* next;
+    const uint8_t* end;
+    uint32_t states[MOST_LANES];
+};
+// One stream of a block, of one or two frames at once: their words do not wait for each other.
+// `contexts` are null where there is one table.
+constexpr int AT_ONCE = 2;
+struct Block {
+    int64_t lanes;
+    const uint32_t* tables;
+    uint32_t bits;
+    int64_t n;
+};
+struct InFrame {
+    Words* words;
+    const int32_t* contexts;
+    int32_t* symbols;
+};
+using Decode = void (*)(const Block& block, const InFrame* frames, int n_frames);
+Decode decoder();
+
+}  // namespace mdio::rigid

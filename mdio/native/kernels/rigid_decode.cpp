@@ -1,0 +1,282 @@
+// Chunks of `encode_rigid` back to coordinates.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "codes.h"
+#include "kernels.h"
+#include "rigid_part.h"
+
+namespace mdio {
+namespace rigid {
+namespace {
+
+[[noreturn]] void fail(const char* what) { throw std::invalid_argument(what); }
+
+struct Cursor {
+    const uint8_t* next;
+    const uint8_t* end;
+
+    const uint8_t* take(int64_t n) {
+        if (end - next < n) fail("a frame ends too early");
+        next += n;
+        return next - n;
+    }
+};
+
+// Where a frame lies.
+struct Frame {
+    const uint8_t *begin, *words, *escaped, *end;
+};
+
+// A frame that is being decoded, and its memory.
+struct Room {
+    Vectors vectors;
+    std::vector<uint32_t> row;  // the origin, then all atoms
+    // Of a block; entropy coder and arithmetic go a little beyond.
+    int32_t symbols[STREAMS][BLOCK] = {}, contexts[BLOCK] = {}, raw[STREAMS][BLOCK] = {}, zeros[BLOCK] = {};
+    Words words{};
+    Cursor low{}, escaped{};
+    const uint8_t* bits[STREAMS] = {};  // of a class
+
+    explicit Room(const Chunk& chunk)
+        : vectors(chunk.n_slots()), row(size_t(3 * chunk.n_atoms + 3)) {}
+
+    void begin(const Frame& frame, int64_t lanes) {
+        low = {frame.begin, frame.words};
+        escaped = {frame.escaped, frame.end};
+        Cursor states{frame.words, frame.escaped};
+        for (int64_t lane = 0; lane < lanes; ++lane) {
+            const uint8_t* from = states.take(4);
+            words.states[lane] = 0;
+            for (int i = 0; i < 4; ++i) words.states[lane] |= uint32_t(from[i]) << (8 * i);
+        }
+        words.next = states.next;
+        words.end = states.end;
+    }
+    void end(int64_t lanes) const {
+        const bool done = std::all_of(words.states, words.states + lanes,
+                                      [](uint32_t x) { return x == LOWEST; });
+        if (!done || words.next != words.end || escaped.next != escaped.end)
+            fail("the words of a frame do not end where they should");
+    }
+};
+
+MDIO_INLINE uint64_t bits_at(const uint8_t* from, int64_t nbytes, int64_t bit) {
+    uint64_t word = 0;
+    const int64_t byte = bit / 8;
+    std::memcpy(&word, from + byte, size_t(std::min<int64_t>(8, nbytes - byte)));
+    return word >> (bit % 8);
+}
+
+void unpack_some(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t first, int64_t n,
+                 int32_t* to) {
+    if (width == 0) return void(std::fill(to + first, to + n, 0));
+    const uint64_t mask = (uint64_t(1) << width) - 1;
+    for (int64_t i = first; i < n; ++i)
+        to[i] = int32_t(bits_at(from, nbytes, i * width) & mask);
+}
+
+#if MDIO_X86
+MDIO_TARGET("avx2")
+int64_t unpack_avx2(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t n, int32_t* to) {
+    const auto eight = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const auto bit = _mm256_mullo_epi32(eight, _mm256_set1_epi32(int32_t(width)));
+    const auto byte = _mm256_srli_epi32(bit, 3), shift = _mm256_and_si256(bit, _mm256_set1_epi32(7));
+    const auto mask = _mm256_set1_epi32(int32_t((1u << width) - 1));
+    int64_t i = 0;
+    for (; i + 8 <= n && (i / 8 + 1) * int64_t(width) + 4 <= nbytes; i += 8) {
+        const auto* at = reinterpret_cast<const int*>(from + i / 8 * int64_t(width));
+        auto x = _mm256_srlv_epi32(_mm256_i32gather_epi32(at, byte, 1), shift);
+        x = _mm256_and_si256(x, mask);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), x);
+    }
+    return i;
+}
+#endif
+
+void unpack(const uint8_t* bytes, int64_t nbytes, uint32_t width, int64_t n, int32_t* to) {
+    int64_t first = 0;
+#if MDIO_X86
+    if (has_avx2() && width && width <= MOST_RAW) first = unpack_avx2(bytes, nbytes, width, n, to);
+#endif
+    unpack_some(bytes, nbytes, width, first, n, to);
+}
+
+// A signed number in groups of seven bits.
+int32_t long_number(Cursor& from) {
+    uint64_t folded = 0;
+    for (int shift = 0; shift < 35; shift += 7) {
+        const uint8_t byte = *from.take(1);
+        folded |= uint64_t(byte & 127) << shift;
+        if (byte < 128) break;
+    }
+    return int32_t(uint32_t(folded >> 1) ^ (0u - uint32_t(folded & 1)));
+}
+
+Part part_of(const Chunk& chunk, const Class& c, int64_t begin, int64_t n, Room& room, const Room& before) {
+    const auto at = size_t(c.begin + begin);
+    Part p{c.kind, n, {}, float(c.other), {}, {}, &room.vectors.axes[0][at],
+           &room.vectors.axes[1][at], &room.vectors.axes[2][at], {}, {}, chunk.seconds.data() + at,
+           chunk.in_row.data() + at / 8, chunk.squares.data() + at};
+    for (int stream = 0; stream < STREAMS; ++stream) {
+        const uint32_t bits = c.raw[size_t(stream)];
+        p.raw_bits[stream] = int(bits);
+        p.symbols[stream] = room.symbols[stream];
+        p.raw[stream] = bits ? room.raw[stream] : room.zeros;
+        p.before[stream] = &before.vectors.axes[stream][at];
+        p.all[stream] = room.vectors.axes[stream].data();
+        const uint8_t* from = room.bits[stream] + begin / 8 * bits;
+        // Eight are loaded from what follows too.
+        if (bits) unpack(from, room.escaped.end - from, bits, n, room.raw[stream]);
+    }
+    return p;
+}
+
+void take_escaped(const Part& p, Cursor& escaped) {
+    for (int64_t i = 0; i < p.n; ++i) {
+        if (p.symbols[0][i] != int32_t(ESCAPE)) continue;
+        for (int32_t* axis : {p.x, p.y, p.z}) axis[i] = long_number(escaped);
+    }
+}
+
+// `rooms`: of frames that follow one another; `before`: of the one before the first.
+void decode_block(const Chunk& chunk, const Class& c, int64_t begin, int64_t n, Room* const rooms[],
+                  const Room* before, int n_frames) {
+    Part parts[AT_ONCE];
+    for (int k = 0; k < n_frames; ++k)
+        parts[k] = part_of(chunk, c, begin, n, *rooms[k], k ? *rooms[k - 1] : *before);
+    const auto decode = [&](int stream, void (*contexts)(const Part&, int32_t*)) {
+        InFrame in[AT_ONCE] = {};
+        for (int k = 0; k < n_frames; ++k) {
+            if (contexts) contexts(parts[k], rooms[k]->contexts);
+            in[k] = {&rooms[k]->words, contexts ? rooms[k]->contexts : nullptr, rooms[k]->symbols[stream]};
+        }
+        decoder()({chunk.lanes, c.table(stream).data(), USES[c.kind][stream].bits, n}, in, n_frames);
+    };
+    const bool has_contexts = c.kind >= SPHERE;
+    decode(0, c.kind == CIRCLE ? first_contexts : nullptr);
+    decode(1, has_contexts ? second_contexts : nullptr);
+    decode(2, has_contexts ? third_contexts : nullptr);
+    for (int k = 0; k < n_frames; ++k)
+        if (finish(parts[k])) take_escaped(parts[k], rooms[k]->escaped);
+}
+
+// Vectors of the first frame, as they are.
+void begin_class(const Class& c, Room& room) {
+    for (size_t axis = 0; axis < 3; ++axis) {
+        int32_t* to = &room.vectors.axes[axis][size_t(c.begin)];
+        const int64_t nbytes = (c.n * c.widths[axis] + 7) / 8;
+        unpack(room.low.take(nbytes), nbytes, c.widths[axis], c.n, to);
+        for (int64_t i = 0; i < c.n; ++i) to[i] = int32_t(uint32_t(to[i]) + uint32_t(c.lowest[axis]));
+    }
+}
+
+void decode_frames(const Chunk& chunk, const Frame* frames, bool is_first, Room* const rooms[],
+                   const Room* before, int n_frames) {
+    for (int k = 0; k < n_frames; ++k) rooms[k]->begin(frames[k], chunk.lanes);
+    for (const Class& c : chunk.classes) {
+        const bool is_begun = is_first && is_temporal(c.kind);
+        if (is_begun) begin_class(c, *rooms[0]);
+        Room* const* some = rooms + is_begun;
+        const int n_some = n_frames - is_begun;
+        for (int k = 0; k < n_some; ++k)
+            for (size_t stream = 0; stream < STREAMS; ++stream)
+                some[k]->bits[stream] = some[k]->low.take((c.n * c.raw[stream] + 7) / 8);
+        for (int64_t begin = 0; n_some && begin < c.n; begin += BLOCK)
+            decode_block(chunk, c, begin, std::min(BLOCK, c.n - begin), some, is_begun ? rooms[0] : before, n_some);
+    }
+    for (int k = 0; k < n_frames; ++k) rooms[k]->end(chunk.lanes);
+}
+
+std::vector<Frame> frames_of(const Chunk& chunk, const uint8_t* data, int64_t nbytes,
+                             int64_t n_frames) {
+    if (nbytes / 8 < n_frames) fail("the sizes of the frames are not all there");
+    Cursor all{data + 8 * n_frames, data + nbytes};
+    std::vector<Frame> frames;
+    for (int64_t f = 0; f < n_frames; ++f) {
+        uint32_t sizes[2] = {};
+        for (int i = 0; i < 8; ++i) sizes[i / 4] |= uint32_t(data[8 * f + i]) << (8 * (i % 4));
+        const uint8_t* begin = all.take(chunk.raw_nbytes(f == 0));
+        const uint8_t* words = all.take(sizes[0]);
+        const uint8_t* escaped = all.take(sizes[1]);
+        frames.push_back({begin, words, escaped, all.next});
+    }
+    if (all.next != all.end) fail("there are bytes behind the last frame");
+    return frames;
+}
+
+// Atoms from `begin` on, each from its parent; of frames side by side, which wait for each other less.
+template <int n_frames>
+MDIO_INLINE void add_parents(const Chunk& chunk, Room* const rooms[], int64_t begin, int64_t end) {
+    const int32_t *slots = chunk.slots.data(), *parents = chunk.parents.data();
+    const int32_t* from[n_frames][3];
+    uint32_t* rows[n_frames];
+    for (int k = 0; k < n_frames; ++k) {
+        rows[k] = rooms[k]->row.data() + 3;
+        for (size_t axis = 0; axis < 3; ++axis) from[k][axis] = rooms[k]->vectors.axes[axis].data();
+    }
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t slot = slots[i], parent = 3 * int64_t(parents[i]);
+        for (int k = 0; k < n_frames; ++k)
+            for (int axis = 0; axis < 3; ++axis)
+                rows[k][3 * i + axis] = rows[k][parent + axis] + uint32_t(from[k][axis][slot]);
+    }
+}
+
+// `to`: of each frame, null where it is not asked for.
+template <class Code>
+MDIO_INLINE void write(const Chunk& chunk, Room* const rooms[], int n_frames, const Code& code,
+                       const Output& out, const int64_t* atoms, char* const to[]) {
+    for (int64_t begin = 0; begin < chunk.n_atoms; begin += BLOCK) {
+        const int64_t n = std::min(BLOCK, chunk.n_atoms - begin);
+        if (n_frames == AT_ONCE)
+            add_parents<AT_ONCE>(chunk, rooms, begin, begin + n);
+        else
+            add_parents<1>(chunk, rooms, begin, begin + n);
+        for (int k = 0; k < n_frames; ++k)
+            if (to[k] && !atoms) decode_row(&rooms[k]->row[size_t(3 + 3 * begin)], 3 * n, code, to[k] + 12 * begin);
+    }
+    for (int k = 0; k < n_frames; ++k)
+        for (int64_t i = 0; to[k] && atoms && i < out.n_atoms; ++i)
+            decode_row(&rooms[k]->row[size_t(3 + 3 * atoms[i])], 3, code, to[k] + 12 * i);
+}
+
+template <class Code>
+MDIO_TARGET("avx2")
+void write_avx2(const Chunk& chunk, Room* const rooms[], int n_frames, const Code& code,
+                const Output& out, const int64_t* atoms, char* const to[]) {
+    write(chunk, rooms, n_frames, code, out, atoms, to);
+}
+
+template <class Code>
+void decode(const RigidChunk& from, const Code& code, const Output& out, const int64_t* atoms,
+            int64_t first, int64_t last) {
+    const Chunk chunk = parsed(from.description, from.description_nbytes, from.n_atoms);
+    const auto frames = frames_of(chunk, from.data, from.nbytes, from.n_frames);
+    Room one(chunk), another(chunk);
+    Room* const rooms[AT_ONCE] = {&one, &another};
+    for (int64_t f = chunk.is_temporal ? 0 : first; f < last; f += AT_ONCE) {
+        const int n = int(std::min<int64_t>(AT_ONCE, last - f));
+        decode_frames(chunk, &frames[size_t(f)], f == 0, rooms, &another, n);
+        char* to[AT_ONCE];
+        for (int k = 0; k < n; ++k) to[k] = f + k < first ? nullptr : out.data + (f + k - first) * out.stride;
+        if (f + n > first)
+            (has_avx2() ? write_avx2<Code> : write<Code>)(chunk, rooms, n, code, out, atoms, to);
+    }
+}
+
+}  // namespace
+}  // namespace rigid
+
+void decode_rigid_step(const RigidChunk& from, double step, const Output& out,
+                       const int64_t* atoms, int64_t first, int64_t last) {
+    rigid::decode(from, Step{step}, out, atoms, first, last);
+}
+
+void decode_rigid_xtc(const RigidChunk& from, double precision, const Output& out,
+                      const int64_t* atoms, int64_t first, int64_t last) {
+    rigid::decode(from, xtc(float(precision)), out, atoms, first, last);
+}
+
+}  // namespace mdio

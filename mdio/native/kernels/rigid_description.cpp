@@ -1,0 +1,240 @@
+// What a chunk says of itself, as bytes: classes, the frequencies of their symbols, and of each
+// atom its class and its parent.
+#include <algorithm>
+#include <stdexcept>
+
+#include "rigid.h"
+
+namespace mdio::rigid {
+namespace {
+
+[[noreturn]] void fail(const char* what) { throw std::invalid_argument(what); }
+
+struct Reader {
+    const uint8_t* next;
+    const uint8_t* end;
+
+    uint32_t bytes(int n) {
+        if (end - next < n) fail("the description of a chunk ends too early");
+        uint32_t value = 0;
+        for (int i = 0; i < n; ++i) value |= uint32_t(*next++) << (8 * i);
+        return value;
+    }
+    uint32_t byte() { return bytes(1); }
+    // Seven bits at a time, two bytes at most.
+    uint32_t small() {
+        const uint32_t low = byte();
+        return low < 128 ? low : (low & 127) | byte() << 7;
+    }
+    std::vector<uint8_t> plane(int64_t n) {
+        if (end - next < n) fail("the description of a chunk ends too early");
+        next += n;
+        return {next - n, next};
+    }
+};
+
+void put(std::string& to, uint32_t value, int n) {
+    for (int i = 0; i < n; ++i) to += char(value >> (8 * i) & 255);
+}
+
+void put_small(std::string& to, uint32_t value) {
+    if (value < 128) return put(to, value, 1);
+    put(to, (value & 127) | 128, 1);
+    put(to, value >> 7, 1);
+}
+
+void put_frequencies(std::string& to, const Frequencies& all) {
+    uint32_t first = 0, last = 254;
+    while (first < last && all[first] == 0) ++first;
+    while (last > first && all[last] == 0) --last;
+    put(to, first, 1);
+    put(to, last, 1);
+    for (uint32_t s = first; s <= last; ++s) put_small(to, all[s]);
+    put_small(to, all[ESCAPE]);
+}
+
+Frequencies frequencies_of(Reader& from, uint32_t bits) {
+    const uint32_t first = from.byte(), last = from.byte();
+    if (first > last || last >= ESCAPE) fail("symbols of a chunk are out of range");
+    Frequencies all{};
+    for (uint32_t s = first; s <= last; ++s) all[s] = from.small();
+    all[ESCAPE] = from.small();
+    uint32_t sum = 0;
+    for (const uint32_t n : all) {
+        if (n >= 1u << 12) fail("the frequency of a symbol is out of range");
+        sum += n;
+    }
+    if (sum != 1u << bits) fail("the frequencies of symbols do not sum up");
+    return all;
+}
+
+// Frequencies that sum up to 1 << bits.
+void add_table(std::vector<uint32_t>& to, const Frequencies& frequencies, uint32_t bits) {
+    size_t at = to.size();
+    to.resize(at + (size_t(1) << bits));
+    for (uint32_t s = 0; s < 256; ++s)
+        for (uint32_t i = 0; i < frequencies[s]; ++i) to[at++] = s | frequencies[s] << 8 | i << 20;
+}
+
+Class class_of(Reader& from) {
+    Class c;
+    const uint32_t kind = from.byte();
+    if (kind >= KINDS) fail("a class of atoms is of no known kind");
+    c.kind = Kind(kind);
+    c.shift = uint8_t(from.byte());
+    if (c.shift > 16 && c.shift != NO_LENGTHS) fail("lengths of a class are out of range");
+    for (auto& raw : c.raw) {
+        raw = uint8_t(from.byte());
+        if (raw > MOST_RAW) fail("numbers of a class have too many bits");
+    }
+    c.length = from.bytes(4);
+    c.other = from.bytes(4);
+    for (int axis = 0; axis < 3; ++axis) {
+        c.lowest[size_t(axis)] = int32_t(from.bytes(4));
+        c.widths[size_t(axis)] = uint8_t(from.byte());
+        if (c.widths[size_t(axis)] > 32) fail("vectors of the first frame have too many bits");
+    }
+    for (uint32_t t = 0; t < tables_of(c.kind); ++t)
+        c.frequencies.push_back(frequencies_of(from, bits_of(c.kind, t)));
+    for (int stream = 0; stream < STREAMS; ++stream) {
+        const Use use = USES[c.kind][stream];
+        for (uint32_t t = use.first; t < use.first + use.contexts; ++t)
+            add_table(c.tables[size_t(stream)], c.frequencies[t], use.bits);
+    }
+    return c;
+}
+
+bool any(const std::vector<Class>& classes, Kind kind) {
+    return std::any_of(classes.begin(), classes.end(),
+                       [=](const Class& c) { return c.kind == kind; });
+}
+
+bool any_lengths(const std::vector<Class>& classes) {
+    return std::any_of(classes.begin(), classes.end(), [](const Class& c) {
+        return has_length(c.kind) && c.shift != NO_LENGTHS;
+    });
+}
+
+}  // namespace
+
+std::string described(const Chunk& chunk) {
+    std::string to;
+    put(to, uint32_t(chunk.lanes), 1);
+    put(to, uint32_t(chunk.classes.size()), 1);
+    for (const Class& c : chunk.classes) {
+        put(to, c.kind, 1);
+        put(to, c.shift, 1);
+        for (const uint8_t raw : c.raw) put(to, raw, 1);
+        put(to, c.length, 4);
+        put(to, c.other, 4);
+        for (size_t axis = 0; axis < 3; ++axis) {
+            put(to, uint32_t(c.lowest[axis]), 4);
+            put(to, c.widths[axis], 1);
+        }
+        for (const Frequencies& all : c.frequencies) put_frequencies(to, all);
+    }
+    const auto plane = [&](const std::vector<uint8_t>& of) { to.append(of.begin(), of.end()); };
+    plane(chunk.atoms.classes);
+    plane(chunk.atoms.backs);
+    if (any(chunk.classes, CIRCLE)) plane(chunk.atoms.seconds);
+    if (any_lengths(chunk.classes)) plane(chunk.atoms.lengths);
+    return to;
+}
+
+Chunk parsed(const uint8_t* data, int64_t nbytes, int64_t n_atoms) {
+    Reader from{data, data + nbytes};
+    Chunk chunk;
+    chunk.n_atoms = n_atoms;
+    chunk.lanes = from.byte();
+    if (chunk.lanes != 8 && chunk.lanes != MOST_LANES) fail("a chunk has 8 or 32 lanes");
+    const uint32_t n_classes = from.byte();
+    if (n_classes > MOST_CLASSES) fail("a chunk has too many classes of atoms");
+    for (uint32_t c = 0; c < n_classes; ++c) chunk.classes.push_back(class_of(from));
+    chunk.atoms.classes = from.plane(n_atoms);
+    chunk.atoms.backs = from.plane(n_atoms);
+    if (any(chunk.classes, CIRCLE)) chunk.atoms.seconds = from.plane(n_atoms);
+    if (any_lengths(chunk.classes)) chunk.atoms.lengths = from.plane(n_atoms);
+    if (from.next != from.end) fail("the description of a chunk is too long");
+    chunk.sort();
+    return chunk;
+}
+
+void Chunk::sort() {
+    for (Class& c : classes) c.n = 0, is_temporal |= mdio::rigid::is_temporal(c.kind);
+    for (const uint8_t number : atoms.classes) {
+        if (number >= classes.size()) fail("an atom is of no class");
+        ++classes[number].n;
+    }
+    int64_t begin = 0;
+    std::vector<int64_t> next;
+    for (Class& c : classes) {
+        c.begin = begin;
+        next.push_back(begin);
+        begin += (c.n + 7) / 8 * 8;
+    }
+    slots.resize(size_t(n_atoms));
+    parents.resize(size_t(n_atoms));
+    seconds.assign(size_t(begin), 0);
+    squares.assign(size_t(begin), 0.0f);
+    for (int64_t i = 0; i < n_atoms; ++i) {
+        const auto at = size_t(i);
+        const Class& c = classes[atoms.classes[at]];
+        const int64_t slot = slots[at] = int32_t(next[atoms.classes[at]]++);
+        const int64_t back = atoms.backs[at];
+        if (back > i) fail("an atom's parent is before the first");
+        parents[at] = int32_t(back == 0 ? -1 : i - back);
+        if (c.shift == NO_LENGTHS) {
+            squares[size_t(slot)] = float(c.length);
+        } else if (has_length(c.kind)) {
+            const uint64_t length = (c.length & 0xFFFF) + (uint64_t(atoms.lengths[at]) << c.shift);
+            squares[size_t(slot)] = float(length * length / 256);
+        }
+        if (c.kind != CIRCLE) continue;
+        const int64_t other = i - atoms.seconds[at];
+        if (other >= i || other < 0 || atoms.classes[size_t(other)] >= atoms.classes[at])
+            fail("an atom's second one does not come before it");
+        seconds[size_t(slot)] = slots[size_t(other)];
+    }
+    in_row.assign(size_t(begin / 8), 1);
+    for (size_t slot = 0; slot < seconds.size(); ++slot)
+        if (seconds[slot] != seconds[slot / 8 * 8] + int32_t(slot % 8)) in_row[slot / 8] = 0;
+}
+
+int64_t Chunk::raw_nbytes(bool is_first) const {
+    int64_t sum = 0;
+    for (const Class& c : classes) {
+        const bool is_plain = is_first && mdio::rigid::is_temporal(c.kind);
+        for (size_t stream = 0; stream < STREAMS; ++stream)
+            sum += (c.n * (is_plain ? c.widths[stream] : c.raw[stream]) + 7) / 8;
+    }
+    return sum;
+}
+
+Frequencies normalised(const std::array<uint32_t, 256>& counts, uint32_t bits) {
+    const uint32_t whole = 1u << bits;
+    uint64_t total = 0;
+    for (const uint32_t n : counts) total += n;
+    Frequencies all{};
+    uint32_t sum = 0;
+    for (uint32_t s = 0; s < 256; ++s) {
+        if (counts[s]) all[s] = uint32_t(std::max<uint64_t>(1, (counts[s] * uint64_t(whole) + total / 2) / total));
+        sum += all[s];
+    }
+    if (all[ESCAPE] == 0) ++all[ESCAPE], ++sum;
+    // What is too much or too little goes to or comes from where it costs least.
+    while (sum != whole) {
+        uint32_t most = 0;
+        for (uint32_t s = 1; s < 256; ++s)
+            if (all[s] > all[most]) most = s;
+        if (sum > whole) {
+            const uint32_t less = std::min(sum - whole, std::max(all[most] / 16, 1u));
+            all[most] -= less, sum -= less;
+        } else {
+            all[most] += whole - sum, sum = whole;
+        }
+    }
+    if (all[ESCAPE] == whole) all[ESCAPE] = whole / 2, all[0] = whole / 2;
+    return all;
+}
+
+}  // namespace mdio::rigid

@@ -1,0 +1,100 @@
+// Parts of the encoder: bits, contexts, and the entropy coder forwards.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "rigid.h"
+
+namespace mdio::rigid {
+
+// Numbers of a few bits, one after the other, into memory that goes eight bytes further.
+class BitWriter {
+  public:
+    explicit BitWriter(uint8_t* to) : to_(to) {}
+    MDIO_INLINE void put(uint32_t value, uint32_t width) {
+        word_ |= uint64_t(value) << n_bits_;
+        n_bits_ += width;
+        std::memcpy(to_, &word_, 8);
+        to_ += n_bits_ / 8;
+        word_ >>= n_bits_ / 8 * 8;
+        n_bits_ %= 8;
+    }
+    void finish() {
+        if (n_bits_) *to_++ = uint8_t(word_);
+        word_ = n_bits_ = 0;
+    }
+    const uint8_t* end() const { return to_; }
+
+  private:
+    uint8_t* to_;
+    uint64_t word_ = 0;
+    uint32_t n_bits_ = 0;
+};
+
+// A frame, all but for the entropy coder.
+struct Coded {
+    std::vector<uint8_t> symbols[STREAMS], contexts[STREAMS], raw, escaped;
+    explicit Coded(int64_t n) {
+        for (auto& s : symbols) s.resize(size_t(n));
+        for (auto& c : contexts) c.resize(size_t(n));
+    }
+};
+
+// The vectors of a class in one frame and the one before, and of its second atoms.
+struct Source {
+    Kind kind;
+    int64_t n;
+    float other;
+    const int32_t *now[3], *before[3];  // of the class
+    const int32_t *all[3], *seconds;
+    const uint8_t* in_row;
+    const float* squares;
+};
+
+// The numbers that tell them; where they cannot, `bad` is 1.
+struct Told {
+    int32_t* of[STREAMS];
+    uint8_t* bad;
+};
+
+void tell(const Source& from, const Told& to);
+
+// Whether a stream's numbers are around zero; else they are symbols already.
+constexpr bool is_centred(Kind kind, int stream) {
+    return kind < SPHERE || (kind == SPHERE ? stream < 2 : stream == 1);
+}
+// Numbers that have no symbol are bad, too.
+void symbols_of(const Told& from, const Class& c, uint8_t* const symbols[STREAMS]);
+
+// What the contexts of SPHERE and CIRCLE depend on.
+struct Contexts {
+    Kind kind;
+    int64_t n;
+    int raw[2];
+    float other;
+    const uint8_t* symbols[2];
+    const int32_t* numbers[2];  // of which the low bits are
+    const int32_t *all[3], *seconds;
+    const uint8_t* in_row;
+    const float* squares;
+};
+void contexts_of(const Contexts& from, uint8_t* const to[STREAMS]);
+
+class Coder {
+  public:
+    explicit Coder(const Chunk& chunk);
+    // The states and the words of a frame, which lie at the end of `room`: where they begin.
+    const uint8_t* encode(const Coded& coded, bool is_first, std::vector<uint8_t>& room) const;
+
+  private:
+    struct Tables {
+        std::vector<uint32_t> entries, reciprocals;  // 256 of each table
+    };
+    const Chunk& chunk_;
+    std::vector<Tables> tables_;  // of each class
+};
+
+}  // namespace mdio::rigid

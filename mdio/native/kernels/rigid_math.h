@@ -1,0 +1,166 @@
+// The arithmetic that writer and reader share, for eight atoms at a time: float32 operations one by
+// one, each rounded as IEEE 754 has it (no fused ones), so that every machine gets the same integers.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "rigid.h"
+
+// Vectors are passed to functions that are always part of their caller.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+namespace mdio::rigid {
+
+using Ints = int32_t __attribute__((vector_size(32)));
+using Sizes = uint32_t __attribute__((vector_size(32)));
+using Floats = float __attribute__((vector_size(32)));
+using Halves = uint16_t __attribute__((vector_size(16)));  // bytes go by these: one instruction each
+using Bytes = uint8_t __attribute__((vector_size(8)));
+constexpr int64_t EIGHT_ATOMS = 8;
+
+MDIO_INLINE Ints load(const int32_t* from) {
+    Ints x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+}
+MDIO_INLINE Floats load(const float* from) {
+    Floats x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+}
+MDIO_INLINE Ints load(const uint8_t* from) {
+    Bytes x;
+    std::memcpy(&x, from, sizeof x);
+    return __builtin_convertvector(__builtin_convertvector(x, Halves), Ints);
+}
+MDIO_INLINE void store(const Ints& x, int32_t* to) { std::memcpy(to, &x, sizeof x); }
+MDIO_INLINE void store(const Ints& x, uint8_t* to) {
+    const Bytes bytes = __builtin_convertvector(__builtin_convertvector(x, Halves), Bytes);
+    std::memcpy(to, &bytes, sizeof bytes);
+}
+MDIO_INLINE Floats floats(const Ints& x) { return __builtin_convertvector(x, Floats); }
+MDIO_INLINE Ints plus(const Ints& a, const Ints& b) { return Ints(Sizes(a) + Sizes(b)); }
+MDIO_INLINE Ints minus(const Ints& a, const Ints& b) { return Ints(Sizes(a) - Sizes(b)); }
+MDIO_INLINE Ints signed_by(const Ints& negative, const Ints& a) {
+    return Ints((Sizes(a) ^ Sizes(negative)) - Sizes(negative));
+}
+MDIO_INLINE Ints size(const Ints& x) { return signed_by(x < 0, x); }
+
+MDIO_INLINE Floats root(const Floats& x) {
+    Floats y;
+    for (int k = 0; k < 8; ++k) y[k] = std::sqrt(x[k]);
+    return y;
+}
+MDIO_INLINE Floats positive(const Floats& x) { return x > 0.0f ? x : Floats{}; }
+
+constexpr float MOST = 1 << 20;  // of a number that is computed
+
+// For what may be anything, NaN too: an integer, cut towards zero.
+MDIO_INLINE Ints whole(const Floats& x) {
+    const Floats most = Floats{} + MOST, least = Floats{} - MOST;
+    const Floats up = x > least ? x : least;
+    return __builtin_convertvector(up < most ? up : most, Ints);
+}
+MDIO_INLINE Ints floor_of(const Floats& x) {
+    const Ints n = whole(x);
+    return n + (floats(n) > x);
+}
+MDIO_INLINE Ints context(const Floats& x, int n) {
+    const Floats most = Floats{} + float(n - 1), up = positive(x);
+    return __builtin_convertvector(up < most ? up : most, Ints);
+}
+
+struct Vector {
+    Ints x, y, z;
+};
+
+// Which axis is the longest.
+MDIO_INLINE Ints longest(const Vector& v) {
+    const Ints a = size(v.x), b = size(v.y), c = size(v.z);
+    const Ints last = b >= c ? Ints{} + 1 : Ints{} + 2;
+    return ((a >= b) & (a >= c)) ? Ints{} : last;
+}
+
+// The axes in the order `axis`, the one after it, the one after that; and back.
+MDIO_INLINE Ints one_of(const Ints& axis, const Ints& x, const Ints& y, const Ints& z) {
+    const Ints last = axis == 1 ? y : z;
+    return axis == 0 ? x : last;
+}
+MDIO_INLINE Vector turned(const Ints& axis, const Vector& v) {
+    return {one_of(axis, v.x, v.y, v.z), one_of(axis, v.y, v.z, v.x), one_of(axis, v.z, v.x, v.y)};
+}
+MDIO_INLINE Vector turned_back(const Ints& axis, const Vector& v) {
+    return {one_of(axis, v.x, v.z, v.y), one_of(axis, v.y, v.x, v.z), one_of(axis, v.z, v.y, v.x)};
+}
+
+// The third side: sqrt(square - a^2 - b^2), zero where there is none.
+MDIO_INLINE Floats third(const Floats& square, const Ints& a, const Ints& b) {
+    const Floats fa = floats(a), fb = floats(b);
+    return root(positive((square - fa * fa) - fb * fb));
+}
+
+MDIO_INLINE Ints fraction(const Floats& x, const Ints& floor) {
+    return context((x - floats(floor)) * 4.0f, 4);
+}
+
+// SPHERE: by how much of the square of the length the first number takes.
+MDIO_INLINE Ints sphere_context(const Floats& square, const Ints& a) {
+    const Floats fa = floats(a);
+    return context(fa * fa * 16.0f / square, 8);
+}
+constexpr int32_t SPHERE_LEAST = -14, SPHERE_MOST = 16;  // that the third side may be off
+
+// CIRCLE: the vector of the second atom, turned such that the axis that is stored comes first; its
+// square; and the product of both vectors, as far as lengths tell it.
+struct Plane {
+    Floats x, y, z, square, product;
+};
+
+MDIO_INLINE Plane plane(const Ints& axis, const Vector& v, const Floats& square, float other) {
+    const Vector u = turned(axis, v);
+    Plane p{floats(u.x), floats(u.y), floats(u.z), {}, {}};
+    p.square = (p.x * p.x + p.y * p.y) + p.z * p.z;
+    p.product = (p.square + (square - other)) * 0.5f;
+    return p;
+}
+MDIO_INLINE Ints centre(const Plane& p) { return whole(p.product * p.x / p.square); }
+MDIO_INLINE Ints circle_context(const Plane& p) { return context(p.x * p.x * 6.0f / p.square, 6); }
+
+// The two numbers that follow from the stored one, and what context they make.
+struct Two {
+    Ints y, z, context;
+};
+MDIO_INLINE Two two(const Plane& p, const Floats& square, const Ints& v, const Ints& other_side) {
+    const Floats fv = floats(v);
+    const Floats across = p.y * p.y + p.z * p.z;
+    const Floats q = p.product - p.x * fv;
+    const Floats side = root(positive(across * (square - fv * fv) - q * q));
+    const Floats s = other_side ? -side : side;
+    const Floats y = (q * p.y - s * p.z) / across, z = (q * p.z + s * p.y) / across;
+    const Ints fy = floor_of(y), fz = floor_of(z);
+    return {fy, fz, 4 * fraction(y, fy) + fraction(z, fz)};
+}
+constexpr int32_t CIRCLE_LEAST = -3, CIRCLE_MOST = 4;
+
+MDIO_INLINE Ints number(const Ints& symbol, const Ints& raw, int raw_bits) {
+    return plus(Ints(Sizes(symbol - MIDDLE) << raw_bits), raw);
+}
+// The axis that a symbol of two bits says; 3 is as 2.
+MDIO_INLINE Ints axis_of(const Ints& symbol) {
+    const Ints axis = symbol & 3;
+    return axis < 2 ? axis : Ints{} + 2;
+}
+
+// Vectors of the second atoms, which mostly lie in a row.
+MDIO_INLINE Vector seconds_at(const int32_t* const all[3], const int32_t* at, bool in_row) {
+    if (in_row) return {load(all[0] + at[0]), load(all[1] + at[0]), load(all[2] + at[0])};
+    const auto each = [&](const int32_t* from) __attribute__((always_inline)) {
+        return Ints{from[at[0]], from[at[1]], from[at[2]], from[at[3]],
+                    from[at[4]], from[at[5]], from[at[6]], from[at[7]]};
+    };
+    return {each(all[0]), each(all[1]), each(all[2])};
+}
+
+}  // namespace mdio::rigid

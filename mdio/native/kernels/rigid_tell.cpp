@@ -1,0 +1,113 @@
+// From vectors to numbers, and from numbers to symbols.
+#include "rigid_encode.h"
+#include "rigid_math.h"
+
+namespace mdio::rigid {
+namespace {
+
+constexpr int32_t MOST_SYMBOL = 254;
+constexpr int32_t FAR_OFF = 1 << 20;
+
+MDIO_INLINE Vector vector(const int32_t* const axes[3], int64_t i) {
+    return {load(axes[0] + i), load(axes[1] + i), load(axes[2] + i)};
+}
+
+MDIO_INLINE void put(const Told& to, int64_t i, const Vector& v, const Ints& is_bad) {
+    store(v.x, to.of[0] + i);
+    store(v.y, to.of[1] + i);
+    store(v.z, to.of[2] + i);
+    store(is_bad & 1, to.bad + i);
+}
+
+MDIO_INLINE void tell_swing(const Source& s, int64_t i, const Told& to) {
+    const Vector v = vector(s.before, i);
+    const Ints axis = longest(v);
+    const Vector before = turned(axis, v), now = turned(axis, vector(s.now, i));
+    const Ints side = whole(third(load(s.squares + i), now.y, now.z));
+    const Ints off = minus(signed_by(before.x < 0, now.x), side);
+    put(to, i, {minus(now.y, before.y), minus(now.z, before.z), off}, Ints{});
+}
+
+MDIO_INLINE void tell_sphere(const Source& s, int64_t i, const Told& to) {
+    const Vector v = vector(s.now, i);
+    const Ints axis = longest(v);
+    const Vector now = turned(axis, v);
+    const Ints off = minus(size(now.x), whole(third(load(s.squares + i), now.y, now.z)));
+    const Ints bad = (off < SPHERE_LEAST) | (off > SPHERE_MOST);
+    const Ints how = (off - SPHERE_LEAST) * 8 + 2 * axis + ((now.x < 0) & 1);
+    put(to, i, {now.y, now.z, bad ? Ints{} : how}, bad);
+}
+
+// How far both numbers are off, many if that has no symbol; the symbol.
+MDIO_INLINE Ints off_by(const Two& t, const Vector& v, Ints& how) {
+    const Ints y = minus(v.y, t.y), z = minus(v.z, t.z);
+    how = (y - CIRCLE_LEAST) * 8 + z - CIRCLE_LEAST;
+    const Ints fits = (y >= CIRCLE_LEAST) & (y <= CIRCLE_MOST) & (z >= CIRCLE_LEAST) & (z <= CIRCLE_MOST);
+    return fits ? size(y) + size(z) : Ints{} + FAR_OFF;
+}
+
+MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
+    const Vector v = vector(s.now, i), second = seconds_at(s.all, s.seconds + i, s.in_row[i / 8]);
+    // Where the circle runs most nearly along an axis, the other two follow best from it.
+    const Floats fx = floats(second.x), fy = floats(second.y), fz = floats(second.z);
+    const Floats gx = floats(v.x), gy = floats(v.y), gz = floats(v.z);
+    const Ints axis = longest({whole(fy * gz - fz * gy), whole(fz * gx - fx * gz), whole(fx * gy - fy * gx)});
+    const Floats square = load(s.squares + i);
+    const Plane u = plane(axis, second, square, s.other);
+    const Vector now = turned(axis, v);
+    Ints how, other_how;
+    const Ints one = off_by(two(u, square, now.x, Ints{}), now, how);
+    const Ints another = off_by(two(u, square, now.x, Ints{} == 0), now, other_how);
+    const Ints other = another < one, bad = (other ? another : one) == FAR_OFF;
+    const Ints symbol = other ? other_how : how;
+    put(to, i, {2 * axis + (other & 1), minus(now.x, centre(u)), bad ? Ints{} : symbol}, bad);
+}
+
+MDIO_INLINE void tell_plain(const Source& from, const Told& told) {
+    const Source s = from;
+    const Told to = told;
+    if (s.kind == CIRCLE)
+        for (int64_t i = 0; i < s.n; i += 8) tell_circle(s, i, to);
+    if (s.kind == SPHERE)
+        for (int64_t i = 0; i < s.n; i += 8) tell_sphere(s, i, to);
+    if (s.kind == SWING)
+        for (int64_t i = 0; i < s.n; i += 8) tell_swing(s, i, to);
+    if (s.kind == TIME)
+        for (int64_t i = 0; i < s.n; i += 8) {
+            const Vector v = vector(s.now, i), w = vector(s.before, i);
+            put(to, i, {minus(v.x, w.x), minus(v.y, w.y), minus(v.z, w.z)}, Ints{});
+        }
+    if (s.kind == FREE)
+        for (int64_t i = 0; i < s.n; i += 8) put(to, i, vector(s.now, i), Ints{});
+}
+MDIO_TARGET("avx2")
+void tell_avx2(const Source& s, const Told& to) { tell_plain(s, to); }
+
+MDIO_INLINE void symbols_plain(const Told& told, const Class& c, uint8_t* const symbols[STREAMS]) {
+    const Told from = told;
+    const int64_t n = c.n;
+    for (int stream = 0; stream < STREAMS; ++stream) {
+        const int raw = c.raw[size_t(stream)], middle = is_centred(c.kind, stream) ? MIDDLE : 0;
+        uint8_t* to = symbols[stream];
+        for (int64_t i = 0; i < n; i += 8) {
+            const Ints symbol = (load(from.of[stream] + i) >> raw) + middle;
+            const Ints bad = (symbol < 0) | (symbol > MOST_SYMBOL);
+            store(load(from.bad + i) | (bad & 1), from.bad + i);
+            store(symbol, to + i);
+        }
+    }
+}
+MDIO_TARGET("avx2")
+void symbols_avx2(const Told& from, const Class& c, uint8_t* const symbols[STREAMS]) {
+    symbols_plain(from, c, symbols);
+}
+
+}  // namespace
+
+void tell(const Source& from, const Told& to) { (has_avx2() ? tell_avx2 : tell_plain)(from, to); }
+
+void symbols_of(const Told& from, const Class& c, uint8_t* const symbols[STREAMS]) {
+    (has_avx2() ? symbols_avx2 : symbols_plain)(from, c, symbols);
+}
+
+}  // namespace mdio::rigid

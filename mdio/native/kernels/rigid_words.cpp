@@ -1,0 +1,174 @@
+// The entropy coder, backwards: interleaved range coding with asymmetric numeral systems (J. Duda,
+// arXiv:1311.2540; in lanes as F. Giesen has it, arXiv:1402.3392). A state holds 16 to 32 bits; a
+// lane whose state falls below takes the next word of 16 bits, lanes in their order.
+#include <bitset>
+#include <cstring>
+#include <stdexcept>
+
+#include "rigid.h"
+
+namespace mdio::rigid {
+namespace {
+
+// A table's entry: the symbol, its frequency, and what is added to it.
+MDIO_INLINE uint32_t symbol_of(uint32_t entry) { return entry & 255; }
+
+void decode_some(const Block& b, const InFrame& frame, int64_t first) {
+    const uint32_t mask = (1u << b.bits) - 1;
+    Words& words = *frame.words;
+    for (int64_t i = first; i < b.n; ++i) {
+        uint32_t& x = words.states[i & (b.lanes - 1)];
+        const uint32_t context = frame.contexts ? uint32_t(frame.contexts[i]) : 0;
+        const uint32_t entry = b.tables[(context << b.bits) + (x & mask)];
+        frame.symbols[i] = int32_t(symbol_of(entry));
+        x = (entry >> 8 & 0xFFF) * (x >> b.bits) + (entry >> 20);
+        if (x < LOWEST) {
+            if (words.end - words.next < 2)
+                throw std::invalid_argument("the words of a frame end too early");
+            x = x << 16 | uint32_t(words.next[0]) | uint32_t(words.next[1]) << 8;
+            words.next += 2;
+        }
+    }
+}
+
+void decode(const Block& block, const InFrame* frames, int n_frames) {
+    for (int k = 0; k < n_frames; ++k) decode_some(block, frames[k], 0);
+}
+
+#if MDIO_X86
+
+struct Places {
+    alignas(32) uint8_t from[256][8];
+};
+
+// For each set of eight lanes that take a word: which of the next eight each takes.
+constexpr Places places() {
+    Places all{};
+    for (int set = 0; set < 256; ++set)
+        for (int lane = 0, n = 0; lane < 8; ++lane)
+            if (set >> lane & 1) all.from[set][lane] = uint8_t(n++);
+    return all;
+}
+constexpr Places PLACES = places();
+
+// What eight lanes need: registers.
+struct Tables {
+    const int* entries;
+    __m128i bits;
+    __m256i mask;
+};
+
+// The lanes of one frame.
+template <int vectors>
+struct Lanes {
+    __m256i x[vectors];
+    const uint8_t* next;
+};
+
+// One step of all lanes; of `n` lanes only, where there are no more symbols.
+template <int vectors, bool is_last>
+MDIO_TARGET("avx2,popcnt")
+MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const Tables& tables, const int32_t* contexts,
+                             int64_t n, int32_t* to) {
+    const auto byte = _mm256_set1_epi32(255), twelve = _mm256_set1_epi32(0xFFF);
+    for (int v = 0; v < vectors; ++v) {
+        const auto x = lanes.x[v];
+        const auto lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        const auto active = _mm256_cmpgt_epi32(_mm256_set1_epi32(int32_t(n - 8 * v)), lane);
+        auto slot = _mm256_and_si256(x, tables.mask);
+        if (contexts) {
+            const auto context = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(contexts) + v);
+            slot = _mm256_add_epi32(slot, _mm256_sll_epi32(context, tables.bits));
+        }
+        if (is_last) slot = _mm256_and_si256(slot, active);
+        const auto entry = _mm256_i32gather_epi32(tables.entries, slot, 4);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + v, _mm256_and_si256(entry, byte));
+        const auto frequency = _mm256_and_si256(_mm256_srli_epi32(entry, 8), twelve);
+        auto y = _mm256_mullo_epi32(frequency, _mm256_srl_epi32(x, tables.bits));
+        y = _mm256_add_epi32(y, _mm256_srli_epi32(entry, 20));
+        auto low = _mm256_cmpeq_epi32(_mm256_srli_epi32(y, 16), _mm256_setzero_si256());
+        if (is_last) low = _mm256_and_si256(low, active);
+        const auto set = uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(low)));
+        const auto words = _mm256_cvtepu16_epi32(
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(lanes.next)));
+        const auto place = _mm256_cvtepu8_epi32(
+            _mm_loadl_epi64(reinterpret_cast<const __m128i*>(PLACES.from[set])));
+        const auto filled = _mm256_or_si256(_mm256_slli_epi32(y, 16),
+                                            _mm256_permutevar8x32_epi32(words, place));
+        y = _mm256_blendv_epi8(y, filled, low);
+        lanes.x[v] = is_last ? _mm256_blendv_epi8(x, y, active) : y;
+        lanes.next += 2 * __builtin_popcount(set);
+    }
+}
+
+// Every lane may take a word, and loads are of eight.
+template <int vectors>
+MDIO_INLINE bool has_words(const Lanes<vectors>& lanes, const InFrame& frame) {
+    return frame.words->end - lanes.next >= 16 * vectors;
+}
+
+template <int vectors, bool with_contexts, int n_frames>
+MDIO_TARGET("avx2,popcnt")
+MDIO_INLINE void decode_vectors(const Block& b, const InFrame* in) {
+    constexpr int64_t width = 8 * vectors;
+    const Tables tables{reinterpret_cast<const int*>(b.tables), _mm_cvtsi32_si128(int32_t(b.bits)),
+                        _mm256_set1_epi32(int32_t((1u << b.bits) - 1))};
+    InFrame frames[n_frames];
+    Lanes<vectors> lanes[n_frames];
+    for (int k = 0; k < n_frames; ++k) {
+        frames[k] = in[k];
+        lanes[k].next = in[k].words->next;
+        for (int v = 0; v < vectors; ++v)
+            lanes[k].x[v] =
+                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in[k].words->states) + v);
+    }
+    const int64_t n = b.n;
+    int64_t i = 0;
+    while (i + width <= n && has_words(lanes[0], frames[0]) &&
+           has_words(lanes[n_frames - 1], frames[n_frames - 1])) {
+        for (int k = 0; k < n_frames; ++k)
+            decode_step<vectors, false>(lanes[k], tables, with_contexts ? frames[k].contexts + i : nullptr,
+                                        width, frames[k].symbols + i);
+        i += width;
+    }
+    for (int k = 0; k < n_frames; ++k) {
+        int64_t at = i;
+        for (; at < n && has_words(lanes[k], frames[k]); at += width)
+            decode_step<vectors, true>(lanes[k], tables, with_contexts ? frames[k].contexts + at : nullptr,
+                                       n - at, frames[k].symbols + at);
+        in[k].words->next = lanes[k].next;
+        for (int v = 0; v < vectors; ++v)
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(in[k].words->states) + v, lanes[k].x[v]);
+        decode_some(b, in[k], at);
+    }
+}
+
+template <int vectors, bool with_contexts>
+MDIO_TARGET("avx2,popcnt")
+void decode_lanes(const Block& block, const InFrame* frames, int n_frames) {
+    if (n_frames == AT_ONCE)
+        decode_vectors<vectors, with_contexts, AT_ONCE>(block, frames);
+    else
+        decode_vectors<vectors, with_contexts, 1>(block, frames);
+}
+
+void decode_avx2(const Block& block, const InFrame* frames, int n_frames) {
+    const bool with_contexts = frames[0].contexts != nullptr;
+    if (block.lanes == MOST_LANES)
+        (with_contexts ? decode_lanes<4, true> : decode_lanes<4, false>)(block, frames, n_frames);
+    else
+        (with_contexts ? decode_lanes<1, true> : decode_lanes<1, false>)(block, frames, n_frames);
+}
+
+#endif
+
+}  // namespace
+
+Decode decoder() {
+#if MDIO_X86
+    if (has_avx2()) return decode_avx2;
+#endif
+    return decode;
+}
+
+}  // namespace mdio::rigid

@@ -1,0 +1,227 @@
+// The entropy coder, forwards: symbols from the last to the first, since it is read from the other
+// end; and the contexts of symbols as the reader will find them.
+#include <algorithm>
+#include <utility>
+
+#include "fold.h"
+#include "rigid_encode.h"
+#include "rigid_math.h"
+
+namespace mdio::rigid {
+namespace {
+
+// An entry: frequency and what is before it, 12 bits each, and how far quotients are shifted; and a
+// reciprocal that makes them at most one too small.
+uint32_t entry_of(uint32_t frequency, uint32_t before) {
+    const uint32_t shift = frequency > 1 ? bits(frequency - 1) : 0;
+    return frequency | before << 12 | shift << 24;
+}
+uint32_t reciprocal_of(uint32_t frequency) {
+    const uint32_t shift = frequency > 1 ? bits(frequency - 1) : 0;
+    return uint32_t((uint64_t(1) << (31 + shift)) / (frequency ? frequency : 1));
+}
+
+// From behind: the states, and where the words begin.
+struct Encoding {
+    uint32_t states[MOST_LANES];
+    uint8_t* to;
+};
+
+struct Stream {
+    const uint32_t *entries, *reciprocals;
+    const uint8_t *symbols, *contexts;
+    uint32_t bits;
+};
+
+MDIO_INLINE void encode_some(Encoding& e, const Stream& s, int64_t lanes, int64_t begin, int64_t end) {
+    uint8_t* to = e.to;
+    for (int64_t i = end; i-- > begin;) {
+        const uint32_t at = 256u * s.contexts[i] + s.symbols[i], entry = s.entries[at];
+        const uint32_t frequency = entry & 0xFFF;
+        uint32_t x = e.states[i & (lanes - 1)];
+        const bool full = x >> (32 - s.bits) >= frequency;
+        to[-2] = uint8_t(x), to[-1] = uint8_t(x >> 8);
+        to -= full ? 2 : 0;
+        x = full ? x >> 16 : x;
+        uint32_t quotient = uint32_t(uint64_t(x) * s.reciprocals[at] >> (31 + (entry >> 24)));
+        uint32_t rest = x - quotient * frequency;
+        if (rest >= frequency) ++quotient, rest -= frequency;
+        e.states[i & (lanes - 1)] = (quotient << s.bits) + rest + (entry >> 12 & 0xFFF);
+    }
+    e.to = to;
+}
+
+void encode_plain(Encoding& e, const Stream& s, int64_t lanes, int64_t n) { encode_some(e, s, lanes, 0, n); }
+
+#if MDIO_X86
+
+struct Ranks {
+    alignas(32) uint8_t from[256][8];
+};
+
+// For each set of eight lanes that give a word: the lanes of the set, at the end of eight.
+constexpr Ranks ranks() {
+    Ranks all{};
+    for (int set = 0; set < 256; ++set)
+        for (int lane = 7, n = 7; lane >= 0; --lane)
+            if (set >> lane & 1) all.from[set][n--] = uint8_t(lane);
+    return all;
+}
+constexpr Ranks RANKS = ranks();
+
+MDIO_TARGET("avx2")
+MDIO_INLINE __m256i eight_bytes(const uint8_t* from) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
+
+template <int vectors>
+MDIO_TARGET("avx2,popcnt")
+MDIO_INLINE void encode_vectors(Encoding& e, const Stream& s, int64_t n) {
+    constexpr int64_t lanes = 8 * vectors;
+    int64_t i = n / lanes * lanes;
+    encode_some(e, s, lanes, i, n);
+    __m256i x[vectors];
+    for (int v = 0; v < vectors; ++v)
+        x[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(e.states) + v);
+    const auto twelve = _mm256_set1_epi32(0xFFF), base = _mm256_set1_epi32(31);
+    const auto* entries = reinterpret_cast<const int*>(s.entries);
+    const auto* reciprocals = reinterpret_cast<const int*>(s.reciprocals);
+    const auto by = _mm_cvtsi32_si128(int32_t(s.bits)), to_top = _mm_cvtsi32_si128(int32_t(32 - s.bits));
+    uint8_t* to = e.to;
+    while (i > 0) {
+        i -= lanes;
+        for (int v = vectors; v-- > 0;) {
+            const int64_t first = i + 8 * v;
+            const auto at = _mm256_add_epi32(_mm256_slli_epi32(eight_bytes(s.contexts + first), 8),
+                                             eight_bytes(s.symbols + first));
+            const auto entry = _mm256_i32gather_epi32(entries, at, 4);
+            const auto reciprocal = _mm256_i32gather_epi32(reciprocals, at, 4);
+            const auto frequency = _mm256_and_si256(entry, twelve);
+            // Both are below 2^31: the frequency is not above what is shifted down.
+            const auto full = _mm256_cmpgt_epi32(_mm256_add_epi32(_mm256_srl_epi32(x[v], to_top), _mm256_set1_epi32(1)), frequency);
+            const auto set = uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(full)));
+            const auto rank = _mm256_cvtepu8_epi32(
+                _mm_loadl_epi64(reinterpret_cast<const __m128i*>(RANKS.from[set])));
+            const auto low = _mm256_and_si256(x[v], _mm256_set1_epi32(0xFFFF));
+            auto words = _mm256_permutevar8x32_epi32(low, rank);
+            words = _mm256_permute4x64_epi64(_mm256_packus_epi32(words, words), 0x08);
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(to - 16), _mm256_castsi256_si128(words));
+            to -= 2 * __builtin_popcount(set);
+            auto y = _mm256_blendv_epi8(x[v], _mm256_srli_epi32(x[v], 16), full);
+            const auto shift = _mm256_add_epi32(_mm256_srli_epi32(entry, 24), base);
+            const auto even = _mm256_srlv_epi64(_mm256_mul_epu32(y, reciprocal),
+                                                _mm256_and_si256(shift, _mm256_set1_epi64x(63)));
+            const auto odd = _mm256_srlv_epi64(
+                _mm256_mul_epu32(_mm256_srli_epi64(y, 32), _mm256_srli_epi64(reciprocal, 32)),
+                _mm256_srli_epi64(shift, 32));
+            auto quotient = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+            auto rest = _mm256_sub_epi32(y, _mm256_mullo_epi32(quotient, frequency));
+            const auto less = _mm256_cmpgt_epi32(frequency, rest);  // both are small
+            quotient = _mm256_add_epi32(quotient, _mm256_andnot_si256(less, _mm256_set1_epi32(1)));
+            rest = _mm256_sub_epi32(rest, _mm256_andnot_si256(less, frequency));
+            const auto before = _mm256_and_si256(_mm256_srli_epi32(entry, 12), twelve);
+            y = _mm256_add_epi32(_mm256_sll_epi32(quotient, by), _mm256_add_epi32(rest, before));
+            x[v] = y;
+        }
+    }
+    e.to = to;
+    for (int v = 0; v < vectors; ++v)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(e.states) + v, x[v]);
+}
+
+MDIO_TARGET("avx2,popcnt")
+void encode_avx2(Encoding& e, const Stream& s, int64_t lanes, int64_t n) {
+    if (lanes == 32)
+        encode_vectors<4>(e, s, n);
+    else
+        encode_vectors<1>(e, s, n);
+}
+
+#endif
+
+}  // namespace
+
+Coder::Coder(const Chunk& chunk) : chunk_(chunk) {
+    for (const Class& c : chunk.classes) {
+        Tables tables;
+        for (uint32_t t = 0; t < tables_of(c.kind); ++t) {
+            uint32_t sum = 0;
+            for (const uint32_t frequency : c.frequencies[t]) {
+                tables.entries.push_back(entry_of(frequency, sum));
+                tables.reciprocals.push_back(reciprocal_of(frequency));
+                sum += frequency;
+            }
+        }
+        tables_.push_back(std::move(tables));
+    }
+}
+
+const uint8_t* Coder::encode(const Coded& coded, bool is_first, std::vector<uint8_t>& room) const {
+    // A symbol takes a word at most; whole vectors are stored.
+    room.resize(size_t(2 * STREAMS * chunk_.n_atoms + 4 * chunk_.lanes + 16));
+    Encoding encoding{{}, room.data() + room.size()};
+    std::fill_n(encoding.states, MOST_LANES, LOWEST);
+    auto encode_stream = encode_plain;
+#if MDIO_X86
+    if (has_avx2()) encode_stream = encode_avx2;
+#endif
+    for (size_t number = chunk_.classes.size(); number-- > 0;) {
+        const Class& c = chunk_.classes[number];
+        if (c.n == 0 || (is_first && is_temporal(c.kind))) continue;
+        for (int64_t block = (c.n - 1) / BLOCK * BLOCK; block >= 0; block -= BLOCK)
+            for (int s = STREAMS; s-- > 0;) {
+                const Use use = USES[c.kind][s];
+                const int64_t at = c.begin + block;
+                const Stream stream{tables_[number].entries.data() + 256 * use.first,
+                                    tables_[number].reciprocals.data() + 256 * use.first,
+                                    coded.symbols[s].data() + at, coded.contexts[s].data() + at,
+                                    use.bits};
+                encode_stream(encoding, stream, chunk_.lanes, std::min(BLOCK, c.n - block));
+            }
+    }
+    uint8_t* to = encoding.to;
+    const uint32_t* states = encoding.states;
+    to -= 4 * chunk_.lanes;
+    for (int64_t lane = 0; lane < chunk_.lanes; ++lane)
+        for (int i = 0; i < 4; ++i) to[4 * lane + i] = uint8_t(states[lane] >> (8 * i));
+    return to;
+}
+
+namespace {
+
+MDIO_INLINE void all_contexts(const Contexts& from, uint8_t* const to[STREAMS]) {
+    const Contexts p = from;
+    const int raw[2] = {p.raw[0], p.raw[1]};
+    const auto get = [&](int stream, int64_t i) __attribute__((always_inline)) {
+        const Ints low = load(p.numbers[stream] + i) & ((1 << raw[stream]) - 1);
+        return number(load(p.symbols[stream] + i), low, raw[stream]);
+    };
+    if (p.kind == SPHERE)
+        for (int64_t i = 0; i < p.n; i += 8) {
+            const Ints a = get(0, i);
+            const Floats square = load(p.squares + i), side = third(square, a, get(1, i));
+            store(sphere_context(square, a), to[1] + i);
+            store(fraction(side, whole(side)), to[2] + i);
+        }
+    else
+        for (int64_t i = 0; i < p.n; i += 8) {
+            const Ints how = load(p.symbols[0] + i);
+            const Vector second = seconds_at(p.all, p.seconds + i, p.in_row[i / 8]);
+            const Floats square = load(p.squares + i);
+            const Plane u = plane(axis_of(how >> 1), second, square, p.other);
+            store(longest(second), to[0] + i);
+            store(circle_context(u), to[1] + i);
+            store(two(u, square, plus(centre(u), get(1, i)), (how & 1) != 0).context, to[2] + i);
+        }
+}
+
+MDIO_TARGET("avx2")
+void all_contexts_avx2(const Contexts& p, uint8_t* const to[STREAMS]) { all_contexts(p, to); }
+
+}  // namespace
+
+void contexts_of(const Contexts& from, uint8_t* const to[STREAMS]) {
+    (has_avx2() ? all_contexts_avx2 : all_contexts)(from, to);
+}
+
+}  // namespace mdio::rigid

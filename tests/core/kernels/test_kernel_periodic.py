@@ -1,0 +1,166 @@
+"""Molecules in periodic cells, native and NumPy's, beside MDAnalysis, in cells of all shapes."""
+
+import warnings
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from MDAnalysis.lib.mdamath import triclinic_vectors
+from MDAnalysis.transformations import NoJump, center_in_box, unwrap
+from numpy.testing import assert_allclose, assert_array_equal
+
+from mdio.core import kernels
+from mdio.core.boxes import vectors_from_boxes
+from mdio.core.kernels import plain_distances as plain
+from mdio.core.topology.molecules import molecules_of
+
+LENGTH, ANGLE = st.floats(15, 60), st.floats(60, 120)
+CELLS = st.tuples(LENGTH, LENGTH, LENGTH, ANGLE, ANGLE, ANGLE).filter(
+    lambda cell: triclinic_vectors(cell).diagonal().min() > 10
+)
+SEEDS = st.integers(0, 2**32 - 1)
+ALL = settings(max_examples=40, deadline=None)
+
+
+def system(cell, seed, n_frames=1):
+    """Chains and rings, a branch and lone atoms, in random order; a Universe of them, wrapped."""
+    rng = np.random.default_rng(seed)
+    sizes = [1, 9, 1, 30, 3, 3]
+    n_atoms = sum(sizes)
+    names = rng.permutation(n_atoms)
+    bonds, steps, at = [], np.zeros((n_atoms, 3)), 0
+    steps[:] = rng.uniform(-0.8, 0.8, (n_atoms, 3))
+    for size in sizes:
+        steps[at] = rng.uniform(-100, 100, 3) - steps[:at].sum(axis=0)
+        bonds += [(i, i + 1) for i in range(at, at + size - 1)]
+        at += size
+    bonds.append((3, 5))
+    universe = mda.Universe.empty(n_atoms, trajectory=True)
+    universe.add_TopologyAttr("bonds", [tuple(sorted(names[list(b)].tolist())) for b in bonds])
+    universe.add_TopologyAttr("masses", rng.uniform(1, 30, n_atoms))
+    frames = np.empty((n_frames, n_atoms, 3), np.float32)
+    frames[:, names] = np.cumsum(steps, axis=0) + np.cumsum(
+        rng.uniform(-2, 2, (n_frames, n_atoms, 3)) * (n_frames > 1), axis=0
+    )
+    for frame in frames:
+        frame[:] = mda.lib.distances.apply_PBC(frame, np.array(cell, np.float32))
+    universe.load_new(frames, dimensions=np.tile(np.array(cell, np.float32), (n_frames, 1)))
+    return universe, frames
+
+
+def both(name, frames, cells, *arguments):
+    """Do it in native code and in NumPy, which are to agree, and return what came out."""
+    native, numpy = frames.copy(), frames.copy()
+    getattr(kernels, name)(native, cells, *arguments)
+    getattr(plain, name)(numpy, vectors_from_boxes(cells).astype(float), *arguments)
+    assert_allclose(native, numpy, atol=1e-4)
+    return native
+
+
+def boxes(cell, n_frames=1):
+    return np.array([cell] * n_frames, np.float32)
+
+
+def links_of(universe):
+    labels, order, parents = molecules_of(universe.bonds.to_indices(), len(universe.atoms))
+    bound = parents >= 0
+    return labels, order, np.ascontiguousarray(np.stack([order[bound], parents[bound]], axis=1))
+
+
+@ALL
+@given(CELLS, SEEDS)
+def test_whole_as_unwrap(cell, seed):
+    universe, frames = system(cell, seed)
+    made = both("make_whole", frames, boxes(cell), links_of(universe)[2])
+    universe.trajectory.add_transformations(unwrap(universe.atoms))
+    assert_allclose(made[0], universe.atoms.positions, atol=1e-3)
+
+
+@ALL
+@given(CELLS, SEEDS)
+def test_molecules_as_wrap_by_centres_of_mass(cell, seed):
+    universe, frames = system(cell, seed)
+    labels, order, links = links_of(universe)
+    starts = np.flatnonzero(np.diff(labels[order], prepend=-1, append=-1))
+    masses = universe.atoms.masses[order]
+    weights = masses / np.repeat(np.add.reduceat(masses, starts[:-1]), np.diff(starts))
+    made = both("make_whole", frames, boxes(cell), links)
+    made = both("put_in_cell", made, boxes(cell), order, starts, weights)
+    universe.trajectory.add_transformations(unwrap(universe.atoms))
+    wrapped = universe.atoms.wrap(compound="fragments", center="com")
+    assert_allclose(made[0], wrapped, atol=1e-3)
+
+
+@ALL
+@given(CELLS, SEEDS)
+def test_centre_as_center_in_box(cell, seed):
+    universe, frames = system(cell, seed)
+    picked = np.array([5, 2, 17])
+    made = both("centre", frames, boxes(cell), picked)
+    universe.trajectory.add_transformations(center_in_box(universe.atoms[picked]))
+    assert_allclose(made[0], universe.atoms.positions, atol=1e-3)
+
+
+@ALL
+@given(CELLS, SEEDS, st.integers(1, 11))
+def test_nojump_in_blocks_as_nojump(cell, seed, size):
+    universe, frames = system(cell, seed, n_frames=12)
+    cells = boxes(cell, 12)
+    cells[:, :3] *= np.linspace(1, 1.02, 12, dtype=np.float32)[:, None]
+    universe.load_new(frames.copy(), dimensions=cells)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        universe.trajectory.add_transformations(NoJump())
+        wanted = np.array([ts.positions.copy() for ts in universe.trajectory])
+    n_atoms = frames.shape[1]
+    for module, positions in ((kernels, frames.copy()), (plain, frames.copy())):
+        last, shifts = np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32)
+        for start in range(0, 12, size):
+            rows = slice(start, start + size)
+            if module is kernels:
+                module.follow(positions[rows], cells[rows], last, shifts, known=start > 0)
+            else:
+                vectors = vectors_from_boxes(cells[rows]).astype(float)
+                module.follow(positions[rows], vectors, last, shifts, start > 0, True)
+        assert_allclose(positions, wanted, atol=1e-3)
+
+
+def test_what_is_not_a_number_has_not_jumped():
+    positions = np.full((3, 2, 3), 1.0, np.float32)
+    positions[1, 0] = np.nan
+    positions[2, 1] = 19
+    cells = boxes([20, 20, 20, 90, 90, 90], 3)
+    wanted = positions.copy()
+    wanted[2, 1] = -1
+    for apply in (True, False):
+        last, shifts = np.zeros((2, 3)), np.zeros((2, 3), np.int32)
+        made = positions.copy()
+        kernels.follow(made, cells, last, shifts, known=False, apply=apply)
+        assert_array_equal(made, wanted if apply else positions)
+        assert_array_equal(shifts, [[0, 0, 0], [1, 1, 1]])
+
+
+def test_wrong_arguments():
+    positions = np.zeros((2, 4, 3), np.float32)
+    cells = boxes([20, 20, 20, 90, 90, 90], 2)
+    pair = np.array([[1, 4]])
+    with pytest.raises(IndexError, match="0 to 3"):
+        kernels.make_whole(positions, cells, pair)
+    with pytest.raises(ValueError, match="2 frames"):
+        kernels.make_whole(positions, cells[:1], pair - 1)
+    cells[1] = 0
+    with pytest.raises(ValueError, match="frame 1 has no unit cell"):
+        kernels.centre(positions, cells, np.array([0]))
+    with pytest.raises(ValueError, match="no atoms"):
+        kernels.centre(positions, cells[[0, 0]], np.zeros(0, np.int64))
+    with pytest.raises(ValueError, match="shape"):
+        kernels.follow(positions, cells, np.zeros((3, 3)), np.zeros((4, 3), np.int32), known=False)
+    every = np.arange(4)
+    with pytest.raises(ValueError, match="weight"):
+        kernels.put_in_cell(positions, cells[[0, 0]], every, np.array([0, 2, 2, 4]), np.ones(4))
+    frozen = positions.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        kernels.centre(frozen, cells[[0, 0]], every)

@@ -1,0 +1,228 @@
+"""Integers by what stays the same: exact, the same from every side, and safe on any bytes."""
+
+from pathlib import Path
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from MDAnalysisTests.datafiles import DCD, PSF, XTC
+from scipy.spatial.transform import Rotation
+from suites.kernel_sides import SIDES, kernels_of
+
+from mdio.core import kernels
+from mdio.core.kernels import decode_rigid, encode_rigid
+from mdio.layouts.codecs.quantised import QuantisedFormat, decode_chunk, encode_chunk
+
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+GOLDEN = Path(__file__).parents[2] / "golden/quantised"
+RIGID = QuantisedFormat(0.01, compressor="rigid")
+WATER = np.array([[0, 0, 0], [0.7570, 0.5859, 0], [-0.7570, 0.5859, 0], [0, 0.15, 0]])
+
+
+def waters(n: int, n_frames: int, n_sites: int, turn: float, seed: int = 0) -> np.ndarray:
+    """Return molecules that tumble, diffuse and leave the box on one side for the other."""
+    random = np.random.default_rng(seed)
+    steps = Rotation.from_rotvec(random.normal(0, turn, (n_frames * n, 3)))
+    turns, made = Rotation.random(n, random_state=seed), np.empty((n_frames, n, n_sites, 3))
+    centres = random.uniform(0, 20, (1, n, 3)) + random.normal(0, 0.5, (n_frames, n, 3)).cumsum(0)
+    for frame in range(n_frames):
+        turns = steps[frame * n : (frame + 1) * n] * turns
+        for site in range(n_sites):
+            made[frame, :, site] = turns.apply(WATER[site])
+    made += (centres % 20)[:, :, None]
+    return made.reshape(n_frames, -1, 3)
+
+
+def chain(n: int, n_frames: int, seed: int = 0) -> np.ndarray:
+    """Return a chain whose bonds keep their length, and turn slowly."""
+    random = np.random.default_rng(seed)
+    bonds = random.normal(0, 1, (1, n, 3)) + random.normal(0, 0.1, (n_frames, n, 3)).cumsum(0)
+    bonds *= 1.5 / np.linalg.norm(bonds, axis=2, keepdims=True)
+    return np.cumsum(bonds, axis=1)
+
+
+def system(n_frames: int, seed: int = 0) -> np.ndarray:
+    parts = [chain(300, n_frames, seed), waters(700, n_frames, 3, 0.6, seed)]
+    return np.concatenate([*parts, waters(300, n_frames, 4, 0.05, seed)], 1).astype(np.float32)
+
+
+def integers_of(positions: np.ndarray) -> np.ndarray:
+    return np.rint(positions.astype(np.float64) / 0.01).astype(np.int32)
+
+
+def expected(positions: np.ndarray) -> np.ndarray:
+    return (integers_of(positions) * np.float64(0.01)).astype(np.float32)
+
+
+def decoded(data: bytes, shape: tuple[int, ...], *part) -> np.ndarray:
+    atoms, first, last = part or (None, 0, shape[0])
+    n_out = shape[1] if atoms is None else len(atoms)
+    out = np.full((last - first + 1, n_out, 3), -7, np.float32)
+    decode_chunk(memoryview(data), shape[:2], out[:-1], atoms, first, last)
+    assert np.all(out[-1] == -7)
+    return out[:-1]
+
+
+@pytest.mark.parametrize("n_frames", [1, 2, 3, 17])
+def test_all_sides_give_the_integers_back(n_frames, monkeypatch):
+    x = system(n_frames)
+    data = encode_chunk(x, RIGID)
+    assert data[4] == (9 if n_frames > 1 and kernels.NATIVE else data[4])
+    for side in SIDES:
+        with kernels_of(side, monkeypatch):
+            assert decoded(data, x.shape).tobytes() == expected(x).tobytes()
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_any_frames_of_any_atoms_beside_bit_packing(side, monkeypatch):
+    x = system(9)
+    rigid, packed = encode_chunk(x, RIGID), encode_chunk(x, QuantisedFormat(0.01))
+    few = np.array([0, 3599, 301, 300, 302, 302])
+    with kernels_of(side, monkeypatch):
+        for part in ((None, 3, 4), (few, 0, 9), (few, 8, 9), (few[:0], 2, 5), (None, 4, 4)):
+            assert np.array_equal(decoded(rigid, x.shape, *part), decoded(packed, x.shape, *part))
+
+
+@st.composite
+def wild(draw) -> np.ndarray:
+    """Draw (F, A, 3) integers below 2**30 that may have any likeness, or none."""
+    n_frames, n_atoms = draw(st.integers(2, 12)), draw(st.integers(1, 90))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    size = 2.0 ** draw(st.integers(0, 30))
+    values = random.uniform(-1, 1, (n_frames, n_atoms, 3))
+    if draw(st.booleans()):
+        values = values[:1] + random.uniform(-1, 1, values.shape) * 2.0 ** -draw(st.integers(2, 25))
+    if draw(st.booleans()):
+        values = np.repeat(values, 3, axis=1) + random.uniform(-1, 1, (1, 3 * n_atoms, 3)) / 64
+    values = np.clip(values * size, 1 - 2**30, 2**30 - 1).astype(np.int32)
+    for _ in range(draw(st.integers(0, 3))):
+        place = tuple(int(random.integers(n)) for n in values.shape)
+        values[place] = draw(st.sampled_from([0, 2**30 - 1, 1 - 2**30]))
+    return values
+
+
+@QUICK
+@given(wild())
+def test_integers_of_any_kind(values):
+    deltas = np.diff(values, axis=0, prepend=np.zeros_like(values[:1]))
+    made = encode_rigid(deltas)
+    if not kernels.NATIVE:
+        assert made is None
+        return
+    assert made is not None
+    description, data = np.frombuffer(made[0], np.uint8), made[1]
+    for side in SIDES:
+        with pytest.MonkeyPatch.context() as patch, kernels_of(side, patch):
+            again = encode_rigid(deltas)
+            assert again is None or (again[0] == made[0] and np.array_equal(again[1], data))
+            out = np.empty(values.shape, np.float32)
+            decode_rigid(description, data, values.shape[:2], 1.0, out, xtc=False)
+        assert np.array_equal(out, values.astype(np.float32))
+
+
+def test_more_atoms_than_a_block_and_lanes_of_both_widths(monkeypatch):
+    for n in (340, 341, 1025, 2100):  # around blocks of 1,024, and 8 or 32 lanes
+        x = waters(n, 4, 3, 0.3).astype(np.float32)
+        data = encode_chunk(x, RIGID)
+        for side in SIDES:
+            with kernels_of(side, monkeypatch):
+                assert np.array_equal(decoded(data, x.shape), expected(x))
+
+
+def outcome(data: bytes, shape: tuple[int, ...]) -> bytes | None:
+    try:
+        return decoded(data, shape).tobytes()
+    except ValueError:
+        return None
+
+
+def test_damage_is_refused_or_gives_the_same_everywhere(monkeypatch):
+    """Checksums of trees find what gives other numbers."""
+    x = np.concatenate([chain(20, 4), waters(90, 4, 3, 0.5)], 1).astype(np.float32)
+    good = (GOLDEN / "v1-step-rigid.mdq1").read_bytes()
+    for data, shape in ((encode_chunk(x, RIGID), x.shape), (good, (6, 230, 3))):
+        assert outcome(data, shape) is not None
+        random = np.random.default_rng(5)
+        for _ in range(60):
+            bad = bytearray(data)
+            at = int(random.integers(32, len(bad)))
+            bad[at] ^= 1 << int(random.integers(8))
+            if random.random() < 0.3:
+                del bad[at:]
+            found = set()
+            for side in SIDES:
+                with kernels_of(side, monkeypatch):
+                    found.add(outcome(bytes(bad), shape))
+            assert len(found) == 1
+
+
+def test_descriptions_that_do_not_fit_are_refused(monkeypatch):
+    """Any byte of a description changed: refused, or the same numbers from all sides."""
+    data = (GOLDEN / "v1-step-rigid.mdq1").read_bytes()
+    from numcodecs import blosc
+
+    size = int.from_bytes(data[24:28], "little")
+    described = np.frombuffer(blosc.decompress(data[32 : 32 + size]), np.uint8)
+    described = described[: described.size - data[5]]
+    body, shape = np.frombuffer(data[32 + size :], np.uint8), (6, 230)
+
+    def result(description, body):
+        out = np.zeros((*shape, 3), np.float32)
+        try:
+            decode_rigid(description, body, shape, 0.01, out, xtc=False)
+        except ValueError:
+            return None
+        return out.tobytes()
+
+    whole = result(described, body)
+    assert whole is not None
+    random, n_refused = np.random.default_rng(1), 0
+    for at in random.integers(0, described.size, 100).tolist():
+        bad = described.copy()
+        bad[at] = random.choice([0, 255, int(bad[at]) + 1 & 255])
+        found = set()
+        for side in SIDES:
+            with kernels_of(side, monkeypatch):
+                found.add(result(bad, body))
+        assert len(found) == 1
+        n_refused += found == {None}
+    assert n_refused > 50
+    for cut in (0, 1, 2, 20, described.size - 1):
+        assert result(described[:cut].copy(), body) is None
+    for cut in (0, 7, 48, 200, body.size - 1):
+        assert result(described, body[:cut].copy()) is None
+    assert result(np.append(described, np.uint8(0)), body) is None
+    assert result(described, np.append(body, np.uint8(0))) is None
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("rule", ["step", "xtc"])
+def test_golden_chunks(side, rule, monkeypatch):
+    """Written by the version that brought this codec; read for ever."""
+    data = (GOLDEN / f"v1-{rule}-rigid.mdq1").read_bytes()
+    integers = np.load(GOLDEN / "v1-rigid-integers.npy")
+    floats = (integers * np.float64(0.01)).astype(np.float32)
+    if rule == "xtc":
+        floats = integers.astype(np.float32) * (np.float32(1) / np.float32(1000)) * np.float32(10)
+    assert data[4] == (10 if rule == "xtc" else 9)
+    with kernels_of(side, monkeypatch):
+        assert decoded(data, integers.shape).tobytes() == floats.tobytes()
+
+
+def test_as_small_as_promised(tmp_path):
+    """Beside the XTC of the same frames; without a compiler it is bit-packed."""
+    mode, room = (10, 1.0) if kernels.NATIVE else (6, 1.6)
+    for top, trajectory, most in ((PSF, DCD, 0.62), (None, XTC, 0.74)):
+        path = Path(trajectory)
+        universe = mda.Universe(*([top, trajectory] if top else [trajectory]))
+        if top:
+            path = tmp_path / "adk.xtc"
+            universe.atoms.write(str(path), frames="all")
+        x = mda.Universe(str(path), to_guess=()).trajectory.timeseries(order="fac")
+        data = encode_chunk(
+            np.ascontiguousarray(x, np.float32), QuantisedFormat(0.01, "xtc", "rigid")
+        )
+        assert data[4] in {mode, mode + 2 * (mode == 6)}
+        assert len(data) < room * most * path.stat().st_size
