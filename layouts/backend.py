@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.output import EncodedChunk, Unit
 
@@ -17,7 +20,8 @@ class Backend(Protocol):
     """An opened file or tree, of mdio or of others.
 
     It may also have `units`, `stored` and `made_as`, as `Layout` has, and `byte_ranges`, which gets
-    the fields, too.
+    the fields, too; and `holds`: then it pickles, without open files, and goes on where it is
+    unpickled once the attribute of that name has been opened again (`OpenFile.open_again`).
     """
 
     @property
@@ -37,9 +41,42 @@ class Backend(Protocol):
 
 
 class BackendLayout(Layout):
-    """A layout whose `_open` sets `_backend`, which then does the work."""
+    """A layout whose `_open_anew` sets `_backend`, which then does the work."""
 
     _backend: Backend | None = None
+    _found: tuple[TrajectoryInfo, Any] | None = None
+    """What opening it found in another process."""
+
+    @abstractmethod
+    def _open_anew(self) -> TrajectoryInfo:
+        """Open it, and set `_backend`; see `Layout._open`."""
+
+    def _open(self) -> TrajectoryInfo:
+        if self._found is not None:
+            info, backend = copy.deepcopy(self._found)  # without the files that are open here
+            if getattr(backend, backend.holds).open_again():
+                self._backend = backend
+                return info
+            backend.close()
+        return self._open_anew()
+
+    def preopened(self) -> Layout:
+        """Return a layout that pickles with the tables of one of ours.
+
+        Ranks of a large job would otherwise all ask for the same few bytes.
+        """
+        if self._found is not None or not hasattr(self.contents, "holds"):
+            return self
+        return _known(type(self), *self._given(), (self.info, self.contents))
+
+    def _given(self) -> tuple[str, Sequence[str], dict[str, Any]]:
+        options = {**self.options, "verify": self.verify, "uuid": self.uuid, "cache": self.cache}
+        return str(self.path), self.fields, options
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._found is None:
+            return super().__reduce__()
+        return _known, (type(self), *self._given(), self._found)
 
     @property
     def contents(self) -> Backend:
@@ -53,6 +90,11 @@ class BackendLayout(Layout):
         """What mdio wrote of this output's making; None for what others wrote."""
         return self.contents.manifest
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was found on opening, too; see `Layout.notes`."""
+        return (*super().notes, *getattr(self.contents, "notes", ()))
+
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
@@ -63,6 +105,21 @@ class BackendLayout(Layout):
         ranges = getattr(self.contents, "byte_ranges", None)
         if ranges is not None:
             yield from ranges(start, stop, atoms, self.fields)
+
+    def cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
+        """Return the stored group that has `atoms`, with its fields, and the group's atoms."""
+        contents: Any = self.contents
+        if self.manifest is None:
+            return "", None
+        group, _ = contents.stored_as(atoms)
+        fields = [field for field in self.fields if (group, field) in contents.arrays]
+        whole = None if group == contents.group else contents.groups.members(group)
+        return f"{group}: {', '.join(fields)}", whole
+
+    def topology(self) -> Topology | None:
+        """Return what is stored of the atoms; see `Layout.topology`."""
+        found: Topology | None = getattr(self.contents, "topology", super().topology)()
+        return found
 
     def units(self) -> Iterator[Unit]:
         """Yield all that there is to check, those of the groups too; see `Layout.units`."""
@@ -87,3 +144,15 @@ class BackendLayout(Layout):
         if self._backend is not None:
             self._backend.close()
             self._backend = None
+
+
+def _known(
+    kind: type[BackendLayout],
+    path: str,
+    fields: Sequence[str],
+    options: dict[str, Any],
+    found: tuple[TrajectoryInfo, Any],
+) -> BackendLayout:
+    made = kind(path, fields=fields, **options)
+    made._found = found
+    return made

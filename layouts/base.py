@@ -7,23 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError
+from mdio.core.cache.folder import Cache
+from mdio.core.closing import Closing
+from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError, named
+from mdio.core.files.remote.paths import path_of
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.capabilities import Capabilities, boundaries_of
 from mdio.layouts.expecting import AtomIndices, Expecting
 from mdio.layouts.output import EncodedChunk, Unit, Wanted
-from mdio.layouts.units import check_units, runs_of_frames
+from mdio.layouts.units import check_units, mendable, runs_of_frames
 
 __all__ = ["AtomIndices", "Layout"]
 
 
-class Layout(Expecting, Capabilities, ABC):
+class Layout(Expecting, Capabilities, Closing, ABC):
     """A trajectory on disk, opened for reading on first use.
 
     A layout pickles as (path, options) and reopens in the process that unpickles it: no handle
@@ -39,6 +41,8 @@ class Layout(Expecting, Capabilities, ABC):
         Compare whatever is read with the checksums that the output holds. False trusts the disk.
     uuid
         Identity of the output that is expected there; by default, whatever is found on first use.
+    cache
+        Where this node keeps what is read of it.
     **options
         What the subclass documents (``group=`` for layouts with stored groups). All take
         ``n_atoms``, which is for formats that do not say how many atoms they have.
@@ -61,12 +65,14 @@ class Layout(Expecting, Capabilities, ABC):
         fields: Sequence[str] = FIELDS,
         verify: bool = True,
         uuid: str | None = None,
+        cache: Cache | None = None,
         **options: Any,
     ) -> None:
-        self.path = Path(path)
+        self.path = path_of(path)
         self.fields = tuple(fields)
         self.verify = verify
         self.uuid = uuid
+        self.cache = cache
         self.options = options
         self._check_options()
         self._info: TrajectoryInfo | None = None
@@ -112,7 +118,11 @@ class Layout(Expecting, Capabilities, ABC):
     def info(self) -> TrajectoryInfo:
         """What is in the trajectory; opens it if need be."""
         if self._info is None:
-            self._info = self._open()
+            try:
+                self._info = self._open()
+            except OSError as error:
+                self._explain(error)
+                raise
             self._check_identity()
         return self._info
 
@@ -128,6 +138,16 @@ class Layout(Expecting, Capabilities, ABC):
             self.close()
             raise self._replaced()
         self.uuid = found
+
+    def _explain(self, error: OSError) -> None:
+        """Raise what says more than `error` does: the system's own names no file."""
+        better: OSError | None = named(self.path, error)
+        if isinstance(error, CorruptLayoutError):
+            replaced = self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid)
+            manifest = self.manifest if self._info is not None else None
+            better = self._replaced() if replaced else mendable(self.path, manifest, error)
+        if better is not None:
+            raise better from error
 
     def _replaced(self) -> CorruptLayoutError:
         return CorruptLayoutError(
@@ -199,24 +219,22 @@ class Layout(Expecting, Capabilities, ABC):
                 forces=info.has_forces and "forces" in self.fields,
             )
         elif (out.n_frames, out.n_atoms) != (stop - start, n_atoms):
-            raise ValueError(
-                f"out holds {out.n_frames} frames of {out.n_atoms} atoms, but "
-                f"{stop - start} of {n_atoms} are read"
-            )
+            found = f"{out.n_frames} frames of {out.n_atoms} atoms"
+            raise ValueError(f"out holds {found}, but {stop - start} of {n_atoms} are read")
         if start < stop:
             try:
-                self._read_into(start, stop, indices, out)
-            except CorruptLayoutError as error:
-                if self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid):
-                    raise self._replaced() from error
+                self.expect_run(start, stop, indices)
+                reads = self.unit_reads(indices)
+                (self._read_into if reads is None else reads.read)(start, stop, indices, out)
+            except OSError as error:
+                self._explain(error)
                 raise
         return out
 
     def _atom_indices(self, atoms: ArrayLike, n_atoms: int) -> AtomIndices:
         indices = np.ascontiguousarray(atoms, dtype=np.int64)
-        if indices.ndim != 1 or (
-            indices.size and not 0 <= indices.min() <= indices.max() < n_atoms
-        ):
+        outside = indices.size and not 0 <= indices.min() <= indices.max() < n_atoms
+        if indices.ndim != 1 or outside:
             raise FrameRangeError(
                 f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}"
             )
@@ -226,6 +244,11 @@ class Layout(Expecting, Capabilities, ABC):
     def has_times(self) -> bool:
         """Whether times are the file's own; if not, frames are but counted."""
         return True
+
+    @property
+    def step_ps(self) -> float | None:
+        """Length of an integration step in ps, where times follow from counted ones."""
+        return None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -277,6 +300,7 @@ class Layout(Expecting, Capabilities, ABC):
         if self._info is not None:
             self._info = None
             self.expect_nothing()
+            self.let_go_of_units()
             self._close()
 
     def __del__(self) -> None:
@@ -284,19 +308,8 @@ class Layout(Expecting, Capabilities, ABC):
         with suppress(Exception):  # the interpreter may be ending
             self.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {**self.options, "verify": self.verify, "uuid": self.uuid}
+        options = {**self.options, "verify": self.verify, "uuid": self.uuid, "cache": self.cache}
         return (_reopen, (type(self), str(self.path), self.fields, options))
 
     def __repr__(self) -> str:

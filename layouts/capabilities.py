@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.topology.topology import Topology
 from mdio.layouts.frame_bytes import FrameBytes
 
-__all__ = ["Capabilities", "boundaries_of"]
+__all__ = ["Capabilities", "boundaries_of", "fields_in_some"]
 
 
 def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
     """Return where chunks begin, or frames where there are no chunks, and ``n_frames``."""
     edges = np.arange(0, info.n_frames, info.chunk_frames or 1, dtype=np.int64)
     return np.append(edges, info.n_frames)
+
+
+def fields_in_some(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
+    """Return the fields that some frames lack, of one of the files or all of one."""
+    lacking = {name for info in infos for name in info.sparse}
+    for name in ("velocities", "forces"):
+        if len({getattr(info, f"has_{name}") for info in infos}) > 1:
+            lacking.add(name)
+    return tuple(sorted(lacking))
 
 
 class Capabilities:
@@ -28,6 +39,10 @@ class Capabilities:
     """Where its `Continuation` is, in the same way, if frames can be added to outputs of it."""
     is_folder: ClassVar[bool] = False
     """Whether it is a folder of files."""
+    in_segments: ClassVar[bool] = False
+    """Whether an output is as many files as are asked for."""
+    in_chunks: ClassVar[bool] = False
+    """Whether arrays are cut into chunks, which can be compressed."""
     keeps_columns: ClassVar[bool] = False
     """Whether box, time and step come back to the bit; others keep what their fields allow."""
     counts_steps: ClassVar[bool] = False
@@ -36,6 +51,13 @@ class Capabilities:
     """Fields that are stored in other units than those in memory, and rounded on the way."""
     reads_shared: ClassVar[bool] = False
     """Whether ranks can read it together through parallel HDF5 (``driver="mpio"``)."""
+
+    reads_remote: ClassVar[bool] = False
+    """Whether it reads objects of stores where they lie."""
+    keeps_topology: ClassVar[bool] = False
+    """Whether outputs hold what atoms are."""
+    flavours: ClassVar[tuple[str, ...]] = ()
+    """As which other programs want them its outputs can be written."""
 
     @property
     def decodes(self) -> bool:
@@ -46,6 +68,17 @@ class Capabilities:
     def container(self) -> str | None:
         """Format of the files whose frames can be copied as bytes; None if there is none."""
         return None
+
+    def topology(self) -> Topology | None:
+        """Return what is stored of its atoms; None if nothing is.
+
+        Raises
+        ------
+        CorruptLayoutError
+            It is damaged.
+        """
+        first = self.members[0]
+        return None if first is self else first.topology()
 
     def frame_bytes(self) -> FrameBytes | None:
         """Return where its frames lie, as bytes that can be copied into another file.

@@ -14,6 +14,7 @@ __all__ = [
     "MAX_PADDING",
     "MIB",
     "fit_parts",
+    "group_frames",
     "plan_chunks",
     "plan_padding",
     "split_atoms",
@@ -141,3 +142,17 @@ def tall_chunks(n_atoms: int, n_frames: int, frames: int, chunk_nbytes: int) -> 
     chunk_frames = fit_parts(frames, n_frames)
     n_parts = math.ceil(12 * chunk_frames * n_atoms / chunk_nbytes)
     return chunk_frames, fit_parts(math.ceil(n_atoms / n_parts), n_atoms)
+
+
+def group_frames(n_atoms: int, n_frames: int, chunk_frames: int, n_chunks: int, limit: int) -> int:
+    """Return the frames of a group's chunks: 1, 2, 4, ... chunks of the full system.
+
+    At most a piece and at most `limit` bytes, and no longer than the frames there are fill well.
+    """
+    frames = chunk_frames
+    while frames < chunk_frames * n_chunks and 24 * n_atoms * frames <= limit:
+        stored = math.ceil(n_frames / (2 * frames)) * 2 * frames
+        if stored * (1 - MAX_PADDING) > n_frames:
+            break
+        frames *= 2
+    return frames

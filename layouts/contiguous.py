@@ -15,7 +15,7 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.chunk_shapes import MAX_PADDING, plan_padding
 from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
 
-__all__ = ["plan_contiguous", "refuse_contiguous"]
+__all__ = ["plan_contiguous"]
 
 
 def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
@@ -49,12 +49,3 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         padding=padding if aligned else 0.0,
         nbytes=sum(12 * info.n_frames * array.n_atoms for array in arrays),
     )
-
-
-def refuse_contiguous(layout: str) -> None:
-    """Raise PlanError for layouts whose arrays cannot lie in one piece."""
-    if layout != "h5md":
-        raise PlanError(
-            f"--contiguous is for HDF5 files, not {layout}; take .h5md for the output, or leave "
-            "it away"
-        )

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.cache.folder import Cache
 from mdio.core.files.in_flight import InFlight
+from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.requests import ByteRange
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.caching.notes import notes_on
+from mdio.layouts.caching.reads import UnitReads
 
 __all__ = ["AtomIndices", "Expecting"]
 
@@ -17,9 +24,51 @@ AtomIndices = NDArray[np.int64]
 
 
 class Expecting:
-    """The part of a layout that asks for bytes before they are read."""
+    """The part of a layout that asks for bytes before they are read, and keeps them on the node."""
 
+    cache: Cache | None = None
+    """Where units of it are kept on this node."""
+    path: Path
+    members: tuple[Any, ...] | Any
     _ahead: InFlight | None = None
+    _unit_reads: dict[str, UnitReads] | None = None
+    _told: tuple[str, ...] = ()
+    _is_led = False
+    """Whether somebody says what will be read."""
+
+    @property
+    def info(self) -> TrajectoryInfo:
+        """What is in it; opens it if need be."""
+        raise NotImplementedError
+
+    def cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
+        """Return what the cache keeps for reads of `atoms`: its name, and which atoms it has.
+
+        All of the frames by default, and then no name and no atoms.
+        """
+        return "", None
+
+    def unit_reads(self, atoms: AtomIndices | None) -> UnitReads | None:
+        """Return what reads `atoms` through the cache; None without one, or without atoms."""
+        if self.cache is None or (atoms is not None and not atoms.size):
+            return None
+        _ = self.info
+        label, kept = self.cached_as(atoms)
+        if self._unit_reads is None:
+            self._unit_reads = {}
+        found = self._unit_reads.get(label)
+        if found is None:
+            found = self._unit_reads[label] = UnitReads(self, self.cache, label, kept)  # type: ignore[arg-type]
+            for note in notes_on(self.cache, self.path, found.works):
+                found.source.note(note)
+        return found
+
+    @property
+    def cache_notes(self) -> tuple[str, ...]:
+        """What is to be told of the cache, each once."""
+        own = (note for one in (self._unit_reads or {}).values() for note in one.source.notes)
+        others = (note for one in self.members if one is not self for note in one.cache_notes)
+        return tuple(dict.fromkeys([*self._told, *own, *others]))
 
     def byte_ranges(
         self,
@@ -34,6 +83,16 @@ class Expecting:
         """
         yield from ()
 
+    def source_ranges(
+        self, start: int, stop: int, atoms: AtomIndices | None
+    ) -> Iterator[ByteRange]:
+        """Yield what of `byte_ranges` will come from files, and not from a cache of the node."""
+        reads = self.unit_reads(atoms)
+        if reads is None:
+            yield from self.byte_ranges(start, stop, atoms)
+        else:
+            yield from reads.source_ranges(start, stop)
+
     def expect(self, runs: Runs, atoms: AtomIndices | None = None) -> None:
         """Say what will be read next; what was said before is forgotten.
 
@@ -45,13 +104,30 @@ class Expecting:
         atoms
             As those reads have them.
         """
+        self._is_led = True
+        self._expect(runs, atoms)
+
+    def expect_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
+        """Ask for objects' frames that are read now by many requests, unless somebody leads."""
+        if isinstance(self.path, RemotePath) and stop - start > 1 and not self._is_led:
+            self._expect([(start, stop)], atoms)
+
+    def _expect(self, runs: Runs, atoms: AtomIndices | None) -> None:
         if self._ahead is None:
             self._ahead = InFlight()
         self._ahead.expect(
-            wanted for start, stop in runs for wanted in self.byte_ranges(start, stop, atoms)
+            wanted for start, stop in runs for wanted in self.source_ranges(start, stop, atoms)
         )
 
     def expect_nothing(self) -> None:
         """Let go of what was asked for and not read."""
+        self._is_led = False
         if self._ahead is not None:
             self._ahead.stop()
+
+    def let_go_of_units(self) -> None:
+        """Close what is open of the cache."""
+        self._told = self.cache_notes
+        for reads in (self._unit_reads or {}).values():
+            reads.close()
+        self._unit_reads = None

@@ -22,6 +22,7 @@ __all__ = [
     "FORMAT_VERSION",
     "FULL_SYSTEM",
     "check_manifest",
+    "crcs_in",
     "indices_from_runs",
     "is_group_name",
     "manifest_of",
@@ -61,11 +62,13 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
     "container": str,
     "error_bound_angstrom": _NUMBER,
     "fields": list,
+    "flavour": str,
     "nbytes": int,
     "precision": (*_NUMBER, _NONE),
     "precision_source": (str, _NONE),
     "not_finite": dict,
     "repaired": list,
+    "sparse": list,
     "stripe": dict,
     "time_last_ps": (*_NUMBER, _NONE),
     SEAL: int,
@@ -130,7 +133,7 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
         coordinate may lie from the source's.
     """
     precision = plan.precision
-    lossy = precision is not None and plan.precision_source != "xtc"
+    lossy = precision is not None and not plan.keeps_integers
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -161,11 +164,20 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
         "checksum": "crc32c",
         **({} if meta.appended_to is None else {"appended_to": meta.appended_to}),
     }
+    if plan.flavour is not None:
+        manifest["flavour"] = plan.flavour
+    if plan.sparse:
+        manifest["sparse"] = list(plan.sparse)
     if meta.not_finite is not None:
         manifest["not_finite"] = asdict(meta.not_finite)
     if meta.repaired:
         manifest["repaired"] = list(meta.repaired)
     return seal(manifest | extra)
+
+
+def has_source_integers(manifest: Mapping[str, Any]) -> bool:
+    """Return whether an output holds the integers of XTC files, so that nothing is lost."""
+    return manifest.get("precision_source") not in (None, "asked")
 
 
 def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,3 +292,13 @@ def _count(runs: Any) -> int | None:
         return sum(len(range(*run)) for run in runs)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def crcs_in(manifest: Mapping[str, Any], key: str, path: Any) -> dict[str, Any]:
+    """Return the checksums by array that a manifest holds; those of older versions have none."""
+    crcs = manifest.get(key, {})
+    if not isinstance(crcs, dict):
+        raise CorruptLayoutError(
+            f"{path}: its manifest has {str(crcs)[:60]!r} for {key!r}; convert the source again"
+        )
+    return crcs

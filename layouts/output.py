@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.kernels.checks import buffer
+from mdio.core.topology.topology import Topology
 from mdio.core.words import plural
 
 __all__ = ["EncodedChunk", "NotFinite", "OutputMeta", "PieceRecord", "Unit", "Wanted"]
@@ -57,6 +58,8 @@ class OutputMeta:
     """The source's atoms that are kept (``--select``); None = all."""
     groups: Mapping[str, AtomIndices] | None = None
     """Atoms of each stored group, as indices into the atoms that are kept."""
+    topology: Topology | None = None
+    """Of the atoms that are kept."""
     source_precision: float | None = None
     """Step (angstrom) of the integers an XTC source holds; None for other sources."""
     striping: Mapping[str, Any] | None = None
@@ -109,6 +112,8 @@ class PieceRecord:
     time: NDArray[np.float64]
     step: NDArray[np.int64]
     not_finite: NotFinite | None = None
+    extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What else its writer needs to know of it: numbers that a journal can hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,20 +21,14 @@ from mdio.layouts.chunk_shapes import (
     MAX_PADDING,
     MIB,
     fit_parts,
+    group_frames,
     plan_chunks,
     plan_padding,
     split_atoms,
     tall_chunks,
 )
 
-__all__ = [
-    "MAX_PADDING",
-    "ArrayPlan",
-    "LayoutPlan",
-    "WriteOptions",
-    "plan_chunks",
-    "plan_pieces",
-]
+__all__ = ["MAX_PADDING", "ArrayPlan", "LayoutPlan", "WriteOptions", "plan_chunks", "plan_pieces"]
 
 DEFAULT_STRIPE_NBYTES = MIB
 MIN_PIECE_NBYTES, MAX_PIECE_NBYTES = 4 * MIB, 32 * MIB
@@ -77,6 +71,10 @@ class WriteOptions:
     """Number of atoms of each group to store besides the full system."""
     contiguous: bool = False
     """Each array in one piece, without chunks (h5md only)."""
+    flavour: str | None = None
+    """As which program wants its files (h5md only)."""
+    topology_nbytes: int = 0
+    """Of what is stored of the topology, if it is."""
     expected_frames: int | None = None  # for which to plan chunks, if others will be added
     pattern: Literal["blocks", "selection", "frames"] = "blocks"
     """How the output will be read: runs of whole frames, the same few neighbouring atoms of all
@@ -96,8 +94,7 @@ class ArrayPlan:
     chunk_frames: int
     chunk_atoms: int
     contiguous: bool = False
-    """Whether it lies in one piece: chunks are then runs of frames with a checksum each, and the
-    last is as short as it is."""
+    """Whether it lies in one piece: chunks are then runs of frames that have one checksum."""
 
     @property
     def chunk_nbytes(self) -> int:
@@ -132,6 +129,8 @@ class LayoutPlan:
     """Frames of each segment, or of each part of an h5md file."""
     fields: tuple[str, ...] = ("positions",)
     """Per-atom arrays of native files and segments."""
+    sparse: tuple[str, ...] = ()
+    """Those of the per-atom fields that some frames lack, and are NaN there."""
     has_box: bool = True
     """Whether native files and segments hold unit cells, where their format leaves the choice."""
     notes: tuple[str, ...] = ()
@@ -143,6 +142,9 @@ class LayoutPlan:
     padding: float = 0.0
     """Share of the stripes under the full system that lies empty, behind chunks and in the last;
     0 where chunks are not aligned."""
+    flavour: str | None = None
+    """As which program wants its files; None = mdio's own way."""
+    topology_nbytes: int = 0
     n_files: int = 1
     writes_chunks: bool = False
     """Whether every chunk is a write of its own; else each array of a piece is one."""
@@ -152,6 +154,13 @@ class LayoutPlan:
     """Bytes on disk that the source has per atom and frame."""
     direct: bool | None = None
     """Whether large writes go past the page cache; None = others write, who do not know it."""
+    by_owner: bool = False
+    """Whether ranks hand what they encode to rank 0, which alone writes."""
+
+    @property
+    def keeps_integers(self) -> bool:
+        """Whether positions stay the integers of the source, so that nothing is lost."""
+        return self.precision_source not in (None, "asked")
 
     def write_tasks(self) -> list[tuple[int, int]]:
         """Return the (start, stop) frames of each piece that one worker writes, in order."""
@@ -174,11 +183,8 @@ class LayoutPlan:
         )
 
     def array(self, group: str, field_name: str) -> ArrayPlan:
-        """Return the plan of one array."""
-        for array in self.arrays:
-            if (array.group, array.field) == (group, field_name):
-                return array
-        raise KeyError((group, field_name))
+        """Return the plan of one array; raises KeyError."""
+        return {(array.group, array.field): array for array in self.arrays}[group, field_name]
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values, with what follows from it."""
@@ -228,20 +234,6 @@ def _plan_shape(info: TrajectoryInfo, options: WriteOptions, quantised: bool) ->
             f"but HDF5 takes at most {LARGEST_CHUNK_NBYTES}; give a smaller --chunk-frames"
         )
     return frames, atoms
-
-
-def _group_frames(n_atoms: int, n_frames: int, chunk_frames: int, n_chunks: int, limit: int) -> int:
-    """Return the frames of a group's chunks: 1, 2, 4, ... chunks of the full system.
-
-    At most a piece and at most `limit` bytes, and no longer than the frames there are fill well.
-    """
-    frames = chunk_frames
-    while frames < chunk_frames * n_chunks and 24 * n_atoms * frames <= limit:
-        stored = math.ceil(n_frames / (2 * frames)) * 2 * frames
-        if stored * (1 - MAX_PADDING) > n_frames:
-            break
-        frames *= 2
-    return frames
 
 
 def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool) -> LayoutPlan:
@@ -295,7 +287,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         frames, atoms = chunk_frames, chunk_atoms
         if group != "trajectory":
             limit = max(options.stripe_nbytes, MIB)
-            frames = _group_frames(n_atoms, info.n_frames, chunk_frames, n_chunks, limit)
+            frames = group_frames(n_atoms, info.n_frames, chunk_frames, n_chunks, limit)
             atoms = fit_parts(chunk_atoms, n_atoms)
         arrays += [ArrayPlan(group, name, n_atoms, frames, atoms) for name in fields]
     stripe = options.stripe_nbytes
@@ -306,14 +298,17 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         layout="",
         n_frames=info.n_frames,
         n_atoms=info.n_atoms,
+        sparse=info.sparse,
         piece_frames=chunk_frames * n_chunks,
         arrays=tuple(arrays),
         compression=options.compression,
         stripe_nbytes=stripe,
         stripe_count=options.stripe_count,
+        topology_nbytes=options.topology_nbytes,
         alignment_nbytes=stripe if aligned else 1,
         padding=padding if aligned else 0.0,
-        nbytes=sum(
+        nbytes=options.topology_nbytes
+        + sum(
             a.chunk_nbytes * a.n_atom_chunks * math.ceil(info.n_frames / a.chunk_frames)
             for a in arrays
         ),

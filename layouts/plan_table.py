@@ -24,6 +24,11 @@ def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
+def _packs(plan: LayoutPlan) -> bool:
+    """Return whether rounded positions are stored as integers."""
+    return bool(plan.arrays) and not plan.writes_chunks and plan.precision is not None
+
+
 def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     rows = [
         ("layout", plan.layout),
@@ -37,10 +42,9 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
         frames = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         what = "parts" if plan.container is None else "segments"
         rows.append((what, f"{len(plan.segment_frames):,} with {frames} frames"))
-    packed = plan.layout == "zarr" and plan.precision is not None
-    rows.append(("compression", plan.compression or ("bitpack" if packed else "none")))
+    rows.append(("compression", plan.compression or ("bitpack" if _packs(plan) else "none")))
     if plan.precision is not None:
-        exact = ", all that the XTC holds" if plan.precision_source == "xtc" else ""
+        exact = ", all that the XTC holds" if plan.keeps_integers else ""
         rows.append(("precision", f"{plan.precision:g} angstrom{exact}"))
     elif plan.arrays:
         rows.append(("precision", "float32 in full"))
@@ -70,6 +74,8 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     rows.append(("size", f"at most {size}" if estimate else size))
     if plan.source_density is not None:
         rows.append(("density", _density(plan, estimate)))
+    if plan.by_owner:
+        rows.append(("writing", "rank 0 writes what the others encode"))
     if plan.direct:
         rows.append(("direct", "large writes go past the page cache"))
     return rows
@@ -78,7 +84,7 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
 def _density(plan: LayoutPlan, estimate: bool) -> str:
     """Return what an atom takes in a frame, beside what it takes in the source."""
     density = plan.nbytes / (plan.n_frames * plan.n_atoms)
-    kept = plan.layout == "zarr" and plan.precision_source == "xtc"
+    kept = _packs(plan) and plan.keeps_integers
     return (
         f"{'at most ' if estimate else ''}{density:.2f} bytes per atom and frame, "
         + ("as a rule about what the source has: " if kept else "the source has ")

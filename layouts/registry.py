@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
+from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named
+from mdio.core.files.remote.paths import MANIFESTS, RemotePath, path_of, refuse_remote_output
 from mdio.layouts.base import Layout
 from mdio.layouts.writer import LayoutWriter
 
@@ -28,6 +28,7 @@ __all__ = [
     "Entry",
     "layout_class",
     "layout_name_for_output",
+    "load_class",
     "open_layout",
     "output_suffixes",
     "plug_ins",
@@ -82,6 +83,8 @@ LAYOUTS = MappingProxyType(
             "mdio.layouts.native.writer:DCDFileWriter",
             (".dcd",),
         ),
+        "mdtraj": Entry("mdio.layouts.foreign.mdtraj:MDTrajLayout"),
+        "restart": Entry("mdio.layouts.native.restart:RestartLayout"),
         "ncdf": Entry(
             "mdio.layouts.native.netcdf.layout:NCDFLayout",
             "mdio.layouts.native.writer:NCDFFileWriter",
@@ -101,6 +104,8 @@ def plug_ins() -> MappingProxyType[str, Entry]:
 
     One that cannot be used is left out, with a warning.
     """
+    from importlib.metadata import entry_points  # as long to import as all of ours
+
     found: dict[str, Entry] = {}
     for point in entry_points(group=GROUP):
         where = f"the layout {point.name!r} ({point.value})"
@@ -117,9 +122,10 @@ def plug_ins() -> MappingProxyType[str, Entry]:
     return MappingProxyType(found)
 
 
-def _load(address: str) -> type:
+def load_class(address: str) -> Any:
+    """Return the class that ``module:Class`` names."""
     module, _, attribute = address.partition(":")
-    return cast(type, getattr(import_module(module), attribute))
+    return getattr(import_module(module), attribute)
 
 
 def _entry(name: str) -> Entry | None:
@@ -132,7 +138,7 @@ def layout_class(name: str) -> type[Layout]:
     if entry is None:
         names = ", ".join([*LAYOUTS, *plug_ins()])
         raise UnknownLayoutError(f"no layout is called {name!r}; there are {names}")
-    return _load(entry.reader)
+    return cast(type[Layout], load_class(entry.reader))
 
 
 def writer_class(name: str) -> type[LayoutWriter]:
@@ -140,7 +146,7 @@ def writer_class(name: str) -> type[LayoutWriter]:
     entry = _entry(name)
     if entry is None or entry.writer is None:
         raise UnknownLayoutError(f"{name!r} cannot be written; {', '.join(writable_layouts())} can")
-    return _load(entry.writer)
+    return cast(type[LayoutWriter], load_class(entry.writer))
 
 
 def writable_layouts() -> list[str]:
@@ -161,6 +167,7 @@ def output_suffixes() -> dict[str, str]:
 
 def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> str:
     """Return the layout to write: `to`, or what the suffix of `path` says."""
+    refuse_remote_output(path)
     if to is not None:
         writer_class(to)
         return to
@@ -188,12 +195,23 @@ def _in_turn() -> Iterator[type[Layout]]:
 
 def _made(cls: type[Layout], where: Path, options: dict[str, Any]) -> Layout:
     """Return a layout; ``salvage`` is for those that have to look for frames behind damage."""
+    if isinstance(where, RemotePath):
+        if not cls.reads_remote:
+            raise SourceError(f"{where}: {cls.name} is not read where it lies; copy it here")
+        if options.get("cache") is not None:
+            raise PlanError(f"{where}: caches of nodes hold files, not objects; leave cache= out")
     if "salvage" not in (cls.known_options or ()):
         options.pop("salvage", None)
     return cls(where, **options)
 
 
-def open_layout(path: str | PathLike[str], *, layout: str | None = None, **options: Any) -> Layout:
+def open_layout(
+    path: str | PathLike[str],
+    *,
+    layout: str | None = None,
+    format: str | None = None,
+    **options: Any,
+) -> Layout:
     """Open a trajectory of any layout.
 
     Parameters
@@ -202,6 +220,8 @@ def open_layout(path: str | PathLike[str], *, layout: str | None = None, **optio
         File or folder.
     layout
         Name of the layout; by default the bytes at `path` decide, not its suffix.
+    format
+        The same, or a format as MDAnalysis calls it (``LAMMPSDUMP``).
     **options
         For the layout (``group=``, ``fields=``, ...).
 
@@ -217,13 +237,20 @@ def open_layout(path: str | PathLike[str], *, layout: str | None = None, **optio
     UnknownLayoutError
         No layout reads it.
     """
-    where = Path(path)
+    where = path_of(path)
+    if layout is None and format is not None:
+        layout = format.lower() if _entry(format.lower()) is not None else LAST
+        options |= {"format": format.upper()} if layout == LAST else {}
     if layout is not None:
         return _made(layout_class(layout), where, options)
     try:
         status = where.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceError(f"{where}: no such file or folder") from error
+        raise SourceError(
+            f"{where}: no such file or folder"
+            if not isinstance(where, RemotePath)
+            else f"{where}: no such object, and no {' or '.join(MANIFESTS)} below it; check the URL"
+        ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SourceError(f"{where}: cannot be opened ({reason}); check the path") from error
@@ -234,15 +261,20 @@ def open_layout(path: str | PathLike[str], *, layout: str | None = None, **optio
         )
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
         raise SourceError(f"{where}: the file is empty (0 bytes), so it holds no trajectory")
-    for cls in _in_turn():
-        if cls.sniff(where):
-            return _made(cls, where, options)
-    if where.is_dir():
+    try:
+        found = next((cls for cls in _in_turn() if cls.sniff(where)), None)
+    except OSError as error:
+        if (better := named(where, error)) is not None:
+            raise better from error
+        raise
+    if found is not None:
+        return _made(found, where, options)
+    if stat.S_ISDIR(status.st_mode):
         raise UnknownLayoutError(
             f"{where}: a folder that is no layout of mdio; name a trajectory file, or a folder "
             "NAME.zarr or NAME.segments"
         )
     raise UnknownLayoutError(
         f"{where}: neither a layout of mdio nor a trajectory that MDAnalysis knows by its suffix; "
-        "link or rename a trajectory to a name with the suffix of its format"
+        "name its format with --format (LAMMPSDUMP, XYZ, PDB, ...), or give it the suffix of it"
     )

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.errors import CorruptLayoutError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.output import Unit, Wanted
 
-__all__ = ["check_units", "runs_of_frames"]
+__all__ = ["check_units", "mendable", "runs_of_frames"]
+
+AGAIN = re.compile("(split or )?convert the source again")
+"""What messages of damage say to do."""
 
 CHECK_NBYTES = 16 << 20
 """Decoded bytes of a unit where a layout has no chunks of its own."""
@@ -41,3 +48,14 @@ def check_units(units: Iterable[Unit], wanted: Wanted | None) -> Iterator[tuple[
             except OSError as error:
                 problem = str(error)
             yield unit.name, problem
+
+
+def mendable(
+    path: Path, manifest: Mapping[str, Any] | None, error: CorruptLayoutError
+) -> CorruptLayoutError | None:
+    """Return an error that names what mends damage to an opened output; None if nothing does."""
+    if manifest is None or not AGAIN.search(str(error)):
+        return None
+    source = str(manifest["source"].get("path", "SRC"))
+    hint = f"`mdio repair {quote(str(path))} --against {quote(source)}` writes it again"
+    return CorruptLayoutError(AGAIN.sub(lambda _: hint, str(error)))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.output import EncodedChunk, OutputMeta, PieceRecord
@@ -38,6 +39,18 @@ class LayoutWriter(ABC):
         For the manifest.
     """
 
+    own_options: ClassVar[frozenset[str]] = frozenset()
+    """Options of conversions that this layout has, of those that not every layout has
+    (``chunk_frames``, ``segments``, ...)."""
+    copier: ClassVar[str | None] = None
+    """Where the writer is that copies frames as bytes (``module:Class``), if there is one."""
+    in_parts: ClassVar[str | None] = None
+    """Where the writer is that makes a file for each process, if there is one."""
+    through_mpi: ClassVar[str | None] = None
+    """Where the writer is whose file ranks write together (parallel HDF5), if there is one."""
+    resumes: ClassVar[bool] = False
+    """Whether another run can go on with what is stored; then `files` and `holds` are there."""
+
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         self.path = path
         self.plan = plan
@@ -58,6 +71,10 @@ class LayoutWriter(ABC):
             Options that this layout does not have or that do not fit the trajectory.
         """
 
+    def write_tasks(self) -> list[tuple[int, int]]:
+        """Return the (start, stop) frames of each piece that one worker writes, in order."""
+        return self.plan.write_tasks()
+
     @property
     def parallel_store(self) -> bool:
         """Whether `store` may be called by every worker at once, each with its own keys."""
@@ -75,14 +92,6 @@ class LayoutWriter(ABC):
         What workers need besides path, plan and meta is kept in plain, picklable attributes.
         """
 
-    @property
-    def why_no_resume(self) -> str | None:
-        """Why another run cannot go on with what is stored; None if it can.
-
-        If it can, then `reopen`, `files` and `holds` are there.
-        """
-        return f"the layout {self.plan.layout} does not know how"
-
     def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Take up what former runs have made, in place of `create`.
 
@@ -93,6 +102,16 @@ class LayoutWriter(ABC):
         """
         self.create()
         return receipts
+
+    def store_again(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:  # noqa: ARG002
+        """Store pieces of former runs, in new places, where they cannot stay; return new receipts.
+
+        Raises
+        ------
+        CorruptLayoutError
+            One is not as it was stored.
+        """
+        return ()
 
     def files(self, receipt: PieceRecord) -> Iterable[Path]:  # noqa: ARG002
         """Return the files that hold a piece: it is on the disk when they are flushed."""
@@ -127,4 +146,5 @@ class LayoutWriter(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave handles behind: attributes that begin with ``_handle`` do not travel."""
-        return {k: v for k, v in self.__dict__.items() if not k.startswith("_handle")}
+        state = {k: v for k, v in self.__dict__.items() if not k.startswith("_handle")}
+        return state | {"meta": replace(self.meta, topology=None)}  # the owner writes it

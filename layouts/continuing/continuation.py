@@ -8,14 +8,13 @@ output is what converting everything at once would have made, on the grid of the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from importlib import import_module
-from typing import ClassVar, cast
+from typing import cast
 
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
-from mdio.layouts.registry import writer_class
+from mdio.layouts.registry import load_class, writer_class
 from mdio.layouts.writer import LayoutWriter
 
 __all__ = ["Continuation", "continuation_of"]
@@ -32,8 +31,6 @@ class Continuation(ABC):
         Its frames before this one are kept.
     """
 
-    by_bytes: ClassVar[bool] = False
-    """Whether frames are added as the bytes of their files where that can be."""
     taken = 0
     """Frames in units that are taken over; known once `plan` was called."""
 
@@ -106,5 +103,4 @@ def continuation_of(old: Layout, stop: int) -> Continuation:
             f"{old.path}: frames are added to outputs of mdio in the layouts zarr, segments and "
             f"h5md only, and this is {old.name}; convert all sources together"
         )
-    module, _, name = address.partition(":")
-    return cast(Continuation, getattr(import_module(module), name)(old, stop))
+    return cast(Continuation, load_class(address)(old, stop))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.copying import link_or_copy
 from mdio.core.files.index import index_paths
@@ -22,7 +20,6 @@ __all__ = ["SegmentsContinuation"]
 class SegmentsContinuation(Continuation):
     """A folder of segments that goes on."""
 
-    by_bytes = True
     old: SegmentsLayout
 
     @property
@@ -50,12 +47,9 @@ class SegmentsContinuation(Continuation):
         )
 
     def take_over(self, writer: LayoutWriter) -> None:
-        """Link the segments; see the base class."""
+        """Link the segments, whoever writes the others; see the base class."""
         assert isinstance(writer, SegmentsWriter)
-        writer.adopt(self.link(writer.path), has_box=bool(self.manifest["has_box"]))
-
-    def link(self, folder: Path) -> list[tuple[Segment, bytes]]:
-        """Link the segments into `folder`; return what the manifest says of each, and its sums."""
+        folder = writer.path
         taken = []
         for number, segment in enumerate(self.kept):
             old, new = self.old.path / segment.file, folder / segment.file
@@ -66,11 +60,10 @@ class SegmentsContinuation(Continuation):
                     "missing; put it back, or split or convert the source again"
                 )
             new.parent.mkdir(parents=True, exist_ok=True)
-            new.unlink(missing_ok=True)  # made empty, for others to fill
             index = next(index_paths(old))
             with output_errors(new):
                 link_or_copy(old, new)
                 if index.exists():
                     link_or_copy(index, next(index_paths(new)))
             taken.append((segment, sums.table))
-        return taken
+        writer.adopt(taken, has_box=bool(self.manifest["has_box"]))

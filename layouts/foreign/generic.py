@@ -8,7 +8,11 @@ forces are there if the first frame has them, and NaN in frames that lack them.
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import importlib.util
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -22,6 +26,7 @@ from mdio.core.errors import AtomCountError, MdioError, SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.foreign.units import factor_of
 
 __all__ = ["GenericLayout"]
 
@@ -35,6 +40,23 @@ NAMES = (
 FORMATS = frozenset(NAMES.split()).union(NATIVE)
 """Suffixes of trajectories that MDAnalysis 2.x reads, in capitals."""
 PACKED = (".gz", ".bz2")
+LOOKED_AT_NBYTES = 512
+OTHER_NAMES = {"LAMMPSTRJ": "LAMMPSDUMP", "DUMP": "LAMMPSDUMP"}
+"""Suffixes that MDAnalysis does not know, though it reads the format."""
+WITHOUT_UNITS = ("LAMMPSDUMP", "XYZ", "GSD")
+"""Formats that do not say in which unit lengths are."""
+COUNT_STEPS = ("LAMMPSDUMP",)
+"""Formats that number steps, of which times are made."""
+EXTRAS = {"GSD": "gsd", "TNG": "pytng"}
+"""Packages that MDAnalysis needs for a format."""
+BEGINNINGS = {
+    "LAMMPSDUMP": re.compile(rb"ITEM: (TIMESTEP|UNITS|TIME)\b"),
+    "GSD": re.compile(rb"\xdf\x65\xdf\x65\xdf\x65\xdf\x65"),
+    "TNG": re.compile(rb".{8,100}GENERAL INFO", re.DOTALL),
+    "PDB": re.compile(rb"(HEADER|TITLE |REMARK|CRYST1|MODEL |ATOM  |HETATM)"),
+    "XYZ": re.compile(rb"\s*\d+\s*\n[^\n]*\n\s*[A-Za-z0-9]+(\s+[-+.\dEe]+){3}"),
+}
+"""How files of some formats begin, by which they are known where their name does not tell."""
 
 
 class GenericLayout(Layout):
@@ -51,6 +73,10 @@ class GenericLayout(Layout):
     n_atoms
         Number of atoms, for formats that do not say it themselves (AMBER's ASCII trajectories,
         TRZ, LAMMPS dumps); others ignore it or check it.
+    dt
+        Time between frames in ps, where the format holds none.
+    length_unit
+        Unit of lengths, where the format names none; angstrom by default.
     **options
         For the reader.
     """
@@ -60,6 +86,7 @@ class GenericLayout(Layout):
 
     _reader: Any
     _process: int
+    _factor: np.float32
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -67,7 +94,7 @@ class GenericLayout(Layout):
         if not path.is_file():
             return False
         kind = _format_of(path)
-        if kind in FORMATS:
+        if kind in FORMATS or _begins_as(path) is not None:
             return True
         # Formats of other packages are known to MDAnalysis only if these have been imported.
         readers = getattr(sys.modules.get("MDAnalysis"), "_READERS", {})
@@ -95,15 +122,48 @@ class GenericLayout(Layout):
             return info.replace(time_last_ps=float(self._timestep(n_frames - 1).time))
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What is made up, since the format does not hold it; see `Layout.notes`."""
+        notes = list(super().notes)
+        if not self.has_times:
+            dt = self.options.get("dt")
+            what = "steps" if self._kind() in COUNT_STEPS else "frames"
+            how = "1 ps apart; --timestep PS says otherwise" if dt is None else f"{dt:g} ps apart"
+            notes.append(f"{self.path}: times are made up, its format holds none: {what} are {how}")
+        if self._kind() in WITHOUT_UNITS:
+            unit = self.options.get("length_unit")
+            how = "angstrom; --length-unit says otherwise" if unit is None else f"{unit}, as asked"
+            notes.append(f"{self.path}: its format names no unit of lengths: taken to be {how}")
+        return tuple(notes)
+
+    def _kind(self) -> str | None:
+        """Return the format as MDAnalysis calls it; None if it is to find out."""
+        kind = self.options.get("format") or _format_of(self.path)
+        others = getattr(sys.modules.get("MDAnalysis"), "_READERS", {})
+        if kind not in FORMATS and kind not in others:
+            kind = _begins_as(self.path)
+        return None if kind is None else str(kind)
+
+    @property
     def has_times(self) -> bool:
         """Whether the reader finds times in the file, and does not make them up."""
         _ = self.info
-        return "time" in self._timestep(0).data
+        if self._kind() in COUNT_STEPS:
+            return False
+        with self._translated("read"):
+            return "time" in self._timestep(0).data
 
     def _make_reader(self) -> Any:
         from MDAnalysis.coordinates.core import get_reader_for
 
         kind = self.options.get("format")
+        if kind is None and _format_of(self.path) not in NATIVE:
+            kind = self._kind()
+        if kind in EXTRAS and importlib.util.find_spec(EXTRAS[kind]) is None:
+            raise SourceError(
+                f"{self.path}: {kind} files are read through the package {EXTRAS[kind]}, which is "
+                f"not installed; install it: pip install {EXTRAS[kind]}"
+            )
         if kind is None and _format_of(self.path) in NATIVE:
             head = head_of(self.path)[:8]
             raise SourceError(
@@ -113,7 +173,16 @@ class GenericLayout(Layout):
         reader_class = get_reader_for(str(self.path), format=kind)
         if _is_ours(reader_class):
             raise SourceError(f"{self.path}: no layout of mdio reads it, nor does MDAnalysis")
-        options = {name: value for name, value in self.options.items() if name != "format"}
+        unit = self.options.get("length_unit")
+        try:
+            self._factor = np.float32(1.0 if unit is None else factor_of("positions", unit))
+        except KeyError as error:
+            raise SourceError(
+                f"{self.path}: --length-unit {unit} is no unit of length; take one of "
+                f"{error.args[0]}"
+            ) from None
+        ours = ("format", "length_unit")
+        options = {name: value for name, value in self.options.items() if name not in ours}
         reader = reader_class.__new__(reader_class)
         try:
             reader.__init__(str(self.path), **options)
@@ -167,6 +236,7 @@ class GenericLayout(Layout):
     ) -> None:
         dimensions = ts.dimensions
         block.box[row] = 0 if dimensions is None else dimensions
+        block.box[row, :3] *= self._factor
         block.time[row] = ts.time
         block.step[row] = ts.data.get("step", ts.frame)
         if ts.n_atoms != self.info.n_atoms:
@@ -182,13 +252,27 @@ class GenericLayout(Layout):
             else:
                 values = getattr(ts, name)
                 out[row] = values if atoms is None else values[atoms]
+                if name != "forces" and self._factor != 1:
+                    out[row] *= self._factor
 
 
 def _format_of(path: Path) -> str:
     name = path.name.lower()
     for suffix in PACKED:
         name = name.removesuffix(suffix)
-    return Path(name).suffix[1:].upper()
+    kind = Path(name).suffix[1:].upper() or name.upper()  # HISTORY of DL_POLY has no suffix
+    return OTHER_NAMES.get(kind, kind)
+
+
+def _begins_as(path: Path) -> str | None:
+    """Return the format that a file begins as; None if that does not tell."""
+    opened: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix.lower(), open)
+    try:
+        with opened(path, "rb") as file:
+            head = file.read(LOOKED_AT_NBYTES)
+    except (OSError, EOFError):
+        return None
+    return next((kind for kind, begins in BEGINNINGS.items() if begins.match(head)), None)
 
 
 def _is_ours(reader_class: type) -> bool:

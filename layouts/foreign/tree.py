@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import MdioError, PlanError, SourceError
 from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.foreign.units import factor_of
+from mdio.layouts.foreign.cells import Cells, is_array, text_of
+from mdio.layouts.foreign.sampling import Axis, Sampling, Series, child, require_numbers
+from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
 __all__ = ["ForeignTrajectory", "as_source_error"]
 
@@ -36,14 +37,10 @@ FOREIGN_ERRORS = (
 """What h5py, zarr and its codecs raise for what is damaged or not what it should be."""
 
 
-def _is_array(node: Any) -> bool:
-    return hasattr(node, "shape")
-
-
 def _n_atoms(particles: Any, name: str) -> int | None:
     """Return how many atoms a particle group has; None without a trajectory, 0 if damaged."""
     try:
-        if "position" not in particles[name] or _is_array(particles[name]["position"]):
+        if "position" not in particles[name] or is_array(particles[name]["position"]):
             return None
         shape = particles[name]["position"]["value"].shape
         return int(shape[1]) if len(shape) == 3 else 0
@@ -58,34 +55,9 @@ def as_source_error(path: Path, what: str) -> Iterator[None]:
         yield
     except MdioError:
         raise
-    except FOREIGN_ERRORS as error:
+    except Exception as error:  # codecs have errors of their own, of many kinds
         text = " ".join(str(error).split()) or type(error).__name__
         raise SourceError(f"{path}: {what} ({text})") from error
-
-
-class _Axis:
-    """Steps or times of a time-dependent element, in each form that H5MD has.
-
-    An array with a number a frame; or a scalar, the increment, with an attribute ``offset`` for
-    the first frame; or nothing, which counts frames.
-    """
-
-    def __init__(self, array: Any, n_frames: int, factor: float) -> None:
-        self._factor = factor
-        self._array = array if array is not None and array.shape else None
-        self._start, self._increment = 0.0, 1.0
-        if self._array is not None and (array.ndim != 1 or array.shape[0] < n_frames):
-            raise ValueError(f"{array.name} has shape {array.shape} for {n_frames} frames")
-        if array is not None and not array.shape:
-            self._start, self._increment = array.attrs.get("offset", 0), array[()]
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the numbers of frames ``start:stop``."""
-        if self._array is not None:
-            values = np.asarray(self._array[start:stop])
-        else:
-            values = self._start + np.arange(start, stop) * self._increment
-        return values if self._factor == 1 else values * self._factor
 
 
 class ForeignTrajectory(ABC):
@@ -115,31 +87,88 @@ class ForeignTrajectory(ABC):
     manifest: None = None
 
     def __init__(
-        self, path: Path, particles: Any, names: list[str], group: str | None, convert_units: bool
+        self,
+        path: Path,
+        root: Any,
+        names: list[str],
+        group: str | None,
+        *,
+        convert_units: bool,
+        length_unit: str | None = None,
     ) -> None:
         self.path = path
+        self.notes: list[str] = []
         self._convert = convert_units
+        self._length_unit = length_unit
         if not names:
             raise SourceError(f"{path}: it has no particles, so it holds no trajectory")
         if group is not None and group not in names:
             raise PlanError(
                 f"{path}: there is no group {group!r} in it; there are {', '.join(names)}"
             )
+        particles = root["particles"]
         chosen = group or names[0]
+        self._creator = text_of(child((child(root, "h5md/creator") or root).attrs, "name"))
         self._group = particles[chosen]
         others = {name: _n_atoms(particles, name) for name in names if name != chosen}
         self._others = {name: n_atoms for name, n_atoms in others.items() if n_atoms is not None}
         self._values = {f: self._value(ELEMENTS[f]) for f in FIELDS if ELEMENTS[f] in self._group}
         if "positions" not in self._values:
             raise SourceError(f"{path}: {self._group.name} has no positions")
-        self.n_frames, self.n_atoms = self._values["positions"].shape[:2]
+        positions = self._values["positions"]
+        # Programs make a dataset of what they then never write; it is as good as not there.
+        self._values = {f: v for f, v in self._values.items() if v.shape[0] or v is positions}
+        if 0 in positions.shape:
+            raise SourceError(
+                f"{path}: {positions.name} is {positions.dtype} {positions.shape}; numbers of at "
+                "least one frame and atom expected"
+            )
+        self.n_atoms = int(positions.shape[1])
         self._factors = {f: self._factor(f, array) for f, array in self._values.items()}
-        position = self._group["position"]
-        times = position.get("time")
-        scale = 1.0 if times is None else self._factor("time", times)
-        self._time = _Axis(times, self.n_frames, scale)
-        self._step = _Axis(position.get("step"), self.n_frames, 1.0)
-        self._edges = self._find_edges()
+        series = {f: self._series(f) for f in self._values}
+        self._cells = Cells.found_in(path, self._group, int(positions.shape[0]))
+        if self._cells is not None:
+            self._cells.scale = np.float32(self._edge_factor(self._cells.edges))
+            if self._cells.per_frame:
+                series["box"] = self._series("box", series["positions"])
+        self._sampling = Sampling(series)
+        self.n_frames = self._sampling.n_frames
+        self._ids = self._find_ids()
+
+    def _series(self, field: str, positions: Series | None = None) -> Series:
+        """Return the frames of an element; one that a program was writing may have another row."""
+        parent = self._group["box/edges" if field == "box" else ELEMENTS[field]]
+        values = self._values[field] if field != "box" or self._cells is None else self._cells.edges
+        times = child(parent, "time")
+        time = None if times is None else Axis(times, self._factor("time", times))
+        step = Axis(parent["step"]) if "step" in parent else None
+        n_values = int(values.shape[0])
+        known = {axis.n_rows for axis in (step, time) if axis is not None} - {None}
+        counts = [n_values, *(n for n in known if n is not None)]
+        if positions is not None and step is None:
+            counts = [n_values, positions.n_frames]
+        n_frames = min(counts)
+        if max(counts) - n_frames > 1:
+            raise ValueError(
+                f"{field} of {n_values} frames beside {parent.name} with steps and times of shape "
+                f"{sorted(counts)[-1]}: {n_frames} frames of {max(counts)}"
+            )
+        if max(counts) != n_frames:
+            self.notes.append(
+                f"{self.path}: {parent.name} has a frame that was not written whole, after "
+                f"{n_frames} whole ones; it is left out"
+            )
+        return Series(n_frames, step, time)
+
+    def _find_ids(self) -> Any:
+        """Return the numbers of atoms frame by frame, where a program writes them in any order."""
+        node = child(self._group, "id")
+        values = None if node is None or is_array(node) else child(node, "value")
+        if values is None or values.ndim != 2 or values.shape[1] != self.n_atoms:
+            return None
+        require_numbers(values)
+        self.notes.append(f"{self.path}: atoms are sorted by {values.name}")
+        return values
 
     @abstractmethod
     def close(self) -> None:
@@ -167,67 +196,61 @@ class ForeignTrajectory(ABC):
     def _value(self, element: str) -> Any:
         """Open the values of an element."""
         group = self._group[element]
-        array: Any = None if _is_array(group) else group.get("value")
-        if not _is_array(array) or array.ndim != 3 or array.shape[2] != 3:
+        array: Any = None if is_array(group) else child(group, "value")
+        if not is_array(array) or array.ndim != 3 or array.shape[2] != 3:
             raise SourceError(
                 f"{self.path}: {group.name} is no time series of shape (frames, atoms, 3)"
             )
-        if 0 in array.shape or array.dtype.kind not in "fiu":
-            raise SourceError(
-                f"{self.path}: {array.name} is {array.dtype} {array.shape}; numbers of at least "
-                "one frame and atom expected"
-            )
+        if array.dtype.kind not in "fiu":
+            raise SourceError(f"{self.path}: {array.name} is {array.dtype}; numbers expected")
         return array
 
     def _factor(self, field: str, array: Any) -> float:
         if not self._convert:
             return 1.0
-        unit = array.attrs.get("unit")
-        if isinstance(unit, bytes):
-            unit = unit.decode("utf-8", "replace")
+        unit = text_of(child(array.attrs, "unit")) or self._assumed(field)
         try:
-            return factor_of(field, None if unit is None else str(unit))
+            return factor_of(field, unit)
         except KeyError as error:
             raise SourceError(
                 f"{self.path}: {array.name} has {'no unit' if unit is None else repr(unit)}; "
-                f"expected one of {error.args[0]}; read it with convert_units=False if its "
-                "numbers are to be taken as they are"
+                f"expected one of {error.args[0]}, or name the unit of lengths with --length-unit; "
+                "in Python, convert_units=False takes the numbers as they are"
             ) from None
 
-    def _find_edges(self) -> Any:
-        """Return the edges of the cells: a number of them a frame, or one for all frames."""
-        self._edges_per_frame = False
-        box = self._group.get("box")
-        edges = None if box is None else box.get("edges")
-        if box is not None and int(box.attrs.get("dimension", 3)) != 3:
-            raise SourceError(
-                f"{self.path}: {box.name} has {box.attrs['dimension']} dimensions, expected 3"
-            )
-        if edges is None:
+    def _assumed(self, field: str) -> str | None:
+        """Return the unit of numbers that have none: what was asked, or the program's own."""
+        assumed = UNITS_OF_PROGRAMS.get(self._creator or "")
+        length, why = assumed, f"as {self._creator} writes them"
+        if self._length_unit is not None:
+            length, why = self._length_unit, "as asked with --length-unit"
+        if length is None:
             return None
-        if not _is_array(edges):
-            edges = edges["value"]
-            self._edges_per_frame = edges.ndim > 1
-        if self._edges_per_frame and edges.shape[0] < self.n_frames:
-            raise ValueError(f"{edges.name} has {edges.shape[0]} frames of {self.n_frames}")
-        if edges.shape[-1:] != (3,):
-            raise ValueError(f"{edges.name} has shape {edges.shape}")
-        self._box_factor = np.float32(self._edge_factor(edges))
-        return edges
+        note = f"{self.path}: it names no units; lengths are taken to be in {length}, times in ps, "
+        note += why
+        if note not in self.notes:
+            self.notes.append(note)
+        units = {"time": "ps", "positions": length, "velocities": f"{length} ps-1"}
+        return units.get(field, f"kJ mol-1 {length}-1")
 
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in it; raises SourceError."""
         for field, array in self._values.items():
-            if array.shape[:2] != (self.n_frames, self.n_atoms):
+            if array.shape[1] != self.n_atoms:
                 raise SourceError(
-                    f"{self.path}: {field} of {array.shape[0]} frames and {array.shape[1]} atoms "
-                    f"beside positions of {self.n_frames} and {self.n_atoms}; both expected for "
-                    "every frame"
+                    f"{self.path}: {field} of {array.shape[1]} atoms beside positions of "
+                    f"{self.n_atoms}; the same atoms are expected"
                 )
         with as_source_error(self.path, "cannot be read"):
-            first = self._time.read(0, min(2, self.n_frames)).astype(np.float64)
-            last = self._time.read(self.n_frames - 1, self.n_frames).astype(np.float64)
+            first = self._sampling.times(0, min(2, self.n_frames)).astype(np.float64)
+            last = self._sampling.times(self.n_frames - 1, self.n_frames).astype(np.float64)
             has_box = bool(self._boxes(0, 1).any())
+        counts = {field: self._sampling.n_of(field) for field in self._values}
+        sparse = {field: n for field, n in counts.items() if n < self.n_frames}
+        self.notes += [
+            f"{self.path}: {field} are in {n} of {self.n_frames} frames"
+            for field, n in sparse.items()
+        ]
         positions = self._values["positions"]
         chunks = positions.chunks
         return TrajectoryInfo(
@@ -241,6 +264,7 @@ class ForeignTrajectory(ABC):
             has_velocities="velocities" in self._values,
             has_forces="forces" in self._values,
             has_box=has_box,
+            sparse=tuple(sparse),
             chunk_frames=None if chunks is None or chunks[0] == 1 else int(chunks[0]),
             chunk_atoms=None if chunks is None else min(int(chunks[1]), self.n_atoms),
             compression=self._compression(positions),
@@ -249,32 +273,43 @@ class ForeignTrajectory(ABC):
         )
 
     def _boxes(self, start: int, stop: int) -> NDArray[np.float32]:
-        n_frames = stop - start
-        if self._edges is None:
-            return np.zeros((n_frames, 6), np.float32)
-        edges = self._edges[start:stop] if self._edges_per_frame else self._edges[()][np.newaxis]
-        if edges.ndim == 2:
-            boxes = np.full((len(edges), 6), 90, np.float32)
-            boxes[:, :3] = edges
-        else:
-            boxes = boxes_from_vectors(edges)
-        boxes[(boxes[:, :3] == 0).all(axis=1)] = 0  # what MDAnalysis takes for no cell
-        boxes[:, :3] *= self._box_factor
-        return np.broadcast_to(boxes, (n_frames, 6)) if len(boxes) == 1 else boxes
+        if self._cells is None:
+            return np.zeros((stop - start, 6), np.float32)
+        return self._cells.read(self._sampling, start, stop)
 
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         """Fill `block`; raises SourceError."""
         with as_source_error(self.path, f"frames {start} to {stop - 1} cannot be read"):
-            block.time[:] = self._time.read(start, stop)
-            block.step[:] = self._step.read(start, stop)
+            block.time[:] = self._sampling.times(start, stop)
+            block.step[:] = self._sampling.steps(start, stop)
             block.box[:] = self._boxes(start, stop)
             if atoms is not None and not atoms.size:
                 return
             for field, out in block.present().items():
                 if field not in self._values:
                     raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
-                self._read_field(field, start, stop, atoms, out)
+                first, last, has = self._sampling.rows(field, start, stop)
+                rows = out if has is None else np.empty((last - first, *out.shape[1:]), np.float32)
+                if first < last:
+                    self._read_rows(field, first, last, atoms, rows)
+                if has is not None:
+                    out[has] = rows
+                    out[~has] = np.nan
                 if self._factors[field] != 1:
                     out *= np.float32(self._factors[field])
+
+    def _read_rows(
+        self, field: str, first: int, last: int, atoms: AtomIndices | None, out: NDArray[np.float32]
+    ) -> None:
+        """Fill `out`, with atoms in the order of their numbers where the file has them by frame."""
+        if self._ids is None:
+            self._read_field(field, first, last, atoms, out)
+            return
+        ids = np.asarray(self._ids[first:last])
+        values = np.empty((last - first, self.n_atoms, 3), np.float32)
+        self._read_field(field, first, last, None, values)
+        order = np.argsort(ids, axis=1, kind="stable")
+        order = order if atoms is None else order[:, atoms]
+        out[...] = np.take_along_axis(values, order[:, :, np.newaxis], axis=1)

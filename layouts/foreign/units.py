@@ -6,9 +6,15 @@ The names are those that MDAnalysis' H5MDReader knows, and the factors are compu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-__all__ = ["factor_of"]
+import numpy as np
+
+__all__ = ["UNITS_OF_PROGRAMS", "factor_of"]
+
+UNITS_OF_PROGRAMS = {"GROMACS": "nm"}
+"""Unit of lengths of programs that may leave units out."""
 
 _AVOGADRO_PER_MOL = 6.02214129e23
 _CALORIE_J = 4.184
@@ -63,6 +69,45 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 """By field: how many of a unit make one of the unit in memory."""
 
 
+_DALTON_KG = 1.0 / (_AVOGADRO_PER_MOL * 1e3)
+_BASE: Mapping[str, tuple[float, tuple[int, int, int]]] = {
+    **{name: (scale, (1, 0, 0)) for name, scale in {"m": 1e10, "cm": 1e8, "um": 1e4}.items()},
+    **{name: (1.0 / per, (1, 0, 0)) for name, per in {**_LENGTH, "\u00c5": 1.0}.items()},
+    **{name: (1.0 / per, (0, 1, 0)) for name, per in _TIME.items()},
+    **dict.fromkeys(("u", "Da", "amu", "dalton"), (1.0, (0, 0, 1))),
+    "g": (1e-3 / _DALTON_KG, (0, 0, 1)),
+    "kg": (1.0 / _DALTON_KG, (0, 0, 1)),
+    "J": (1e-4 / _DALTON_KG, (2, -2, 1)),
+    "kJ": (1e-1 / _DALTON_KG, (2, -2, 1)),
+    "kcal": (_CALORIE_J * 1e-1 / _DALTON_KG, (2, -2, 1)),
+    "eV": (1.602176634e-19 * 1e-4 / _DALTON_KG, (2, -2, 1)),
+    "N": (1e-14 / _DALTON_KG, (1, -2, 1)),
+    "mol": (_AVOGADRO_PER_MOL, (0, 0, 0)),
+}
+"""Names that units are made of (https://www.nongnu.org/h5md/modules/units.html): how many angstrom,
+ps and dalton one is, and the powers of these."""
+_DIMENSIONS = {
+    "positions": ((1, 0, 0), 1.0),
+    "time": ((0, 1, 0), 1.0),
+    "velocities": ((1, -1, 0), 1.0),
+    "forces": ((1, -2, 1), 1e-2),  # u A ps-2 to kJ mol-1 A-1
+}
+
+
+def _composed(field: str, unit: str) -> float | None:
+    """Return the factor of a unit that is composed of known ones; None if it is not."""
+    powers, factor = np.zeros(3, int), 1.0
+    for token in unit.replace("*", " ").split():
+        match = re.fullmatch(r"([A-Za-z\u00c5]+)\^?([+-]?\d{1,2})?", token)
+        if match is None or match[1] not in _BASE:
+            return None
+        scale, own = _BASE[match[1]]
+        power = int(match[2] or 1)
+        powers, factor = powers + power * np.array(own), factor * scale**power
+    expected, last = _DIMENSIONS[field]
+    return factor * last if tuple(powers) == expected else None
+
+
 def factor_of(field: str, unit: str | None) -> float:
     """Return what numbers in `unit` are multiplied with.
 
@@ -72,6 +117,11 @@ def factor_of(field: str, unit: str | None) -> float:
         The unit is not known; its argument lists those that are.
     """
     known = UNITS[field]
-    if unit is None or unit not in known:
+    if unit is None:
         raise KeyError(", ".join(known))
-    return 1.0 / known[unit]
+    if unit in known:
+        return 1.0 / known[unit]
+    factor = _composed(field, unit)
+    if factor is None:
+        raise KeyError(", ".join(known))
+    return factor

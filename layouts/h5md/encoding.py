@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,28 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import row_sums
-from mdio.core.kernels import crc32c, shuffle
+from mdio.core.frames import FrameBlock
+from mdio.core.kernels import crc32c, shuffle, unshuffle
+from mdio.layouts.h5md.io import FULL_SYSTEM
+from mdio.layouts.output import AtomIndices, OutputMeta
 from mdio.layouts.plan import ArrayPlan
 
 __all__ = [
+    "atom_ids",
     "checksums_of",
     "chunks_of",
     "encode_chunk",
     "gzip_level",
+    "inflate",
+    "missing_chunks",
     "power_of_two_step",
     "round_to_step",
+    "split_key",
+    "values_of",
 ]
+
+DEFLATE_MAX_RATIO = 1100
+"""zlib makes at most about 1,030 bytes of one; a chunk that claims more is damaged."""
 
 DEFAULT_GZIP_LEVEL = 4
 """zlib's higher levels take several times as long for a few percent."""
@@ -136,3 +147,73 @@ def encode_chunk(chunk: NDArray[np.float32], level: int | None) -> tuple[Any, li
     if level is None:
         return chunk, checksums
     return zlib.compress(shuffle(chunk, chunk.itemsize), level), checksums
+
+
+def inflate(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
+    """Fill `out` with what is in a compressed chunk; the opposite of `encode_chunk`.
+
+    Raises
+    ------
+    ValueError
+        It cannot be decompressed, or to another number of bytes.
+    """
+    again = "the file is damaged: convert the source again"
+    if out.nbytes > DEFLATE_MAX_RATIO * stored.nbytes:
+        raise ValueError(f"{stored.nbytes} bytes cannot hold {out.nbytes}; {again}")
+    try:
+        found = zlib.decompressobj().decompress(stored.data, out.nbytes)
+    except zlib.error as error:
+        raise ValueError(f"{error}; {again}") from error
+    if len(found) != out.nbytes:
+        raise ValueError(f"it has {len(found)} bytes, expected {out.nbytes}; {again}")
+    unshuffle(found, out.itemsize, out.reshape(-1).view(np.uint8).data)
+
+
+def atom_ids(meta: OutputMeta) -> dict[str, NDArray[np.int64]]:
+    """Return the numbers that atoms have in the source, where they are not 0, 1, 2, ..."""
+    ids = {} if meta.atoms is None else {FULL_SYSTEM: np.asarray(meta.atoms)}
+    for name, atoms in (meta.groups or {}).items():
+        ids[name] = ids[FULL_SYSTEM][atoms] if FULL_SYSTEM in ids else np.asarray(atoms)
+    return ids
+
+
+def values_of(
+    block: FrameBlock,
+    group: str,
+    field: str,
+    groups: Mapping[str, AtomIndices] | None,
+    precision: float | None,
+) -> NDArray[np.float32]:
+    """Return the numbers of one array, of the group's atoms, rounded as planned."""
+    values = block.present()[field]
+    if group != FULL_SYSTEM:
+        values = np.take(values, (groups or {})[group], axis=1)
+    if field == "positions" and precision is not None:
+        values = round_to_step(values, precision)
+    return values
+
+
+def missing_chunks(
+    stored: Mapping[tuple[str, str], NDArray[np.bool_]],
+    arrays: Mapping[tuple[str, str], ArrayPlan],
+    n_frames: int,
+) -> str | None:
+    """Return in words which chunks were not stored; None if all were."""
+    for (group, field), there in stored.items():
+        if not there.all():
+            i, j = (int(n) for n in np.argwhere(~there)[0])
+            array = arrays[group, field]
+            first = i * array.chunk_frames
+            return (
+                f"{int((~there).sum())} of {there.size} chunks of {field} of {group} were not "
+                f"stored, the first that of frames {first} to "
+                f"{min(first + array.chunk_frames, n_frames) - 1}, atoms from "
+                f"{j * array.chunk_atoms} on"
+            )
+    return None
+
+
+def split_key(key: str) -> tuple[tuple[str, str], tuple[int, int]]:
+    """Return group and field, and the number along frames and atoms, of an encoded chunk."""
+    group, field, i, j = key.split("/")
+    return (group, field), (int(i), int(j))

@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 
 from mdio._version import __version__
 from mdio.core.boxes import vectors_from_boxes
+from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile, allocate
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.h5md.disk import open_output
 from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
+from mdio.layouts.h5md.others.flavours import Flavour, flavour_of
 from mdio.layouts.plan import MAX_PADDING, ArrayPlan, LayoutPlan
 
 __all__ = [
     "LIBVER",
-    "UNITS",
     "Places",
     "chunk_table",
     "create_column",
@@ -41,8 +42,6 @@ __all__ = [
 ]
 
 LIBVER = ("earliest", "v110")
-
-UNITS = {"positions": "Angstrom", "velocities": "Angstrom ps-1", "forces": "kJ mol-1 Angstrom-1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +110,10 @@ def create_file(
     ) as file:
         create_groups(file, plan.arrays)
         for array in aligned:
-            _create_array(file, array, plan.n_frames, gzip_level)
+            _create_array(file, array, plan, gzip_level)
     with open_output(path, "r+", libver=LIBVER) as file:
         for array in others:
-            _create_array(file, array, plan.n_frames, gzip_level)
+            _create_array(file, array, plan, gzip_level)
         columns = create_columns(file, plan)
         for group, ids in atom_ids.items():
             file[f"particles/{group}"].create_dataset("id", data=ids)
@@ -151,7 +150,9 @@ def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
     file.create_group("mdio")
 
 
-def _create_array(file: h5py.File, array: ArrayPlan, n_frames: int, gzip_level: int | None) -> None:
+def _create_array(
+    file: h5py.File, array: ArrayPlan, plan: LayoutPlan, gzip_level: int | None
+) -> None:
     layout = h5p.create(h5p.DATASET_CREATE)
     if array.contiguous:
         layout.set_layout(h5d.CONTIGUOUS)
@@ -164,9 +165,9 @@ def _create_array(file: h5py.File, array: ArrayPlan, n_frames: int, gzip_level: 
         layout.set_shuffle()
         layout.set_deflate(gzip_level)
     path = value_path(array.group, array.field)
-    space = h5s.create_simple((n_frames, array.n_atoms, 3))
+    space = h5s.create_simple((plan.n_frames, array.n_atoms, 3))
     h5d.create(file.id, path.encode(), h5t.IEEE_F32LE, space, layout)
-    file[path].attrs["unit"] = UNITS[array.field]
+    file[path].attrs["unit"] = flavour_of(plan.flavour).units[array.field]
 
 
 def create_column(parent: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> Column:
@@ -250,7 +251,7 @@ def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.in
     return offset, nbytes
 
 
-def write_edges(file: h5py.File, column: Column, fd: int, what: str) -> bool:
+def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flavour) -> bool:
     """Write the edges of the cells if there are any; H5MD says by their absence if not.
 
     Parameters
@@ -259,8 +260,10 @@ def write_edges(file: h5py.File, column: Column, fd: int, what: str) -> bool:
         Open.
     column
         The boxes in it.
-    fd, what
-        The same file, for reading them, and for messages.
+    source
+        The same file, for reading them.
+    flavour
+        In which units.
 
     Returns
     -------
@@ -268,25 +271,27 @@ def write_edges(file: h5py.File, column: Column, fd: int, what: str) -> bool:
         Whether there are any.
     """
     box = file[f"particles/{FULL_SYSTEM}/box"]
-    has_box = any(column.read(fd, *slab, what)[:, :3].any() for slab in column.slabs())
+    has_box = any(column.read(source, *slab)[:, :3].any() for slab in column.slabs())
     box.attrs["boundary"] = 3 * ["periodic" if has_box else "none"]
-    if has_box:
+    if has_box or flavour.system is not None:
         position = file[f"particles/{FULL_SYSTEM}/position"]
         edges = box.create_group("edges")
         edges["step"], edges["time"] = position["step"], position["time"]
         create_column(edges, "value", (column.shape[0], 3, 3), "<f4")
-        edges["value"].attrs["unit"] = "Angstrom"
+        edges["value"].attrs["unit"] = flavour.units["positions"]
         for start, stop in column.slabs():
-            edges["value"][start:stop] = vectors_from_boxes(column.read(fd, start, stop, what))
+            boxes = column.read(source, start, stop).copy()
+            boxes[:, :3] = flavour.store("positions", boxes[:, :3])
+            edges["value"][start:stop] = vectors_from_boxes(boxes)
     return has_box
 
 
-def write_steps(file: h5py.File, column: Column, fd: int, what: str) -> None:
+def write_steps(file: h5py.File, column: Column, source: OpenFile) -> None:
     """Where the source's steps do not increase, put them aside and count frames instead."""
     last = np.array([-1], np.int64)
     increasing = True
     for slab in column.slabs():
-        steps = column.read(fd, *slab, what)
+        steps = column.read(source, *slab)
         increasing &= bool((np.diff(steps, prepend=last) > 0).all())
         last = steps[-1:]
     if increasing:
@@ -294,5 +299,5 @@ def write_steps(file: h5py.File, column: Column, fd: int, what: str) -> None:
     create_column(file, SOURCE_STEP, column.shape, "<i8")
     h5md_step: Any = file[f"particles/{FULL_SYSTEM}/position/step"]
     for start, stop in column.slabs():
-        file[SOURCE_STEP][start:stop] = column.read(fd, start, stop, what)
+        file[SOURCE_STEP][start:stop] = column.read(source, start, stop)
         h5md_step[start:stop] = np.arange(start, stop)

@@ -1,4 +1,4 @@
-"""Reads H5MD files of other writers, through h5py."""
+"""Reads H5MD files of other writers: chunks by their places in the file, the rest through h5py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
+from mdio.core.files.reading import OpenFile
+from mdio.core.frames import ELEMENTS
+from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.foreign.tree import ForeignTrajectory
-from mdio.layouts.h5md.inside import require_inside
+from mdio.layouts.foreign.heaps import check_heaps
+from mdio.layouts.foreign.sampling import Series, child
+from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
+from mdio.layouts.h5md.chunks import PlacedChunks
+from mdio.layouts.h5md.io import descriptor_of
+from mdio.layouts.h5md.others.inside import require_inside
+from mdio.layouts.h5md.others.places import placed_chunks
+from mdio.layouts.h5md.others.topology import topology_in
 
 __all__ = ["ForeignFile"]
 
@@ -39,20 +48,38 @@ class ForeignFile(ForeignTrajectory):
     """
 
     def __init__(
-        self, path: Path, file: h5py.File, group: str | None, *, convert_units: bool
+        self,
+        path: Path,
+        file: h5py.File,
+        group: str | None,
+        *,
+        convert_units: bool,
+        length_unit: str | None = None,
     ) -> None:
         self._file = file
-        particles = file.get("particles")
+        self._bytes: OpenFile | None = None
+        self._placed: dict[str, PlacedChunks | None] = {}
+        """By field; None for what HDF5 has to read."""
+        check_heaps(path)
+        particles = child(file, "particles")
         names = list(particles) if isinstance(particles, h5py.Group) else []
         if particles is not None:
             require_inside(path, particles)
-        super().__init__(path, particles, names, group, convert_units)
-        position = self._group["position"]
-        for node in (self._group, position, position.get("time"), position.get("step")):
+        super().__init__(
+            path, file, names, group, convert_units=convert_units, length_unit=length_unit
+        )
+        parents = [self._group, *(self._group[ELEMENTS[field]] for field in self._values)]
+        edges = None if self._cells is None else self._cells.edges
+        for node in (*parents, child(self._group, "box/edges"), edges, self._ids):
             if node is not None:
                 require_inside(path, node)
-        if self._edges is not None:
-            require_inside(path, self._edges)
+
+    def _series(self, field: str, positions: Series | None = None) -> Series:
+        parent = self._group["box/edges" if field == "box" else ELEMENTS[field]]
+        for name in ("time", "step"):
+            if name in parent:
+                require_inside(self.path, parent[name])
+        return super()._series(field, positions)
 
     def _value(self, element: str) -> h5py.Dataset:
         """Open the values of an element with a chunk cache that holds what a frame touches."""
@@ -60,7 +87,11 @@ class ForeignFile(ForeignTrajectory):
         require_inside(self.path, dataset)
         nbytes = dataset.size * dataset.dtype.itemsize
         elsewhere = dataset.is_virtual or dataset.external
-        if not elsewhere and nbytes > FILLED_RATIO * max(dataset.id.get_storage_size(), 1):
+        if (
+            nbytes
+            and not elsewhere
+            and nbytes > FILLED_RATIO * max(dataset.id.get_storage_size(), 1)
+        ):
             raise SourceError(
                 f"{self.path}: {dataset.name} claims {dataset.shape[0]} frames of "
                 f"{dataset.shape[1]} atoms, but {dataset.id.get_storage_size()} bytes are stored"
@@ -87,6 +118,10 @@ class ForeignFile(ForeignTrajectory):
         atoms: AtomIndices | None,
         out: NDArray[np.float32],
     ) -> None:
+        placed = self._chunks(field)
+        if placed is not None:
+            placed.read(start, stop, atoms, out)
+            return
         dataset = self._values[field]
         if atoms is None and out.flags.c_contiguous:
             dataset.read_direct(out, np.s_[start:stop])
@@ -102,6 +137,21 @@ class ForeignFile(ForeignTrajectory):
             dataset.read_direct(rows, np.s_[at:end, first:last])
             out[at - start : end - start] = rows[:, picked - first]
 
+    def _chunks(self, field: str) -> PlacedChunks | None:
+        """Return the chunks of a field; finds them when they are first read."""
+        if field not in self._placed:
+            if self._bytes is None:
+                self._bytes = OpenFile(self.path, descriptor=descriptor_of(self._file, self.path))
+            self._placed[field] = placed_chunks(self._values[field], self._bytes)
+        return self._placed[field]
+
+    def topology(self) -> Topology | None:
+        """Return what the file says of the atoms; see `Layout.topology`."""
+        with as_source_error(self.path, "what it says of its atoms cannot be read"):
+            return topology_in(self._file, self._group, self.n_atoms)
+
     def close(self) -> None:
         """Close the file."""
+        if self._bytes is not None:
+            self._bytes.close()
         self._file.close()

@@ -22,7 +22,10 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.publish import TEMPORARY
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.writing import write_all
 from mdio.core.kernels import crc32c
+from mdio.layouts.foreign.heaps import check_heaps
 
 __all__ = [
     "ARRAYS",
@@ -36,13 +39,9 @@ __all__ = [
     "RUN_FRAMES",
     "SOURCE_STEP",
     "Column",
-    "Handle",
-    "bytes_of",
+    "checksum",
     "descriptor_of",
-    "pread_at_once",
-    "pread_checksum",
-    "pread_exactly",
-    "pwrite_all",
+    "manifest_text",
     "writing",
 ]
 
@@ -100,17 +99,22 @@ READ_NBYTES = 4 << 20
 should not be asked for less at a time."""
 
 
-Handle = int | OpenFile
-"""What is read from: a descriptor of a file that is being written, or a file that is read."""
-
-
-def bytes_of(array: Any) -> memoryview:
-    """Return the bytes of a C-contiguous buffer, which is not empty."""
-    return memoryview(array).cast("B")
+def manifest_text(file: h5py.File, path: Path) -> str:
+    """Return the manifest of a file; raises one of `FOREIGN_ERRORS` if it has none."""
+    dataset = file[MANIFEST]
+    if h5py.check_string_dtype(dataset.dtype).length is None:  # not as we write it
+        check_heaps(path)
+    text: str = dataset.asstr()[()]
+    return text
 
 
 def descriptor_of(file: h5py.File, path: Path) -> int:
-    """Return a descriptor of the very file that HDF5 has open, whatever its name is now."""
+    """Return a descriptor of the very file that HDF5 has open, whatever its name is now.
+
+    -1 for an object, which has none.
+    """
+    if isinstance(path, RemotePath):
+        return -1
     if file.driver != "sec2":
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     fd = os.dup(file.id.get_vfd_handle())
@@ -119,79 +123,14 @@ def descriptor_of(file: h5py.File, path: Path) -> int:
     return fd
 
 
-def _read_some(fd: Handle, view: memoryview, offset: int) -> int:
-    return os.preadv(fd, [view], offset) if isinstance(fd, int) else fd.read_some([view], offset)
-
-
-def pread_exactly(fd: Handle, target: NDArray[Any], offset: int, what: str) -> None:
-    """Fill a C-contiguous array from the file.
-
-    Raises
-    ------
-    CorruptLayoutError
-        The file ends before, or cannot be read; begins with `what`.
-    """
-    if not target.size:
-        return
-    view = bytes_of(target)
-    done = 0
-    while done < len(view):
-        try:
-            n_read = _read_some(fd, view[done:] if done else view, offset + done)
-        except OSError as error:
-            raise CorruptLayoutError(
-                f"{what}: {len(view)} bytes at {offset} cannot be read ({error.strerror})"
-            ) from error
-        if n_read == 0:
-            raise CorruptLayoutError(
-                f"{what}: the file ends at byte {offset + done}, {offset + len(view)} expected; "
-                "it is truncated: convert the source again"
-            )
-        done += n_read
-
-
-def pread_at_once(fd: Handle, target: NDArray[Any], offset: int) -> bool:
-    """Fill a C-contiguous array from the file with one call, and return whether that was possible.
-
-    If not, `pread_exactly` either can or says why it cannot.
-    """
-    try:
-        return _read_some(fd, bytes_of(target), offset) == target.nbytes
-    except OSError:
-        return False
-
-
-def pread_checksum(
-    fd: Handle, target: NDArray[Any], offset: int, what: str, *, crc: int = 0
-) -> int:
-    """Fill a C-contiguous array from the file, and return the crc32c of its bytes, after `crc`.
-
-    Raises
-    ------
-    CorruptLayoutError
-        As `pread_exactly`.
-    """
-    flat = target.reshape(-1).view(np.uint8)
-    for begin in range(0, flat.size, READ_NBYTES):
-        piece = flat[begin : begin + READ_NBYTES]
-        pread_exactly(fd, piece, offset + begin, what)
+def checksum(file: OpenFile, offset: int, nbytes: int, crc: int = 0) -> int:
+    """Return the crc32c of bytes of the file, after `crc`; raises CorruptLayoutError."""
+    room = np.empty(min(READ_NBYTES, nbytes), np.uint8)
+    for begin in range(0, nbytes, READ_NBYTES):
+        piece = room[: min(READ_NBYTES, nbytes - begin)]
+        file.fill(offset + begin, piece)
         crc = crc32c(piece, crc)
     return crc
-
-
-def pwrite_all(fd: int, data: Any, offset: int, path: Path) -> None:
-    """Write a C-contiguous buffer into the file.
-
-    Raises
-    ------
-    OutputError
-        The disk is full, or it cannot be written for another reason.
-    """
-    view = bytes_of(data)
-    done = 0
-    with writing(path):
-        while done < len(view):
-            done += os.pwrite(fd, view[done:], offset + done)
 
 
 @contextmanager
@@ -224,23 +163,25 @@ class Column:
     shape: tuple[int, ...]
     crc: int | None = None
     """crc32c of all its bytes, where it is known."""
+    what: str = ""
+    """What messages call it."""
     _rows: NDArray[Any] | None = None
     _verified: bool = False
 
     @classmethod
-    def of(cls, dataset: h5py.Dataset, crc: int | None = None) -> Column:
+    def of(cls, dataset: h5py.Dataset, crc: int | None = None, what: str = "") -> Column:
         """Return where `dataset` lies; raises ValueError if it is not in one piece."""
         offset = dataset.id.get_offset()
         if offset is None:
             raise ValueError(f"{dataset.name} is not stored in one piece")
-        return cls(offset, dataset.dtype, dataset.shape, crc)
+        return cls(offset, dataset.dtype, dataset.shape, crc, what)
 
     @property
     def row_nbytes(self) -> int:
         """Bytes of one row."""
         return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
-    def read(self, fd: Handle, start: int, stop: int, what: str) -> NDArray[Any]:
+    def read(self, file: OpenFile, start: int, stop: int) -> NDArray[Any]:
         """Return rows ``start:stop``; raises CorruptLayoutError.
 
         All is verified when some of it is first read.
@@ -249,18 +190,18 @@ class Column:
         if rows is None:
             if self.row_nbytes * self.shape[0] > CACHED_NBYTES:
                 if self.crc is not None and not self._verified:
-                    self.verify(fd, what)
+                    self.verify(file)
                     self._verified = True
-                return self._read(fd, start, stop, what)
-            rows = self._read(fd, 0, self.shape[0], what)
+                return self._read(file, start, stop)
+            rows = self._read(file, 0, self.shape[0])
             if self.crc is not None:
-                self._compare(crc32c(rows), what)
+                self._compare(crc32c(rows))
             self._rows = rows
         return rows[start:stop]
 
-    def _read(self, fd: Handle, start: int, stop: int, what: str) -> NDArray[Any]:
+    def _read(self, file: OpenFile, start: int, stop: int) -> NDArray[Any]:
         rows = np.empty((stop - start, *self.shape[1:]), self.dtype)
-        pread_exactly(fd, rows, self.offset + start * self.row_nbytes, what)
+        file.fill(self.offset + start * self.row_nbytes, rows)
         return rows
 
     def slabs(self) -> Iterator[tuple[int, int]]:
@@ -268,26 +209,24 @@ class Column:
         for start in range(0, self.shape[0], SLAB_ROWS):
             yield start, min(start + SLAB_ROWS, self.shape[0])
 
-    def checksum(self, fd: Handle, what: str) -> int:
+    def checksum(self, file: OpenFile) -> int:
         """Return the crc32c of all rows as they are on disk."""
-        crc = 0
-        for start, stop in self.slabs():
-            crc = crc32c(self._read(fd, start, stop, what), crc)
-        return crc
+        return checksum(file, self.offset, self.row_nbytes * self.shape[0])
 
-    def verify(self, fd: Handle, what: str) -> None:
+    def verify(self, file: OpenFile) -> None:
         """Read all rows and check them; raises CorruptLayoutError."""
-        self._compare(self.checksum(fd, what), what)
+        self._compare(self.checksum(file))
 
-    def _compare(self, crc: int, what: str) -> None:
+    def _compare(self, crc: int) -> None:
         if self.crc is not None and crc != self.crc:
             raise CorruptLayoutError(
-                f"{what}: crc32c {crc:08x} found, {self.crc:08x} expected; the file is damaged: "
-                "convert the source again"
+                f"{self.what}: crc32c {crc:08x} found, {self.crc:08x} expected; the file is "
+                "damaged: convert the source again"
             )
 
     def write(self, fd: int, start: int, rows: NDArray[Any], path: Path) -> None:
         """Write rows from `start` on; raises OutputError."""
-        data = np.ascontiguousarray(rows, self.dtype)
         self._rows = None
-        pwrite_all(fd, data, self.offset + start * self.row_nbytes, path)
+        with writing(path):
+            rows = np.ascontiguousarray(rows, self.dtype)
+            write_all(fd, self.offset + start * self.row_nbytes, rows)

@@ -16,36 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
-from mdio.core.files.fingerprint import head_of
+from mdio.core.files.remote.paths import path_of
 from mdio.core.files.replacing import parts_of
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.h5md.sealed import is_sealed
+from mdio.layouts.h5md.opening import is_hdf5, is_sealed, open_hdf5
 from mdio.layouts.output import Wanted
 
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["H5MDLayout", "open_hdf5", "refers_to_parts", "written_by_mdio"]
-
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
-
-
-def _is_hdf5(path: Path) -> bool:
-    """Return whether a file begins as HDF5 files do (without a user block)."""
-    try:
-        return head_of(path).startswith(SIGNATURE)
-    except OSError:
-        return False
-
-
-def open_hdf5(path: Path) -> h5py.File:
-    """Open a file for reading."""
-    import h5py
-
-    # Some shared file systems have no locks; nobody writes to a published output anyway.
-    return h5py.File(path, "r", locking="best-effort")
+__all__ = ["H5MDLayout", "refers_to_parts", "written_by_mdio"]
 
 
 def _names_mdio(file: h5py.File) -> bool:
@@ -61,10 +43,10 @@ def _names_mdio(file: h5py.File) -> bool:
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether a file is an H5MD file that mdio wrote; False for whatever else is there."""
-    where = Path(path)
+    where = path_of(path)
     if is_sealed(where):
         return True
-    if not _is_hdf5(where):
+    if not is_hdf5(where):
         return False
     try:
         with open_hdf5(where) as file:
@@ -73,16 +55,21 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
         return False
 
 
-def refers_to_parts(path: Path) -> bool:
-    """Return whether a file is one of mdio whose frames lie in the folder of parts beside it."""
-    if not _is_hdf5(path):
-        return False
+def _manifest_at(path: Path) -> dict[str, Any]:
+    """Return the manifest of the file of ours at `path`; nothing of whatever else is there."""
+    from mdio.layouts.h5md.io import manifest_text
+
     try:
         with open_hdf5(path) as file:
-            manifest = json.loads(file["mdio/manifest"].asstr()[()])
-            return bool(manifest.get("parts_folder") == parts_of(path).name)
-    except (OSError, RuntimeError, KeyError, ValueError, AttributeError, TypeError):
-        return False
+            found = json.loads(manifest_text(file, path))
+    except (OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def refers_to_parts(path: Path) -> bool:
+    """Return whether a file is one of mdio whose frames lie in the folder of parts beside it."""
+    return is_hdf5(path) and _manifest_at(path).get("parts_folder") == parts_of(path).name
 
 
 class H5MDLayout(BackendLayout):
@@ -98,6 +85,8 @@ class H5MDLayout(BackendLayout):
     convert_units : bool, optional
         For files of others: whether their numbers are in units they name and are converted
         (the default), or are taken as they are.
+    length_unit : str, optional
+        For files of others that name no units: that of lengths; times are in ps.
     driver : {"mpio"}, optional
         Read frames of our own files through parallel HDF5, on the ranks of `comm`, which open,
         read (if `collective`) and close together. Without it any number of ranks may read as they
@@ -110,10 +99,22 @@ class H5MDLayout(BackendLayout):
 
     name: ClassVar[str] = "h5md"
     suffixes: ClassVar[tuple[str, ...]] = (".h5md", ".h5")
+    in_chunks = True
+    reads_remote = True
     reads_shared = True
     keeps_columns = True
+    keeps_topology = True
+    flavours = ("gromacs",)
+
+    @property
+    def rounds(self) -> tuple[str, ...]:  # type: ignore[override]
+        """All fields, where a flavour has other units than those in memory."""
+        return FIELDS if "flavour" in (self.manifest or {}) else ()
+
     continuation = "mdio.layouts.continuing.h5md:H5MDContinuation"
-    known_options = frozenset({"group", "convert_units", "driver", "comm", "collective"})
+    known_options = frozenset(
+        {"group", "convert_units", "length_unit", "driver", "comm", "collective"}
+    )
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -123,7 +124,7 @@ class H5MDLayout(BackendLayout):
         """
         if path.is_file() and is_sealed(path):
             return True
-        if not path.is_file() or not _is_hdf5(path):
+        if not path.is_file() or not is_hdf5(path):
             return False
         try:
             with open_hdf5(path) as file:
@@ -134,12 +135,8 @@ class H5MDLayout(BackendLayout):
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
         """Return the identity of the output that is at `path` now; None if it has none."""
-        try:
-            with open_hdf5(path) as file:
-                uuid = json.loads(file["mdio/manifest"].asstr()[()])["uuid"]
-                return uuid if isinstance(uuid, str) else None
-        except (OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError):
-            return None
+        uuid = _manifest_at(path).get("uuid")
+        return uuid if isinstance(uuid, str) else None
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -167,7 +164,7 @@ class H5MDLayout(BackendLayout):
                 f"{self.path}: {what} ({text}); the file is damaged: convert the source again"
             ) from error
 
-    def _open(self) -> TrajectoryInfo:
+    def _open_anew(self) -> TrajectoryInfo:
         from mdio.layouts.h5md.foreign import ForeignFile
         from mdio.layouts.h5md.io import FOREIGN_ERRORS, MANIFEST
         from mdio.layouts.h5md.own import OwnFile
@@ -209,7 +206,11 @@ class H5MDLayout(BackendLayout):
                     opened = kind(self.path, file, group, verify=self.verify)
             else:
                 opened = ForeignFile(
-                    self.path, file, group, convert_units=self.options.get("convert_units", True)
+                    self.path,
+                    file,
+                    group,
+                    convert_units=self.options.get("convert_units", True),
+                    length_unit=self.options.get("length_unit"),
                 )
             self._backend = opened
             return opened.info(self.name)

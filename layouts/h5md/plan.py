@@ -12,6 +12,7 @@ from mdio.layouts.contiguous import plan_contiguous
 from mdio.layouts.h5md.encoding import gzip_level, power_of_two_step
 from mdio.layouts.h5md.file import is_aligned
 from mdio.layouts.h5md.io import FULL_SYSTEM
+from mdio.layouts.h5md.others.flavours import flavour_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
 
 __all__ = ["plan_h5md"]
@@ -28,6 +29,11 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
                 f"--group {name}: not a name for a particle group; take one without a slash "
                 f"that is not {FULL_SYSTEM!r} (the full system)"
             )
+    if flavour_of(options.flavour).to_file and options.precision not in (None, "auto", "none"):
+        raise PlanError(
+            f"--flavour {options.flavour} stores floats in its own units, which --precision "
+            "does not know; leave one of them out"
+        )
     level = gzip_level(options.compression)
     precision: float | None = None
     source: Literal["asked"] | None = None
@@ -43,6 +49,7 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     plan = plan.replace(
         layout="h5md",
         writes_chunks=True,
+        flavour=options.flavour,
         compression=None if level is None else f"gzip:{level}",
         precision=precision,
         precision_source=source,
@@ -50,7 +57,7 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     )
     if level is not None:  # nobody knows beforehand where compressed chunks end
         plan = plan.replace(alignment_nbytes=1, padding=0.0)
-    nbytes = info.n_frames * (8 + 8 + 24 + 36)
+    nbytes = info.n_frames * (8 + 8 + 24 + 36) + 2 * options.topology_nbytes
     for array in plan.arrays:
         each = 12 * array.n_atoms * info.n_frames if contiguous else array.chunk_nbytes
         if is_aligned(array, plan.alignment_nbytes):

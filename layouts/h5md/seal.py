@@ -10,7 +10,6 @@ then numbers are still verified by the manifest's checksums, but no attributes a
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable, Iterator
 
@@ -18,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.reading import OpenFile
 from mdio.core.kernels import crc32c
-from mdio.layouts.h5md.io import READ_NBYTES, pread_checksum
-from mdio.layouts.h5md.sealed import SEAL
+from mdio.layouts.h5md.io import checksum
+from mdio.layouts.h5md.opening import SEAL
 
 __all__ = ["NBYTES", "check_seal", "gaps", "problem_of_seal", "seal_of"]
 
@@ -44,46 +44,35 @@ def gaps(places: Places, size: int) -> Iterator[tuple[int, int]]:
         yield int(begins[k]), int(stops[k])
 
 
-def _checksum(fd: int, places: Places, size: int, what: str) -> int:
+def _checksum(file: OpenFile, places: Places, size: int) -> int:
     crc = 0
-    room = np.empty(READ_NBYTES, np.uint8)
     for begin, stop in gaps(places, size):
-        for at in range(begin, stop, READ_NBYTES):
-            part = room[: min(READ_NBYTES, stop - at)]
-            crc = pread_checksum(fd, part, at, what, crc=crc)
+        crc = checksum(file, begin, stop - begin, crc)
     return crc
 
 
-def seal_of(fd: int, places: Places, what: str) -> bytes:
+def seal_of(file: OpenFile, places: Places) -> bytes:
     """Return the seal of a file that has none yet; raises CorruptLayoutError.
 
-    Parameters
-    ----------
-    fd
-        The file.
-    places
-        Offsets and lengths of the chunks of each array.
-    what
-        For messages.
+    `places` are offsets and lengths of the chunks of each array.
     """
-    size = os.fstat(fd).st_size
-    body = _BODY.pack(SEAL, size, _checksum(fd, places, size, what))
+    body = _BODY.pack(SEAL, file.nbytes, _checksum(file, places, file.nbytes))
     return body + struct.pack("<I", crc32c(body))
 
 
-def problem_of_seal(fd: int, places: Places, what: str) -> str | None:
+def problem_of_seal(file: OpenFile, places: Places, what: str) -> str | None:
     """Return what is wrong with a file or its seal; None if it is whole or has no seal."""
-    size = os.fstat(fd).st_size
-    head = os.pread(fd, 64, 0).ljust(64, b"\0")
+    size = file.nbytes
+    head = file.peek(0, 64).ljust(64, b"\0")
     (hdf5_ends,) = struct.unpack_from("<Q", head, _END_OF_FILE.get(head[8], 40))
     if hdf5_ends == size:
         return None
-    seal = os.pread(fd, NBYTES, max(size - NBYTES, 0))
+    seal = file.peek(max(size - NBYTES, 0), NBYTES)
     whole = len(seal) == NBYTES and seal[-4:] == struct.pack("<I", crc32c(seal[:-4]))
     magic, length, expected = _BODY.unpack(seal[:-4]) if whole else (b"", 0, 0)
     if magic != SEAL or length != size - NBYTES:
         return f"{what}: HDF5's part ends at byte {hdf5_ends} of {size}, and no seal follows it"
-    found = _checksum(fd, places, length, what)
+    found = _checksum(file, places, length)
     if found != expected:
         return (
             f"{what}: crc32c {found:08x} of all but the frames found, {expected:08x} expected; "
@@ -92,8 +81,8 @@ def problem_of_seal(fd: int, places: Places, what: str) -> str | None:
     return None
 
 
-def check_seal(fd: int, places: Places, what: str) -> None:
+def check_seal(file: OpenFile, places: Places, what: str) -> None:
     """Raise CorruptLayoutError if the seal is not that of the file, or there is none."""
-    problem = problem_of_seal(fd, places, what)
+    problem = problem_of_seal(file, places, what)
     if problem is not None:
         raise CorruptLayoutError(problem)

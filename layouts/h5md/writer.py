@@ -15,17 +15,21 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import OutputError
+from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.piece_sums import pieces_of_row
+from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.h5md.disk import OutputFile
 from mdio.layouts.h5md.encoding import (
+    atom_ids,
     chunks_of,
     encode_chunk,
     gzip_level,
-    round_to_step,
+    missing_chunks,
+    split_key,
+    values_of,
 )
 from mdio.layouts.h5md.file import (
     LIBVER,
@@ -47,8 +51,10 @@ from mdio.layouts.h5md.io import (
     RUN_FRAMES,
     writing,
 )
+from mdio.layouts.h5md.others.flavours import add_system, flavour_of
+from mdio.layouts.h5md.others.topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.plan import plan_h5md
-from mdio.layouts.h5md.remaking import holds_chunks, remake
+from mdio.layouts.h5md.remaking import FormerChunks, holds_chunks, placed, remake
 from mdio.layouts.h5md.seal import problem_of_seal, seal_of
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
@@ -69,11 +75,16 @@ class H5MDWriter(LayoutWriter):
     above it: the error is at most half of it, and the floats compress well.
     """
 
+    own_options = frozenset({"chunk_frames", "chunk_atoms", "contiguous", "mpio", "per_rank"})
+    in_parts = "mdio.layouts.h5md.parts.writer:H5MDPartsWriter"
+    through_mpi = "mdio.layouts.h5md.mpio.writer:H5MDMPIOWriter"
+    resumes = True
     places: Places
     more: Mapping[str, Any] = MappingProxyType({})
     """What else the manifest says."""
     _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
+    _handle_former: FormerChunks | None = None
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -114,33 +125,48 @@ class H5MDWriter(LayoutWriter):
             It exists and is not empty, or cannot be written.
         """
         with writing(self.path):
-            self.places = create_file(self.path, self.plan, self._level, self._atom_ids())
+            self.places = create_file(self.path, self.plan, self._level, atom_ids(self.meta))
             if self._level is not None:
                 self._handle_file = OutputFile(self.path, "r+", libver=LIBVER)
 
-    @property
-    def why_no_resume(self) -> str | None:
-        """What HDF5 itself writes piece by piece is lost if it is stopped in the middle."""
-        if self._level is None:
-            return None
-        return "HDF5 stores compressed chunks; take zarr for those, or no compression"
-
     def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
-        """Make all but the chunks anew."""
-        with writing(self.path):
-            self.places = remake(self.path, self.plan, self._atom_ids())
+        """Make all but the chunks anew; compressed ones are copied (`store_again`)."""
+        if self._level is None:
+            with writing(self.path):
+                self.places = remake(self.path, self.plan, atom_ids(self.meta))
+        elif self._handle_former is None:
+            self._handle_former = FormerChunks(self.path, receipts)
+            self.create()
         return receipts
 
     def holds(self, receipt: PieceRecord) -> bool:
         """Read the chunks of a piece."""
-        return holds_chunks(self._fd, receipt, self.plan, self.places)
+        if self._handle_former is not None:
+            return self._handle_former.holds(receipt, self.plan)
+        with self._reading() as file:
+            return holds_chunks(file, receipt, self.plan, self.places)
 
-    def _atom_ids(self) -> dict[str, NDArray[np.int64]]:
-        """Return the numbers that atoms have in the source, where they are not 0, 1, 2, ..."""
-        ids = {} if self.meta.atoms is None else {FULL_SYSTEM: np.asarray(self.meta.atoms)}
-        for name, atoms in (self.meta.groups or {}).items():
-            ids[name] = ids[FULL_SYSTEM][atoms] if FULL_SYSTEM in ids else np.asarray(atoms)
-        return ids
+    def store_again(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Copy the compressed chunks of former runs."""
+        again: list[PieceRecord] = []
+        if self._handle_former is not None:
+            for receipt in receipts:
+                for item in self._handle_former.chunks(receipt, self.plan):
+                    self.store(item)
+                again += self.settled(receipt)
+        return again
+
+    def settled(self, receipt: PieceRecord) -> list[PieceRecord]:
+        """Return the receipt; of compressed chunks, with their places."""
+        run = 1 if self._handle_former is None else self._handle_former.run
+        return [receipt if self._level is None else placed(self._file, receipt, self.plan, run)]
+
+    @property
+    def _file(self) -> h5py.File:
+        """The file as HDF5 has it open."""
+        if self._handle_file is None:
+            raise OutputError(f"{self.path}: compressed chunks are stored by the owner of the file")
+        return self._handle_file.file
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Cut one piece into chunks, rounded and compressed as planned."""
@@ -152,18 +178,8 @@ class H5MDWriter(LayoutWriter):
         return items
 
     def _values(self, block: FrameBlock, group: str, field: str) -> NDArray[np.float32]:
-        """Return the numbers of one array, of the group's atoms, rounded as planned."""
-        values = block.present()[field]
-        if group != FULL_SYSTEM:
-            values = np.take(values, (self.meta.groups or {})[group], axis=1)
-        if field == "positions" and self.plan.precision is not None:
-            values = round_to_step(values, self.plan.precision)
-        return values
-
-    @staticmethod
-    def _split(key: str) -> tuple[tuple[str, str], tuple[int, int]]:
-        group, field, i, j = key.split("/")
-        return (group, field), (int(i), int(j))
+        values = values_of(block, group, field, self.meta.groups, self.plan.precision)
+        return flavour_of(self.plan.flavour).store(field, values)
 
     @property
     def _opened(self) -> WrittenFile:
@@ -172,39 +188,37 @@ class H5MDWriter(LayoutWriter):
                 self._handle = WrittenFile(self.path, os.O_RDWR, direct=bool(self.plan.direct))
         return self._handle
 
-    @property
-    def _fd(self) -> int:
-        return self._opened.fileno()
+    def _reading(self) -> OpenFile:
+        return OpenFile(self.path, CorruptLayoutError)
 
     def store(self, item: EncodedChunk) -> None:
         """Write one chunk where it belongs; raises OutputError."""
-        array, at = self._split(item.key)
+        array, at = split_key(item.key)
         if self._level is None:
             with writing(self.path):
                 self._opened.write(int(self.places.chunks[array][at]), *item.parts)
             return
         plan = self._arrays[array]
-        if self._handle_file is None:
-            raise OutputError(f"{self.path}: compressed chunks are stored by the owner of the file")
+        file = self._file
+        assert self._handle_file is not None
         with writing(self.path), self._handle_file.telling():
-            dataset = self._handle_file.file[value_path(*array)].id
+            dataset = file[value_path(*array)].id
             first = (at[0] * plan.chunk_frames, at[1] * plan.chunk_atoms, 0)
             dataset.write_direct_chunk(first, item.data)
 
     def commit(self, record: PieceRecord) -> None:
         """Note the checksums of a piece, and write its boxes, times and steps."""
         for key, crcs in record.crcs.items():
-            array, at = self._split(key)
+            array, at = split_key(key)
             self._crcs[array][at] = crcs[0]
             self._stored[array][at] = True
             if array in self._pieces:
                 first = at[0] * self._arrays[array].chunk_frames
                 rows = self._pieces[array][first : first + self._arrays[array].chunk_frames, at[1]]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
-        places = self.places
-        places.time.write(self._fd, record.start, record.time, self.path)
-        places.step.write(self._fd, record.start, record.step, self.path)
-        places.box.write(self._fd, record.start, record.box, self.path)
+        self.places.time.write(self._opened.fileno(), record.start, record.time, self.path)
+        self.places.step.write(self._opened.fileno(), record.start, record.step, self.path)
+        self.places.box.write(self._opened.fileno(), record.start, record.box, self.path)
         if self._handle_file is not None:
             with writing(self.path):
                 self._handle_file.flush()
@@ -217,17 +231,9 @@ class H5MDWriter(LayoutWriter):
         OutputError
             A chunk was never stored, or the file cannot be written.
         """
-        for (group, field), stored in self._stored.items():
-            if not stored.all():
-                i, j = (int(n) for n in np.argwhere(~stored)[0])
-                array = self._arrays[group, field]
-                first = i * array.chunk_frames
-                raise OutputError(
-                    f"{self.path}: {int((~stored).sum())} of {stored.size} chunks of {field} of "
-                    f"{group} were not stored, the first that of frames {first} to "
-                    f"{min(first + array.chunk_frames, self.plan.n_frames) - 1}, atoms from "
-                    f"{j * array.chunk_atoms} on; convert again"
-                )
+        missing = missing_chunks(self._stored, self._arrays, self.plan.n_frames)
+        if missing is not None:
+            raise OutputError(f"{self.path}: {missing}; convert again")
         with writing(self.path):
             output = self._handle_file or OutputFile(self.path, "r+", libver=LIBVER)
             self._handle_file = output
@@ -235,18 +241,20 @@ class H5MDWriter(LayoutWriter):
                 self._write_rest(output.file)
             self._handle_file = None
             output.close()
-            what = str(self.path)
-            seal = seal_of(self._fd, self._chunk_places, what)
-            self._opened.write(os.fstat(self._fd).st_size, seal)
-            os.fsync(self._fd)
+            with self._reading() as file:
+                self._opened.write(file.nbytes, seal_of(file, self._chunk_places))
+            os.fsync(self._opened.fileno())
             self._read_again()
+        if self._handle_former is not None:
+            self._handle_former.remove()
         self.abort()
 
     def _read_again(self) -> None:
         """Open the file again, and compare what was written last; raises OutputError."""
         with h5py.File(self.path, "r", locking="best-effort") as file:
             found = bytes(np.asarray(file[MANIFEST]).tobytes())
-        problem = problem_of_seal(self._fd, self._chunk_places, str(self.path))
+        with self._reading() as opened:
+            problem = problem_of_seal(opened, self._chunk_places, str(self.path))
         if crc32c(found) != self.manifest_crc32c or problem is not None:
             raise OutputError(
                 f"{self.path}: what was written is not what is there ({problem or 'manifest'}); "
@@ -255,12 +263,20 @@ class H5MDWriter(LayoutWriter):
 
     def _write_rest(self, file: h5py.File) -> None:
         """Write all that is known in the end, the manifest last."""
-        places, what = self.places, str(self.path)
+        places = self.places
         columns = {"time": places.time, "step": places.step, "box": places.box}
-        crcs = {name: column.checksum(self._fd, what) for name, column in columns.items()}
-        has_box = write_edges(file, places.box, self._fd, what)
-        write_steps(file, places.step, self._fd, what)
+        with self._reading() as source:
+            crcs = {name: column.checksum(source) for name, column in columns.items()}
+            has_box = write_edges(file, places.box, source, flavour_of(self.plan.flavour))
+            write_steps(file, places.step, source)
+        add_system(file, self.plan)
         tables = self._write_tables(file)
+        if self.meta.topology is not None:
+            data = np.frombuffer(self.meta.topology.to_bytes(), np.uint8)
+            create_column(file, TOPOLOGY, data.shape, "u1")
+            file[TOPOLOGY][...] = data
+            crcs["topology"] = crc32c(data)
+            write_topology(file, self.meta.topology, FULL_SYSTEM)
         said = dict(self.more, has_box=has_box, column_crc32c=crcs, table_crc32c=tables)
         manifest = manifest_of(self.plan, self.meta, **said)
         text = json.dumps(manifest).encode()
@@ -299,5 +315,6 @@ class H5MDWriter(LayoutWriter):
             with suppress(*FOREIGN_ERRORS):  # what cannot be written is about to be removed
                 file.close()
         if self._handle is not None:
-            self._handle.close()
+            with suppress(OSError):  # what was written is flushed, or about to be removed
+                self._handle.close()
             self._handle = None

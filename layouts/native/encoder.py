@@ -9,7 +9,7 @@ whose frames have one size (`Encoder.frame_nbytes`) can be written anywhere in a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -66,12 +66,15 @@ class Encoder(ABC):
         Whether the file is to hold unit cells, where the format leaves the choice.
     precision
         Step of the coordinates in angstrom, for the format that rounds them.
+    sparse
+        Those of `fields` that some frames lack; they are NaN there.
     """
 
     n_atoms: int
     fields: tuple[str, ...] = ("positions",)
     has_box: bool = True
     precision: float | None = None
+    sparse: tuple[str, ...] = ()
 
     @property
     def header_nbytes(self) -> int:
@@ -168,7 +171,7 @@ def encoder_of(container: str, plan: LayoutPlan) -> Encoder:
     """Return the encoder of files of format `container` with what `plan` says."""
     module, name = CONTAINERS[container]
     cls = cast("type[Encoder]", getattr(import_module(module), name))
-    return cls(plan.n_atoms, plan.fields, plan.has_box, plan.precision)
+    return cls(plan.n_atoms, plan.fields, plan.has_box, plan.precision, plan.sparse)
 
 
 HOLDS: dict[str, tuple[str, ...]] = {
@@ -246,13 +249,14 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         stripe_nbytes=options.stripe_nbytes,
         stripe_count=options.stripe_count,
         fields=fields,
+        sparse=tuple(name for name in info.sparse if name in fields),
         has_box=info.has_box,
         direct=False,
         notes=(f"{container} holds no {' and no '.join(left_out)}: left out",) if left_out else (),
         **changes,
     )
     encoder = encoder_of(container, plan)
-    size = encoder.frame_nbytes or _xtc_estimate(info.n_atoms)
+    size = replace(encoder, sparse=()).frame_nbytes or _xtc_estimate(info.n_atoms)
     return plan.replace(nbytes=encoder.header_nbytes + info.n_frames * size)
 
 

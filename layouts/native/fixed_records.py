@@ -98,6 +98,8 @@ class PositionalFile(OpenFile):
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Return bytes from `offset` on: `nbytes`, or fewer at the end of the file."""
+        if self.remote is not None:
+            return self.peek(offset, nbytes)
         try:
             return os.pread(self.fileno(), nbytes, offset)
         except OSError as error:

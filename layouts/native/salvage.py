@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from mdio.core.files.index import FrameIndex
+from mdio.layouts.native.in_parts import FrameMarks
 
 __all__ = ["scan_around_damage"]
 
 
-def scan_around_damage(
-    path: Path,
-    n_atoms: int,
-    begins: Sequence[bytes],
-    size_of: Callable[[bytes], int | None],
-    head_nbytes: int,
-) -> tuple[FrameIndex, list[int]]:
+def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[int]]:
     """Find the frames of a file whose frames have headers with their sizes.
 
     A frame counts if its header can be one and the next follows it, or the file ends. Where that
@@ -30,14 +25,8 @@ def scan_around_damage(
     ----------
     path
         The file.
-    n_atoms
-        Of its first frame.
-    begins
-        Bytes with which frames begin.
-    size_of
-        Bytes of the frame whose header this is; None if it is none.
-    head_nbytes
-        Bytes of the longest header.
+    marks
+        How its frames are known.
 
     Returns
     -------
@@ -51,7 +40,7 @@ def scan_around_damage(
 
         def end_of(at: int) -> int | None:
             """Return where the frame that begins here ends; None if none does."""
-            size = size_of(data[at : at + head_nbytes])
+            size = marks.size_of(data[at : at + marks.head_nbytes])
             return None if size is None or at + size > len(data) else at + size
 
         at = end = 0
@@ -60,7 +49,7 @@ def scan_around_damage(
             sound = stop is not None and (stop == len(data) or end_of(stop) is not None)
             following = stop
             if not sound:
-                found = (_next(data, begin, at + 1, end_of) for begin in begins)
+                found = (_next(data, begin, at + 1, end_of) for begin in marks.begins)
                 following = min((one for one in found if one is not None), default=None)
                 # A frame before damage is whole if what comes next does not begin within it.
                 sound = stop is not None and (following is None or following >= stop)
@@ -75,7 +64,7 @@ def scan_around_damage(
                 break
             at = following
         lost_nbytes = len(data) - end
-    return FrameIndex(np.array(offsets, np.int64), end, n_atoms, lost_nbytes), whole
+    return FrameIndex(np.array(offsets, np.int64), end, marks.n_atoms, lost_nbytes), whole
 
 
 def _next(

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -19,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
-from mdio.core.files.copying import copy_bytes, write_all
+from mdio.core.files.copying import copy_bytes
 from mdio.core.files.publish import output_errors
-from mdio.core.files.writing import WrittenFile
+from mdio.core.files.writing import WrittenFile, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, is_stored, native_plan
@@ -43,6 +44,7 @@ class _FileWriter(LayoutWriter):
     """
 
     container: ClassVar[str]
+    resumes = True
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -62,10 +64,6 @@ class _FileWriter(LayoutWriter):
         if self._handle_file is None:
             self._handle_file = WrittenFile(self.path, os.O_RDWR, direct=bool(self.plan.direct))
         return self._handle_file
-
-    @property
-    def why_no_resume(self) -> None:
-        """Pieces stay where they are stored."""
 
     def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Leave the file as it is."""
@@ -124,7 +122,8 @@ class _FileWriter(LayoutWriter):
     def abort(self) -> None:
         """Close the file."""
         if self._handle_file is not None:
-            self._handle_file.close()
+            with suppress(OSError):  # what was written is flushed, or about to be removed
+                self._handle_file.close()
             self._handle_file = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -137,19 +136,13 @@ class _ParallelFileWriter(_FileWriter):
 
     @property
     def parallel_store(self) -> bool:
-        """Every worker writes its own pieces."""
-        return True
+        """Every worker writes its own pieces, where their places are known."""
+        return self._encoder.frame_nbytes is not None
 
     @property
     def batch_frames(self) -> int | None:
         """See `Encoder`."""
         return self._encoder.batch_frames
-
-
-class TRRFileWriter(_ParallelFileWriter):
-    """One GROMACS TRR file, the same to the byte as MDAnalysis' writer makes it."""
-
-    container = "trr"
 
 
 class DCDFileWriter(_ParallelFileWriter):
@@ -168,10 +161,8 @@ class NCDFFileWriter(_ParallelFileWriter):
     container = "ncdf"
 
 
-class XTCFileWriter(_FileWriter):
-    """One GROMACS XTC file."""
-
-    container = "xtc"
+class _AppendingFileWriter(_ParallelFileWriter):
+    """Frames of any size: their owner appends them, unless they have one size."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -186,6 +177,8 @@ class XTCFileWriter(_FileWriter):
 
     def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Take the pieces that follow each other from the first one on."""
+        if self.parallel_store:
+            return super().reopen(receipts)
         known = {receipt.start: receipt for receipt in receipts}
         starts = [start for start, _ in self.plan.write_tasks()]
         kept = [known[start] for start in takewhile(known.__contains__, starts)]
@@ -196,10 +189,12 @@ class XTCFileWriter(_FileWriter):
         return kept
 
     def _offset(self, start: int) -> int:
-        return self._places[start]
+        return super()._offset(start) if self.parallel_store else self._places[start]
 
     def settled(self, receipt: PieceRecord) -> list[PieceRecord]:
         """Return those of the pieces that have come which are appended."""
+        if self.parallel_store:
+            return [receipt]
         self._unsettled.append(receipt)
         there = [one for one in self._unsettled if one.start in self._places]
         self._unsettled = [one for one in self._unsettled if one.start not in self._places]
@@ -207,6 +202,9 @@ class XTCFileWriter(_FileWriter):
 
     def store(self, item: EncodedChunk) -> None:
         """Append a piece, or keep it until those before it have come."""
+        if self.parallel_store:
+            super().store(item)
+            return
         self._waiting[int(item.key)] = item.parts[0]
         with output_errors(self.path):
             while self._turns and self._append(self._turns[0]):
@@ -237,7 +235,7 @@ class XTCFileWriter(_FileWriter):
         fd = self._handle_park.fileno()
         for start, data in self._waiting.items():
             offset = os.fstat(fd).st_size
-            write_all(fd, data, offset)
+            write_all(fd, offset, data)
             self._parked[start] = (offset, data.nbytes)
         self._waiting.clear()
 
@@ -251,3 +249,18 @@ class XTCFileWriter(_FileWriter):
     def __getstate__(self) -> dict[str, Any]:
         """Leave also what waits behind: only the owner stores."""
         return {**super().__getstate__(), "_waiting": {}, "_parked": {}, "_handle_park": None}
+
+
+class XTCFileWriter(_AppendingFileWriter):
+    """One GROMACS XTC file."""
+
+    container = "xtc"
+
+
+class TRRFileWriter(_AppendingFileWriter):
+    """One GROMACS TRR file, the same to the byte as MDAnalysis' writer makes it.
+
+    Frames that lack a field are shorter than the others.
+    """
+
+    container = "trr"

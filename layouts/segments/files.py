@@ -13,15 +13,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mdio.core.errors import CorruptLayoutError
+from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.piece_sums import PieceSums
+from mdio.core.files.reading import OpenFile
 from mdio.core.kernels import crc32c
 
 __all__ = [
@@ -146,8 +146,8 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
         return None
     try:
         offset, nbytes, crc = manifest[SUMS_KEY][number]
-        with (path / SUMS).open("rb", buffering=0) as file:
-            table = os.pread(file.fileno(), nbytes, offset)
+        with OpenFile(path / SUMS) as file:
+            table = file.peek(offset, nbytes)
         if crc32c(table) == crc:
             return PieceSums.from_table(table)
         problem = f"its table of segment {number} has changed since it was written"
@@ -160,10 +160,10 @@ def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the file of checksums beside its tables; None if nothing is."""
     expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
-        with (path / SUMS).open("rb", buffering=0) as file:
-            found, nbytes = file.read(len(SUMS_HEADER)), os.fstat(file.fileno()).st_size
-    except OSError as error:
-        return f"{path / SUMS}: cannot be read ({error.strerror})"
+        with OpenFile(path / SUMS) as file:
+            found, nbytes = file.peek(0, len(SUMS_HEADER)), file.nbytes
+    except SourceError as error:
+        return str(error)
     if found != SUMS_HEADER:
         return f"{path / SUMS}: it begins with {found!r}, expected {SUMS_HEADER!r}"
     if nbytes != expected:
@@ -174,8 +174,7 @@ def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
 def file_crc(path: Path) -> int:
     """Return the crc32c of a file."""
     crc = 0
-    buffer = memoryview(bytearray(SUM_NBYTES))
-    with path.open("rb", buffering=0) as file:
-        while got := os.readv(file.fileno(), [buffer]):
-            crc = crc32c(buffer[:got], crc)
+    with OpenFile(path) as file:
+        for begin in range(0, file.nbytes, SUM_NBYTES):
+            crc = crc32c(file.peek(begin, SUM_NBYTES), crc)
     return crc

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.reading import OpenFile
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
@@ -49,7 +50,7 @@ class SegmentsLayout(Layout):
 
     name = "segments"
     suffixes: ClassVar[tuple[str, ...]] = (".segments",)
-    is_folder = True
+    is_folder = in_segments = reads_remote = True
     _known: tuple[Any, ...] | None = None  # info, manifest and its state, from elsewhere
     continuation = "mdio.layouts.continuing.segments:SegmentsContinuation"
 
@@ -105,7 +106,6 @@ class SegmentsLayout(Layout):
         if self._known is not None:
             return cast(TrajectoryInfo, self._known[0])
         first = self._first().info
-        last = manifest.get("time_last_ps")
         return first.replace(
             layout=self.name,
             path=str(self.path),
@@ -113,8 +113,9 @@ class SegmentsLayout(Layout):
             dt_ps=float(manifest["dt_ps"]),
             has_velocities="velocities" in manifest["fields"],
             has_forces="forces" in manifest["fields"],
+            sparse=tuple(manifest.get("sparse", ())),
             time_first_ps=self._segments[0].time_first_ps,
-            time_last_ps=float(last) if isinstance(last, int | float) else first.time_last_ps,
+            time_last_ps=float(manifest.get("time_last_ps") or first.time_last_ps),
             compression=manifest.get("compression"),
             precision=manifest.get("precision"),
             nbytes=sum(segment.nbytes for segment in self._segments),
@@ -304,9 +305,8 @@ class SegmentsLayout(Layout):
         first = start - segment.first_frame
         edges = sums.offsets[first : first + stop - start + 1]
         path = self.path / segment.file
-        with path.open("rb", buffering=0) as file:
-            file.seek(edges[0])
-            data = memoryview(file.read(int(edges[-1] - edges[0])))
+        with OpenFile(path, CorruptLayoutError) as file:
+            data = file.array(int(edges[0]), int(edges[-1] - edges[0])).data
         sums.check(path, int(edges[0]), data)
         crcs = sums.of_frames(first, first + stop - start).tolist()
         return [EncodedChunk(str(start), data, [crc32c(data), *crcs])]

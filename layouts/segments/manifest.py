@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.marks import manifest_in
 from mdio.layouts.manifest import check_manifest
 from mdio.layouts.native.encoder import CONTAINERS
 from mdio.layouts.segments.files import MANIFEST
 
-__all__ = ["read_manifest", "state_of"]
+__all__ = ["read_manifest", "state_of", "written_by_mdio"]
 
 
 def read_manifest(path: Path, layout: str) -> dict[str, Any]:
@@ -37,6 +38,12 @@ def read_manifest(path: Path, layout: str) -> dict[str, Any]:
             f"{', '.join(CONTAINERS)}; split or convert the source again"
         )
     return manifest
+
+
+def written_by_mdio(folder: Path) -> bool:
+    """Return whether a folder has segments that mdio wrote; False for whatever else is there."""
+    found = manifest_in(folder)
+    return found is not None and found.get("layout") == "segments"
 
 
 def state_of(path: Path) -> tuple[int, ...] | None:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
-from mdio.core.files.copying import copy_bytes, write_all
+from mdio.core.files.copying import copy_bytes
 from mdio.core.files.piece_sums import PieceSums, piece_edges
 from mdio.core.files.publish import output_errors
-from mdio.core.files.writing import WrittenFile
+from mdio.core.files.writing import WrittenFile, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.kernels.crc_combine import combine_all
@@ -86,6 +86,10 @@ class SegmentsWriter(LayoutWriter):
     not a whole segment lie beside it as parts, which the owner joins when all have come.
     """
 
+    own_options = frozenset({"container", "segments"})
+    copier = "mdio.layouts.segments.copying:SegmentsCopier"
+    resumes = True
+
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
         assert plan.container is not None
@@ -131,10 +135,6 @@ class SegmentsWriter(LayoutWriter):
         for number, (segment, table) in enumerate(taken):
             self._done[number], self._tables[number] = segment, table
         self._has_box |= has_box
-
-    @property
-    def why_no_resume(self) -> None:
-        """Pieces stay where they are stored."""
 
     def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Make the folders; leave out segments whose parts were just being joined."""
@@ -201,7 +201,7 @@ class SegmentsWriter(LayoutWriter):
         parts = [part for record in records for part in summed(record, size)]
         with self._file(number).open("r+b", buffering=0) as file:
             header = self._encoder.header(time, step)
-            write_all(file.fileno(), header, 0)
+            write_all(file.fileno(), 0, header)
             if self._encoder.frame_nbytes is None:
                 self._join(number, file.fileno(), records)
         crc = combine_all([(crc32c(header), len(header)), *parts])

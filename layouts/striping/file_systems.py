@@ -16,7 +16,7 @@ from mdio.layouts.striping.stripes import (
     record,
 )
 
-__all__ = ["get_stripe", "set_stripe", "stripes"]
+__all__ = ["get_stripe", "set_stripe", "stripes", "unstriped"]
 
 STRIPING: Mapping[str, ModuleType] = {
     "lustre": lustre,
@@ -26,15 +26,33 @@ STRIPING: Mapping[str, ModuleType] = {
 }
 """By the kernel's name of the type."""
 WITHOUT = {
-    "nfs": "NFS does not tell how its server stripes files",
-    "nfs4": "NFS does not tell how its server stripes files",
-    "fuse.mfs": "MooseFS keeps every 64 MiB of a file whole on one server; nothing can be set",
+    "nfs": "NFS does not tell how its server stripes files: all are read from that one",
+    "fuse.mfs": "MooseFS keeps every 64 MiB of a file whole on one server, and no stripes can be "
+    "set: what is smaller is read from one server, larger or more files from several",
+    "cifs": "SMB does not tell how its server stripes files: all are read from that one",
+    "fuse.sshfs": "sshfs reads all files from one server, and has no stripes",
+    "fuse.glusterfs": "GlusterFS keeps each file whole on one server, unless it was set up to "
+    "shard: more files are read from more servers",
+}
+"""What stripes mean where none can be asked for, by the kernel's name of the type."""
+SAME = {
+    "nfs4": "nfs",
+    "smb3": "cifs",
+    "smbfs": "cifs",
+    "glusterfs": "fuse.glusterfs",
+    "fuse.mfsmount": "fuse.mfs",
+    "fuse.moosefs": "fuse.mfs",
 }
 
 
 def _type(path: str | PathLike[str]) -> str:
     found = file_system_type(path)
-    return "fuse.mfs" if found.startswith(("fuse.mfs", "fuse.moosefs")) else found
+    return SAME.get(found, found)
+
+
+def unstriped(path: str | PathLike[str]) -> str | None:
+    """Return what stripes mean where `path` lies; None where they can be set, or mean nothing."""
+    return WITHOUT.get(_type(path))
 
 
 def stripes(path: str | PathLike[str]) -> bool:

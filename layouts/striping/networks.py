@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["is_network"]
+__all__ = ["has_one_writer", "is_network"]
 
 NETWORKS = {
     "9p",
@@ -23,6 +23,9 @@ NETWORKS = {
     "wekafs",
 }
 """As the table of mounts names them."""
+ONE_WRITER = {"ceph", "fuse.ceph-fuse"}
+"""Where a client keeps what it writes to a file only while no other writes to it: of several, each
+waits for the servers with every write (Ceph documentation, "Capabilities in CephFS")."""
 LOCAL_FUSE = {"fuse", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuseblk"}
 
 
@@ -34,3 +37,8 @@ def is_network(file_system: str) -> bool:
     return file_system in NETWORKS or (
         file_system.startswith("fuse") and file_system not in LOCAL_FUSE
     )
+
+
+def has_one_writer(file_system: str) -> bool:
+    """Return whether a file is written fastest if only one machine writes to it."""
+    return file_system in ONE_WRITER

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -13,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
+from mdio.core.files.handles import Handles
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.capabilities import boundaries_of
+from mdio.layouts.capabilities import boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.joining import KEEP_ALL, Joining, check_overlap, join, pieces_of
 
@@ -78,12 +78,13 @@ class ChainLayout(Layout):
         )
         if not self.members:
             raise ValueError("a chain needs one trajectory at least")
+        options.pop("cache", None)  # each member's own
         super().__init__(self.members[0].path, fields=fields, **options)
         self._given = self.members
         self._joining: Joining | None = None
         self._infos: list[TrajectoryInfo] = []
         self._own_boundaries: dict[int, NDArray[np.int64]] = {}
-        self._opened: OrderedDict[int, Layout] = OrderedDict()
+        self._opened = Handles[Layout, Layout](lambda member: member, MAX_OPEN)
         self._edges = np.zeros(1, np.int64)
         self._starts: list[int] = []
 
@@ -104,7 +105,7 @@ class ChainLayout(Layout):
             self._infos = self._known[1]
             self._set_edges()
             return cast(TrajectoryInfo, self._known[0])
-        timed = self._learn()
+        timed, steps_ps = self._learn()
         first = self._infos[0]
         for info in self._infos:
             if info.n_atoms != first.n_atoms:
@@ -113,24 +114,26 @@ class ChainLayout(Layout):
                     f"follow, has {first.n_atoms}; join trajectories of the same atoms"
                 )
         if self._joining is None:
-            self._joining = join(self._infos, timed, self._read_times, self.overlap)
+            self._joining = join(self._infos, timed, self._read_times, self.overlap, steps_ps)
         self._arrange()
         return self._describe()
 
-    def _learn(self) -> list[bool]:
+    def _learn(self) -> tuple[list[bool], list[float | None]]:
         """Ask each member, while it is open, for all that will be asked of it but frames.
 
-        Returns whether the times of each are its own, where that matters.
+        Returns whether the times of each are its own, where that matters, and the lengths of the
+        steps that they count.
         """
-        self.members, self._opened = self._given, OrderedDict()
-        self._infos, self._own_boundaries, timed = [], {}, []
+        self.members = self._given
+        self._infos, self._own_boundaries, timed, steps_ps = [], {}, [], []
         for number in range(len(self.members)):
             member = self._use(number)
             self._infos.append(member.info)
             timed.append(self.overlap == KEEP_ALL or member.has_times)
+            steps_ps.append(member.step_ps)
             if type(member).boundaries is not Layout.boundaries:
                 self._own_boundaries[number] = member.boundaries()
-        return timed
+        return timed, steps_ps
 
     def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
         return self._use(number).read(start, stop, atoms=[])
@@ -145,12 +148,8 @@ class ChainLayout(Layout):
         own = self._own_boundaries
         self._own_boundaries = {at: own[n] for at, n in enumerate(numbers) if n in own}
         self._infos = [self._infos[number] for number in numbers]
-        opened = {self._given[n]: member for n, member in self._opened.items()}
         self.members = tuple(self._given[number] for number in numbers)
-        self._opened = OrderedDict(
-            (at, opened.pop(member)) for at, member in enumerate(self.members) if member in opened
-        )
-        for member in opened.values():
+        for member in {*self._given} - {*self.members}:
             member.close()
         self._set_edges()
 
@@ -183,6 +182,7 @@ class ChainLayout(Layout):
             has_velocities=any(info.has_velocities for info in infos),
             has_forces=any(info.has_forces for info in infos),
             has_box=first.has_box,
+            sparse=fields_in_some(infos),
             compression=first.compression if alike else None,
             precision=first.precision if alike else None,
             xtc_integers=all(info.xtc_integers for info in infos),
@@ -236,15 +236,11 @@ class ChainLayout(Layout):
         return (*self._joining.notes, *super().notes)
 
     def _close(self) -> None:
-        while self._opened:
-            self._opened.popitem()[1].close()
+        self._opened.close()
 
     def _use(self, number: int) -> Layout:
         """Return a member, and close the one that was used longest ago if too many are open."""
-        member = self._opened[number] = self._opened.pop(number, self.members[number])
-        if len(self._opened) > MAX_OPEN:
-            self._opened.popitem(last=False)[1].close()
-        return member
+        return self._opened[self.members[number]]
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return where the members, and the pieces of each, begin."""
@@ -271,18 +267,16 @@ class ChainLayout(Layout):
         """Yield what reading takes of the members; opens them early."""
         for number, first, last in pieces_of(self._edges, self._starts, start, stop):
             if first < last and self._use(number).info:
-                yield from self._use(number).byte_ranges(first, last, atoms)
+                yield from self._use(number).source_ranges(first, last, atoms)
 
     def _read_member(
         self, number: int, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         info = self._infos[number]
-        if block.velocities is not None and not info.has_velocities:
-            block.velocities[...] = np.nan
-            block.velocities = None
-        if block.forces is not None and not info.has_forces:
-            block.forces[...] = np.nan
-            block.forces = None
+        for name in ("velocities", "forces"):
+            if getattr(block, name) is not None and not getattr(info, f"has_{name}"):
+                getattr(block, name)[...] = np.nan
+                setattr(block, name, None)
         if start < stop:  # a member may have no frames
             self._use(number).read(start, stop, atoms=atoms, out=block)
 

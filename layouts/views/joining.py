@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,14 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 
-__all__ = ["KEEP_ALL", "OVERLAPS", "Joining", "check_overlap", "join", "pieces_of"]
+__all__ = [
+    "KEEP_ALL",
+    "OVERLAPS",
+    "Joining",
+    "check_overlap",
+    "join",
+    "pieces_of",
+]
 
 KEEP_ALL = "keep-all"
 OVERLAPS = ("keep-last", "keep-first", "error", KEEP_ALL)
@@ -57,7 +65,11 @@ def check_overlap(overlap: str | None) -> None:
 
 
 def join(
-    infos: Sequence[TrajectoryInfo], timed: Sequence[bool], read: ReadTimes, overlap: str | None
+    infos: Sequence[TrajectoryInfo],
+    timed: Sequence[bool],
+    read: ReadTimes,
+    overlap: str | None,
+    steps_ps: Sequence[float | None] = (),
 ) -> Joining:
     """Decide which frames of which files follow each other.
 
@@ -75,6 +87,10 @@ def join(
     overlap
         One of `OVERLAPS`; None = the default, which takes a file that is given more than once to be
         meant so, and joins all as given.
+    steps_ps
+        Of files whose times follow from counted integration steps (DCD), the length of a step:
+        where it changes, as many steps are another time, and times of two files are compared only
+        if that is asked for.
 
     Raises
     ------
@@ -103,21 +119,25 @@ def join(
                 f"{info.time_last_ps:g} ps, so that it cannot be joined by time; "
                 f"give --overlap {KEEP_ALL} to join files in the order given"
             )
-    return _Joiner(infos, read, overlap).join(given)
+    return _Joiner(infos, read, overlap, dict(enumerate(steps_ps))).join(given)
 
 
 class _Joiner:
     def __init__(
-        self, infos: Sequence[TrajectoryInfo], read: ReadTimes, overlap: str | None
+        self,
+        infos: Sequence[TrajectoryInfo],
+        read: ReadTimes,
+        overlap: str | None,
+        steps_ps: Mapping[int, float | None],
     ) -> None:
-        self.infos, self.read, self.overlap = infos, read, overlap
+        self.infos, self.read, self.overlap, self.steps_ps = infos, read, overlap, steps_ps
         self.notes: list[str] = []
 
     def join(self, given: Sequence[int]) -> Joining:
         infos = self.infos
         order = sorted(given, key=lambda n: (infos[n].time_first_ps, infos[n].time_last_ps))
         for earlier, later in pairwise(order):
-            self._compare(infos[earlier], infos[later])
+            self._compare(earlier, later)
         if order != list(given):
             names = ", ".join(infos[n].path for n in order)
             self.notes.append(f"files were put into the order of their times: {names}")
@@ -136,8 +156,9 @@ class _Joiner:
         rounding = ROUNDING * abs(time_ps)
         return min([rounding, *(abs(info.dt_ps) / 4 for info in infos if info.n_frames > 1)])
 
-    def _compare(self, earlier: TrajectoryInfo, later: TrajectoryInfo) -> None:
+    def _compare(self, number: int, following: int) -> None:
         """Refuse an overlap of two files, which follow each other, that nobody can decide on."""
+        earlier, later = self.infos[number], self.infos[following]
         begin, slack = later.time_first_ps, self._slack(later.time_first_ps, earlier, later)
         if earlier.time_last_ps < begin - slack:
             return
@@ -152,6 +173,16 @@ class _Joiner:
             )
         if self.overlap is not None:
             return
+        steps = self.steps_ps.get(number), self.steps_ps.get(following)
+        if None not in steps and not math.isclose(
+            *cast("tuple[float, float]", steps), rel_tol=1e-5
+        ):
+            raise SourceError(
+                f"{both} count integration steps of {steps[0]:g} and {steps[1]:g} ps from the "
+                "beginning of the simulation, so that their times do not tell whether they "
+                f"overlap: give --overlap {KEEP_ALL} if each goes on where the former ends, or "
+                "keep-last, keep-first to go by these times"
+            )
         if abs(begin - earlier.time_first_ps) <= slack:
             raise SourceError(
                 f"{both} begin at the same time, as replicas do: they are not parts of one "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
+from mdio.core.cache.folder import Cache
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.chain import ChainLayout
@@ -17,7 +18,12 @@ AnyPath = str | PathLike[str]
 
 
 def open_source(
-    paths: AnyPath | Sequence[AnyPath], *, overlap: str | None = None, **options: Any
+    paths: AnyPath | Sequence[AnyPath],
+    *,
+    overlap: str | None = None,
+    cache: Cache | AnyPath | None = None,
+    cache_size: int | None = None,
+    **options: Any,
 ) -> Layout:
     """Open one trajectory, or several files as one, in the order of their times.
 
@@ -29,6 +35,11 @@ def open_source(
         Which of the frames with equal times to keep: ``keep-last``, those of the continuation;
         ``keep-first``, those that were there before; ``error``, none; ``keep-all``, all, in the
         order given. By default ``keep-last``, but an error for files that look like replicas.
+    cache
+        Keep what is read in this folder, on a disk of this node, and read it from there the next
+        time (see `mdio.core.cache.folder.Cache`).
+    cache_size
+        Bytes that all files there may have; by default, all but a tenth of the disk.
     **options
         As for `mdio.layouts.registry.open_layout`, for each of them.
 
@@ -52,6 +63,9 @@ def open_source(
     (10, 3, 3)
     """
     check_overlap(overlap)
+    kept = Cache.of(cache, cache_size)
+    if kept is not None:
+        options["cache"] = kept
     if isinstance(paths, str | PathLike):
         return open_layout(paths, **options)
     if len(paths) == 1:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.manifest import runs_from_indices
 
-__all__ = ["ViewLayout", "note_on_dt", "select_frames", "within"]
+__all__ = ["ViewLayout", "note_on_dt", "select_frames", "times_of", "within"]
 
 Frames = range | NDArray[np.int64]
 
@@ -68,7 +69,7 @@ def select_frames(
     frames: Frames = range(*slice(start, stop, step).indices(info.n_frames))
     if len(frames) and not (begin_ps is None and end_ps is None and dt_ps is None):
         frames = np.asarray(frames, dtype=np.int64)
-        time = _times(source)[frames]
+        time = times_of(source)[frames]
         slack = _slack_ps(time)
         keep = np.ones(len(frames), dtype=bool)
         if begin_ps is not None:
@@ -127,7 +128,8 @@ def note_on_dt(source: TrajectoryInfo, kept: TrajectoryInfo, dt_ps: float) -> st
     )
 
 
-def _times(source: Layout, run: int = 65536) -> NDArray[np.float64]:
+def times_of(source: Layout, run: int = 65536) -> NDArray[np.float64]:
+    """Return the times of all frames, ps, (F,); `run` frames are read at a time."""
     n_frames = source.info.n_frames
     runs = [(at, min(at + run, n_frames)) for at in range(0, n_frames, run)]
     return np.concatenate([source.read(a, b, atoms=[]).time for a, b in runs])
@@ -201,6 +203,11 @@ class ViewLayout(Layout):
         self.source.close()
 
     @property
+    def cache_notes(self) -> tuple[str, ...]:
+        """What there is to tell of the source's."""
+        return self.source.cache_notes
+
+    @property
     def has_times(self) -> bool:
         """Whether the source has times."""
         return self.source.has_times
@@ -211,6 +218,11 @@ class ViewLayout(Layout):
         if self.atoms is not None or self.first is None:
             return super().kept
         return list(within(self.source.kept, self.first, self.first + len(self.frames)))
+
+    def topology(self) -> Topology | None:
+        """Return what the source has of the view's atoms."""
+        found = self.source.topology()
+        return found if found is None or self.atoms is None else found.take(self.atoms)
 
     def files(self) -> Iterator[Layout]:
         """Yield itself: its frames are not those of a file."""
@@ -251,7 +263,7 @@ class ViewLayout(Layout):
         if self.first is not None:
             _ = self.source.info
             atoms = self._of_source(atoms)
-            yield from self.source.byte_ranges(self.first + start, self.first + stop, atoms)
+            yield from self.source.source_ranges(self.first + start, self.first + stop, atoms)
 
     def _of_source(self, atoms: AtomIndices | None) -> AtomIndices | None:
         """Return the source's numbers of atoms of the view."""

@@ -11,11 +11,14 @@ import errno
 import os
 import resource
 import stat
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
+from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.paths import RemotePath
 
 __all__ = ["Folder"]
 
@@ -24,7 +27,7 @@ NO_WAITING = os.O_NONBLOCK
 """Opening a pipe would wait for a writer; files of data do not care."""
 
 
-class Folder:
+class Folder(Closing):
     """A folder whose files are read.
 
     Parameters
@@ -41,15 +44,35 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
+        self._which = -1
+        self._object = path if isinstance(path, RemotePath) else None
         try:
+            if self._object is not None:
+                self._which = self._object.stat().st_ino
+                return
             self._fd = os.open(path, FLAGS | os.O_DIRECTORY)
         except FileNotFoundError as error:
             raise SourceError(f"{path}: no such folder") from error
         except OSError as error:
             raise _not_opened(path, error) from error
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open folder behind."""
+        which = self._which if self._fd is None else os.fstat(self._fd).st_ino
+        return {"path": self.path, "_fd": None, "_which": which, "_object": self._object}
+
+    def open_again(self) -> bool:
+        """Open it in another process; return whether it is the folder that it was."""
+        if self._object is not None:
+            return not self.replaced()
+        try:
+            self._fd = os.open(self.path, FLAGS | os.O_DIRECTORY)
+        except OSError:
+            return False
+        return os.fstat(self._fd).st_ino == self._which
+
     def open(self, name: str) -> int:
-        """Return a descriptor of a file.
+        """Return a descriptor of a file; -1 of an object, which has none.
 
         Parameters
         ----------
@@ -66,6 +89,8 @@ class Folder:
             The process, or the machine, has too many files open.
         """
         path = self.path / name
+        if self._object is not None:
+            return -1
         if self._fd is None:
             raise SourceError(f"{path}: its tree has been closed; open it again")
         try:
@@ -83,9 +108,20 @@ class Folder:
 
     def read(self, name: str, most: int) -> bytes:
         """Return the first `most` bytes of a file; raises what `open` does."""
-        with open(self.open(name), "rb") as file:
+        if self._object is not None:
+            whole = self._object / name
+            if not whole.exists():
+                raise FileNotFoundError(whole)
+            with OpenFile(whole, CorruptLayoutError) as found:
+                return found.peek(0, most)
+        # Unbuffered, and not beyond the end: one request, where a buffer would make two.
+        with open(self.open(name), "rb", buffering=0) as file:
             try:
-                return file.read(most)
+                wanted = min(most, os.fstat(file.fileno()).st_size)
+                data = file.read(wanted)
+                while len(data) < wanted and (more := file.read(wanted - len(data))):
+                    data += more
+                return data
             except OSError as error:
                 raise CorruptLayoutError(
                     f"{self.path / name}: cannot be read ({error.strerror})"
@@ -94,6 +130,8 @@ class Folder:
     def replaced(self) -> bool:
         """Return whether something else has the folder's name by now."""
         try:
+            if self._object is not None:
+                return self._object.stat().st_ino != self._which
             return self._fd is None or not os.path.samestat(os.fstat(self._fd), self.path.stat())
         except OSError:
             return False
@@ -102,18 +140,9 @@ class Folder:
         """Let go of the folder; files that are open stay so."""
         fd, self._fd = self._fd, None
         if fd is not None:
-            os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+            with suppress(OSError):  # of a mount that is gone
+                self._which = os.fstat(fd).st_ino  # what was found in it may travel later
+                os.close(fd)
 
 
 def _not_opened(path: Path, error: OSError) -> SourceError | CorruptLayoutError:

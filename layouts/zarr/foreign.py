@@ -42,7 +42,7 @@ CODECS = {
     *("shuffle", "transpose", "zlib", "zstd", QUANTISED_NAME),
 }
 """In Zarr v3 those of numcodecs are called ``numcodecs.NAME``."""
-ELEMENT_NAMES = (*ELEMENTS.values(), "box", "edges", "value", "time", "step")
+ELEMENT_NAMES = (*ELEMENTS.values(), "id", "box", "edges", "value", "time", "step")
 
 
 class ForeignTree(ForeignTrajectory):
@@ -58,7 +58,14 @@ class ForeignTree(ForeignTrajectory):
         Whether numbers have units and are converted.
     """
 
-    def __init__(self, path: Path, group: str | None, *, convert_units: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        group: str | None,
+        *,
+        convert_units: bool,
+        length_unit: str | None = None,
+    ) -> None:
         self._kept: dict[str, tuple[int, NDArray[Any]]] = {}
         with as_source_error(path, "cannot be read as a Zarr tree"):
             root: Any = zarr.open_group(str(path), mode="r")
@@ -67,7 +74,9 @@ class ForeignTree(ForeignTrajectory):
             names.sort(key=lambda name: name != "trajectory")
             for name in names:
                 _check_arrays(path, particles[name])
-            super().__init__(path, particles, names, group, convert_units)
+            super().__init__(
+                path, root, names, group, convert_units=convert_units, length_unit=length_unit
+            )
 
     def _edge_factor(self, edges: Any) -> float:
         own = edges.attrs.get("unit") is not None
@@ -99,7 +108,7 @@ class ForeignTree(ForeignTrajectory):
         """Read frames of one row of chunks, which is kept when it is read in parts."""
         array = self._values[field]
         begin = number * array.chunks[0]
-        end = min(begin + array.chunks[0], self.n_frames)
+        end = min(begin + array.chunks[0], array.shape[0])
         kept = self._kept.get(field)
         if kept is None or kept[0] != number:
             nbytes = (end - begin) * self.n_atoms * 3 * array.dtype.itemsize

@@ -8,7 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mdio.core.errors import CorruptLayoutError, MdioError
+from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
+from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
@@ -33,7 +34,7 @@ def _manifest_in(root: Mapping[str, Any]) -> bool:
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether a folder is a Zarr tree that mdio wrote; False for whatever else is there."""
     try:
-        with Folder(Path(path)) as root:
+        with Folder(path_of(path)) as root:
             return _manifest_in(read_metadata(root))
     except OSError:
         return False
@@ -74,14 +75,19 @@ class ZarrLayout(BackendLayout):
     convert_units : bool, optional
         For trees of others: whether their numbers are in units they name and are converted (the
         default), or are taken as they are.
+    length_unit : str, optional
+        For trees of others that name no units: that of lengths; times are in ps.
     """
 
     name: ClassVar[str] = "zarr"
     suffixes: ClassVar[tuple[str, ...]] = (".zarr", ".zarrmd")
     is_folder = True
+    in_chunks = True
+    reads_remote = True
     keeps_columns = True
+    keeps_topology = True
     continuation = "mdio.layouts.continuing.zarr:ZarrContinuation"
-    known_options = frozenset({"group", "convert_units"})
+    known_options = frozenset({"group", "convert_units", "length_unit"})
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -96,7 +102,7 @@ class ZarrLayout(BackendLayout):
             or path.suffix.lower() in cls.suffixes
         )
 
-    def _open(self) -> TrajectoryInfo:
+    def _open_anew(self) -> TrajectoryInfo:
         for _ in range(MAX_TRIES):
             root = Folder(self.path)
             try:
@@ -127,10 +133,19 @@ class ZarrLayout(BackendLayout):
                 "made it did not end, convert the source again"
             )
         root.close()
+        if isinstance(self.path, RemotePath):
+            raise SourceError(
+                f"{self.path}: Zarr trees of other programs are not read where they lie; "
+                "copy it here"
+            )
         from mdio.layouts.zarr.foreign import ForeignTree  # needs zarr
 
-        convert_units = bool(self.options.get("convert_units", True))
-        return ForeignTree(self.path, group, convert_units=convert_units)
+        return ForeignTree(
+            self.path,
+            group,
+            convert_units=bool(self.options.get("convert_units", True)),
+            length_unit=self.options.get("length_unit"),
+        )
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

@@ -39,7 +39,7 @@ MAX_METADATA_NBYTES = 1 << 28
 MAX_CHUNK_NBYTES = 1 << 31
 """What a chunk may hold when decoded: more is a lie, and Blosc has no more either."""
 
-DTYPES = {"float32": "<f4", "float64": "<f8", "int64": "<i8", "uint32": "<u4"}
+DTYPES = {"float32": "<f4", "float64": "<f8", "int64": "<i8", "uint32": "<u4", "uint8": "<u1"}
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CRC32C = {"name": "crc32c"}
 
@@ -92,8 +92,10 @@ class ArrayMetadata:
         """Return the name of the file that is `number` along the frames."""
         return "c." + ".".join([str(number), *("0" for _ in self.shape[1:])])
 
-    def to_json(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the ``zarr.json`` of the array."""
+    def to_json(
+        self, attributes: Mapping[str, Any], dimensions: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """Return the ``zarr.json`` of the array, with names of its dimensions if there are any."""
         if self.quantised is not None:
             codecs = [quantised_metadata(self.quantised)]
         else:
@@ -122,6 +124,7 @@ class ArrayMetadata:
             "codecs": codecs,
             "attributes": dict(attributes),
             "storage_transformers": [],
+            **({"dimension_names": list(dimensions)} if dimensions else {}),
         }
 
     @classmethod

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from functools import partial
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.piece_sums import pieces_of_row
-from mdio.core.files.requests import ByteRange
-from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
-from mdio.layouts.grouped import StoredGroups
-from mdio.layouts.manifest import FULL_SYSTEM, check_manifest, indices_from_runs
+from mdio.core.files.remote.paths import RemotePath
+from mdio.core.frames import ELEMENTS, FIELDS, TrajectoryInfo
+from mdio.core.topology.topology import Topology
+from mdio.layouts.chunked.groups import stored_topology
+from mdio.layouts.chunked.own import OwnOutput
+from mdio.layouts.manifest import crcs_in
 from mdio.layouts.output import EncodedChunk, Unit
 from mdio.layouts.plan import ArrayPlan
 from mdio.layouts.zarr.checksums import Checksums
-from mdio.layouts.zarr.chunks import ChunkedArray
+from mdio.layouts.zarr.chunks import ShardedChunks
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import (
     METADATA,
@@ -31,14 +31,20 @@ from mdio.layouts.zarr.metadata import (
     read_node,
 )
 from mdio.layouts.zarr.series import SeriesArray
-from mdio.layouts.zarr.tree import SERIES, SeriesName, TableName, table_path
+from mdio.layouts.zarr.tree import (
+    SERIES,
+    TOPOLOGY,
+    SeriesName,
+    TableName,
+    pieces_metadata,
+    series_node,
+    table_path,
+)
 
 __all__ = ["OwnTree"]
 
-AtomIndices = NDArray[np.int64]
 
-
-class OwnTree:
+class OwnTree(OwnOutput[ShardedChunks]):
     """A Zarr tree of mdio.
 
     Parameters
@@ -47,33 +53,19 @@ class OwnTree:
         Of the tree; closed with it.
     text
         Its ``zarr.json``, with a manifest.
-    group
-        Particle group whose atoms are those of the trajectory; the full system by default.
-    verify
-        Whether what is read is compared with its checksums.
-
-    Raises
-    ------
-    CorruptLayoutError
-        It is not what its manifest says.
-    PlanError
-        There is no such group.
+    group, verify
+        See `OwnOutput`; as for what is raised.
     """
 
+    holds = "_root"
+
     def __init__(self, root: Folder, text: bytes, group: str | None, *, verify: bool) -> None:
-        self.path = path = root.path
-        self._root, self._text, self._verifies = root, text, verify
+        path = root.path
+        self._root, self._text = root, text
         node = parse_metadata(path / METADATA, text)
-        self.manifest = check_manifest(node["attributes"]["mdio"], path)
-        self._file_crcs = _crcs_in(self.manifest, "file_crc32c", path)
-        self._node_crcs = _crcs_in(self.manifest, "node_crc32c", path)
-        sizes = {FULL_SYSTEM: self.manifest["n_atoms"], **self.manifest["groups"]}
-        self.group = group or FULL_SYSTEM
-        if self.group not in sizes:
-            raise PlanError(
-                f"{path}: there is no group {group!r} in it; there are {', '.join(sizes)}"
-            )
-        self.n_frames: int = self.manifest["n_frames"]
+        super().__init__(path, node["attributes"]["mdio"], group, verify=verify)
+        self._file_crcs = crcs_in(self.manifest, "file_crc32c", path)
+        self._node_crcs = crcs_in(self.manifest, "node_crc32c", path)
         fields = self.manifest.get("fields")
         if not isinstance(fields, list) or "positions" not in fields or set(fields) - set(FIELDS):
             raise CorruptLayoutError(
@@ -81,20 +73,39 @@ class OwnTree:
             )
         self.arrays = {
             (name, field): self._array(name, field, n_atoms)
-            for name, n_atoms in sizes.items()
+            for name, n_atoms in self._sizes.items()
             for field in fields
         }
-        self._time = self._series(f"particles/{self.group}/position/time", "time")
-        self._step = self._series("mdio/step", "source_step")
-        self._box = self._series("mdio/box", "box")
-        members = {}
-        if self.group == FULL_SYSTEM:
-            runs = self.manifest["group_atoms"]
-            members = {name: indices_from_runs(runs[name]) for name in self.manifest["groups"]}
-        self._groups = StoredGroups(members)
+        self._columns = {
+            "time": self._series(f"particles/{self.group}/position/time", "time"),
+            "step": self._series("mdio/step", "source_step"),
+            "box": self._series("mdio/box", "box"),
+        }
 
-    def _metadata(self, path: str, shape: tuple[int, ...], dtype: str) -> ArrayMetadata:
-        text = read_node(self._root, path)
+    @cached_property
+    def _topology(self) -> SeriesArray | None:
+        if TOPOLOGY not in self._file_crcs:
+            return None
+        raw = read_node(self._root, TOPOLOGY)
+        where = self.path / TOPOLOGY / METADATA
+        return self._numbers(TOPOLOGY, ArrayMetadata.from_json(parse_metadata(where, raw)))
+
+    def _node(self, path: str, expected: Mapping[str, Any] | None) -> bytes:
+        """Return a ``zarr.json``, which the manifest may tell of; saves an object's request."""
+        if expected is not None and isinstance(self.path, RemotePath):
+            text = json.dumps(expected).encode()
+            if self._node_crcs.get(path) == kernels.crc32c(text):
+                return text
+        return read_node(self._root, path)
+
+    def _metadata(
+        self,
+        path: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        expected: Mapping[str, Any] | None = None,
+    ) -> ArrayMetadata:
+        text = self._node(path, expected)
         try:
             metadata = ArrayMetadata.from_json(parse_metadata(self.path / path / METADATA, text))
         except ValueError as error:
@@ -108,7 +119,7 @@ class OwnTree:
             )
         return metadata
 
-    def _array(self, group: str, field: str, n_atoms: int) -> ChunkedArray:
+    def _array(self, group: str, field: str, n_atoms: int) -> ShardedChunks:
         path = f"particles/{group}/{ELEMENTS[field]}/value"
         metadata = self._metadata(path, (self.n_frames, n_atoms, 3), "float32")
         if not metadata.sharded or metadata.chunk_shape[2] != 3:
@@ -126,21 +137,25 @@ class OwnTree:
             pieces = self._table("crc32c_pieces", group, field, shape)
         assert decoded is not None
         checksums = Checksums(decoded, stored, pieces, n_pieces)
-        return ChunkedArray(self._root, path, metadata, checksums, verify=self._verifies)
+        what = f"{field} of {group}"
+        return ShardedChunks(self._root, path, what, metadata, checksums, verify=self._verifies)
 
     def _series(self, path: str, name: SeriesName) -> SeriesArray:
         series = SERIES[name]
-        metadata = self._metadata(path, (self.n_frames, *series.tail), series.dtype)
+        node = series_node(self.n_frames, name)
+        metadata = self._metadata(path, (self.n_frames, *series.tail), series.dtype, node)
         return self._numbers(path, metadata)
 
     def _table(
-        self, table: TableName, group: str, field: str, shape: tuple[int, ...]
+        self, table: TableName, group: str, field: str, shape: tuple[int, int]
     ) -> SeriesArray | None:
         """Return a table of checksums; None for those that older versions did not write."""
         path = table_path(table, group, field)
         if table != "crc32c" and path not in self._file_crcs:
             return None
-        return self._numbers(path, self._metadata(path, shape, "uint32"))
+        pieces = table == "crc32c_pieces"
+        made = pieces_metadata(*shape) if pieces else ArrayMetadata(shape, "uint32", shape, shape)
+        return self._numbers(path, self._metadata(path, shape, "uint32", made.to_json({})))
 
     def _numbers(self, path: str, metadata: ArrayMetadata) -> SeriesArray:
         crcs = self._file_crcs.get(path)
@@ -153,91 +168,32 @@ class OwnTree:
 
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in the tree, as the trajectory of its group."""
-        manifest = self.manifest
-        time = np.zeros(2)
-        box = np.zeros((1, 6), np.float32)
-        # Without verifying, damaged trees are opened to be repaired.
-        with nullcontext() if self._verifies else suppress(CorruptLayoutError):
-            self._box.read(0, 1, box)
-            self._time.read(0, 1, time[:1])
-            self._time.read(self.n_frames - 1, self.n_frames, time[1:])
-        positions = self.arrays[self.group, "positions"]
-        compression = manifest.get("compression")
-        if compression is None and positions.metadata.quantised is not None:
-            compression = positions.metadata.quantised.compression
-        return TrajectoryInfo(
-            layout=layout,
-            path=str(self.path),
-            n_frames=self.n_frames,
-            n_atoms=positions.n_atoms,
-            dt_ps=float(manifest["dt_ps"]),
-            time_first_ps=float(time[0]),
-            time_last_ps=float(time[1]),
-            has_velocities=(self.group, "velocities") in self.arrays,
-            has_forces=(self.group, "forces") in self.arrays,
-            has_box=bool(box.any()),
-            groups=dict(manifest["groups"]),
-            chunk_frames=positions.chunk_frames,
-            chunk_atoms=min(positions.chunk_atoms, positions.n_atoms),
-            compression=compression,
-            precision=manifest.get("precision"),
-            xtc_integers=manifest.get("precision_source") == "xtc",
-            nbytes=int(manifest.get("nbytes", 0)),
-            source=manifest["source"],
+        info = super().info(layout)
+        quantised = self.arrays[self.group, "positions"].metadata.quantised
+        if info.compression is None and quantised is not None:
+            info = info.replace(compression=quantised.compression)
+        return info.replace(xtc_integers=self.manifest.get("precision_source") == "xtc")
+
+    def topology(self) -> Topology | None:
+        """Return what is stored of the atoms; see `Layout.topology`."""
+        if self._topology is None:
+            return None
+        return stored_topology(
+            self._topology.file(0).tobytes(), self.manifest, self.group, self.path
         )
 
-    def read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None:
-        """Fill `block`; raises CorruptLayoutError."""
-        self._time.read(start, stop, block.time)
-        self._step.read(start, stop, block.step)
-        self._box.read(start, stop, block.box)
-        if atoms is not None and not atoms.size:
-            return
-        group, atoms = self._stored_as(atoms)
-        for field, out in block.present().items():
-            if (group, field) not in self.arrays:
-                raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
-            self.arrays[group, field].read(start, stop, atoms, out)
-
-    def byte_ranges(
-        self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
-    ) -> Iterator[ByteRange]:
-        """Yield what reading `fields` takes of shards; see `Layout.byte_ranges`."""
-        if atoms is None or atoms.size:
-            group, atoms = self._stored_as(atoms)
-            for field in fields:
-                if (group, field) in self.arrays:
-                    yield from self.arrays[group, field].byte_ranges(start, stop, atoms)
-
-    def _stored_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
-        """Return the group that atoms are read of, and which of its atoms; None for all."""
-        group = self.group
-        covered = None if atoms is None else self._groups.cover(atoms)
-        if covered is not None:
-            group, atoms = covered
-        if atoms is not None and _is_everything(atoms, self.arrays[group, "positions"].n_atoms):
-            atoms = None
-        return group, atoms
+    def _read_column(self, name: str, start: int, stop: int, out: NDArray[Any]) -> None:
+        self._columns[name].read(start, stop, out)
 
     def units(self) -> Iterator[Unit]:
         """Yield every chunk, file of numbers and ``zarr.json``; see `Layout.units`."""
         for (group, field), array in self.arrays.items():
-            name = f"{field} of {group}"
             try:
                 array.checksums.read()
             except CorruptLayoutError:
-                yield Unit(f"checksums of the {name}", array.checksums.read, None, group)
+                yield Unit(f"checksums of the {array.what}", array.checksums.read, None, group)
                 continue
-            grid = (-(-self.n_frames // array.chunk_frames), array.n_atom_chunks)
-            for number, column in np.ndindex(*grid):
-                begin = number * array.chunk_frames
-                end = min(begin + array.chunk_frames, self.n_frames)
-                what = f"{name}, frames {begin} to {end - 1}"
-                if array.n_atom_chunks > 1:
-                    what += f", atoms from {column * array.chunk_atoms}"
-                yield Unit(what, partial(array.check, number, column), (begin, end), group)
+            yield from self._units_of((group, field))
         for path, name in self._all_series():
             try:
                 series = self._series(path, name)
@@ -249,6 +205,8 @@ class OwnTree:
                 frames = (number * rows, min((number + 1) * rows, self.n_frames))
                 check = partial(self._check_series, path, name, number)
                 yield Unit(f"{path}, file {number}", check, frames)
+        if self._topology is not None:
+            yield Unit(TOPOLOGY, partial(self._topology.file, 0))
         if self._node_crcs:  # trees of older versions have none
             for path in ("", *self._node_crcs):
                 yield Unit(f"{path}/{METADATA}".lstrip("/"), partial(self._check_node, path))
@@ -279,7 +237,9 @@ class OwnTree:
             ArrayPlan(*of, array.n_atoms, array.chunk_frames, array.chunk_atoms)
             for of, array in self.arrays.items()
         )
-        return {"arrays": arrays, "piece_frames": first.frames_per_shard * first.chunk_frames}
+        topology = 0 if self._topology is None else self._topology.metadata.shape[0]
+        made = {"arrays": arrays, "topology_nbytes": topology}
+        return made | {"piece_frames": first.frames_per_shard * first.chunk_frames}
 
     def _all_series(self) -> Iterator[tuple[str, SeriesName]]:
         """Return the folders of all per-frame numbers, copies too."""
@@ -295,20 +255,5 @@ class OwnTree:
 
     def close(self) -> None:
         """Close all files."""
-        for array in self.arrays.values():
-            array.close()
+        super().close()
         self._root.close()
-
-
-def _crcs_in(manifest: Mapping[str, Any], key: str, path: Any) -> dict[str, Any]:
-    """Return the checksums by array that a manifest holds; those of older versions have none."""
-    crcs = manifest.get(key, {})
-    if not isinstance(crcs, dict):
-        raise CorruptLayoutError(
-            f"{path}: its manifest has {str(crcs)[:60]!r} for {key!r}; convert the source again"
-        )
-    return crcs
-
-
-def _is_everything(atoms: AtomIndices, n_atoms: int) -> bool:
-    return atoms.size == n_atoms and bool(np.array_equal(atoms, np.arange(n_atoms)))

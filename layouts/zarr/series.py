@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from mdio.layouts.zarr.metadata import DTYPES, ArrayMetadata
 from mdio.layouts.zarr.shard import CRC_NBYTES
 from mdio.layouts.zarr.tree import SERIES, SeriesName, series_arrays, series_metadata
 
-__all__ = ["SeriesArray", "SeriesWriter", "TableWriter", "write_file"]
+__all__ = ["SeriesArray", "SeriesWriter", "TableWriter", "write_file", "write_numbers"]
 
 Numbers = NDArray[Any]
 KEPT_NBYTES = 8 << 20
@@ -42,7 +42,7 @@ def write_file(path: Path, *parts: Data, direct: bool = False) -> None:
         raise OutputError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def _write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
+def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
     """Write one file of an array without shards: its numbers, filled up, and their crc32c.
 
     The crc32c is returned.
@@ -156,19 +156,60 @@ class SeriesArray:
             out[first - start : last - start] = self.file(number)[first - begin : last - begin]
 
 
-class _Gathered:
-    """The rows of one file, of which pieces come in any order."""
+class TableWriter:
+    """Writes an array of numbers whose rows come in any order, each file when it is full.
 
-    def __init__(self, n_rows: int) -> None:
-        self.rows = {
-            name: np.zeros((n_rows, *SERIES[name].tail), DTYPES[SERIES[name].dtype])
-            for name in ("time", "source_step", "box")
-        }
-        self.n_missing = n_rows
+    Parameters
+    ----------
+    folders
+        Of the array and its copies.
+    metadata
+        How it lies on disk.
+    """
+
+    def __init__(self, folders: Sequence[Path], metadata: ArrayMetadata) -> None:
+        self.folders, self.metadata = folders, metadata
+        self._gathered: dict[int, tuple[Numbers, int]] = {}
+        self.crcs = [0] * metadata.n_files
+        """The crc32c of the numbers of each file."""
+
+    def add(self, start: int, rows: Numbers) -> None:
+        """Take rows from `start` on, each row once."""
+        size, stop = self.metadata.file_shape[0], start + len(rows)
+        for number in range(start // size, (stop - 1) // size + 1):
+            begin = number * size
+            n_rows = min(size, self.metadata.shape[0] - begin)
+            first, last = max(start, begin), min(stop, begin + n_rows)
+            if number in self._gathered:
+                gathered, missing = self._gathered[number]
+            else:
+                shape = (n_rows, *self.metadata.shape[1:])
+                gathered, missing = np.zeros(shape, DTYPES[self.metadata.dtype]), n_rows
+            gathered[first - begin : last - begin] = rows[first - start : last - start]
+            self._gathered[number] = gathered, missing - (last - first)
+            if missing == last - first:
+                del self._gathered[number]
+                self.write(number, gathered)
+
+    def write(self, number: int, rows: Numbers) -> None:
+        """Write all rows of a file."""
+        for folder in self.folders:
+            file = folder / self.metadata.file_name(number)
+            self.crcs[number] = write_numbers(file, self.metadata, rows)
+
+
+class _BoxWriter(TableWriter):
+    """Writes boxes, and the edges that follow from them."""
+
+    edges: TableWriter
+
+    def write(self, number: int, rows: Numbers) -> None:
+        super().write(number, rows)
+        self.edges.write(number, vectors_from_boxes(rows))
 
 
 class SeriesWriter:
-    """Gathers the per-frame numbers of the pieces and writes each file when it is full.
+    """Gathers the per-frame numbers of the pieces.
 
     Parameters
     ----------
@@ -180,96 +221,41 @@ class SeriesWriter:
 
     def __init__(self, root: Path, plan: LayoutPlan) -> None:
         self.root = root
-        self.plan = plan
         self.any_box = False
-        self._names: dict[SeriesName, list[str]] = {name: [] for name in SERIES}
-        self.crcs: dict[str, list[int]] = {}
+        self._paths = series_arrays(plan)
+        self._tables: dict[SeriesName, TableWriter] = {}
+        for name in SERIES:
+            folders = [root / path for path, found in self._paths.items() if found == name]
+            kind = _BoxWriter if name == "box" else TableWriter
+            self._tables[name] = kind(folders, series_metadata(plan.n_frames, name))
+        cast(_BoxWriter, self._tables["box"]).edges = self._tables["edges"]
+
+    @property
+    def crcs(self) -> dict[str, list[int]]:
         """The crc32c of the numbers of each file, by array."""
-        for path, name in series_arrays(plan).items():
-            self._names[name].append(path)
-            self.crcs[path] = [0] * series_metadata(plan, name).n_files
-        self._rows_per_file = series_metadata(plan, "time").file_shape[0]
-        self._gathered: dict[int, _Gathered] = {}
+        return {path: self._tables[name].crcs for path, name in self._paths.items()}
 
     def add(self, record: PieceRecord) -> None:
         """Take the numbers of a piece, each piece once."""
-        size = self._rows_per_file
         self.any_box |= bool(record.box.any())
-        for number in range(record.start // size, (record.stop - 1) // size + 1):
-            begin = number * size
-            n_rows = min(size, self.plan.n_frames - begin)
-            first, last = max(record.start, begin), min(record.stop, begin + n_rows)
-            gathered = self._gathered.setdefault(number, _Gathered(n_rows))
-            source = slice(first - record.start, last - record.start)
-            target = slice(first - begin, last - begin)
-            gathered.rows["time"][target] = record.time[source]
-            gathered.rows["source_step"][target] = record.step[source]
-            gathered.rows["box"][target] = record.box[source]
-            gathered.n_missing -= last - first
-            if gathered.n_missing == 0:
-                rows = self._gathered.pop(number).rows
-                self._write("time", number, rows["time"])
-                self._write("source_step", number, rows["source_step"])
-                self._write("box", number, rows["box"])
-                self._write("edges", number, vectors_from_boxes(rows["box"]))
-
-    def _write(self, name: SeriesName, number: int, rows: Numbers) -> None:
-        metadata = series_metadata(self.plan, name)
-        for path in self._names[name]:
-            file = self.root / path / metadata.file_name(number)
-            self.crcs[path][number] = _write_numbers(file, metadata, rows)
+        self._tables["time"].add(record.start, record.time)
+        self._tables["source_step"].add(record.start, record.step)
+        self._tables["box"].add(record.start, record.box)
 
     def finish(self) -> None:
         """Write the steps of H5MD: the source's if they increase, or else the frame numbers."""
-        metadata = series_metadata(self.plan, "source_step")
+        steps = self._tables["source_step"]
         increasing, last = True, None
         with Folder(self.root) as root:
-            source = SeriesArray(root, self._names["source_step"][0], metadata)
-            for number in range(metadata.n_files):
+            name = str(steps.folders[0].relative_to(self.root))
+            source = SeriesArray(root, name, steps.metadata)
+            for number in range(steps.metadata.n_files):
                 rows = source.file(number)
                 increasing &= bool(np.all(np.diff(rows) > 0)) and (last is None or rows[0] > last)
                 last = rows[-1]
-            for number in range(metadata.n_files):
-                begin = number * self._rows_per_file
+            for number in range(steps.metadata.n_files):
+                begin = number * source.rows_per_file
                 rows = source.file(number)
                 if not increasing:
                     rows = np.arange(begin, begin + len(rows))
-                self._write("step", number, rows)
-
-
-class TableWriter:
-    """Writes an array of numbers whose rows come in any order, each file when it is full.
-
-    Parameters
-    ----------
-    folder
-        Of the array.
-    metadata
-        How it lies on disk.
-    """
-
-    def __init__(self, folder: Path, metadata: ArrayMetadata) -> None:
-        self._folder = folder
-        self._metadata = metadata
-        self._gathered: dict[int, tuple[Numbers, int]] = {}
-        self.crcs = [0] * metadata.n_files
-        """The crc32c of the numbers of each file."""
-
-    def add(self, start: int, rows: Numbers) -> None:
-        """Take rows from `start` on, each row once."""
-        size, stop = self._metadata.file_shape[0], start + len(rows)
-        for number in range(start // size, (stop - 1) // size + 1):
-            begin = number * size
-            n_rows = min(size, self._metadata.shape[0] - begin)
-            first, last = max(start, begin), min(stop, begin + n_rows)
-            if number in self._gathered:
-                gathered, missing = self._gathered[number]
-            else:
-                shape = (n_rows, *self._metadata.shape[1:])
-                gathered, missing = np.zeros(shape, DTYPES[self._metadata.dtype]), n_rows
-            gathered[first - begin : last - begin] = rows[first - start : last - start]
-            self._gathered[number] = gathered, missing - (last - first)
-            if missing == last - first:
-                del self._gathered[number]
-                file = self._folder / self._metadata.file_name(number)
-                self.crcs[number] = _write_numbers(file, self._metadata, gathered)
+                self._tables["step"].write(number, rows)

@@ -6,8 +6,6 @@ there has all bits set in both.
 
 from __future__ import annotations
 
-import resource
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.handles import Handles
 from mdio.core.files.reading import OpenFile
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
@@ -26,9 +25,7 @@ Bytes = NDArray[np.uint8]
 CRC_NBYTES = 4
 MISSING = 2**64 - 1
 MAX_OPEN = 31
-"""Shard files of one array that are kept open beside the tree's folder ..."""
-SHARE_OF_LIMIT = 16
-"""... but no more than this part of what the process may have open."""
+"""Shard files of one array that are kept open beside the tree's folder."""
 
 
 def packed_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
@@ -75,7 +72,9 @@ class Shard:
     def __init__(self, root: Folder, name: str, n_chunks: int) -> None:
         self.path = root.path / name
         try:
-            self.file = OpenFile(self.path, CorruptLayoutError, root.open(name))
+            self.file = OpenFile(
+                self.path, CorruptLayoutError, root.open(name), 16 * n_chunks + CRC_NBYTES
+            )
         except FileNotFoundError as error:
             raise CorruptLayoutError(
                 f"{self.path}: no such shard; it is missing from the tree, convert the source again"
@@ -121,28 +120,14 @@ class Shard:
             )
         return offset, size - CRC_NBYTES
 
-    def read_into(self, buffers: Sequence[Bytes], offset: int) -> None:
-        """Fill `buffers` one after the other with the bytes from `offset` on.
-
-        Raises
-        ------
-        CorruptLayoutError
-            The file ends before, or cannot be read.
-        """
-        self.file.fill(offset, *buffers)
-
-    def read(self, nbytes: int, offset: int) -> Bytes:
-        """Return bytes from `offset` on; raises what `read_into` raises."""
-        return self.file.array(offset, nbytes)
-
     def crc32c(self, chunk: int) -> int:
         """Return the checksum of a chunk as it lies on disk; raises CorruptLayoutError."""
         offset, nbytes = self.span(chunk)
-        return kernels.crc32c(self.read(nbytes, offset))
+        return kernels.crc32c(self.file.array(offset, nbytes))
 
     def close(self) -> None:
-        """Close the file."""
-        self.file.close()
+        """Let go of the file, which is closed once nobody reads it any more."""
+        self.__dict__.pop("file", None)
 
 
 class ShardFiles:
@@ -152,31 +137,22 @@ class ShardFiles:
         self._root = root
         self._name = name
         self.metadata = metadata
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = max(1, min(MAX_OPEN, limit // SHARE_OF_LIMIT)) if limit > 0 else MAX_OPEN
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
-        self._open: OrderedDict[int, Shard] = OrderedDict()
+        self._open = Handles(self._shard, MAX_OPEN)
+
+    def _shard(self, number: int) -> Shard:
+        return Shard(self._root, f"{self._name}/{self.metadata.file_name(number)}", self.n_chunks)
 
     def __getitem__(self, number: int) -> Shard:
         """Return shard `number` along the frames; raises CorruptLayoutError."""
-        shard = self._open.get(number)
-        if shard is None:
-            name = f"{self._name}/{self.metadata.file_name(number)}"
-            try:
-                shard = Shard(self._root, name, self.n_chunks)
-            except SourceError:  # too many open files, some of which are ours
-                if not self._open:
-                    raise
-                self.close()
-                shard = Shard(self._root, name, self.n_chunks)
-            self._open[number] = shard
-            if len(self._open) > self._most:
-                self._open.popitem(last=False)[1].close()
-        else:
-            self._open.move_to_end(number)
-        return shard
+        try:
+            return self._open[number]
+        except SourceError:  # too many open files, some of which are ours
+            if not self._open:
+                raise
+            self._open.close()
+            return self._open[number]
 
     def close(self) -> None:
         """Close all files."""
-        while self._open:
-            self._open.popitem()[1].close()
+        self._open.close()

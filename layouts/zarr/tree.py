@@ -17,11 +17,13 @@ from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.codecs.compressors import compressor_from_option, quantised_from_option
+from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.zarr.metadata import MAX_CHUNK_NBYTES, ArrayMetadata, group_metadata
 
 __all__ = [
     "SERIES",
+    "TOPOLOGY",
     "Series",
     "SeriesName",
     "array_nodes",
@@ -29,10 +31,13 @@ __all__ = [
     "atom_path",
     "count_files",
     "group_nodes",
+    "pieces_metadata",
     "series_arrays",
     "series_metadata",
+    "series_node",
     "table_arrays",
     "table_path",
+    "topology_metadata",
 ]
 
 FIELD_UNITS = {
@@ -40,6 +45,7 @@ FIELD_UNITS = {
     "velocities": "Angstrom ps-1",
     "forces": "kJ mol-1 Angstrom-1",
 }
+TOPOLOGY = "mdio/topology"
 SERIES_FRAMES = 65536
 """Frames in a file of per-frame numbers."""
 
@@ -83,7 +89,7 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
     quantised = compressor = None
     if plan.precision is not None and array.field == "positions":
         quantised = quantised_from_option(plan.precision, plan.precision_source, plan.compression)
-    else:
+    elif plan.precision is None or plan.compression not in WITHOUT_LEVEL:  # those take integers
         compressor = compressor_from_option(plan.compression)
     if (quantised or compressor) and array.chunk_nbytes >= MAX_CHUNK_NBYTES:
         raise PlanError(
@@ -120,16 +126,34 @@ def series_arrays(plan: LayoutPlan) -> dict[str, SeriesName]:
     return found
 
 
-def series_metadata(plan: LayoutPlan, name: SeriesName) -> ArrayMetadata:
+def series_metadata(n_frames: int, name: SeriesName) -> ArrayMetadata:
     """Return how per-frame numbers lie on disk."""
     series = SERIES[name]
-    chunk = (min(SERIES_FRAMES, plan.n_frames), *series.tail)
-    return ArrayMetadata((plan.n_frames, *series.tail), series.dtype, chunk, chunk)
+    chunk = (min(SERIES_FRAMES, n_frames), *series.tail)
+    return ArrayMetadata((n_frames, *series.tail), series.dtype, chunk, chunk)
+
+
+def series_node(n_frames: int, name: SeriesName) -> dict[str, Any]:
+    """Return the ``zarr.json`` of per-frame numbers."""
+    unit, tail = SERIES[name].unit, SERIES[name].tail
+    dimensions = ("frame", "vector", "axis")[: 1 + len(tail)] if tail != (6,) else ("frame", "cell")
+    return series_metadata(n_frames, name).to_json({"unit": unit} if unit else {}, dimensions)
+
+
+def topology_metadata(nbytes: int) -> ArrayMetadata:
+    """Return how the topology lies on disk: as bytes (`mdio.core.topology`)."""
+    return ArrayMetadata((nbytes,), "uint8", (nbytes,), (nbytes,))
 
 
 def table_path(table: TableName, group: str, field: str) -> str:
     """Return the folder of a table of checksums; see `mdio.layouts.zarr.checksums`."""
     return f"mdio/{table}/{group}/{field}"
+
+
+def pieces_metadata(n_frames: int, n_pieces: int) -> ArrayMetadata:
+    """Return how checksums of the pieces of frames lie on disk."""
+    rows = min(n_frames, max(1, SERIES_FRAMES // n_pieces))
+    return ArrayMetadata((n_frames, n_pieces), "uint32", (rows, n_pieces), (rows, n_pieces))
 
 
 def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
@@ -141,10 +165,8 @@ def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
         found[table_path("crc32c", array.group, array.field)] = of_chunks
         if metadata.plain:
             n_pieces = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
-            rows = min(plan.n_frames, max(1, SERIES_FRAMES // n_pieces))
             path = table_path("crc32c_pieces", array.group, array.field)
-            shape = (plan.n_frames, n_pieces)
-            found[path] = ArrayMetadata(shape, "uint32", (rows, n_pieces), (rows, n_pieces))
+            found[path] = pieces_metadata(plan.n_frames, n_pieces)
         else:
             found[table_path("crc32c_stored", array.group, array.field)] = of_chunks
     return found
@@ -173,12 +195,13 @@ def group_nodes(plan: LayoutPlan, *, periodic: bool) -> dict[str, dict[str, Any]
 def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
     """Return the ``zarr.json`` of every array, by folder."""
     nodes = {
-        path: metadata.to_json({"unit": FIELD_UNITS[array.field]})
+        path: metadata.to_json({"unit": FIELD_UNITS[array.field]}, ("frame", "atom", "axis"))
         for path, (array, metadata) in atom_arrays(plan).items()
     }
     for path, name in series_arrays(plan).items():
-        unit = SERIES[name].unit
-        nodes[path] = series_metadata(plan, name).to_json({"unit": unit} if unit else {})
+        nodes[path] = series_node(plan.n_frames, name)
+    if plan.topology_nbytes:
+        nodes[TOPOLOGY] = topology_metadata(plan.topology_nbytes).to_json({})
     return nodes | {path: metadata.to_json({}) for path, metadata in table_arrays(plan).items()}
 
 
@@ -188,4 +211,4 @@ def count_files(plan: LayoutPlan) -> int:
     n_shards = len(plan.arrays) * len(plan.write_tasks())
     n_series = len(series_arrays(plan)) * math.ceil(plan.n_frames / SERIES_FRAMES)
     n_tables = sum(metadata.n_files for metadata in table_arrays(plan).values())
-    return n_nodes + n_shards + n_series + n_tables
+    return n_nodes + n_shards + n_series + n_tables + bool(plan.topology_nbytes)

@@ -25,9 +25,10 @@ from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRec
 from mdio.layouts.zarr.choice import choose
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import METADATA, ArrayMetadata, group_metadata
-from mdio.layouts.zarr.series import SeriesWriter, TableWriter, write_file
+from mdio.layouts.zarr.series import SeriesWriter, TableWriter, write_file, write_numbers
 from mdio.layouts.zarr.shard import Shard, pack_shard
 from mdio.layouts.zarr.tree import (
+    TOPOLOGY,
     array_nodes,
     atom_arrays,
     count_files,
@@ -36,6 +37,7 @@ from mdio.layouts.zarr.tree import (
     series_metadata,
     table_arrays,
     table_path,
+    topology_metadata,
 )
 
 __all__ = ["ZarrWriter"]
@@ -47,11 +49,14 @@ _scratch = Scratch()
 class ZarrWriter(LayoutWriter):
     """Writes ``NAME.zarr``; see `mdio.layouts.zarr.tree` for what is in it."""
 
+    own_options = frozenset({"chunk_frames", "chunk_atoms"})
+    resumes = True
+
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
         self._series = SeriesWriter(path, plan)
         self._tables = {
-            name: TableWriter(path / name, metadata)
+            name: TableWriter([path / name], metadata)
             for name, metadata in table_arrays(plan).items()
         }
         self._stored: set[int] = set()
@@ -98,10 +103,6 @@ class ZarrWriter(LayoutWriter):
             if isinstance(error, OutputError):
                 raise
             raise OutputError(f"{self.path}: cannot be made ({error.strerror})") from error
-
-    @property
-    def why_no_resume(self) -> None:
-        """Every shard is a file that is written at once."""
 
     def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Make the tree again, without the manifest that says that it is whole."""
@@ -192,6 +193,12 @@ class ZarrWriter(LayoutWriter):
         nodes |= array_nodes(self.plan)
         flush_tree(self.path)
         tables = {path: table.crcs for path, table in self._tables.items()}
+        if self.meta.topology is not None:
+            data = np.frombuffer(self.meta.topology.to_bytes(), np.uint8)
+            metadata = topology_metadata(data.size)
+            file = self.path / TOPOLOGY / metadata.file_name(0)
+            tables[TOPOLOGY] = [write_numbers(file, metadata, data)]
+            flush_tree(file.parent)
         manifest = manifest_of(
             self.plan,
             self.meta,
@@ -211,7 +218,7 @@ class ZarrWriter(LayoutWriter):
 def _small_nbytes(plan: LayoutPlan) -> int:
     """Return the bytes of per-frame numbers and of what shards hold besides their chunks."""
     total = 0
-    numbers = [series_metadata(plan, name) for name in series_arrays(plan).values()]
+    numbers = [series_metadata(plan.n_frames, name) for name in series_arrays(plan).values()]
     for metadata in (*numbers, *table_arrays(plan).values()):
         total += metadata.n_files * (metadata.chunk_nbytes + 4)
     for array, metadata in atom_arrays(plan).values():

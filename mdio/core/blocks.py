@@ -151,7 +151,8 @@ def _piece_edges(boundaries: ArrayLike, frames: range) -> Edges:
     edges = np.asarray(boundaries, dtype=np.int64)
     counted = -((frames.start - edges) // frames.step)
     inner = counted[(counted > 0) & (counted < len(frames))]
-    return np.unique(np.concatenate(([0], inner, [len(frames)])))
+    edges = np.sort(np.concatenate(([0], inner, [len(frames)])))
+    return edges[np.insert(np.diff(edges) > 0, 0, True)]  # np.unique would import numpy.ma
 
 
 def _nearest_edges(pieces: Edges, n_blocks: int) -> list[int]:

@@ -13,6 +13,7 @@
     ├── FrameRangeError    (IndexError)    frames or atoms outside the trajectory
     ├── FrameReadError     (RuntimeError)  a frame cannot be read through MDAnalysis
     ├── BlockError         (RuntimeError)  one block of a parallel run failed
+    │   └── WorkerDiedError                the process that was at it is gone
     └── MissingExtraError  (ImportError)   an optional dependency is not installed
 
 Each message is one line that names the file, what was found, what was expected and what to do.
@@ -32,6 +33,8 @@ __all__ = [
     "PlanError",
     "SourceError",
     "UnknownLayoutError",
+    "WorkerDiedError",
+    "named",
 ]
 
 
@@ -83,5 +86,16 @@ class BlockError(MdioError, RuntimeError):
     """One block of a parallel run failed; the message names the block, its frames and the cause."""
 
 
+class WorkerDiedError(BlockError):
+    """The process that was at a block has ended, by a signal or by itself."""
+
+
 class MissingExtraError(MdioError, ImportError):
     """An optional dependency is not installed; the message has the pip command."""
+
+
+def named(path: object, error: OSError) -> SourceError | None:
+    """Return an error that names the file where the system's does not; None if `error` is ours."""
+    if isinstance(error, MdioError):
+        return None
+    return SourceError(f"{path}: cannot be read ({error.strerror or error})")

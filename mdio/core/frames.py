@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,15 @@ from numpy.typing import NDArray
 
 from mdio.core.words import plural
 
-__all__ = ["ELEMENTS", "FIELDS", "FrameBlock", "LostBytes", "TrajectoryInfo"]
+__all__ = [
+    "ELEMENTS",
+    "FIELDS",
+    "FrameBlock",
+    "LostBytes",
+    "TrajectoryInfo",
+    "absent",
+    "runs_of_fields",
+]
 
 FloatArray = NDArray[np.float32]
 
@@ -128,6 +137,29 @@ class FrameBlock:
         return cls(**{name: np.concatenate([getattr(b, name) for b in blocks]) for name in names})
 
 
+def absent(values: FloatArray) -> NDArray[np.bool_]:
+    """Return which frames of a per-atom array are absent: NaN, all of them; (F,) bool."""
+    lacks = np.isnan(values[:, 0, 0]) if values.shape[1] else np.zeros(len(values), bool)
+    for frame in np.flatnonzero(lacks):
+        lacks[frame] = np.isnan(values[frame]).all()
+    return lacks
+
+
+def runs_of_fields(
+    block: FrameBlock, fields: Sequence[str]
+) -> list[tuple[tuple[int, int], tuple[str, ...]]]:
+    """Return runs (first, end) of frames that have the same of `fields`, and which these are."""
+    has = np.array([~absent(getattr(block, name)) for name in fields])
+    edges = [0, *(np.flatnonzero((has[:, 1:] != has[:, :-1]).any(axis=0)) + 1), block.n_frames]
+    return [
+        (
+            (int(a), int(b)),
+            tuple(name for name, there in zip(fields, has[:, a], strict=True) if there),
+        )
+        for a, b in pairwise(edges)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class LostBytes:
     """A run of bytes of a file that holds no whole frame."""
@@ -181,6 +213,8 @@ class TrajectoryInfo:
     has_forces: bool = False
     has_box: bool = False
     """Whether the first frame has a unit cell."""
+    sparse: tuple[str, ...] = ()
+    """Per-atom fields that some frames lack; they are NaN there, all of them."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """Stored atom groups besides the full system, with their numbers of atoms."""
     chunk_frames: int | None = None

@@ -9,6 +9,7 @@ watch looks at their frames, and they know nothing of it.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 
 from mdio.core.files import reading, writing
 
-__all__ = ["STALL_TIMEOUT_S", "StallWatch"]
+__all__ = ["STALL_TIMEOUT_S", "StallWatch", "lost_on"]
 
 STALL_TIMEOUT_S = 60.0
 MOST_POLL_S = 5.0
@@ -135,6 +136,9 @@ class StallWatch:
         self._since = seen
 
 
+LOST = {errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN}
+"""What the system says of files on a mount, or a disk, that fails."""
+
 WAITING = "the storage does not answer, still waiting"
 
 
@@ -143,6 +147,15 @@ def who() -> str:
     rank = next((os.environ[name] for name in RANKS if name in os.environ), None)
     host = socket.gethostname()
     return f"mdio on {host}" if rank is None else f"mdio, rank {rank} on {host}"
+
+
+def lost_on(error: BaseException | None) -> str:
+    """Return the name of this machine, where an error is of storage that it has lost."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in LOST:
+            return f" on {socket.gethostname()}"
+        error = error.__cause__
+    return ""
 
 
 def _print(text: str) -> None:

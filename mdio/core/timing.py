@@ -64,6 +64,8 @@ ADDED = (
     "t_block_s",
     "t_comm_s",
     "nbytes_read",
+    "nbytes_source",
+    "nbytes_cache",
 )
 """What a worker has as the sum over its blocks."""
 
@@ -135,6 +137,17 @@ class BlockTiming(_Derived):
     """
     nbytes_read: int = 0
     """Decoded bytes that reading gave."""
+    nbytes_source: int = 0
+    """Bytes of files that reading frames took, by position."""
+    nbytes_cache: int = 0
+    """Bytes that it took from the node's cache instead."""
+    notes: tuple[str, ...] = ()
+    """What this worker has to tell of the cache."""
+
+    slowest_read_s: float = 0.0
+    """Longest time that one read took."""
+    slowest_file: str | None = None
+    """The file from which it read."""
 
     def gathered(self) -> None:
         """Note that the result has arrived; called where all results are gathered.
@@ -147,7 +160,8 @@ class BlockTiming(_Derived):
 
     def to_json(self) -> dict[str, Any]:
         """Return all as plain values, the times by the papers' names."""
-        plain = {name: value for name, value in asdict(self).items() if name not in PAPER_NAMES}
+        left_out = {*PAPER_NAMES, "notes"}
+        plain = {name: value for name, value in asdict(self).items() if name not in left_out}
         return plain | self.table1()
 
 
@@ -174,6 +188,12 @@ class WorkerTiming(_Derived):
     t_get_s: float = 0.0
     """Of t_comm: one-sided, getting the whole (t7 - t6; rank 0)."""
     nbytes_read: int = 0
+    nbytes_source: int = 0
+    nbytes_cache: int = 0
+
+    slowest_read_s: float = 0.0
+    """Of its blocks the longest."""
+    slowest_file: str | None = None
 
     @property
     def t_own_s(self) -> float:
@@ -211,6 +231,9 @@ def per_worker(timings: Sequence[BlockTiming]) -> list[WorkerTiming]:
         worker.n_blocks += 1
         for name in ADDED:
             setattr(worker, name, getattr(worker, name) + getattr(timing, name))
+        if timing.slowest_read_s > worker.slowest_read_s:
+            worker.slowest_read_s = timing.slowest_read_s
+            worker.slowest_file = timing.slowest_file
     return sorted(found.values(), key=lambda worker: -1 if worker.rank is None else worker.rank)
 
 
@@ -232,7 +255,7 @@ def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
         ``t_*_max_s``, that of the worker with most of it; ``t_total_max_s``, the papers' t_total
         (the longest sum of a worker's blocks); ``ratio_comp_io`` = t_comp / t_IO and
         ``ratio_comp_comm`` = t_comp / t_comm (None where the divisor is 0); ``workers``: how many
-        took part; ``nbytes_read``.
+        took part; ``nbytes_read``, ``nbytes_source`` and ``nbytes_cache``.
     """
     workers = [timing for timing in timings if isinstance(timing, WorkerTiming)]
     workers += per_worker([timing for timing in timings if isinstance(timing, BlockTiming)])
@@ -245,5 +268,6 @@ def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
     found["ratio_comp_io"] = _ratio(found["t_comp_s"], found["t_io_s"])
     found["ratio_comp_comm"] = _ratio(found["t_comp_s"], found["t_comm_s"])
     found["workers"] = len(workers)
-    found["nbytes_read"] = sum(worker.nbytes_read for worker in workers)
+    for name in ("nbytes_read", "nbytes_source", "nbytes_cache"):
+        found[name] = sum(getattr(worker, name) for worker in workers)
     return found

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["human_nbytes", "plural"]
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["did_you_mean", "human_nbytes", "plural"]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``, did you mean 'rmsd'?``, or nothing where nothing known looks like `word`."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def plural(number: int, thing: str) -> str:

@@ -76,8 +76,7 @@ class MPIOFile(OwnFile):
         """
         if atoms is not None and not atoms.size:
             return
-        covered = None if atoms is None else self._groups.cover(atoms)
-        group = self.group if covered is None else covered[0]
+        group, _ = self.stored_as(atoms)
         for field in present:
             self._transfer((group, field), None, np.empty((1,), "<f4"))
 

@@ -98,11 +98,6 @@ class H5MDMPIOWriter(H5MDWriter):
         For MPI-IO, as `mdio.layouts.striping.lustre.mpi_io_hints` gives them.
     """
 
-    @property
-    def why_no_resume(self) -> str:
-        """HDF5 has the file open on all ranks."""
-        return "parallel HDF5 stores the frames; take --mpi without --mpio and --collective"
-
     def __init__(
         self,
         path: Path,
@@ -203,9 +198,23 @@ class H5MDMPIOWriter(H5MDWriter):
 
     def commit(self, record: PieceRecord) -> None:
         """Note the checksums of a piece, and write its boxes, times and steps."""
+        super().commit(self._by_chunk(record))
+
+    def settled(self, receipt: PieceRecord) -> list[PieceRecord]:
+        """Return the receipt, with checksums by chunk."""
+        return super().settled(self._by_chunk(receipt))
+
+    @property
+    def _file(self) -> h5py.File:
+        """That which all ranks have open, while they have."""
+        return super()._file if self._handle_shared is None else self._handle_shared
+
+    def _by_chunk(self, record: PieceRecord) -> PieceRecord:
         crcs = {}
         for key, found in record.crcs.items():
-            group, field, start = key.split("/")
+            group, field, start, *rest = key.split("/")
+            if rest:  # of a former run
+                return record
             array = self._arrays[group, field]
             i, j, at = int(start) // array.chunk_frames, 0, 0
             while at < len(found):
@@ -213,7 +222,7 @@ class H5MDMPIOWriter(H5MDWriter):
                 crcs[f"{group}/{field}/{i}/{j}"] = found[at : at + n_found]
                 at += n_found
                 i, j = (i, j + 1) if j + 1 < array.n_atom_chunks else (i + 1, 0)
-        super().commit(replace(record, crcs=crcs))
+        return replace(record, crcs=crcs)
 
     def _n_checksums(self, array: ArrayPlan, i: int) -> int:
         """Return how many checksums come with a chunk; see `checksums_of`."""

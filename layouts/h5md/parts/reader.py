@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, MdioError
+from mdio.core.files.handles import Handles
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.h5md.chunks import ChunkedArray
+from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.io import FOREIGN_ERRORS
-from mdio.layouts.h5md.layout import open_hdf5
+from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile
 from mdio.layouts.output import EncodedChunk, Unit
 
@@ -69,7 +69,7 @@ def is_joined(file: h5py.File) -> bool:
     return "mdio" in file and IN_PARTS in file["mdio"].attrs
 
 
-def _parts_of(manifest: dict[str, Any], path: Path) -> tuple[Path, list[Part]]:
+def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]]:
     """Return the folder of the parts and what the manifest says of each.
 
     Raises
@@ -113,15 +113,10 @@ class JoinedFile(OwnFile):
     def __init__(
         self, path: Path, file: h5py.File, group: str | None, *, verify: bool = True
     ) -> None:
-        self._open_parts: OrderedDict[int, OwnFile] = OrderedDict()
+        self._open_parts = Handles(self._open_part, MAX_OPEN)
         super().__init__(path, file, group, verify=verify)
 
-    def _arrays(
-        self,
-        file: h5py.File,  # noqa: ARG002
-        sizes: dict[str, int],  # noqa: ARG002
-        n_frames: int,  # noqa: ARG002
-    ) -> dict[tuple[str, str], ChunkedArray]:
+    def _arrays(self, file: h5py.File) -> dict[tuple[str, str], PlacedChunks]:  # noqa: ARG002
         """Return none, since the arrays are those of the parts; find these."""
         self.folder, self.parts = _parts_of(self.manifest, self.path)
         try:
@@ -133,7 +128,7 @@ class JoinedFile(OwnFile):
                 f"{self.path.name}, or convert the source again"
             ) from error
         missing = [part for part in self.parts if part.file not in there]
-        if missing and not self._trusted:
+        if missing and self._verifies:
             raise CorruptLayoutError(
                 f"{self.folder / missing[0].file}: this part of {self.path.name} (frames "
                 f"{missing[0].first_frame} to {missing[0].stop - 1}) is missing, as are "
@@ -145,16 +140,13 @@ class JoinedFile(OwnFile):
     def _starts(self) -> list[int]:
         return [part.first_frame for part in self.parts]
 
-    def _part(self, number: int) -> OwnFile:
-        """Return an opened part, and close the one used longest ago if too many are open."""
-        if number in self._open_parts:
-            self._open_parts.move_to_end(number)
-            return self._open_parts[number]
+    def _open_part(self, number: int) -> OwnFile:
+        """Return an opened part, compared with what is said of it."""
         part, name = self.parts[number], self.folder / self.parts[number].file
         what = f"part {number} of {self.path.name}, frames {part.first_frame} to {part.stop - 1}"
         try:
             with open_hdf5(name) as file:
-                opened = OwnFile(name, file, self.group, verify=not self._trusted)
+                opened = OwnFile(name, file, self.group, verify=self._verifies)
         except MdioError as error:
             raise CorruptLayoutError(f"{error} ({what})") from error
         except FOREIGN_ERRORS as error:
@@ -164,7 +156,7 @@ class JoinedFile(OwnFile):
             ) from error
         found = opened.manifest
         crc = opened.manifest_crc32c
-        known = self._trusted or part.manifest_crc32c in (None, crc)
+        known = not self._verifies or part.manifest_crc32c in (None, crc)
         if found["uuid"] != part.uuid or not known:
             opened.close()
             raise CorruptLayoutError(
@@ -180,17 +172,14 @@ class JoinedFile(OwnFile):
                 f"{name}: {shape[0]} frames of {shape[1]} atoms, expected {part.n_frames} of "
                 f"{self.manifest['n_atoms']} ({what}); convert the source again"
             )
-        self._open_parts[number] = opened
-        if len(self._open_parts) > MAX_OPEN:
-            self._open_parts.popitem(last=False)[1].close()
         return opened
 
     def _first(self) -> OwnFile:
         """Return a part to learn from: the first, or without verifying the first whole one."""
-        for number in range(len(self.parts) if self._trusted else 0):
+        for number in range(0 if self._verifies else len(self.parts)):
             with suppress(CorruptLayoutError):
-                return self._part(number)
-        return self._part(0)
+                return self._open_parts[number]
+        return self._open_parts[0]
 
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in the parts together, as the trajectory of the group."""
@@ -202,8 +191,8 @@ class JoinedFile(OwnFile):
                 path=str(self.path),
                 n_frames=manifest["n_frames"],
                 dt_ps=float(manifest["dt_ps"]),
-                time_last_ps=self._row(manifest["n_frames"] - 1)[0],
-                nbytes=self._size() + sum(part.nbytes for part in self.parts),
+                time_last_ps=float(self.rows("time", self.n_frames - 1, self.n_frames)[0]),
+                nbytes=self._bytes.nbytes + sum(part.nbytes for part in self.parts),
                 source=manifest["source"],
             )
         )
@@ -217,7 +206,7 @@ class JoinedFile(OwnFile):
             if (at, until) != (start, stop):
                 rows = block.frames(slice(at - start, until - start))
             first = self.parts[number].first_frame
-            self._part(number).read_into(at - first, until - first, atoms, rows)
+            self._open_parts[number].read_into(at - first, until - first, atoms, rows)
 
     def byte_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
@@ -225,7 +214,9 @@ class JoinedFile(OwnFile):
         """Yield what reading takes of the parts; see `Layout.byte_ranges`."""
         for number, at, until in self._pieces(start, stop):
             first = self.parts[number].first_frame
-            yield from self._part(number).byte_ranges(at - first, until - first, atoms, fields)
+            yield from self._open_parts[number].byte_ranges(
+                at - first, until - first, atoms, fields
+            )
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield (part, first frame, one beyond the last) of a run of frames."""
@@ -243,7 +234,7 @@ class JoinedFile(OwnFile):
             first = part.first_frame
             yield Unit(name, partial(self._check_part, number), (first, part.stop))
             try:
-                opened = self._part(number)
+                opened = self._open_parts[number]
             except CorruptLayoutError:
                 continue
             for unit in opened.units():
@@ -261,20 +252,19 @@ class JoinedFile(OwnFile):
 
     def _check_part(self, number: int) -> None:
         """Open a part and compare it with what is said of it; raises CorruptLayoutError."""
-        self._compare_columns(self._part(number), self.parts[number])
+        self._compare_columns(self._open_parts[number], self.parts[number])
 
     def _compare_columns(self, opened: OwnFile, part: Part) -> None:
         """Raise CorruptLayoutError if times, steps and boxes are not those of a part."""
-        for name in self._columns:
-            mine = self._rows(name, part.first_frame, part.stop)
-            if not np.array_equal(mine, opened._rows(name, 0, part.n_frames), equal_nan=True):
+        for name, many in (("time", "times"), ("step", "steps"), ("box", "boxes")):
+            mine = self.rows(name, part.first_frame, part.stop)
+            if not np.array_equal(mine, opened.rows(name, 0, part.n_frames), equal_nan=True):
                 raise CorruptLayoutError(
-                    f"{opened.path}: its {name} are not those in {self.path}; convert the source "
+                    f"{opened.path}: its {many} are not those in {self.path}; convert the source "
                     "again"
                 )
 
     def close(self) -> None:
         """Close the file and its parts."""
-        while self._open_parts:
-            self._open_parts.popitem()[1].close()
+        self._open_parts.close()
         super().close()

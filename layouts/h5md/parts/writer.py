@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,20 +22,22 @@ import numpy as np
 from mdio.core.errors import OutputError
 from mdio.core.files.publish import PARTS_MARKER, parts_of, temporary_for
 from mdio.layouts.h5md.disk import open_output
+from mdio.layouts.h5md.encoding import atom_ids
 from mdio.layouts.h5md.file import (
     LIBVER,
-    UNITS,
     Places,
     create_columns,
     create_groups,
     value_path,
 )
 from mdio.layouts.h5md.io import writing
+from mdio.layouts.h5md.others.flavours import flavour_of
 from mdio.layouts.h5md.parts.reader import IN_PARTS, Part, part_name
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
+from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import even_split
-from mdio.layouts.writer import OutputMeta
+from mdio.layouts.writer import OutputMeta, PieceRecord
 
 __all__ = ["H5MDPartsWriter", "plan_parts"]
 
@@ -116,16 +119,18 @@ class H5MDPartsWriter(H5MDWriter):
         """Every part is stored by the process that has it."""
         return True
 
-    @property
-    def why_no_resume(self) -> str:
-        """Parts are files of HDF5 that are filled from the first frame to the last."""
-        return "each part is filled by one process at a go; leave out --per-rank and --compression"
+    @classmethod
+    def divided(cls, plan: LayoutPlan, n_parts: int) -> LayoutPlan:
+        """Return `plan` with frames in parts; see `plan_parts`."""
+        return plan_parts(plan, n_parts)
 
     def create(self) -> None:
         """Make the folder, and the file with everything but times, steps and boxes."""
-        mode = "w" if self.path.exists() and self.path.stat().st_size == 0 else "x"
+        mode = "w" if self.path.exists() else "x"
         with writing(self.path):
             self.folder.mkdir(exist_ok=True)  # Lustre's stripes may have been set for it
+            for path in self.folder.glob(".look-*"):  # a former run was killed at its last look
+                shutil.rmtree(path)
             marker = {"uuid": self.meta.uuid, "file": self.folder_name.removesuffix(".parts")}
             (self.folder / PARTS_MARKER).write_text(json.dumps(marker))
             with open_output(self.path, mode, libver=LIBVER) as file:
@@ -133,7 +138,7 @@ class H5MDPartsWriter(H5MDWriter):
                 for array in self.plan.arrays:
                     self._create_virtual(file, array)
                 columns = create_columns(file, self.plan)
-                for group, ids in self._atom_ids().items():
+                for group, ids in atom_ids(self.meta).items():
                     file[f"particles/{group}"].create_dataset("id", data=ids)
                 file["mdio"].attrs[IN_PARTS] = len(self.ranges)
             self.places = Places({}, *columns)
@@ -151,7 +156,7 @@ class H5MDPartsWriter(H5MDWriter):
             )
         # What HDF5 gives for parts that it does not find should not look like coordinates.
         file.create_virtual_dataset(path, joined, fillvalue=np.nan)
-        file[path].attrs["unit"] = UNITS[array.field]
+        file[path].attrs["unit"] = flavour_of(None).units[array.field]
 
     def part_writer(self, number: int) -> H5MDWriter:
         """Return the writer of one part, which counts frames from the part's first."""
@@ -165,6 +170,7 @@ class H5MDPartsWriter(H5MDWriter):
             n_frames=stop - first,
             arrays=tuple(arrays),
             segment_frames=(),
+            topology_nbytes=0,
             n_files=1,
             notes=(),
         )
@@ -173,6 +179,7 @@ class H5MDPartsWriter(H5MDWriter):
             uuid=self.part_uuid(number),
             frames=_cut(self.meta.frames, first, stop),
             repaired=(),
+            topology=None,
         )
         writer = H5MDWriter(self.folder / part_name(number), plan, meta)
         writer.more = {"part_of": {"uuid": self.meta.uuid, "number": number}}
@@ -182,13 +189,57 @@ class H5MDPartsWriter(H5MDWriter):
         """Return the uuid of a part."""
         return str(uuid5(NAMESPACE_URL, f"mdio:{self.meta.uuid}/{number}"))
 
-    def note(self, number: int, nbytes: int, manifest_crc32c: int) -> None:
-        """Take note of a finished part, whose file has `nbytes`, and the checksum it gave."""
+    def finished(self, number: int, nbytes: int, manifest_crc32c: int) -> PieceRecord:
+        """Return the record of a part whose pieces have all been committed, and take note of it.
+
+        Its file has `nbytes`, and its manifest this checksum.
+        """
         first, stop = self.ranges[number]
-        uuid = self.part_uuid(number)
+        columns = (self.places.box, self.places.time, self.places.step)
+        with self._reading() as file:
+            box, time, step = (column.read(file, first, stop) for column in columns)
+        part = {"part": np.array([number, nbytes, manifest_crc32c], "<i8")}
+        record = PieceRecord(first, stop, {}, nbytes, box, time, step, extra=part)
+        self._note(record)
+        return record
+
+    def _note(self, record: PieceRecord) -> None:
+        number, nbytes, crc = map(int, record.extra["part"])
+        n_frames = record.stop - record.start
         self._parts[number] = Part(
-            part_name(number), first, stop - first, uuid, nbytes, manifest_crc32c
+            part_name(number), record.start, n_frames, self.part_uuid(number), nbytes, crc
         )
+
+    def commit(self, record: PieceRecord) -> None:
+        """Write boxes, times and steps, of a piece or of a part that a former run has finished."""
+        super().commit(record)
+        if record.extra:
+            self._note(record)
+
+    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Make the file anew; the parts stay."""
+        self.create()
+        return receipts
+
+    def files(self, receipt: PieceRecord) -> list[Path]:
+        """Return the file of a part."""
+        return [self.folder / part_name(int(receipt.extra["part"][0]))]
+
+    def holds(self, receipt: PieceRecord) -> bool:
+        """Open the part, which compares all but its frames with checksums, and flushed it is."""
+        number, nbytes, _ = map(int, receipt.extra["part"])
+        path = self.folder / part_name(number)
+        try:
+            with layout_class("h5md")(path, uuid=self.part_uuid(number)) as part:
+                return part.info.n_frames == receipt.stop - receipt.start and (
+                    path.stat().st_size == nbytes
+                )
+        except OSError:
+            return False
+
+    def settled(self, receipt: PieceRecord) -> list[PieceRecord]:
+        """Return the receipt."""
+        return [receipt]
 
     def adopt(self, number: int, part: Part) -> None:
         """Take note of a part that a former output had, and that is whole."""
@@ -213,6 +264,8 @@ class H5MDPartsWriter(H5MDWriter):
             "parts_reason": self.reason,
             "parts": [asdict(self._parts[number]) for number in sorted(self._parts)],
         }
+        for path in self.folder.glob("*.journal"):  # what they tell, the owner's own does
+            path.unlink()
         super().finish()
 
     def __getstate__(self) -> dict[str, Any]:

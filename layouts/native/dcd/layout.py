@@ -18,6 +18,7 @@ files of the other byte order have their own `delta`, which MDAnalysis 2.11 does
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, cast
@@ -32,15 +33,14 @@ from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz
 from mdio.core.units import AKMA_TO_PS
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.dcd.bytes import bytes_of
 from mdio.layouts.native.dcd.header import CELL_NBYTES, DCDHeader, looks_like_dcd, read_header
+from mdio.layouts.native.file import NativeLayout
 from mdio.layouts.native.fixed_records import (
-    PositionalFile,
     Rows,
     batches,
-    open_positional,
     spare_gaps,
     whole_frames,
 )
@@ -81,7 +81,7 @@ def boxes_from_cells(cells: NDArray[np.float64]) -> NDArray[np.float32]:
     return boxes
 
 
-class DCDLayout(Layout):
+class DCDLayout(NativeLayout):
     """A DCD file."""
 
     name = "dcd"
@@ -89,7 +89,6 @@ class DCDLayout(Layout):
     counts_steps = True
     known_options = frozenset({"sums"})
 
-    _file: PositionalFile
     _header: DCDHeader
     _first_frame: NDArray[np.float32]
 
@@ -104,23 +103,17 @@ class DCDLayout(Layout):
         _ = self.info
         return self._header
 
-    def _open(self) -> TrajectoryInfo:
-        self._file = open_positional(self.path, self.options)
-        try:
-            return self._open_frames()
-        except BaseException:
-            self._file.close()
-            raise
-
     def _open_frames(self) -> TrajectoryInfo:
         header = self._header = read_header(self._file)
         n_frames, lost = self._count_frames()
         with np.errstate(all="ignore"):
             times = self._times(np.array([0, n_frames - 1]))
-        boxes = np.zeros((1, 6), np.float32)
-        self._read_boxes(0, 1, boxes)
+        boxes = np.ones((1, 6), np.float32)
+        with suppress(SourceError):  # reading this frame tells; the others may be whole
+            self._read_boxes(0, 1, boxes)
         if header.free is not None:
             rows = self._frame_rows(0, 1)
+            self._check_markers(rows, header.n_atoms, 0)
             self._first_frame = self._planes(rows, header.n_atoms).astype(np.float32)
         return TrajectoryInfo(
             layout=self.name,
@@ -135,18 +128,10 @@ class DCDLayout(Layout):
             lost=lost,
         )
 
-    @property
-    def container(self) -> str:
-        """Its own format."""
-        return self.name
-
     def frame_bytes(self) -> FrameBytes | None:
         """Return where its frames lie; see `Layout.frame_bytes`."""
         found = bytes_of(self.path, self.header, self.info.n_frames)
         return found and replace(found, sums=self.options.get("sums"))
-
-    def _close(self) -> None:
-        self._file.close()
 
     def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
         """Return how many frames are whole, and what follows them."""
@@ -169,13 +154,17 @@ class DCDLayout(Layout):
         return self._header.nsavc or 1
 
     @property
+    def step_ps(self) -> float:
+        """Length of an integration step in ps."""
+        return self.header.delta_akma * AKMA_TO_PS
+
+    @property
     def _dt_ps(self) -> float:
         return self._header.delta_akma * AKMA_TO_PS * self._interval
 
     def _times(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
-        return cast(
-            NDArray[np.float64], (frames + self._header.istart / self._interval) * self._dt_ps
-        )
+        steps = frames + self._header.istart / self._interval
+        return cast(NDArray[np.float64], steps * self._dt_ps)
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Return where the frames lie; see `Layout.byte_ranges`."""
@@ -310,11 +299,9 @@ class DCDLayout(Layout):
         size = header.marker.itemsize
         for offset in (0, size + CELL_NBYTES):
             lengths = rows.view(offset, (), header.marker)
-            if (lengths != CELL_NBYTES).any():
-                row = int(np.argmax(lengths != CELL_NBYTES))
+            if (wrong := np.flatnonzero(lengths != CELL_NBYTES)).size:
                 raise SourceError(
-                    f"{self.path}: frame {first + row} is damaged: the record of its unit cell has "
-                    f"a length of {lengths[row]} bytes, expected {CELL_NBYTES}"
+                    f"{self.path}: frame {first + wrong[0]} is damaged: the record of its unit "
+                    f"cell has a length of {lengths[wrong[0]]} bytes, expected {CELL_NBYTES}"
                 )
-        cells = rows.view(size, (6,), f"{header.order}f8").astype(np.float64)
-        boxes[...] = boxes_from_cells(cells)
+        boxes[...] = boxes_from_cells(rows.view(size, (6,), f"{header.order}f8").astype(float))

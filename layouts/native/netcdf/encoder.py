@@ -2,14 +2,14 @@
 
 The file format is that of https://docs.unidata.ucar.edu/nug/current/file_format_specifications.html
 (CDF-2), the variables those of the AMBER convention 1.0 (https://ambermd.org/netcdf/nctraj.xhtml),
-in the order and the units in which MDAnalysis writes them: forces in kcal/(mol angstrom), no scale
-factors.
+in the order in which MDAnalysis writes them: forces in kcal/(mol angstrom); velocities in AMBER's
+own unit, whose scale factor is named, since cpptraj takes it for granted.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,8 @@ __all__ = ["NCDFEncoder"]
 NC_CHAR, NC_FLOAT, NC_DOUBLE = 2, 5, 6
 NC_DIMENSION, NC_VARIABLE, NC_ATTRIBUTE = 10, 11, 12
 KCAL = 1 / 4.184
+VELOCITY = 20.455
+"""angstrom/ps in AMBER's unit of velocities, as cpptraj has it."""
 ATTRIBUTES = {
     "program": "mdio",
     "programVersion": __version__,
@@ -92,8 +94,8 @@ class NCDFEncoder(Encoder):
                 "ncdf files have unit cells in all frames or in none, but the first frame has none "
                 "and a later one has; write trr, h5md or zarr"
             )
-        if "velocities" in self.fields:
-            rows["velocities"] = block.velocities
+        if "velocities" in self.fields and block.velocities is not None:
+            np.divide(block.velocities, np.float32(VELOCITY), out=rows["velocities"])
         if "forces" in self.fields and block.forces is not None:
             np.multiply(block.forces, np.float32(KCAL), out=rows["forces"])
         return rows.view(np.uint8)
@@ -112,7 +114,9 @@ class NCDFEncoder(Encoder):
         described = [_variable(name, LABELS[name][0], NC_CHAR, {}) for name in labels]
         for name, column, _ in records:
             kind = TYPES[column.base.str[1:]]
-            described.append(_variable(name, _dimensions(name), kind, {"units": UNITS[name]}))
+            said: dict[str, str | float] = {"units": UNITS[name]}
+            said |= {"scale_factor": VELOCITY} if name == "velocities" else {}
+            described.append(_variable(name, _dimensions(name), kind, said))
         begin = len(head) + sum(len(text) + 12 for text in described)
         values = b""
         for text, name in zip(described, labels, strict=False):
@@ -140,21 +144,26 @@ def _text(text: str) -> bytes:
     return struct.pack(">I", len(text)) + _padded(text.encode())
 
 
-def _attributes(attributes: dict[str, str]) -> bytes:
+def _attributes(attributes: Mapping[str, str | float]) -> bytes:
     if not attributes:
         return bytes(8)
     out = struct.pack(">II", NC_ATTRIBUTE, len(attributes))
     for name, value in attributes.items():
-        out += _text(name) + struct.pack(">I", NC_CHAR) + _text(value)
+        if isinstance(value, str):
+            out += _text(name) + struct.pack(">I", NC_CHAR) + _text(value)
+        else:
+            out += _text(name) + struct.pack(">IId", NC_DOUBLE, 1, value)
     return out
 
 
-def _variable(name: str, dimensions: Sequence[str], kind: int, units: dict[str, str]) -> bytes:
+def _variable(
+    name: str, dimensions: Sequence[str], kind: int, said: Mapping[str, str | float]
+) -> bytes:
     """Return the description of a variable up to its size and place."""
     ids = [DIMENSIONS.index(dimension) for dimension in dimensions]
     return (
         _text(name)
         + struct.pack(f">{1 + len(ids)}I", len(ids), *ids)
-        + _attributes(units)
+        + _attributes(said)
         + struct.pack(">I", kind)
     )

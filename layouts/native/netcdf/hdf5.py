@@ -11,8 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
+from mdio.core.files.remote.paths import RemotePath
+from mdio.layouts.foreign.heaps import check_heaps
 
 __all__ = ["HDF5File"]
+
+INTEGERS = {
+    "coordinates": "compressedpos",
+    "velocities": "compressedvel",
+    "forces": "compressedfrc",
+}
+"""What cpptraj 6.16 and later stores with ``icompress``: integers, ``icompressfac`` of them for one
+(src/NetcdfFile.cpp)."""
 
 
 class HDF5File:
@@ -26,6 +36,7 @@ class HDF5File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        check_heaps(path)
         try:
             self._dataset = netCDF4.Dataset(str(path))
             self._dataset.set_auto_maskandscale(False)
@@ -38,8 +49,45 @@ class HDF5File:
             raise SourceError(
                 f"{path}: not readable as NetCDF-4 ({error}); the file may be truncated"
             ) from error
+        self._steps = self._integers()
+        if isinstance(path, RemotePath):
+            raise SourceError(f"{path}: NetCDF-4 is not read where it lies; copy it here")
         nbytes = path.stat().st_size
         self.record_nbytes = min(nbytes, sum(v.row_nbytes for v in self.variables.values()))
+
+    def _integers(self) -> dict[str, tuple[str, float]]:
+        """Show what cpptraj has stored as integers of a step by the name of the floats.
+
+        Returns
+        -------
+        dict
+            By that name, the name of the integers, and how many of them make one.
+        """
+        found = {}
+        for name, stored in INTEGERS.items():
+            variable = self.variables.get(stored)
+            if name in self.variables or variable is None:
+                continue
+            per_one = variable.attributes.get("icompressfac")
+            if not isinstance(per_one, float) or not per_one > 0 or variable.dtype.kind != "i":
+                raise SourceError(
+                    f"{self.path}: {stored} holds {variable.dtype} with icompressfac {per_one!r}; "
+                    "expected integers and a positive number"
+                )
+            found[name] = (stored, float(per_one))
+            variable.dtype = np.dtype(np.float64)
+            self.variables[name] = variable
+        return found
+
+    @property
+    def rounded_to(self) -> float | None:
+        """To which step coordinates were rounded by the program that wrote them; None = not."""
+        return 1 / self._steps["coordinates"][1] if "coordinates" in self._steps else None
+
+    def _values(self, name: str, index: Any) -> NDArray[Any]:
+        stored, per_one = self._steps.get(name, (name, None))
+        values = np.asarray(self._dataset.variables[stored][index])
+        return values if per_one is None else values / per_one
 
     def close(self) -> None:
         """Close the file; harmless if it is closed."""
@@ -62,9 +110,7 @@ class HDF5File:
         """
         try:
             return {
-                name: np.asarray(
-                    self._dataset.variables[name][self._index(name, start, stop, span)]
-                )
+                name: self._values(name, self._index(name, start, stop, span))
                 for name, span in spans.items()
             }
         except (OSError, RuntimeError, IndexError, ValueError) as error:

@@ -26,9 +26,10 @@ from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import KCAL_TO_KJ
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices
 from mdio.layouts.frame_bytes import FrameBytes
-from mdio.layouts.native.fixed_records import batches, open_positional, whole_frames
+from mdio.layouts.native.file import NO_ATOMS, NativeLayout
+from mdio.layouts.native.fixed_records import batches, whole_frames
 from mdio.layouts.native.netcdf.bytes import bytes_of
 from mdio.layouts.native.netcdf.classic import ClassicFile
 
@@ -47,10 +48,11 @@ UNITS = {
     "cell_angles": "degree",
 }
 CELL = ("cell_lengths", "cell_angles")
+EXCHANGE = ("temp0", "remd_indices", "remd_values", "remd_repidx", "remd_crdidx")
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
-class NCDFLayout(Layout):
+class NCDFLayout(NativeLayout):
     """An AMBER NetCDF file."""
 
     name = "ncdf"
@@ -80,39 +82,37 @@ class NCDFLayout(Layout):
         return self._data
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the file has that is not read, and what its program rounded."""
+        notes = list(super().notes)
+        step = getattr(self.data, "rounded_to", None)
+        if step is not None:
+            notes.append(f"{self.path}: its program rounded coordinates to {step:g} angstrom")
+        more = [name for name in EXCHANGE if name in self.data.variables]
+        if more:
+            notes.append(f"{self.path}: {', '.join(more)} of replica exchange are not read")
+        return tuple(notes)
+
+    @property
     def has_times(self) -> bool:
         """Whether there is a variable with times."""
         _ = self.info
         return "time" in self._names
 
-    def _open(self) -> TrajectoryInfo:
-        file = open_positional(self.path, self.options)
-        try:
-            magic = file.read(0, 8)
-            if magic == HDF5_MAGIC:
-                from mdio.layouts.native.netcdf.hdf5 import HDF5File
+    def _open_frames(self) -> TrajectoryInfo:
+        magic = self._file.read(0, 8)
+        if magic == HDF5_MAGIC:
+            from mdio.layouts.native.netcdf.hdf5 import HDF5File
 
-                self._data = HDF5File(self.path)
-                file.close()
-            elif magic[:3] == b"CDF":
-                self._data = ClassicFile(file)
-            else:
-                raise SourceError(
-                    f"{self.path}: begins with {magic!r}, expected CDF or HDF: no NetCDF file"
-                )
-        except BaseException:
-            file.close()
-            raise
-        try:
-            return self._check()
-        except BaseException:
-            self._data.close()
-            raise
-
-    @property
-    def container(self) -> str:
-        """Its own format."""
-        return self.name
+            self._data = HDF5File(self.path)
+            self._file.close()
+        elif magic[:3] == b"CDF":
+            self._data = ClassicFile(self._file)
+        else:
+            raise SourceError(
+                f"{self.path}: begins with {magic!r}, expected CDF or HDF: no NetCDF file"
+            )
+        return self._check()
 
     def frame_bytes(self) -> FrameBytes | None:
         """Return where its frames lie; see `Layout.frame_bytes`."""
@@ -123,7 +123,9 @@ class NCDFLayout(Layout):
         return found and replace(found, sums=self.options.get("sums"))
 
     def _close(self) -> None:
-        self._data.close()
+        super()._close()
+        if "_data" in self.__dict__:
+            self._data.close()
 
     def _fail(self, found: str, expected: str) -> SourceError:
         return SourceError(f"{self.path}: {found}; expected {expected} (AMBER NetCDF 1.0)")
@@ -163,7 +165,7 @@ class NCDFLayout(Layout):
                 f"{name} holds {variable.dtype} of shape {variable.shape}", f"floats of {shape}"
             )
         unit = variable.attributes.get("units")
-        if unit != UNITS[name]:
+        if not isinstance(unit, str) or unit != UNITS[name]:  # it may be an array
             raise self._fail(f"{name} is in units of {unit!r}", repr(UNITS[name]))
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
@@ -200,9 +202,8 @@ class NCDFLayout(Layout):
             first, second = data.read(0, 2, {"time": (0, 0)})["time"]
             dt_ps = float((second - first) * (self._scales["time"] or 1))
         edges = FrameBlock.empty(2, 0)
-        no_atoms = np.empty(0, np.int64)
-        self._read_into(0, 1, no_atoms, edges.frames(slice(0, 1)))
-        self._read_into(n_frames - 1, n_frames, no_atoms, edges.frames(slice(1, 2)))
+        self._read_into(0, 1, NO_ATOMS, edges.frames(slice(0, 1)))
+        self._read_into(n_frames - 1, n_frames, NO_ATOMS, edges.frames(slice(1, 2)))
         coordinates = data.variables["coordinates"]
         chunks = getattr(coordinates, "chunks", None)
         return TrajectoryInfo(

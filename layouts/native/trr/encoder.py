@@ -7,14 +7,17 @@ are those of MDAnalysis' writer, so the files are the same to the byte.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError
-from mdio.core.frames import FIELDS, FrameBlock
+from mdio.core.frames import FIELDS, FrameBlock, runs_of_fields
 from mdio.layouts.native.encoder import Bytes, Encoder
+from mdio.layouts.native.trr.header import FIXED_NBYTES, parse_header
 
 __all__ = ["TRREncoder"]
 
@@ -26,12 +29,15 @@ FACTORS = {"positions": 0.1, "velocities": 0.1, "forces": 10.0}
 
 @dataclass(frozen=True)
 class TRREncoder(Encoder):
-    """TRR: positions, velocities, forces, box (always, zeros if there is none), time, step."""
+    """TRR: positions, velocities, forces, box (always, zeros if there is none), time, step.
+
+    A frame that lacks a field says so in its header, and is as much shorter.
+    """
 
     @property
-    def frame_nbytes(self) -> int:
+    def frame_nbytes(self) -> int | None:
         """Bytes of a frame."""
-        return self._dtype.itemsize
+        return None if self.sparse else self._dtype.itemsize
 
     @property
     def _dtype(self) -> np.dtype[np.void]:
@@ -53,6 +59,13 @@ class TRREncoder(Encoder):
 
     def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         """Return the bytes of all frames; see the base class."""
+        if self.sparse:
+            return np.concatenate(
+                [
+                    replace(self, fields=fields, sparse=()).frames(block.frames(slice(*run)))
+                    for run, fields in runs_of_fields(block, self.fields)
+                ]
+            )
         limits = np.iinfo(np.int32)
         if block.step.min() < limits.min or block.step.max() > limits.max:
             raise OutputError(
@@ -77,3 +90,14 @@ class TRREncoder(Encoder):
         for name in self.fields:
             np.multiply(getattr(block, name), np.float32(FACTORS[name]), out=rows[name])
         return rows.view(np.uint8)
+
+    def offsets(self, data: Bytes) -> NDArray[np.int64]:
+        """Return where each frame of `data` begins, and where the last one ends."""
+        if not self.sparse:
+            return super().offsets(data)
+        view, edges = data.data, [0]
+        while edges[-1] < len(view):
+            raw = view[edges[-1] : edges[-1] + FIXED_NBYTES].tobytes()
+            header = parse_header(raw, Path("frame"), len(edges) - 1)
+            edges.append(edges[-1] + header.frame_nbytes)
+        return np.array(edges, np.int64)

@@ -12,7 +12,7 @@ back is what MDAnalysis' TRRReader gives, times in single precision. Frames need
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -22,30 +22,27 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
-from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.frame_bytes import FrameBytes
+from mdio.layouts.base import AtomIndices
+from mdio.layouts.native.file import IndexedLayout
 from mdio.layouts.native.fixed_records import (
-    PositionalFile,
     Rows,
     batches,
-    open_positional,
     spare_gaps,
     whole_frames,
 )
-from mdio.layouts.native.salvage import scan_around_damage
+from mdio.layouts.native.in_parts import FrameMarks
 from mdio.layouts.native.trr.bytes import check_frames
 from mdio.layouts.native.trr.header import (
     FIXED_NBYTES,
     MAX_HEADER_NBYTES,
     FrameHeader,
     looks_like_trr,
-    parse_header,
 )
+from mdio.layouts.native.trr.scanning import header_of, marks_of, scan
 
 __all__ = ["TRRLayout", "scan"]
 
@@ -54,72 +51,18 @@ SCALES = {
     "velocities": NM_TO_ANGSTROM,
     "forces": PER_NM_TO_PER_ANGSTROM,
 }
-NO_ATOMS = np.empty(0, np.int64)
 N_SAMPLED = 64  # frames that are looked at to know which fields a file has
 
 
-def scan(path: Path) -> FrameIndex:
-    """Find the frames of a TRR file by reading all their headers; the last may be cut.
-
-    Raises SourceError if one is damaged, or the first is truncated; the message names it.
-    """
-    with PositionalFile(path) as file:
-        offsets: list[int] = []
-        offset, header = 0, None
-        while offset < file.nbytes:
-            raw = file.read(offset, FIXED_NBYTES)
-            if header is not None and len(raw) < FIXED_NBYTES:
-                break
-            header = _header(raw, path, len(offsets), header.n_atoms if header else None)
-            left = file.nbytes - offset
-            if header.frame_nbytes > left and offsets:
-                break
-            if header.frame_nbytes > left:
-                raise SourceError(
-                    f"{path}: frame {len(offsets)} is truncated: found {left} of its "
-                    f"{header.frame_nbytes} bytes; {len(offsets)} frames are whole. Copy the file "
-                    f"again, or cut it to {offset} bytes"
-                )
-            offsets.append(offset)
-            offset += header.frame_nbytes
-        if header is None:
-            raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
-        lost_nbytes = file.nbytes - offset
-        return FrameIndex(np.array(offsets, np.int64), offset, header.n_atoms, lost_nbytes)
-
-
-def _scan_around(path: Path, n_atoms: int) -> tuple[FrameIndex, list[int]]:
-    def size_of(raw: bytes) -> int | None:
-        try:
-            return _header(raw, path, 0, n_atoms).frame_nbytes
-        except SourceError:
-            return None
-
-    with path.open("rb") as file:
-        begins = [file.read(24)]  # number and name, as `looks_like_trr`
-    return scan_around_damage(path, n_atoms, begins, size_of, FIXED_NBYTES)
-
-
-def _header(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameHeader:
-    header = parse_header(raw, path, frame)
-    if n_atoms not in (None, header.n_atoms):
-        raise SourceError(
-            f"{path}: frame {frame} has {header.n_atoms} atoms, the frames before have {n_atoms}; "
-            "a trajectory has the same atoms throughout"
-        )
-    return header
-
-
-class TRRLayout(Layout):
+class TRRLayout(IndexedLayout):
     """A TRR file."""
 
     name = "trr"
     suffixes: ClassVar[tuple[str, ...]] = (".trr",)
     rounds = ("positions", "velocities", "forces")
     known_options = frozenset({"salvage", "sums"})
+    check_frames = staticmethod(check_frames)
 
-    _file: PositionalFile
-    _index: FrameIndex
     _sizes: NDArray[np.int64]
 
     @classmethod
@@ -127,75 +70,29 @@ class TRRLayout(Layout):
         """Return whether it begins with the magic number and name of TRR."""
         return looks_like_trr(head_of(path)[:24])
 
-    @property
-    def index(self) -> FrameIndex:
-        """Where the frames are; opens the file if need be."""
-        _ = self.info
-        return self._index
-
-    def _open(self) -> TrajectoryInfo:
-        self._file = open_positional(self.path, self.options)
-        try:
-            return self._open_frames()
-        except BaseException:
-            self._file.close()
-            raise
-
-    @property
-    def container(self) -> str:
-        """Its own format."""
-        return self.name
-
-    def frame_bytes(self) -> FrameBytes | None:
-        """Return where its frames lie; see `Layout.frame_bytes`."""
-        index = self.index
-        edges = np.append(index.offsets, np.int64(index.nbytes))
-        sums = self.options.get("sums")
-        return FrameBytes(self.path, edges, sums=sums, check=check_frames)
-
-    def _close(self) -> None:
-        self._file.close()
+    @classmethod
+    def marks(cls, path: Path) -> FrameMarks:
+        """Return how frames of a file are known, by its first."""
+        return marks_of(path)
 
     def _open_frames(self) -> TrajectoryInfo:
-        n_atoms = _header(self._file.read(0, FIXED_NBYTES), self.path, 0, None).n_atoms
-        sums = self.options.get("sums")
-        self._whole: Sequence[int] | None = None
-        if self.options.get("salvage"):
-            self._index, self._whole = _scan_around(self.path, n_atoms)
-        elif sums is None:
-            self._index = load_index(self.path, scan, n_atoms)
-        else:
-            self._index = sums.index(n_atoms)
+        first = header_of(self._file.read(0, FIXED_NBYTES), self.path, 0, None)
+        self._find_frames(first.n_atoms, scan)
         last = self._index.n_frames - 1
         if self._index.frame_nbytes[last] != self._frame_header(last).frame_nbytes:
             # MDAnalysis leaves out what comes after the first damaged frame: see for ourselves.
             self._index = scan(self.path)
-            last = self._index.n_frames - 1
         self._sizes = self._index.frame_nbytes
         present = self._sample_fields()
-        edges = FrameBlock.empty(3, 0)
-        second = min(1 if self._whole is None else self._whole[min(1, len(self._whole) - 1)], last)
-        for row, frame in enumerate((0, second, last)):
-            self._read_run(frame, frame + 1, NO_ATOMS, edges.frames(slice(row, row + 1)))
-        times = edges.time.tolist()
-        return TrajectoryInfo(
-            layout=self.name,
-            path=str(self.path),
-            n_frames=self._index.n_frames,
-            n_atoms=n_atoms,
-            dt_ps=(times[1] - times[0]) / second if second else 1.0,
-            time_first_ps=times[0],
-            time_last_ps=times[2],
+        return self._describe(
             has_velocities="velocities" in present,
             has_forces="forces" in present,
-            has_box=bool(edges.box[0].any()),
-            nbytes=self._index.nbytes + self._index.lost_nbytes,
-            lost=self._index.lost(self.path),
+            sparse=tuple(sorted(present)) if (self._sizes != self._sizes[0]).any() else (),
         )
 
     def _frame_header(self, frame: int) -> FrameHeader:
         raw = self._file.read(int(self._index.offsets[frame]), FIXED_NBYTES)
-        return _header(raw, self.path, frame, self._index.n_atoms)
+        return header_of(raw, self.path, frame, self._index.n_atoms)
 
     def _sample_fields(self) -> set[str]:
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]
@@ -260,7 +157,7 @@ class TRRLayout(Layout):
     def _decode_heads(self, rows: Rows, first: int, stride: int, block: FrameBlock) -> FrameHeader:
         """Fill step, time and box of frames that hold the same parts."""
         raw = rows.view(0, (FIXED_NBYTES,), "u1")[0].tobytes()
-        header = _header(raw, self.path, first, self._index.n_atoms)
+        header = header_of(raw, self.path, first, self._index.n_atoms)
         if header.frame_nbytes != stride:
             raise SourceError(
                 f"{self.path}: frame {first} has {header.frame_nbytes} bytes, but the next one "
@@ -291,11 +188,6 @@ class TRRLayout(Layout):
         atom_nbytes = 3 * header.itemsize
         for name, out in block.present().items():
             if name not in header.present:
-                if name == "positions":
-                    raise SourceError(
-                        f"{self.path}: frame {first} holds no positions (only "
-                        f"{', '.join(header.present) or 'a box'}); leave such frames out"
-                    )
                 out[...] = np.nan
                 continue
             offset = header.field_offset(name) + span[0] * atom_nbytes

@@ -12,8 +12,9 @@ import shutil
 from pathlib import Path
 
 from mdio.core.errors import SourceError
+from mdio.core.files.writing import write_all
 
-__all__ = ["Buffer", "copy_bytes", "link_or_copy", "read_all", "write_all", "write_sliced"]
+__all__ = ["copy_bytes", "link_or_copy", "read_all", "write_sliced"]
 
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
 """Small enough for the cache of one core, unless the file system wants larger writes (NFS and
@@ -22,15 +23,6 @@ long in the kernel: the page cache then asks for larger blocks of memory."""
 CANNOT = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 """What copy_file_range says where it does not work: old kernels, two file systems, network file
 systems, filters of containers."""
-Buffer = bytes | bytearray | memoryview
-
-
-def write_all(fd: int, data: Buffer, offset: int) -> None:
-    """Write all of `data` at `offset`, however many calls it takes."""
-    view = memoryview(data)
-    done = 0
-    while done < len(view):
-        done += os.pwrite(fd, view[done:], offset + done)
 
 
 def _buffer(target: int, nbytes: int) -> memoryview:
@@ -53,11 +45,14 @@ def _read(source: int, buffer: memoryview, offset: int) -> int:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file that is never written again a second name; copy it where that cannot be."""
+    """Give a file that is never written again a second name; copy it where that cannot be.
+
+    What had the name goes.
+    """
+    target.unlink(missing_ok=True)
     try:
         target.hardlink_to(source)
     except OSError:
-        target.unlink(missing_ok=True)
         shutil.copyfile(source, target)
 
 
@@ -78,7 +73,7 @@ def write_sliced(target: int, data: memoryview, at: int) -> None:
     """Write all of `data` at `at`, in slices of the size that the file system likes best."""
     step = min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
     for first in range(0, len(data), step):
-        write_all(target, data[first : first + step], at + first)
+        write_all(target, at + first, data[first : first + step])
 
 
 def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> None:
@@ -117,5 +112,5 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> N
         else:
             buffer = buffer or _buffer(target, nbytes)
             got = _read(source, buffer[: nbytes - done], offset + done)
-            write_all(target, buffer[:got], at + done)
+            write_all(target, at + done, buffer[:got])
         done += got

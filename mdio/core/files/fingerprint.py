@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import SourceError
+from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.paths import path_of
 from mdio.core.kernels import crc32c
 
-__all__ = ["SourceStates", "fingerprint", "head_of"]
+__all__ = ["SourceStates", "file_state", "fingerprint", "head_of", "opened_source"]
 
 HEAD_NBYTES = 64
 
@@ -56,15 +57,12 @@ def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
     SourceError
         Nothing is there, it cannot be read, or the folder has no manifest.
     """
-    where = Path(path).absolute()
+    where = path_of(path).absolute()
     identifying = _identifying_file(where)
-    try:
-        with identifying.open("rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            head = os.pread(file.fileno(), END_NBYTES, 0)
-            tail = os.pread(file.fileno(), END_NBYTES, max(0, status.st_size - END_NBYTES))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    with opened_source(identifying, path) as file:
+        status = file.status()
+        head = file.peek(0, END_NBYTES)
+        tail = file.peek(max(0, status.st_size - END_NBYTES), END_NBYTES)
     return {
         "path": str(where),
         "nbytes": status.st_size,
@@ -95,7 +93,7 @@ class SourceStates:
     def __init__(self, paths: Sequence[str | PathLike[str]], *, may_grow: bool = False) -> None:
         self.may_grow = may_grow
         self._skipped = COUNTS_NBYTES if may_grow else 0
-        self._states = {Path(path): _state(Path(path), None, self._skipped) for path in paths}
+        self._states = {path: file_state(path, None, self._skipped) for path in map(path_of, paths)}
 
     def check(self) -> None:
         """See that nothing has changed.
@@ -106,7 +104,7 @@ class SourceStates:
             A file has changed since, or is gone.
         """
         for path, before in self._states.items():
-            now = _state(path, before["nbytes"] if self.may_grow else None, self._skipped)
+            now = file_state(path, before["nbytes"] if self.may_grow else None, self._skipped)
             kept = ("inode", "crc32c_head", "crc32c_tail") if self.may_grow else tuple(before)
             changed = [name for name in kept if now[name] != before[name]]
             if changed or now["nbytes"] < before["nbytes"]:
@@ -118,20 +116,35 @@ class SourceStates:
                 )
 
 
-def _state(path: Path, nbytes: int | None, skipped: int) -> dict[str, int]:
-    """Return what must stay; of a file that may grow, the checksums of its first `nbytes`.
+def file_state(path: Path, nbytes: int | None, skipped: int) -> dict[str, int]:
+    """Return what tells the contents of a file or folder from others.
 
-    The first `skipped` bytes are left out.
+    Parameters
+    ----------
+    path
+        The file, or a folder that has a manifest.
+    nbytes
+        Of a file that may grow: only so many bytes from its beginning are looked at.
+    skipped
+        Bytes at the beginning that may change.
+
+    Returns
+    -------
+    dict
+        ``nbytes`` (of the whole file), ``inode``, ``mtime_ns``, ``crc32c_head`` and
+        ``crc32c_tail``, of up to 64 KiB at both ends.
+
+    Raises
+    ------
+    SourceError
+        It cannot be read.
     """
-    try:
-        with _identifying_file(path.absolute()).open("rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            size = status.st_size if nbytes is None else min(nbytes, status.st_size)
-            head = os.pread(file.fileno(), max(0, min(END_NBYTES, size) - skipped), skipped)
-            begin = max(skipped, size - END_NBYTES)
-            tail = os.pread(file.fileno(), max(0, size - begin), begin)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    with opened_source(_identifying_file(path.absolute()), path) as file:
+        status = file.status()
+        size = status.st_size if nbytes is None else min(nbytes, status.st_size)
+        head = file.peek(skipped, max(0, min(END_NBYTES, size) - skipped))
+        begin = max(skipped, size - END_NBYTES)
+        tail = file.peek(begin, max(0, size - begin))
     return {
         "nbytes": status.st_size,
         "inode": status.st_ino,
@@ -139,6 +152,15 @@ def _state(path: Path, nbytes: int | None, skipped: int) -> dict[str, int]:
         "crc32c_head": crc32c(head),
         "crc32c_tail": crc32c(tail),
     }
+
+
+def opened_source(where: Path, path: object) -> OpenFile:
+    """Open the file `where` that stands for `path`; raises SourceError."""
+    try:
+        return OpenFile(where)
+    except SourceError as error:
+        reason = getattr(error.__cause__, "strerror", None) or error
+        raise SourceError(f"{path}: cannot be read ({reason}); check the path") from error
 
 
 def _identifying_file(where: Path) -> Path:
@@ -175,8 +197,5 @@ def head_of(path: Path) -> bytes:
 
 @lru_cache(maxsize=16)
 def _head(path: Path, *_: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.pread(fd, HEAD_NBYTES, 0)
-    finally:
-        os.close(fd)
+    with OpenFile(path) as file:
+        return file.peek(0, HEAD_NBYTES)

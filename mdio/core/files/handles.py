@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 __all__ = ["Handles", "handles_allowed"]
 
@@ -45,6 +45,10 @@ class Handles(Generic[Key, Handle]):
         self._open_one = open_one
         self._limit = handles_allowed(wanted)
         self._open: OrderedDict[Key, Handle] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave open ones behind."""
+        return {**self.__dict__, "_open": OrderedDict()}
 
     def __getitem__(self, key: Key) -> Handle:
         """Return the handle of `key`, open until others push it out."""

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 
 from mdio.core.files import requests
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.files.requests import ByteRange
 
 __all__ = ["InFlight"]
@@ -81,7 +83,7 @@ class InFlight:
         self._coming: Iterator[tuple[OpenFile, int, int]] = iter(())
         self._requests: deque[_Request] = deque()
         self._free: list[Bytes] = []
-        self._files: dict[OpenFile, int] = {}
+        self._files: dict[OpenFile, int | RemoteObject] = {}
         self._n_wanted = FIRST_REQUESTS
         self._grows = True
         self._best_nbytes_per_s = 0.0
@@ -149,7 +151,6 @@ class InFlight:
                 done += n_taken
             if n_taken <= 0 or begin + n_taken >= request.nbytes:
                 self._drop(request)
-                self._ask()
             if n_taken <= 0:
                 break
         return done
@@ -172,7 +173,7 @@ class InFlight:
 
     def _ask(self) -> None:
         """Keep as many requests under way as are wanted."""
-        while self.pays and len(self._requests) < (self._n_wanted if self._pool else 1):
+        while self.pays and self._n_untaken() < (self._n_wanted if self._pool else 1):
             found = self._next()
             if found is None:
                 return
@@ -180,16 +181,24 @@ class InFlight:
             buffer = self._free.pop() if self._free else np.empty(self._request_nbytes, np.uint8)
             request = _Request(file, offset, nbytes, buffer, Future())
             self._requests.append(request)
+            if self._pool is None and file.remote is not None:
+                self._start()
             if self._pool is not None:
                 request.future = self._pool.submit(
                     requests.read, self._files[file], buffer[:nbytes], offset
                 )
             elif self._had_to_wait(request):
                 self._n_cached = 0
-                self._pool = ThreadPoolExecutor(self._max_requests, "mdio in-flight")
-                self._window_began = time.perf_counter()
+                self._start()
             else:
                 self._n_cached += 1
+
+    def _start(self) -> None:
+        self._pool = ThreadPoolExecutor(self._max_requests, "mdio in-flight")
+        self._window_began = time.perf_counter()
+
+    def _n_untaken(self) -> int:
+        return sum(not request.taken for request in self._requests)
 
     def _next(self) -> tuple[OpenFile, int, int] | None:
         """Return what to ask for next; None if there is nothing, or it cannot be had."""
@@ -197,10 +206,13 @@ class InFlight:
             found = next(self._coming, None)
             if found is not None and found[0] not in self._files:
                 file, offset, _ = found
-                self._local = requests.is_local(file.fileno(), offset)
+                if file.ahead is not None:  # somebody else asks for its bytes
+                    return None
+                self._local = file.remote is None and requests.is_local(file.fileno(), offset)
                 if self._local:
                     return None
-                self._files[file] = os.dup(file.fileno())  # whoever opened it may close it
+                # Whoever opened it may close it.
+                self._files[file] = file.remote or os.dup(file.fileno())
                 file.ahead = self
         except OSError:  # who reads there will meet it, too
             return None
@@ -237,12 +249,14 @@ class InFlight:
             request.taken = True
             self._waited = self._waited or waits
             if self._pool is not None:
-                self._learn(request.nbytes, seconds)
+                self._learn(request, seconds)
+            self._ask()  # its reader may never want its last bytes
         return request.nbytes
 
-    def _learn(self, nbytes: int, seconds: float) -> None:
+    def _learn(self, request: _Request, seconds: float) -> None:
         """Ask for more at a time, or for nothing any more, by how fast bytes come."""
-        cached = nbytes > CACHED_NBYTES_PER_S * seconds
+        nbytes = request.nbytes
+        cached = request.file.remote is None and nbytes > CACHED_NBYTES_PER_S * seconds
         self._n_cached = self._n_cached + 1 if cached else 0
         self._window_nbytes += nbytes
         if self._window_nbytes < self._n_wanted * self._request_nbytes:
@@ -267,7 +281,10 @@ class InFlight:
 
     def _leave(self, file: OpenFile) -> None:
         file.ahead = None
-        os.close(self._files.pop(file))
+        own = self._files.pop(file)
+        if isinstance(own, int):
+            with suppress(OSError):  # of a mount that is gone
+                os.close(own)
 
 
 def _stop_all() -> None:

@@ -9,10 +9,8 @@ fail (full disk, read-only folder, no home); reading then goes on without.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import secrets
 import stat
 import struct
 import zlib
@@ -23,7 +21,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import SourceError
+from mdio.core.files.fingerprint import opened_source
+from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.writing import write_whole
 from mdio.core.frames import LostBytes
 
 __all__ = ["FrameIndex", "index_paths", "load_index", "store_index"]
@@ -84,22 +84,31 @@ class _Identity:
     mtime_ns: int
     crc: int
 
+    def holds(self, then: _Identity, where: Path) -> bool:
+        """Return whether an index is of this file; one beside an object was made before it was."""
+        if isinstance(where, RemotePath):
+            return (then.nbytes, then.crc) == (self.nbytes, self.crc)
+        return then == self
+
     @classmethod
-    def of(cls, path: Path) -> _Identity:
-        try:
-            with path.open("rb", buffering=0) as file:
-                status = os.fstat(file.fileno())
-                head = os.pread(file.fileno(), END_NBYTES, 0)
-                tail = os.pread(file.fileno(), END_NBYTES, max(0, status.st_size - END_NBYTES))
-        except OSError as error:
-            raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+    def of(cls, path: Path, nbytes: int | None = None) -> _Identity:
+        """Return that of a file, or of its first `nbytes`."""
+        with opened_source(path, path) as file:
+            status = file.status()
+            size = status.st_size if nbytes is None else nbytes
+            head = file.peek(0, min(END_NBYTES, size))
+            at = max(0, size - END_NBYTES)
+            tail = file.peek(at, size - at)
         # Beyond the year 2262 it needs more than the 64 bits it is stored in.
         mtime_ns = (status.st_mtime_ns + (1 << 63)) % (1 << 64) - (1 << 63)
-        return cls(status.st_size, mtime_ns, zlib.crc32(tail, zlib.crc32(head)))
+        return cls(size, mtime_ns, zlib.crc32(tail, zlib.crc32(head)))
 
 
 def load_index(
-    path: Path, scan: Callable[[Path], FrameIndex], n_atoms: int | None = None
+    path: Path,
+    scan: Callable[[Path], FrameIndex],
+    n_atoms: int | None = None,
+    extend: Callable[[Path, FrameIndex], FrameIndex | None] | None = None,
 ) -> FrameIndex:
     """Return the frame index of `path`: a stored one that is still valid, or a new one.
 
@@ -116,6 +125,9 @@ def load_index(
         Reads through the file and returns its index; called only if none is stored.
     n_atoms
         Where the caller knows it: an index with another number of atoms is not used.
+    extend
+        Adds the frames that follow those of an index, of a file that was written on: what there was
+        has the same first and last 4 KiB. None = it cannot, and the file is scanned.
 
     Returns
     -------
@@ -127,16 +139,26 @@ def load_index(
         The file cannot be read; and what `scan` raises.
     """
     identity = _Identity.of(path)
+    index: FrameIndex | None = None
     for where in index_paths(path):
-        stored = _load(where, identity)
-        if stored is not None and n_atoms in (None, stored.n_atoms):
+        stored, then = _load(where) or (None, None)
+        if stored is None or then is None or n_atoms not in (None, stored.n_atoms):
+            continue
+        if identity.holds(then, where):
             return stored
-    index = _from_mdanalysis(path)
+        grown = then.nbytes < identity.nbytes and extend is not None
+        grown = grown and not isinstance(path, RemotePath)
+        if grown and extend and then.crc == _Identity.of(path, then.nbytes).crc:
+            index = extend(path, stored)
+    if index is None:
+        index = _from_mdanalysis(path)
     if index is None or n_atoms not in (None, index.n_atoms):
         index = scan(path)
-        # The file may grow while it is scanned: the index is then that of a file which is no more.
-        if index.nbytes != identity.nbytes:
+    # The file may end within a frame, or grow while it is scanned.
+    if index.nbytes != identity.nbytes:
+        if extend is None:
             return index
+        identity = _Identity.of(path, index.nbytes)
     _store(path, index, identity)
     return index
 
@@ -171,11 +193,12 @@ def index_paths(path: Path) -> Iterator[Path]:
     yield Path(folder, f"{key}.mdio-index")
 
 
-def _load(where: Path, identity: _Identity) -> FrameIndex | None:
+def _load(where: Path) -> tuple[FrameIndex, _Identity] | None:
     try:
-        fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # nobody writes to a pipe
-        with os.fdopen(fd, "rb") as file:
-            raw = file.read() if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        if isinstance(where, RemotePath):
+            raw = where.read_bytes()
+        else:
+            raw = _read_file(where)
     except (OSError, ValueError):
         return None
     if len(raw) < HEADER.size:
@@ -183,48 +206,49 @@ def _load(where: Path, identity: _Identity) -> FrameIndex | None:
     magic, crc, ends_crc, nbytes, mtime_ns, n_atoms, n_frames = HEADER.unpack_from(raw)
     if (
         magic != MAGIC
-        or _Identity(nbytes, mtime_ns, ends_crc) != identity
         or len(raw) != HEADER.size + 8 * n_frames
         or zlib.crc32(memoryview(raw)[CHECKED_FROM:]) != crc
     ):
         return None
     offsets = np.frombuffer(raw, "<i8", offset=HEADER.size).astype(np.int64)
-    return FrameIndex(offsets, nbytes, n_atoms) if _plausible(offsets, nbytes) else None
+    if not _plausible(offsets, nbytes):
+        return None
+    return FrameIndex(offsets, nbytes, n_atoms), _Identity(nbytes, mtime_ns, ends_crc)
+
+
+def _read_file(where: Path) -> bytes:
+    fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # nobody writes to a pipe
+    with os.fdopen(fd, "rb") as file:
+        return file.read() if stat.S_ISREG(os.fstat(fd).st_mode) else b""
 
 
 def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:
-    header = (identity.crc, identity.nbytes, identity.mtime_ns, index.n_atoms, index.n_frames)
+    header = (
+        identity.crc,
+        identity.nbytes,
+        identity.mtime_ns,
+        index.n_atoms,
+        index.n_frames,
+    )
     offsets = np.ascontiguousarray(index.offsets, "<i8").tobytes()
     checked = HEADER.pack(MAGIC, 0, *header)[CHECKED_FROM:] + offsets
     data = MAGIC + struct.pack("<I", zlib.crc32(checked)) + checked
     for number, where in enumerate(index_paths(path)):
+        if isinstance(where, RemotePath):
+            continue
         try:
             if number:  # the cache folder is ours to make; that of the trajectory is there
                 where.parent.mkdir(parents=True, exist_ok=True)
-            _write_atomically(where, data)
+            write_whole(where, data, prefix=".mdio-index-")
         except OSError:
             continue
         return
 
 
-def _write_atomically(where: Path, data: bytes) -> None:
-    if where.exists() and not where.is_file():  # a pipe or a device that somebody put there
-        raise FileExistsError(where)
-    temporary = where.with_name(f".mdio-index-{secrets.token_hex(8)}")
-    try:
-        with temporary.open("xb") as file:  # who may read it is for the user's umask to say
-            file.write(data)
-        temporary.replace(where)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
 def _from_mdanalysis(path: Path) -> FrameIndex | None:
     """Read the offsets that MDAnalysis stored, under the conditions that it sets itself."""
     where = path.with_name(f".{path.name}_offsets.npz")
-    if not where.is_file():
+    if isinstance(path, RemotePath) or not where.is_file():
         return None
     try:
         status = path.stat()

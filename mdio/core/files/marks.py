@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PARTS_MARKER", "is_output", "manifest_in"]
+from mdio.core.kernels import crc32c
+
+__all__ = ["PARTS_MARKER", "identity_of", "is_identical", "is_output", "manifest_in"]
 
 PARTS_MARKER = "parts.json"
 """What a folder of parts holds besides them."""
 MARK = "mdio"
+SMALL_NBYTES = 16 << 20
+"""Files up to this size are read to be known again: topologies, mostly."""
 
 
 def manifest_in(folder: Path) -> dict[str, Any] | None:
@@ -31,6 +36,24 @@ def is_output(folder: Path) -> bool:
         return True
     marker = _read(folder / PARTS_MARKER)
     return all(isinstance(marker.get(key), str) for key in ("uuid", "file"))
+
+
+def identity_of(path: Path) -> int | str:
+    """Return by what something is known again under another name, also after a power cut.
+
+    A small file by its bytes; others, folders too, by the number that the file system gives them,
+    which a copy of the disk does not keep.
+    """
+    status = path.lstat()
+    small = stat.S_ISREG(status.st_mode) and status.st_size <= SMALL_NBYTES
+    return f"{status.st_size}-{crc32c(path.read_bytes()):08x}" if small else status.st_ino
+
+
+def is_identical(path: Path, known: int | str) -> bool:
+    """Return whether `known` is the identity of what is there, if anything is."""
+    if not os.path.lexists(path):
+        return False
+    return path.lstat().st_ino == known if isinstance(known, int) else identity_of(path) == known
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputEr
 from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import unfinished
 from mdio.core.files.marks import PARTS_MARKER, is_output
+from mdio.core.files.remote.paths import refuse_remote_output
 from mdio.core.files.replacing import (
     parts_of,
     put_in_place,
@@ -81,8 +82,14 @@ def flush_tree(path: Path) -> None:
     paths = [folder / name for folder, files in tree for name in files]
     paths = [file for file in paths if not file.name.endswith(INDEX_ENDING)]
     paths += [folder for folder, _ in tree]
-    with ThreadPoolExecutor(max_workers=min(FLUSHERS, len(paths))) as pool:
-        list(pool.map(flush, paths))
+    n_flushers = min(FLUSHERS, len(paths))
+    with ThreadPoolExecutor(n_flushers) as pool:
+        list(pool.map(_flush_all, (paths[first::n_flushers] for first in range(n_flushers))))
+
+
+def _flush_all(paths: Sequence[Path]) -> None:
+    for path in paths:
+        flush(path)
 
 
 def _check_folder(target: Path) -> None:
@@ -128,15 +135,15 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
 
 
 @contextmanager
-def _told_by_system(temporary: Path) -> Iterator[None]:
-    """Turn what the system says of what is written into OutputError."""
+def _told_by_system(temporary: Path, sources: Sequence[Path]) -> Iterator[None]:
+    """Turn what the system says of anything but the sources into OutputError."""
     try:
         yield
     except OSError as error:
-        if isinstance(error, MdioError) or not (
-            error.errno in FULL or str(error.filename or "").startswith(str(temporary))
-        ):
-            raise
+        if isinstance(error.filename, str):
+            named = Path(error.filename).absolute()
+            if any(path in (named, *named.parents) for path in sources):
+                raise
         with output_errors(temporary):
             raise
 
@@ -161,6 +168,7 @@ def publish(
     check: Callable[[Path], None] | None = None,
     begun: Mapping[str, Any] | None = None,
     resume: bool = False,
+    anew: bool | None = None,
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends well.
 
@@ -190,7 +198,9 @@ def publish(
         What is made, and of what: where the block keeps a `Journal`, it says this in ``of``.
     resume
         Go on with what a former run has left, if it has begun with the same. Otherwise that is an
-        error, or with `force` removed.
+        error, or with `anew` removed.
+    anew
+        Remove what a former run has left; None = with `force`.
 
     Yields
     ------
@@ -205,13 +215,15 @@ def publish(
         is missing or read-only, or something is left that can be gone on with, or cannot, with
         `resume`. In the end: the disk is full, the target has appeared.
     """
+    refuse_remote_output(target)
     goal = Path(target).absolute()
     beside = [Path(companion).absolute() for companion in companions]
     parts = parts_of(goal)
     read = [Path(source) for source in sources]
     _check_folder(goal)
     # First, since this may bring a former output back.
-    tidy([goal, parts, *beside], unfinished_too=force and not resume)
+    anew = force if anew is None else anew
+    tidy([goal, parts, *beside], unfinished_too=anew and not resume)
     for path in (goal, *beside):
         _check(path, force, read)
     goes = (
@@ -230,7 +242,7 @@ def publish(
             claim = Claim(goal)
         temporary = claim.name(goal)
         try:
-            with _told_by_system(temporary):
+            with _told_by_system(temporary, [path.absolute() for path in read]):
                 if resume and begun is not None:
                     take_over(claim, goal, begun)
                 yield temporary
@@ -250,9 +262,9 @@ def publish(
             if os.getpid() == claim.pid:  # and no forked child of it
                 left = unfinished(temporary) if _may_pass(error) else None
                 if left is None:
-                    for path in (goal, parts, *beside):
-                        with suppress(OSError):
-                            remove(claim.name(path))
+                    with suppress(OSError):
+                        for path in claim.temporaries():
+                            remove(path)
                     with suppress(OSError):
                         journal_of(temporary).unlink(missing_ok=True)
                 else:

@@ -9,19 +9,23 @@ process shares no file position with its parent.
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.first_read import LONG_NBYTES, read_with_ramp_up
+from mdio.core.files.remote.objects import RemoteObject
+from mdio.core.files.remote.paths import RemotePath
 
-__all__ = ["Buffer", "ByteSource", "OpenFile", "Range"]
+__all__ = ["Buffer", "ByteSource", "OpenFile", "Range", "reading_from", "reads"]
 
 Buffer = NDArray[Any] | memoryview
 """C-contiguous and writable."""
@@ -33,7 +37,7 @@ MAX_BUFFERS = 1000
 """Buffers that one call fills; the system allows 1024."""
 
 
-class ByteSource(ABC):
+class ByteSource(Closing, ABC):
     """Bytes that are read by position, wherever they are.
 
     A subclass says how one request is made (`_request`), and may make several at a time
@@ -139,23 +143,36 @@ class ByteSource(ABC):
             f"{offset + wanted - 1} were expected; {again}"
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 class Ahead(Protocol):
     """Bytes of files that have been asked for (`mdio.core.files.in_flight`)."""
 
     def read_into(self, file: OpenFile, buffers: Sequence[Buffer], offset: int) -> int:
         """Fill the beginning of `buffers`, and return how many bytes that was; 0 without any."""
+
+
+class _Reads(threading.local):
+    """What a thread reads, and where it looks for it first."""
+
+    cached: Ahead | None = None
+    """Asked before any file is: a cache of what files hold."""
+    nbytes_source = 0
+    """Bytes that came from files by position."""
+    nbytes_cache = 0
+    """Bytes that were on this node already."""
+
+
+reads = _Reads()
+
+
+@contextmanager
+def reading_from(cached: Ahead | None) -> Iterator[None]:
+    """Let this thread look into `cached` before it reads from files; None = read from files."""
+    before, reads.cached = reads.cached, cached
+    try:
+        yield
+    finally:
+        reads.cached = before
 
 
 class OpenFile(ByteSource):
@@ -167,6 +184,8 @@ class OpenFile(ByteSource):
         See `ByteSource`.
     descriptor
         Of the file where it is open already; closed with this.
+    last_nbytes
+        Bytes at its end that will be read first: those of an object come as it is opened.
 
     Raises
     ------
@@ -175,17 +194,27 @@ class OpenFile(ByteSource):
     """
 
     def __init__(
-        self, path: Path, error: type[MdioError] = SourceError, descriptor: int = -1
+        self,
+        path: Path,
+        error: type[MdioError] = SourceError,
+        descriptor: int = -1,
+        last_nbytes: int = 0,
     ) -> None:
         super().__init__(path, error)
         self._descriptor = descriptor
+        self.remote: RemoteObject | None = None
+        """What is read, if it is no file."""
         self._has_begun = False
+        self._which = (-1, -1)
+        """What it was when it was pickled."""
         self.ahead: Ahead | None = None
         """Has bytes of it that have been asked for already, or will."""
         try:
-            if descriptor < 0:
+            if isinstance(path, RemotePath):
+                self.remote = RemoteObject(path, last_nbytes)
+            elif descriptor < 0:
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.nbytes = os.fstat(self._descriptor).st_size
+            self.nbytes = self.status().st_size
         except OSError as failure:
             self.close()
             missing = isinstance(failure, FileNotFoundError)
@@ -194,6 +223,28 @@ class OpenFile(ByteSource):
                 if missing
                 else f"{path}: cannot be opened ({failure.strerror})"
             ) from failure
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the descriptor behind."""
+        is_open = self._descriptor >= 0 or self.remote is not None
+        which = _identity(self.status()) if is_open else self._which
+        left = {"_descriptor": -1, "_has_begun": False, "ahead": None, "remote": None}
+        return {**self.__dict__, **left, "_which": which}
+
+    def open_again(self) -> bool:
+        """Open what was pickled; return whether it is the same file, and no other by its name."""
+        try:
+            if isinstance(self.path, RemotePath):
+                self.remote = RemoteObject(self.path)
+            else:
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        return _identity(self.status()) == self._which
+
+    def status(self) -> os.stat_result:
+        """Return size, time and identity of what is open; of an object, as they were then."""
+        return os.fstat(self._descriptor) if self.remote is None else self.remote.status
 
     def fileno(self) -> int:
         """Return the descriptor, for what only the system can do (copying in the kernel)."""
@@ -207,8 +258,17 @@ class OpenFile(ByteSource):
         return self._request(buffers, offset)
 
     def _request(self, buffers: Sequence[Buffer], offset: int) -> int:
+        if reads.cached is not None and (found := reads.cached.read_into(self, buffers, offset)):
+            return found
+        found = self._from_file(buffers, offset)
+        reads.nbytes_source += found
+        return found
+
+    def _from_file(self, buffers: Sequence[Buffer], offset: int) -> int:
         if self.ahead is not None and (found := self.ahead.read_into(self, buffers, offset)):
             return found
+        if self.remote is not None:
+            return self.remote.read_into(buffers, offset)
         if not self._has_begun and buffers[0].nbytes >= LONG_NBYTES:
             self._has_begun = True
             found = read_with_ramp_up(self._descriptor, _view(buffers[0]), offset)
@@ -221,9 +281,14 @@ class OpenFile(ByteSource):
         """Close the file; harmless if it is closed."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            os.close(descriptor)
+            with suppress(OSError):  # of a mount that is gone; it is closed all the same
+                os.close(descriptor)
 
     __del__ = close
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_size
 
 
 def _view(buffer: Buffer) -> memoryview:

@@ -32,6 +32,7 @@ from typing import Any
 from mdio.core.errors import OutputError
 from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import Unfinished, unfinished
+from mdio.core.files.marks import identity_of, is_identical
 from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
 from mdio.core.files.writing import flush
 
@@ -193,7 +194,7 @@ def _step_by_step(claim: Claim, goal: Path, beside: Sequence[Path], there: Seque
     plan = {
         "goal": goal.name,
         "aside": [path.name for path in there],
-        "new": {path.name: claim.name(path).lstat().st_ino for path in new},
+        "new": {path.name: identity_of(claim.name(path)) for path in new},
     }
     claim.note(plan)
     try:
@@ -226,8 +227,8 @@ def _step_by_step(claim: Claim, goal: Path, beside: Sequence[Path], there: Seque
 def _go_back(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
     goal = folder / plan["goal"]
-    for path, inode in [(folder / name, inode) for name, inode in plan["new"].items()][::-1]:
-        if os.path.lexists(path) and path.lstat().st_ino == inode:
+    for path, known in [(folder / name, known) for name, known in plan["new"].items()][::-1]:
+        if is_identical(path, known):
             rename(path, owner.name(path))
     for path in [folder / name for name in plan["aside"] if name != goal.name]:
         old = owner.name(path, "old")

@@ -136,6 +136,11 @@ class Claim:
         """Return the name of `target` while it is built (``tmp``) or moved aside (``old``)."""
         return _name(target, self.owner, ending)
 
+    def temporaries(self) -> list[Path]:
+        """Return what there is under temporary names of this publication."""
+        traces = [one for one in _traces(self.path.parent) if one["owner"] == self.owner]
+        return [self.path.with_name(one.string) for one in traces if one["ending"] == "tmp"]
+
     def note(self, plan: Mapping[str, Any]) -> None:
         """Write down, on disk, how names are about to change: who finds the lock can go back."""
         self._write(plan)

@@ -13,6 +13,7 @@ import ctypes
 import errno
 import mmap
 import os
+import secrets
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from typing import Any, Self
 
 from mdio.core.kernels.checks import Buffer, buffer
 
-__all__ = ["Data", "WrittenFile", "allocate", "flush", "write_all"]
+__all__ = ["Data", "WrittenFile", "allocate", "flush", "write_all", "write_whole"]
 
 Data = Buffer
 """C-contiguous."""
@@ -42,6 +43,42 @@ KEEP_SIZE = 1
 _refused: set[int] = set()
 """File systems that took files opened in this way, and then refused what was written."""
 _rooms = threading.local()
+
+
+def write_whole(where: Path, *parts: Data, prefix: str) -> None:
+    """Write a small file that is there whole or not at all, over one that is there already.
+
+    Nothing is flushed: this is for what can be made again, and whoever reads it checks it.
+
+    Parameters
+    ----------
+    where
+        The file; its folder is there.
+    *parts
+        What is written, one after the other.
+    prefix
+        How the name begins under which it is written, in the same folder.
+
+    Raises
+    ------
+    OSError
+        As the system has it; FileExistsError for what is no file.
+    """
+    if where.exists() and not where.is_file():  # a pipe or a device that somebody put there
+        raise FileExistsError(where)
+    temporary = where.with_name(f"{prefix}{secrets.token_hex(8)}")
+    try:
+        # Who may read it is for the user's umask to say.
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(fd, 0, *parts)
+        finally:
+            os.close(fd)
+        temporary.replace(where)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def write_all(fd: int, offset: int, *parts: Data) -> int:

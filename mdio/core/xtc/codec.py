@@ -18,10 +18,11 @@ from numpy.typing import ArrayLike
 
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.index import FrameIndex
+from mdio.core.files.reading import OpenFile
 from mdio.core.xtc import native as xtc_native
 from mdio.core.xtc.frames import XTCFrames
 from mdio.core.xtc.header import HEADER_NBYTES, XTCHeader, parse_header
-from mdio.core.xtc.native import NATIVE, opened
+from mdio.core.xtc.native import NATIVE, opened, source_errors
 
 __all__ = ["NATIVE", "XTCFrames", "encode", "read_header", "scan"]
 
@@ -62,8 +63,8 @@ def read_header(path: Path) -> XTCHeader:
     SourceError
         The file cannot be read, is empty or does not begin with a frame.
     """
-    with opened(path) as fd:
-        raw = os.pread(fd, HEADER_NBYTES, 0)
+    with OpenFile(path) as file, source_errors(path):
+        raw = file.peek(0, HEADER_NBYTES)
         if not raw:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         return parse_header(raw, 0, 0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.closing import Closing
 from mdio.core.errors import FrameRangeError
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.piece_sums import PieceSums
@@ -27,7 +27,7 @@ RUN_NBYTES = 4 << 20
 cache until they are decoded."""
 
 
-class XTCFrames:
+class XTCFrames(Closing):
     """The frames of one open XTC file; not for several threads at once.
 
     Parameters
@@ -53,13 +53,15 @@ class XTCFrames:
         self._buffer = np.empty(0, np.uint8)
         self.file = OpenFile(path)
         self._fd = self.file.fileno()
+        if self.file.remote is not None and not xtc_native.NATIVE:
+            xtc_native.open_file(path)
 
     def header(self, frame: int) -> XTCHeader:
         """Return the header of one frame; raises FrameRangeError or SourceError."""
         self._check_range(frame, frame + 1)
         offset = int(self._edges[frame])
         with source_errors(self.path):
-            raw = os.pread(self._fd, HEADER_NBYTES, offset)
+            raw = self.file.peek(offset, HEADER_NBYTES)
             self._check_heads(self._edges[frame : frame + 2])
             return parse_header(raw, frame, offset)
 
@@ -125,11 +127,34 @@ class XTCFrames:
                 self._read_run(int(edges[0]), int(edges[-1] - edges[0]))
             else:
                 self._check_heads(edges)
+            if self.file.remote is not None:
+                self._read_headers(start, edges, vectors, time, step)
+                return
             xtc_native.kernels.read_headers(
                 self._fd, start, edges, self.n_atoms, vectors, time, step
             )
             if n_wanted:
                 xtc_fallback.read_positions(self.path, start, edges, self.n_atoms, positions, atoms)
+
+    def _read_headers(
+        self,
+        start: int,
+        edges: NDArray[np.int64],
+        vectors: NDArray[np.float32],
+        time: NDArray[np.float64],
+        step: NDArray[np.int64],
+    ) -> None:
+        """Read headers of an object's frames, a request each."""
+        for row, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
+            raw = self.file.peek(begin, HEADER_NBYTES)
+            head = parse_header(raw, start + row, begin, self.n_atoms)
+            if head.nbytes != end - begin:
+                raise ValueError(
+                    f"frame {start + row} at byte {begin}: {head.nbytes} bytes, expected "
+                    f"{end - begin}"
+                )
+            vectors[row] = np.reshape(head.vectors_nm, (3, 3))
+            time[row], step[row] = head.time_ps, head.step
 
     def byte_range(self, start: int, stop: int) -> ByteRange:
         """Return where a run of frames lies."""
@@ -139,17 +164,6 @@ class XTCFrames:
     def close(self) -> None:
         """Close the file; harmless if it is closed."""
         self.file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _check_range(self, start: int, stop: int) -> None:
         n_frames = len(self._edges) - 1
@@ -203,7 +217,7 @@ class XTCFrames:
             return
         for begin in edges[:-1].tolist():
             begin, end = self.sums.around(begin, begin + 1)
-            data = memoryview(os.pread(self._fd, end - begin, begin))
+            data = memoryview(self.file.peek(begin, end - begin))
             self.sums.check(self.path, begin, data)
 
     def _read_run(self, offset: int, nbytes: int) -> NDArray[np.uint8]:

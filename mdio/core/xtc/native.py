@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.remote.paths import RemotePath
 from mdio.core.xtc import fallback as xtc_fallback
 
 __all__ = ["NATIVE", "kernels", "open_file", "opened", "source_errors"]
@@ -38,6 +39,11 @@ else:
 
 def open_file(path: Path) -> int:
     """Return a descriptor to read from; raises SourceError."""
+    if isinstance(path, RemotePath):
+        raise SourceError(
+            f"{path}: its frames do not follow one another from its beginning to its end (or there "
+            "is no compiled module, mdio._xtc); copy it here, and mdio info says where"
+        )
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -18,7 +18,7 @@ import math
 import os
 import struct
 import threading
-import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ _HEAD = struct.Struct("<QI")
 TYPES = ("<f4", "<f8", "<i8", "<u4", "|u1")
 """Of the numbers that records hold."""
 FLUSH_S = 1.0
-"""How often what was stored is flushed, at most."""
+"""How long what was stored waits for more that is flushed with it."""
 RESERVED_NBYTES = 64 << 10
 """The file is longer than its records by this, so that a full disk does not keep it from telling
 of what came before; zeros are no record."""
@@ -137,12 +137,13 @@ class Journal:
 
     def __init__(self, temporary: Path, said: Mapping[str, Any]) -> None:
         self.path = journal_of(temporary)
-        self._waiting: list[tuple[Record, tuple[Path, ...]]] = []
+        self._waiting: deque[tuple[Record, tuple[Path, ...]]] = deque()
         self._flushing: list[tuple[Record, tuple[Path, ...]]] = []
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._told = threading.Event()
+        self._closing = threading.Event()
         self._lock = threading.Lock()
         self._failure: OSError | None = None
-        self._due = time.monotonic() + FLUSH_S
         self._reserved = 0
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -162,26 +163,32 @@ class Journal:
         if self._failure is not None:
             raise self._failure
         self._waiting.append((record, tuple(files)))
-        if self._thread is None and time.monotonic() >= self._due:
-            self._flushing, self._waiting = self._waiting, []
-            self._thread = threading.Thread(target=self._flush, daemon=True)
+        self._told.set()
+        if self._thread.ident is None:
             self._thread.start()
+
+    def _work(self) -> None:
+        """Write what waits, whether or not more comes, until there is an end or a failure."""
+        while self._told.wait() and not self._closing.wait(FLUSH_S):
+            self._told.clear()
+            with self._lock:
+                self._flushing = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            try:
+                self._flush()
+            except OSError as error:
+                self._failure = error
+                return
 
     def _flush(self) -> None:
         files = {path for _, some in self._flushing for path in some}
-        try:
-            for path in (*files, *{path.parent for path in files}):
-                with contextlib.suppress(FileNotFoundError):  # it has become part of another one
-                    flush(path)
-            with self._lock:
-                if self._fd >= 0:
-                    self._append([record for record, _ in self._flushing], flushed=True)
-                    self._flushing = []
-                    os.fsync(self._fd)
-        except OSError as error:
-            self._failure = error
-        self._due = time.monotonic() + FLUSH_S
-        self._thread = None
+        for path in (*files, *{path.parent for path in files}):
+            with contextlib.suppress(FileNotFoundError):  # it has become part of another one
+                flush(path)
+        with self._lock:
+            if self._fd >= 0:
+                self._append([record for record, _ in self._flushing], flushed=True)
+                self._flushing = []
+                os.fsync(self._fd)
 
     def _append(self, records: Iterable[Record], *, flushed: bool) -> None:
         packed = [record.packed(flushed=flushed) for record in records]
@@ -193,9 +200,10 @@ class Journal:
 
     def close(self) -> None:
         """Write what is not written yet, flushed or not."""
-        thread = self._thread
-        if thread is not None:
-            thread.join(STOPPING_S)
+        self._closing.set()
+        self._told.set()
+        if self._thread.ident is not None:
+            self._thread.join(STOPPING_S)
         with self._lock:
             fd = self._fd
             if fd >= 0:

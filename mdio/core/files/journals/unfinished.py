@@ -11,6 +11,8 @@ from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files.journals.journal import journal_of, read_journal
+from mdio.core.files.marks import manifest_in
+from mdio.core.files.temporaries import TEMPORARY, temporary_for
 from mdio.core.words import human_nbytes
 
 __all__ = ["Unfinished", "allocated_nbytes", "unfinished"]
@@ -29,9 +31,10 @@ class Unfinished:
     @property
     def text(self) -> str:
         """How much there is, and where."""
+        nbytes = allocated_nbytes(self.temporary) + allocated_nbytes(_parts_of(self.temporary))
         return (
             f"{self.n_frames:,} of {self.said.get('n_frames', 0):,} frames "
-            f"({human_nbytes(allocated_nbytes(self.temporary))}) are kept in {self.temporary}"
+            f"({human_nbytes(nbytes)}) are kept in {self.temporary}"
         )
 
     def compare(self, goal: Path, begun: Mapping[str, Any]) -> None:
@@ -53,10 +56,23 @@ def unfinished(temporary: Path) -> Unfinished | None:
         records = read_journal(journal_of(temporary))[0]
     except OSError:
         return None
-    if len(records) < 2:
+    former = manifest_in(temporary)  # exchanged with the new output, when that was in place
+    if not records or (former is not None and former["uuid"] != records[0].said.get("uuid")):
         return None
     frames = {record.first: record.n_frames for record in records[1:]}
-    return Unfinished(temporary, records[0].said, sum(frames.values()))
+    for path in _parts_of(temporary).glob("*.journal"):
+        for begun in (found := read_journal(path)[0])[:1]:
+            at = begun.said["first frame"]
+            if at not in frames:  # else it is finished, and counted
+                frames |= {at + one.first: one.n_frames for one in found[1:]}
+    return Unfinished(temporary, records[0].said, sum(frames.values())) if frames else None
+
+
+def _parts_of(temporary: Path) -> Path:
+    """Return where the parts are that go with an output."""
+    match = TEMPORARY.fullmatch(temporary.name)
+    assert match is not None
+    return temporary_for(temporary.with_name(f"{match[1]}.parts"), temporary)
 
 
 def allocated_nbytes(path: Path) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 
 from mdio.core.errors import SourceError
+from mdio.layouts.foreign.heaps import check_heaps
 
 __all__ = ["require_inside"]
 
@@ -29,11 +30,14 @@ def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int
     node
         A group or dataset, however it was reached.
     """
+    is_dataset = isinstance(node, h5py.Dataset)
+    if node.file.filename == str(path) and not (is_dataset and (node.is_virtual or node.external)):
+        return
     folder = folder or path.resolve().parent
     own = Path(node.file.filename).resolve()
     places = {str(own): own}
     sources = []
-    if isinstance(node, h5py.Dataset):
+    if is_dataset:
         # HDF5 looks for external storage in the working folder, and there last for sources.
         places |= {name: Path(name).resolve() for name, *_ in node.external or ()}
         sources = list(node.virtual_sources()) if node.is_virtual else []
@@ -46,6 +50,8 @@ def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int
                 f"{path}: {node.name} lies in {name}, which is no file in the folder of this one, "
                 "so it is not read; copy both into one folder and refer to it by a relative name"
             )
+    if own != path.resolve():
+        check_heaps(own)
     for source in sources:
         lies = places[source.file_name.replace("%%", "%")]
         with h5py.File(lies, "r", locking="best-effort") as file:

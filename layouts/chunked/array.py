@@ -1,0 +1,317 @@
+"""Per-atom arrays in chunks: only what is wanted of them is read, and it is verified.
+
+Chunks that lie as they are in memory go from the file straight to where they are wanted, several
+with one call. Chunks that are read whole are compared with their crc32c. Of uncompressed chunks at
+the ends of a run of frames, and of frames much larger than the wanted atoms, only the pieces that
+hold what is wanted are read, and each is compared with a checksum of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.piece_sums import ROW_PIECE_NBYTES, Sums, changed, row_sums
+from mdio.core.files.reading import Buffer, OpenFile
+from mdio.core.files.requests import ByteRange
+from mdio.core.kernels import crc32c, gather_atoms
+from mdio.layouts.chunked.grid import AtomIndices, ChunkGrid, Columns, Rows, cut
+
+__all__ = ["ChunkedArray"]
+
+FloatArray = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+Run = list[tuple[int, Bytes, Bytes]]
+"""Whole chunks that follow one another: number, frames, what lies behind them."""
+
+RUN_NBYTES = 4 << 20
+"""A checksum is taken as often, while what was read is still in a processor's cache; file systems
+should not be asked for less at a time."""
+
+
+class ChunkedArray(ChunkGrid, ABC):
+    """An array that is read.
+
+    Parameters
+    ----------
+    what, shape, chunk, plain, in_pieces
+        See `ChunkGrid`.
+    verify
+        Whether what is read is compared with checksums.
+    """
+
+    behind_nbytes = 0
+    """What follows each chunk and is read with it."""
+    decodes_parts = False
+    """Whether `_decode` saves time where few atoms are wanted."""
+    sums_of_decoded = False
+    """Whether the checksum of a compressed chunk is that of what it holds."""
+
+    def __init__(
+        self,
+        what: str,
+        shape: tuple[int, ...],
+        chunk: tuple[int, ...],
+        *,
+        plain: bool,
+        verify: bool,
+        in_pieces: bool,
+    ) -> None:
+        super().__init__(what, shape, chunk, plain=plain, in_pieces=verify and in_pieces)
+        self.verifies = verify
+        # Frames of all atoms then lie one after the other, as they do in memory.
+        self._in_rows = plain and self.chunk_atoms == self.n_atoms
+        self._row = -1
+        self._decoded: dict[int, FloatArray] = {}
+        self._room = np.empty(0, np.uint8)
+
+    @abstractmethod
+    def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
+        """Return the file of a chunk, and offset and size of the chunk in it.
+
+        Raises
+        ------
+        CorruptLayoutError
+            It is not there.
+        """
+
+    @abstractmethod
+    def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
+        """Return an error that tells of a chunk: file, array and frames."""
+
+    @abstractmethod
+    def _compare(self, i: int, j: int, file: OpenFile, crc: int, behind: Bytes) -> None:
+        """Compare the crc32c of a chunk with what it should be; raises CorruptLayoutError."""
+
+    @abstractmethod
+    def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
+        """Return the checksums of pieces of frames ``start:stop`` of a column, (frames, pieces)."""
+
+    @abstractmethod
+    def _decode(self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, last: int) -> None:
+        """Turn the bytes of a chunk into its frames up to `last`; raises ValueError.
+
+        Some atoms or frames only are wanted only if it `decodes_parts`.
+        """
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what was read last."""
+        emptied = {"_row": -1, "_decoded": {}, "_last": None, "_room": np.empty(0, np.uint8)}
+        return {**self.__dict__, **emptied}
+
+    def close(self) -> None:
+        """Forget what was decoded."""
+        self._row = -1
+        self._decoded.clear()
+
+    def read(self, start: int, stop: int, atoms: AtomIndices | None, out: FloatArray) -> None:
+        """Fill `out`, (stop - start, k, 3), with frames ``start:stop`` of `atoms` (None = all).
+
+        Raises
+        ------
+        CorruptLayoutError
+            A chunk is missing or damaged; the message names the file and the frames.
+        """
+        if self._in_rows and atoms is None and out.flags.c_contiguous:
+            i, first = divmod(start, self.chunk_frames)
+            begin = start - first
+            end = min(begin + self.chunk_frames, self.n_frames)
+            if stop <= end and stop - start < end - begin:
+                self._read_frames(i, first, out)
+            else:
+                self._read_in_rows(start, stop, out)
+            return
+        columns = self.columns(atoms)
+        for rows in self.rows(start, stop):
+            target = out[rows.target]
+            for column in columns:
+                self._read_chunk(rows, column, target)
+
+    def check(self, i: int, j: int) -> FloatArray:
+        """Return a whole chunk, compared with its checksum; raises CorruptLayoutError."""
+        return self._load(i, j, verify=True)
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield what `read` reads of chunks; raises what it raises."""
+        columns = self.columns(atoms)
+        for i, first, last, _, whole in self.rows(start, stop):
+            for column in columns:
+                file, offset, nbytes = self.locate(i, column.j)
+                if column.span is not None:
+                    begin, end = column.span
+                    for k in range(first, last):
+                        yield ByteRange(file, offset + k * self.row_nbytes + begin, end - begin)
+                elif self.plain and not whole:
+                    nbytes = (last - first) * self.row_nbytes
+                    yield ByteRange(file, offset + first * self.row_nbytes, nbytes)
+                else:
+                    yield ByteRange(file, offset, nbytes + self.behind_nbytes)
+
+    def _fill(self, i: int, j: int, file: OpenFile, offset: int, *buffers: Buffer) -> None:
+        try:
+            file.fill(offset, *buffers)
+        except CorruptLayoutError as error:
+            problem = str(error).removeprefix(f"{file.path}: ")
+            raise self.corrupt(i, j, file, problem) from error
+
+    def _check_rows(
+        self, i: int, j: int, first: int, file: OpenFile, rows: NDArray[np.generic], piece: int = 0
+    ) -> None:
+        """Compare rows of a chunk, from its frame `first` and from a piece of each on."""
+        found = row_sums(rows)
+        start, n_rows = i * self.chunk_frames + first, len(rows)
+        n_pieces = len(found) // n_rows
+        expected = self._pieces(start, start + n_rows, j, piece, n_pieces)
+        wrong = changed(found, expected)
+        if wrong is not None:
+            problem = (
+                f"the checksum of frame {start + wrong // n_pieces} is {found[wrong]:08x}, expected"
+                f" {expected.flat[wrong]:08x}; the file is damaged or not what was written there, "
+                "convert the source again"
+            )
+            raise self.corrupt(i, j, file, problem)
+
+    def _read_frames(self, i: int, first: int, out: FloatArray) -> None:
+        """Read frames of a chunk, from its frame `first` on, as they lie."""
+        file, offset, _ = self.locate(i, 0)
+        self._fill(i, 0, file, offset + first * self.row_nbytes, out)
+        if self.in_pieces:
+            self._check_rows(i, 0, first, file, out)
+
+    def _read_in_rows(self, start: int, stop: int, out: FloatArray) -> None:
+        """Read straight into `out`, neighbouring chunks with one call."""
+        run: Run = []
+        file: OpenFile | None = None
+        begin = end = 0
+        for i, first, _, target, whole in self.rows(start, stop):
+            if not whole:
+                self._read_frames(i, first, out[target])
+                continue
+            other, offset, nbytes = self.locate(i, 0)
+            data = out[target].reshape(-1).view(np.uint8)
+            behind = np.empty(nbytes - data.nbytes + self.behind_nbytes, np.uint8)
+            if file is not None and (
+                other is not file or offset != end or offset + nbytes > begin + RUN_NBYTES
+            ):
+                self._read_run(file, begin, run)
+                run = []
+            if not run:
+                file, begin = other, offset
+            run.append((i, data, behind))
+            end = offset + nbytes + self.behind_nbytes
+        if file is not None:
+            self._read_run(file, begin, run)
+
+    def _read_run(self, file: OpenFile, offset: int, run: Run) -> None:
+        i, data, last = run[0]
+        crc = 0
+        while self.verifies and data.nbytes > RUN_NBYTES:  # it is alone in its run
+            self._fill(i, 0, file, offset, data[:RUN_NBYTES])
+            crc = crc32c(data[:RUN_NBYTES], crc)
+            data, offset = data[RUN_NBYTES:], offset + RUN_NBYTES
+        run[0] = i, data, last
+        self._fill(i, 0, file, offset, *(part for _, *parts in run for part in parts if part.size))
+        for i, data, behind in run if self.verifies else ():
+            crc = crc32c(data, crc)
+            n_zeros = behind.nbytes - self.behind_nbytes  # after the last frame
+            if n_zeros:
+                crc = crc32c(behind[:n_zeros], crc)
+            self._compare(i, 0, file, crc, behind[n_zeros:])
+            crc = 0
+
+    def _read_chunk(self, rows: Rows, column: Columns, out: FloatArray) -> None:
+        """Fill the column's part of `out` with the wanted frames and atoms of one chunk."""
+        j, atoms, n_atoms, target, span = column
+        if span is not None:
+            source = self._read_rows(rows, j, *span)
+            source, atoms = cut(source, atoms, n_atoms, span[0] // 4)
+        elif self.plain and not rows.whole:
+            source = self._read_rows(rows, j, 0, self.row_nbytes)
+            source = source.reshape(len(source), -1, 3)
+        elif self.decodes_parts and rows.whole:
+            if atoms is None and n_atoms < self.chunk_atoms:
+                atoms = np.arange(n_atoms)
+            if isinstance(target, slice):
+                self._decode_into(rows.i, j, out[:, target], atoms, rows.last)
+                return
+            source = np.empty((len(out), len(target), 3), np.float32)
+            self._decode_into(rows.i, j, source, atoms, rows.last)
+            atoms, n_atoms = None, len(target)
+        else:
+            source = self._chunk(rows.i, j, keep=not rows.whole)[rows.first : rows.last]
+        if atoms is None:
+            out[:, target] = source[:, :n_atoms]
+        elif isinstance(target, slice):
+            gather_atoms(source, atoms, out[:, target])
+        else:
+            out[:, target] = source[:, atoms]
+
+    def _read_rows(self, rows: Rows, j: int, begin: int, end: int) -> FloatArray:
+        """Return bytes ``begin:end`` of the wanted frames of an uncompressed chunk, as numbers."""
+        i, first, last, *_ = rows
+        file, offset, _ = self.locate(i, j)
+        found = np.empty((last - first, end - begin), np.uint8)
+        at = offset + first * self.row_nbytes + begin
+        if end - begin == self.row_nbytes:
+            self._fill(i, j, file, at, found)
+        else:
+            for k, row in enumerate(found):
+                self._fill(i, j, file, at + k * self.row_nbytes, row)
+        if self.in_pieces:
+            self._check_rows(i, j, first, file, found, begin // ROW_PIECE_NBYTES)
+        return found.view("<f4")
+
+    def _encoded(self, i: int, j: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
+        """Return the bytes of a chunk as they lie on disk, until the next one is asked for."""
+        file, offset, nbytes = self.locate(i, j)
+        if self._room.nbytes < nbytes + self.behind_nbytes:
+            self._room = np.empty(nbytes + self.behind_nbytes, np.uint8)
+        found = self._room[: nbytes + self.behind_nbytes]
+        self._fill(i, j, file, offset, found)
+        if verify and (self.plain or not self.sums_of_decoded):
+            self._compare(i, j, file, crc32c(found[:nbytes]), found[nbytes:])
+        return file, found[:nbytes]
+
+    def _decode_into(
+        self,
+        i: int,
+        j: int,
+        out: FloatArray,
+        atoms: AtomIndices | None,
+        last: int,
+        *,
+        verify: bool | None = None,
+    ) -> None:
+        verify = self.verifies if verify is None else verify
+        file, data = self._encoded(i, j, verify=verify)
+        try:
+            self._decode(data, out, atoms, last)
+        except ValueError as error:
+            raise self.corrupt(i, j, file, f"a chunk cannot be decoded: {error}") from error
+        if verify and self.sums_of_decoded:
+            self._compare(i, j, file, crc32c(out), data[:0])
+
+    def _load(self, i: int, j: int, *, verify: bool) -> FloatArray:
+        """Return a whole chunk, padding included; one as it lies until the next is asked for."""
+        if self.plain:
+            data = self._encoded(i, j, verify=verify)[1]
+            return data.view("<f4").reshape(-1, self.chunk_atoms, 3)
+        chunk = np.empty((self.chunk_frames, self.chunk_atoms, 3), np.float32)
+        self._decode_into(i, j, chunk, None, self.chunk_frames, verify=verify)
+        return chunk
+
+    def _chunk(self, i: int, j: int, *, keep: bool) -> FloatArray:
+        """Return a whole chunk; those of one row are kept, if that is wanted."""
+        if self._row == i and j in self._decoded:
+            return self._decoded[j]
+        chunk = self._load(i, j, verify=self.verifies)
+        if keep:
+            if self._row != i:
+                self._row, self._decoded = i, {}
+            self._decoded[j] = chunk
+        return chunk

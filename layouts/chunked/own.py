@@ -1,0 +1,167 @@
+"""What mdio writes in chunks, in HDF5 or Zarr, as it is read: arrays, columns, stored groups."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.files.requests import ByteRange
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.chunked.array import ChunkedArray
+from mdio.layouts.chunked.grid import AtomIndices
+from mdio.layouts.chunked.groups import StoredGroups, is_everything
+from mdio.layouts.manifest import FULL_SYSTEM, check_manifest, indices_from_runs
+from mdio.layouts.output import Unit
+
+__all__ = ["OwnOutput"]
+
+Array = TypeVar("Array", bound=ChunkedArray)
+
+
+class OwnOutput(ABC, Generic[Array]):
+    """An output of mdio, open for reading.
+
+    A subclass sets `arrays`, and reads times, steps and boxes.
+
+    Parameters
+    ----------
+    path
+        The file or folder.
+    manifest
+        As it is in it.
+    group
+        Particle group whose atoms are those of the trajectory; the full system by default.
+    verify
+        Whether what is read is compared with its checksums.
+
+    Raises
+    ------
+    CorruptLayoutError
+        It is not what its manifest says.
+    PlanError
+        There is no such group.
+    """
+
+    arrays: dict[tuple[str, str], Array]
+    """By group and field."""
+    _factors: Mapping[str, float] = {}
+    """What fields are multiplied by that are stored in other units."""
+
+    def __init__(self, path: Path, manifest: Any, group: str | None, *, verify: bool) -> None:
+        self.path, self._verifies = path, verify
+        self.manifest: Mapping[str, Any] = check_manifest(manifest, path)
+        self.n_frames: int = self.manifest["n_frames"]
+        self._sizes = {FULL_SYSTEM: self.manifest["n_atoms"], **self.manifest["groups"]}
+        self.group = group or FULL_SYSTEM
+        if self.group not in self._sizes:
+            raise PlanError(
+                f"{path}: there is no group {group!r} in it; there are {', '.join(self._sizes)}"
+            )
+        members = {}
+        if self.group == FULL_SYSTEM:
+            runs = self.manifest["group_atoms"]
+            names = [name for name in self.manifest["groups"] if name in runs]
+            members = {name: indices_from_runs(runs[name]) for name in names}
+        self.groups = StoredGroups(members)
+
+    @abstractmethod
+    def _read_column(self, name: str, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Fill `out` with ``time``, ``step`` or ``box`` of frames; raises CorruptLayoutError."""
+
+    def info(self, layout: str) -> TrajectoryInfo:
+        """Return what is in it, as the trajectory of its group."""
+        manifest = self.manifest
+        time, box = np.zeros(2), np.zeros((1, 6), np.float32)
+        # Without verifying, damaged outputs are opened to be repaired.
+        with nullcontext() if self._verifies else suppress(CorruptLayoutError):
+            self._read_column("box", 0, 1, box)
+            self._read_column("time", 0, 1, time[:1])
+            self._read_column("time", self.n_frames - 1, self.n_frames, time[1:])
+        positions = self.arrays[self.group, "positions"]
+        return TrajectoryInfo(
+            layout=layout,
+            path=str(self.path),
+            n_frames=self.n_frames,
+            n_atoms=positions.n_atoms,
+            dt_ps=float(manifest["dt_ps"]),
+            time_first_ps=float(time[0]),
+            time_last_ps=float(time[1]),
+            has_velocities=(self.group, "velocities") in self.arrays,
+            has_forces=(self.group, "forces") in self.arrays,
+            has_box=bool(box.any()),
+            sparse=tuple(manifest.get("sparse", ())),
+            groups=dict(manifest["groups"]),
+            chunk_frames=positions.chunk_frames,
+            chunk_atoms=min(positions.chunk_atoms, positions.n_atoms),
+            compression=manifest.get("compression"),
+            precision=manifest.get("precision"),
+            nbytes=int(manifest.get("nbytes", 0)),
+            source=manifest["source"],
+        )
+
+    def read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        """Fill `block`; raises CorruptLayoutError."""
+        for name, column in (("time", block.time), ("step", block.step), ("box", block.box)):
+            self._read_column(name, start, stop, column)
+        if atoms is not None and not atoms.size:
+            return
+        group, atoms = self.stored_as(atoms)
+        for field, out in block.present().items():
+            if (group, field) not in self.arrays:
+                raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
+            self._read_array((group, field), start, stop, atoms, out)
+            if field in self._factors:
+                out *= np.float32(self._factors[field])
+
+    def _read_array(
+        self,
+        key: tuple[str, str],
+        start: int,
+        stop: int,
+        atoms: AtomIndices | None,
+        out: NDArray[np.float32],
+    ) -> None:
+        """Fill `out` with frames of the array of a group and field."""
+        self.arrays[key].read(start, stop, atoms, out)
+
+    def byte_ranges(
+        self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
+    ) -> Iterator[ByteRange]:
+        """Yield what reading `fields` takes of chunks; see `Layout.byte_ranges`."""
+        if atoms is None or atoms.size:
+            group, atoms = self.stored_as(atoms)
+            for field in fields:
+                if (group, field) in self.arrays:
+                    yield from self.arrays[group, field].byte_ranges(start, stop, atoms)
+
+    def stored_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
+        """Return the group that atoms are read of, and which of its atoms; None for all."""
+        if atoms is None:
+            return self.group, None
+        group, atoms = self.groups.cover(atoms) or (self.group, atoms)
+        if atoms is not None and is_everything(atoms, self._sizes[group]):
+            atoms = None
+        return group, atoms
+
+    def _units_of(self, key: tuple[str, str]) -> Iterator[Unit]:
+        """Yield the chunks of an array; see `Layout.units`."""
+        array = self.arrays[key]
+        for i, j in np.ndindex(*array.grid):
+            first = i * array.chunk_frames
+            frames = (first, min(first + array.chunk_frames, array.n_frames))
+            yield Unit(array.name_of(i, j), partial(array.check, i, j), frames, key[0])
+
+    def close(self) -> None:
+        """Close files."""
+        for array in self.arrays.values():
+            array.close()

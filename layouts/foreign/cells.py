@@ -1,0 +1,92 @@
+"""Unit cells in H5MD trees of others: of every frame or of all, as lengths or as vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.boxes import boxes_from_vectors
+from mdio.core.errors import SourceError
+from mdio.layouts.foreign.sampling import Sampling, child, require_numbers
+
+__all__ = ["Cells", "is_array", "text_of"]
+
+
+def is_array(node: Any) -> bool:
+    """Return whether a node of a tree is an array, not a group."""
+    return hasattr(node, "shape")
+
+
+def text_of(value: Any) -> str | None:
+    """Return a string attribute, of whichever kind; None if there is none."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return None if value is None else str(value)
+
+
+@dataclass(slots=True)
+class Cells:
+    """The edges of the cells of a particle group."""
+
+    edges: Any
+    """An array: (3,) or (3, 3), of each frame if `per_frame`."""
+    per_frame: bool
+    scale: np.float32 = np.float32(1)  # noqa: RUF009 - a number
+    """To angstrom."""
+
+    @classmethod
+    def found_in(cls, path: Path, group: Any, n_positions: int) -> Cells | None:
+        """Return the cells of a particle group; None if it has none.
+
+        Raises
+        ------
+        SourceError
+            It has other than three dimensions.
+        ValueError
+            Edges of another shape.
+        """
+        box = child(group, "box")
+        edges = None if box is None else child(box, "edges")
+        if box is not None and int(child(box.attrs, "dimension", 3)) != 3:
+            raise SourceError(
+                f"{path}: {box.name} has {box.attrs['dimension']} dimensions, expected 3"
+            )
+        boundary = () if box is None else np.atleast_1d(child(box.attrs, "boundary", ()))
+        if edges is None or (len(boundary) and all(text_of(one) == "none" for one in boundary)):
+            return None
+        per_frame = False
+        if not is_array(edges):
+            is_series = "step" in edges or "time" in edges
+            edges = edges["value"]
+            # Three times three numbers may be vectors, or the lengths of three frames.
+            per_frame = edges.ndim > (1 if is_series else 2)
+            per_frame |= edges.ndim == 2 and (edges.shape[0] != 3 or n_positions == 3)
+        require_numbers(edges)
+        if edges.shape[-1:] != (3,) or edges.ndim - per_frame not in (1, 2):
+            raise ValueError(f"{edges.name} has shape {edges.shape}")
+        return cls(edges, per_frame) if 0 not in edges.shape else None
+
+    def read(self, sampling: Sampling, start: int, stop: int) -> NDArray[np.float32]:
+        """Return the cells of frames ``start:stop``; zeros in those without one."""
+        has = None
+        if self.per_frame:
+            first, last, has = sampling.rows("box", start, stop)
+            edges = self.edges[first:last]
+        else:
+            edges = self.edges[()][np.newaxis]
+        if edges.ndim == 2:
+            boxes = np.full((len(edges), 6), 90, np.float32)
+            boxes[:, :3] = edges
+        else:
+            boxes = boxes_from_vectors(edges)
+        boxes[(boxes[:, :3] == 0).all(axis=1)] = 0  # what MDAnalysis takes for no cell
+        boxes[:, :3] *= self.scale
+        if has is not None:
+            every = np.zeros((stop - start, 6), np.float32)
+            every[has] = boxes
+            return every
+        return boxes if self.per_frame else np.broadcast_to(boxes, (stop - start, 6))

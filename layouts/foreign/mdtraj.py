@@ -1,0 +1,188 @@
+"""mdtraj's HDF5 trajectories, read in blocks through h5py.
+
+Convention "Pande" 1.1 (https://mdtraj.org/latest/hdf5_format.html): ``coordinates`` (nm), ``time``
+(ps), ``cell_lengths`` (nm), ``cell_angles`` (degrees), ``velocities`` (nm/ps), and the topology as
+JSON. Numbers may be float16, as mdtraj compresses them on request.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import SourceError
+from mdio.core.files.fingerprint import head_of
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
+from mdio.core.units import NM_TO_ANGSTROM
+from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.foreign.heaps import check_heaps
+from mdio.layouts.foreign.tree import FOREIGN_ERRORS, as_source_error
+
+__all__ = ["MDTrajLayout"]
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+ARRAYS = {"positions": "coordinates", "velocities": "velocities"}
+MAX_RATIO = 100_000
+"""No compressor makes a trajectory so much smaller: more was never written."""
+
+
+class MDTrajLayout(Layout):
+    """An HDF5 file of mdtraj."""
+
+    name = "mdtraj"
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """Return whether it is HDF5 with mdtraj's conventions."""
+        if not path.is_file() or not head_of(path).startswith(SIGNATURE):
+            return False
+        try:
+            with h5py.File(path, "r", locking="best-effort") as file:
+                if "AMBER" in str(file.attrs.get("Conventions")):  # NetCDF-4
+                    return False
+                return "coordinates" in file and isinstance(file["coordinates"], h5py.Dataset)
+        except FOREIGN_ERRORS:
+            return False
+
+    def _open(self) -> TrajectoryInfo:
+        check_heaps(self.path)
+        with as_source_error(self.path, "cannot be read as HDF5 of mdtraj"):
+            self._file = h5py.File(self.path, "r", locking="best-effort")
+            try:
+                return self._describe()
+            except BaseException:
+                self._file.close()
+                raise
+
+    def _array(self, name: str, *shape: int) -> h5py.Dataset:
+        array = self._file[name]
+        if array.is_virtual or array.external or array.dtype.kind not in "fiu":
+            raise SourceError(f"{self.path}: {name} holds {array.dtype}, or lies elsewhere")
+        if array.shape != shape:
+            raise SourceError(f"{self.path}: {name} has shape {array.shape}, expected {shape}")
+        if array.nbytes > MAX_RATIO * max(array.id.get_storage_size(), 1):
+            raise SourceError(f"{self.path}: {name} claims {array.nbytes} bytes, few are stored")
+        return array
+
+    def _describe(self) -> TrajectoryInfo:
+        shape = self._file["coordinates"].shape
+        if len(shape) != 3 or 0 in shape:
+            raise SourceError(f"{self.path}: coordinates of shape {shape}: nothing to read")
+        n_frames, n_atoms = int(shape[0]), int(shape[1])
+        per_atom = (n_frames, n_atoms, 3)
+        self._arrays = {
+            field: self._array(name, *per_atom)
+            for field, name in ARRAYS.items()
+            if name in self._file
+        }
+        self._columns = {
+            name: self._array(name, n_frames, *tail)
+            for name, tail in (("time", ()), ("cell_lengths", (3,)), ("cell_angles", (3,)))
+            if name in self._file
+        }
+        unit = self._file["coordinates"].attrs.get("units", "nanometers")
+        if (unit.decode() if isinstance(unit, bytes) else str(unit)) != "nanometers":
+            raise SourceError(f"{self.path}: coordinates in {unit!r}, expected nanometers")
+        times = self._times(0, min(2, n_frames))
+        coordinates = self._arrays["positions"]
+        chunks = coordinates.chunks
+        return TrajectoryInfo(
+            layout=self.name,
+            path=str(self.path),
+            n_frames=n_frames,
+            n_atoms=n_atoms,
+            dt_ps=float(times[1] - times[0]) if n_frames > 1 else 1.0,
+            time_first_ps=float(times[0]),
+            time_last_ps=float(self._times(n_frames - 1, n_frames)[0]),
+            has_velocities="velocities" in self._arrays,
+            has_box="cell_lengths" in self._columns,
+            chunk_frames=int(chunks[0]) if chunks and chunks[0] > 1 else None,
+            compression=coordinates.compression,
+            nbytes=self.path.stat().st_size,
+        )
+
+    @property
+    def has_times(self) -> bool:
+        """Whether there are times in the file."""
+        _ = self.info
+        return "time" in self._columns
+
+    def _times(self, start: int, stop: int) -> NDArray[Any]:
+        if "time" not in self._columns:
+            return np.arange(start, stop, dtype=np.float64)
+        return np.asarray(self._columns["time"][start:stop], np.float64)
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        with as_source_error(self.path, f"frames {start} to {stop - 1} cannot be read"):
+            block.time[...] = self._times(start, stop)
+            block.step[...] = np.arange(start, stop)
+            block.box[...] = 0
+            if "cell_lengths" in self._columns:
+                block.box[:, :3] = self._columns["cell_lengths"][start:stop]
+                block.box[:, :3] *= np.float32(NM_TO_ANGSTROM)
+                block.box[:, 3:] = self._columns["cell_angles"][start:stop]
+            for field, out in block.present().items() if block.n_atoms else ():
+                if field not in self._arrays:
+                    raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
+                array = self._arrays[field]
+                if atoms is None and out.flags.c_contiguous:
+                    array.read_direct(out, np.s_[start:stop])
+                elif atoms is None:
+                    out[...] = array[start:stop]
+                else:
+                    low, high = int(atoms.min()), int(atoms.max()) + 1
+                    out[...] = array[start:stop, low:high][:, atoms - low]
+                out *= np.float32(NM_TO_ANGSTROM)
+
+    def topology(self) -> Topology | None:
+        """Return what the file says of the atoms; see `Layout.topology`."""
+        n_atoms = self.info.n_atoms
+        if "topology" not in self._file:
+            return None
+        with as_source_error(self.path, "its topology cannot be read"):
+            text = np.asarray(self._file["topology"][...]).reshape(-1)[0]
+            return _topology(json.loads(text), n_atoms)
+
+    def _close(self) -> None:
+        self._file.close()
+
+
+def _topology(said: Any, n_atoms: int) -> Topology:
+    """Return mdtraj's JSON as columns; raises ValueError or KeyError if it does not fit."""
+    names, elements, resindex = [""] * n_atoms, [""] * n_atoms, np.full(n_atoms, -1)
+    resids: list[int] = []
+    segindex: list[int] = []
+    resnames: list[str] = []
+    segids: list[str] = []
+    for chain in said["chains"]:
+        segids.append(str(chain.get("chain_id") or chain["index"]))
+        for residue in chain["residues"]:
+            for atom in residue["atoms"]:
+                at = int(atom["index"])
+                names[at], elements[at] = str(atom["name"]), str(atom["element"])
+                resindex[at] = len(resids)
+            resids.append(int(residue["resSeq"]))
+            resnames.append(str(residue["name"]))
+            segindex.append(len(segids) - 1)
+    if (resindex < 0).any():
+        raise ValueError(f"it has fewer atoms than the {n_atoms} of the frames")
+    bonds = np.array([pair[:2] for pair in said.get("bonds", [])], np.int64).reshape(-1, 2)
+    columns: dict[str, NDArray[Any] | Texts] = {
+        "names": Texts.of(names),
+        "elements": Texts.of(elements),
+        "resids": np.array(resids),
+        "resnames": Texts.of(resnames),
+        "segids": Texts.of(segids),
+        RESINDEX: resindex,
+        SEGINDEX: np.array(segindex),
+        BONDS: bonds,
+    }
+    return Topology(n_atoms, columns)

@@ -1,0 +1,52 @@
+"""How H5MD files begin and end, by which they are known; h5py is imported to open one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mdio.core.files.fingerprint import head_of
+from mdio.core.files.reading import OpenFile, reads
+from mdio.core.files.remote.paths import RemotePath
+
+if TYPE_CHECKING:
+    import h5py
+
+__all__ = ["SEAL", "SEAL_NBYTES", "is_hdf5", "is_sealed", "open_hdf5"]
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+SEAL, SEAL_NBYTES = b"mdioseal", 24
+
+
+def is_sealed(path: Path) -> bool:
+    """Return whether a file ends as ours do, so that damage to the rest does not hide whose it is.
+
+    See `mdio.layouts.h5md.seal`.
+    """
+    counted = reads.nbytes_source
+    try:
+        with OpenFile(path) as file:
+            return file.peek(max(0, file.nbytes - SEAL_NBYTES), len(SEAL)) == SEAL
+    except OSError:
+        return False
+    finally:
+        reads.nbytes_source = counted  # what kind of file it is is asked of any, topologies too
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether a file begins as HDF5 files do (without a user block)."""
+    try:
+        return head_of(path).startswith(SIGNATURE)
+    except OSError:
+        return False
+
+
+def open_hdf5(path: Path) -> h5py.File:
+    """Open a file for reading."""
+    import h5py
+
+    if isinstance(path, RemotePath):
+        return h5py.File(path.open("rb"), "r")
+    # Some shared file systems have no locks; nobody writes to a published output anyway.
+    return h5py.File(path, "r", locking="best-effort")

@@ -1,0 +1,168 @@
+"""AMBER's restart files: one frame, as NetCDF (AMBERRESTART) or as text.
+
+Convention: https://ambermd.org/netcdf/nctraj.xhtml; text: https://ambermd.org/FileFormats.php#restart.
+Velocities of both are in AMBER's unit, of 20.455 angstrom/ps; NetCDF names the factor.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import SourceError
+from mdio.core.files.fingerprint import head_of
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.native.fixed_records import PositionalFile
+from mdio.layouts.native.netcdf.classic import ClassicFile
+
+__all__ = ["RestartLayout"]
+
+CONVENTIONS = b"AMBERRESTART"
+VELOCITY = 20.455
+LOOKED_AT = 1 << 16
+SECOND_LINE = re.compile(rb"\s*(\d+)(\s+[-+.\dEeDd]+){0,2}\s*")
+WIDTH, PER_LINE = 12, 6
+"""Of the numbers of a text file."""
+
+
+class RestartLayout(Layout):
+    """A restart file; all of it is read when it is opened."""
+
+    name = "restart"
+    suffixes: ClassVar[tuple[str, ...]] = (".ncrst", ".rst7", ".restrt", ".inpcrd")
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """Return whether it is NetCDF with AMBER's convention, or begins as the text does."""
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(LOOKED_AT)
+        if head[:3] == b"CDF" or head[:4] == b"\x89HDF":
+            return CONVENTIONS in head
+        lines = head.split(b"\n", 2)
+        is_second = len(lines) > 1 and SECOND_LINE.fullmatch(lines[1]) is not None
+        return path.suffix.lower() in cls.suffixes and is_second
+
+    def _open(self) -> TrajectoryInfo:
+        head = head_of(self.path)
+        binary = head[:3] == b"CDF" or head[:4] == b"\x89HDF"
+        try:
+            found = self._from_netcdf() if binary else self._from_text()
+        except (OSError, RuntimeError, ValueError, LookupError, OverflowError) as error:
+            if isinstance(error, SourceError):
+                raise
+            raise SourceError(
+                f"{self.path}: cannot be read as a restart file of AMBER "
+                f"({' '.join(str(error).split())[:200]}); it may be truncated"
+            ) from error
+        self._frame = found
+        return TrajectoryInfo(
+            layout=self.name,
+            path=str(self.path),
+            n_frames=1,
+            n_atoms=found.n_atoms,
+            dt_ps=1.0,
+            time_first_ps=float(found.time[0]),
+            time_last_ps=float(found.time[0]),
+            has_velocities=found.velocities is not None,
+            has_box=bool(found.box.any()),
+            nbytes=self.path.stat().st_size,
+        )
+
+    def _from_netcdf(self) -> FrameBlock:
+        import netCDF4
+
+        if head_of(self.path)[:3] == b"CDF":
+            self._check_size()
+        else:
+            from mdio.layouts.foreign.heaps import check_heaps
+
+            check_heaps(self.path)
+        with netCDF4.Dataset(str(self.path)) as data:
+            data.set_auto_mask(False)  # scale factors are applied
+            found = {
+                name: np.asarray(data[name][...], "f8") for name in data.variables if name in NAMES
+            }
+        positions = found["coordinates"]
+        if positions.ndim != 2 or positions.shape[1] != 3:
+            raise ValueError(f"coordinates of shape {positions.shape}")
+        box = np.zeros(6)
+        if "cell_lengths" in found:
+            box[:3], box[3:] = found["cell_lengths"], found["cell_angles"]
+        return _block(positions, found.get("velocities"), box, float(found.get("time", 0.0)))
+
+    def _check_size(self) -> None:
+        """Raise ValueError for a file that is cut: the library would fill it up with zeros."""
+        with PositionalFile(self.path) as file:
+            data = ClassicFile(file)
+            for name in NAMES & data.variables.keys():
+                variable = data.variables[name]
+                if variable.shape and data.n_whole_rows(name) < variable.shape[0]:
+                    raise ValueError(f"{name} ends within the file's {file.nbytes} bytes")
+
+    def _from_text(self) -> FrameBlock:
+        text = self.path.read_bytes().decode("ascii")
+        _, second, rest = text.split("\n", 2)
+        words = second.split()
+        n_atoms = int(words[0])
+        lines = [line for line in rest.split("\n") if line.strip()]
+        per_frame = -(-3 * n_atoms // PER_LINE)
+        left = len(lines) - per_frame
+        if n_atoms < 1 or left not in (0, 1, per_frame, per_frame + 1):
+            raise ValueError(f"{len(lines)} lines of numbers for {n_atoms} atoms")
+        numbers = [_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)]
+        # Of two atoms or fewer velocities and a cell have one line each: a cell has right angles.
+        has_velocities = left >= per_frame and not (left == per_frame == 1 and _is_cell(lines[-1]))
+        if has_velocities:
+            numbers.append(_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms).reshape(-1, 3))
+        box = np.zeros(6)
+        if left > per_frame * has_velocities:
+            cell = np.array([float(word) for word in lines[-1].split()])
+            box[:] = np.append(cell, [90.0] * (6 - len(cell)))
+        time = float(words[1].replace("D", "E")) if len(words) > 1 else 0.0
+        velocities = numbers[1] * VELOCITY if has_velocities else None
+        return _block(numbers[0], velocities, box, time)
+
+    def _read_into(
+        self,
+        start: int,  # noqa: ARG002
+        stop: int,  # noqa: ARG002
+        atoms: AtomIndices | None,
+        block: FrameBlock,
+    ) -> None:
+        found = self._frame if atoms is None else self._frame.take(atoms)
+        block.box[...], block.time[...], block.step[...] = found.box, found.time, 0
+        for name, out in block.present().items():
+            values = getattr(found, name)
+            out[...] = np.nan if values is None else values
+
+
+NAMES = {"coordinates", "velocities", "cell_lengths", "cell_angles", "time"}
+
+
+def _block(
+    positions: NDArray[Any], velocities: NDArray[Any] | None, box: NDArray[Any], time: float
+) -> FrameBlock:
+    block = FrameBlock.empty(1, len(positions), velocities=velocities is not None)
+    block.positions[0], block.box[0], block.time[0] = positions, box, time
+    if block.velocities is not None:
+        block.velocities[0] = velocities
+    return block
+
+
+def _numbers(lines: list[str], count: int) -> NDArray[np.float64]:
+    found = [line[at : at + WIDTH] for line in lines for at in range(0, len(line.rstrip()), WIDTH)]
+    if len(found) != count:
+        raise ValueError(f"{len(found)} numbers, expected {count}")
+    return np.array([float(number) for number in found])
+
+
+def _is_cell(line: str) -> bool:
+    words = line.split()
+    return len(words) == PER_LINE and all(0 < float(word) <= 180 for word in words[3:])

@@ -1,0 +1,239 @@
+"""Segments made by copying the bytes of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.copying import link_or_copy, read_all, write_sliced
+from mdio.core.files.index import store_index
+from mdio.core.files.piece_sums import PieceSums, Sums, changed, piece_edges
+from mdio.core.files.publish import output_errors
+from mdio.core.files.writing import write_all
+from mdio.core.frames import TrajectoryInfo
+from mdio.core.kernels import crc32c, crc32c_pieces
+from mdio.core.xtc.native import kernels
+from mdio.layouts.base import Layout
+from mdio.layouts.frame_bytes import FrameBytes, joined_index
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name
+from mdio.layouts.segments.layout import SegmentsLayout
+from mdio.layouts.segments.writer import SegmentsWriter
+from mdio.layouts.writer import OutputMeta, PieceRecord
+
+__all__ = ["SegmentsCopier"]
+
+RUN_NBYTES = 1 << 20
+"""Bytes that are read, looked at and written at a time: they stay in the processor's cache."""
+ROOM_NBYTES = kernels.PADDING
+"""What the decoder may read beyond the last frame."""
+
+Part = tuple[FrameBytes, int, int]
+"""Frames ``start:stop`` of a file."""
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[int]:
+    """Open a source for reading."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            yield file.fileno()
+    except FileNotFoundError as error:
+        raise SourceError(f"{path}: it is no longer there; check the path") from error
+
+
+class SegmentsCopier(SegmentsWriter):
+    """Writes ``NAME.segments/`` by copying the bytes of frames: nothing is encoded again.
+
+    Every worker copies whole segments (`copy`); the owner commits what comes back.
+
+    Parameters
+    ----------
+    path, plan, meta
+        As of every writer.
+    frames
+        The frames that are copied, one after the other.
+    first_times_ps
+        Time of the first frame of each segment.
+    kept
+        What is in all frames of the output.
+    n_taken
+        Frames before those of `frames`: of segments that are there.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        plan: LayoutPlan,
+        meta: OutputMeta,
+        *,
+        frames: Sequence[FrameBytes],
+        first_times_ps: Sequence[float],
+        kept: TrajectoryInfo,
+        n_taken: int = 0,
+    ) -> None:
+        super().__init__(path, plan, meta)
+        self.first_times_ps = first_times_ps
+        self.frames = frames
+        self.n_taken = n_taken
+        self._time_last_ps, self._has_box = kept.time_last_ps, kept.has_box
+        self._buffer = np.empty(0, np.uint8)
+
+    def write_tasks(self) -> list[tuple[int, int]]:
+        """Return the frames of each segment."""
+        return list(pairwise(self._firsts))
+
+    def copy(self, start: int, stop: int, former: Layout | None = None) -> PieceRecord:
+        """Write one segment and its index; take it from the `former` output if it is whole there.
+
+        Raises
+        ------
+        SourceError
+            A source cannot be read, or holds what is no frame.
+        OutputError
+            The segment cannot be written.
+        """
+        number = self._number(start)
+        crc, sums = self._stored(number, former) or self._copied(number, start, stop)
+        return PieceRecord(
+            start,
+            stop,
+            {"file": [crc]},
+            sums.nbytes,
+            np.empty((0, 6), np.float32),
+            np.array([self.first_times_ps[number]]),
+            np.empty(0, np.int64),
+            extra={"table": np.frombuffer(sums.table, np.uint8)},
+        )
+
+    def commit(self, record: PieceRecord) -> None:
+        """Take note of a segment."""
+        number = self._number(record.start)
+        self._done[number] = Segment(
+            file=segment_name(number, self.container),
+            first_frame=record.start,
+            n_frames=record.stop - record.start,
+            nbytes=record.nbytes,
+            crc32c=record.crcs["file"][0],
+            time_first_ps=float(record.time[0]),
+        )
+        self._tables[number] = record.extra["table"].tobytes()
+
+    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Leave the segments as they are."""
+        self.create()
+        return receipts
+
+    def files(self, receipt: PieceRecord) -> list[Path]:
+        """Return the segment."""
+        return [self._file(self._number(receipt.start))]
+
+    def holds(self, receipt: PieceRecord) -> bool:
+        """Compare the bytes of a segment with their checksum."""
+        crc = 0
+        try:
+            with self._file(self._number(receipt.start)).open("rb", buffering=0) as file:
+                while data := file.read(RUN_NBYTES):
+                    crc = crc32c(data, crc)
+        except OSError:
+            return False
+        return crc == receipt.crcs["file"][0]
+
+    def _copied(self, number: int, start: int, stop: int) -> tuple[int, PieceSums]:
+        """Copy a segment; return the crc32c of all its bytes, and of pieces."""
+        parts = list(self._parts(start, stop))
+        path = self._file(number)
+        with output_errors(path), path.open("wb", buffering=0) as file:
+            crc, sums = self._copy_parts(parts, file.fileno())
+        if parts[0][0].header is None:
+            store_index(path, joined_index(parts, self.plan.n_atoms))
+        return crc, sums
+
+    def _stored(self, number: int, former: Layout | None) -> tuple[int, PieceSums] | None:
+        """Take a segment from the output that is repaired, if it is whole there."""
+        with suppress(CorruptLayoutError):
+            manifest = {} if former is None else former.manifest or {}
+            sums = None if former is None else read_sums(former.path, manifest, number)
+            if sums is not None:
+                segmented = cast(SegmentsLayout, former)
+                segmented.check_segment(number)
+                segment, path = segmented.segments[number], self._file(number)
+                link_or_copy(segmented.path / segment.file, path)
+                if self.frames[0].header is None:
+                    store_index(path, sums.index(self.plan.n_atoms))
+                return segment.crc32c, sums
+        return None
+
+    def _parts(self, first: int, stop: int) -> Iterator[Part]:
+        """Yield the frames of each file that frames ``first:stop`` of all are."""
+        starts = accumulate((one.n_frames for one in self.frames), initial=self.n_taken)
+        for frames, (begin, end) in zip(self.frames, pairwise(starts), strict=True):
+            if begin < stop and first < end:
+                yield frames, max(first - begin, 0), min(stop, end) - begin
+
+    def _copy_parts(self, parts: Sequence[Part], target: int) -> tuple[int, PieceSums]:
+        """Copy frames one after the other; return the crc32c of all bytes, and of pieces."""
+        crc = 0
+        crcs: list[int] = []
+        edges: list[NDArray[np.int64]] = []
+        at = 0
+        for frames, start, stop in parts:
+            if frames.header is not None:
+                header = frames.header(frames.first + start, frames.first + stop)
+                write_all(target, 0, header)
+                at, crc = len(header), crc32c(header)
+                crcs.append(crc)
+            with _reading(frames.path) as source:
+                for data, run in self._runs(source, frames, start, stop):
+                    crc = crc32c(data, crc)
+                    crcs += self._sums(data, frames, run).tolist()
+                    write_sliced(target, data, at)
+                    edges.append(frames.edges[run.start : run.stop] - frames.edges[run.start] + at)
+                    at += len(data)
+        offsets = np.append(np.concatenate(edges), np.int64(at))
+        return crc, PieceSums(offsets, HEADS[self.container], crcs)
+
+    def _runs(
+        self, source: int, frames: FrameBytes, start: int, stop: int
+    ) -> Iterator[tuple[memoryview, range]]:
+        """Yield the bytes of consecutive frames, which can be read, and their numbers."""
+        edges = frames.edges
+        while start < stop:
+            beyond = int(np.searchsorted(edges, edges[start] + RUN_NBYTES, side="right")) - 1
+            run = range(start, min(max(beyond, start + 1), stop))
+            nbytes = int(edges[run.stop] - edges[run.start])
+            if self._buffer.size < nbytes + ROOM_NBYTES:
+                self._buffer = np.zeros(nbytes + ROOM_NBYTES, np.uint8)
+            data = self._buffer.data[:nbytes]
+            try:
+                read_all(source, data, int(edges[run.start]))
+            except SourceError as error:
+                raise SourceError(f"{frames.path}: {error}") from error
+            if frames.check is not None:
+                frames.check(self._buffer, run, frames, self.plan.n_atoms)
+            yield data, run
+            start = run.stop
+
+    def _sums(self, data: memoryview, frames: FrameBytes, run: range) -> Sums:
+        """Return the checksums of pieces, which are those that the source has, if it has any."""
+        edges = frames.edges[run.start : run.stop + 1] - frames.edges[run.start]
+        found = crc32c_pieces(data, piece_edges(edges, HEADS[self.container]))
+        if frames.sums is not None:
+            a, b = frames.first + run.start, frames.first + run.stop
+            if changed(found, frames.sums.of_frames(a, b)) is not None:
+                raise CorruptLayoutError(
+                    f"{frames.path}: frames {a} to {b - 1} of this segment do not have the "
+                    "checksums that they were written with; copy it from where it came from again"
+                )
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the buffer behind."""
+        return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8)}

@@ -1,0 +1,1 @@
+"""Reading from stores and web servers."""

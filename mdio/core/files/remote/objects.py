@@ -1,0 +1,310 @@
+"""Requests to stores: what an object is, and ranges of its bytes."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mdio.core.errors import MissingExtraError
+
+__all__ = ["URL", "ObjectFile", "RemoteObject", "look", "threads_would_be_lost"]
+
+URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
+HEAD_NBYTES = 16 << 10
+"""Bytes of an object that come with the request that opens it: enough for metadata and headers."""
+BLOCK_NBYTES = 1 << 20
+"""What libraries read through a file object is asked for in blocks of this size."""
+MAX_BLOCKS = 16
+KNOWN_S = 2.0
+"""So long an answer about an object counts: formats ask the same several times to know a file."""
+MAX_KNOWN = 64
+TRIES = 4
+"""How often bytes are asked for whose answer broke off; obstore tries again what is refused."""
+PAUSE_S = 0.2
+TIMEOUT_S = 30
+
+_pid = 0
+"""The process in which obstore has threads."""
+
+
+def threads_would_be_lost() -> bool:
+    """Return whether this process has threads of obstore, which a forked one would wait for."""
+    return _pid == os.getpid()
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """By what an object is known again."""
+
+    nbytes: int
+    tag: str
+    modified_ns: int
+
+    @classmethod
+    def of(cls, meta: Any) -> _State:
+        """Return that of an answer."""
+        modified = meta["last_modified"]
+        since = round(modified.timestamp() * 1e6) * 1000 if modified is not None else 0
+        return cls(meta["size"], f"{meta['e_tag'] or ''} {meta['version'] or ''}".strip(), since)
+
+    def status(self, kind: int) -> os.stat_result:
+        """Return this as of a file; the inode stands for the ETag."""
+        inode = zlib.crc32(self.tag.encode())
+        seconds = self.modified_ns // 10**9
+        times = {"st_mtime_ns": self.modified_ns}
+        return os.stat_result(
+            (kind | 0o444, inode, 0, 1, 0, 0, self.nbytes, seconds, seconds, seconds), times
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The answer to the request that opened an object."""
+
+    state: _State
+    begin: int
+    data: bytes
+    at: float = field(default_factory=time.monotonic)
+
+
+_known: OrderedDict[str, _Look | float] = OrderedDict()
+"""Answers of late; the time where there was no object."""
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=64)
+def _store(root: str, process: int) -> Any:  # noqa: ARG001
+    try:
+        from obstore.store import from_url
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{root}: reading it needs obstore: pip install 'mdio-layouts[cloud]'"
+        ) from error
+    return from_url(
+        root,
+        client_options={"allow_http": True, "timeout": f"{TIMEOUT_S}s", "connect_timeout": "10s"},
+        retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=TIMEOUT_S)},
+    )
+
+
+def _where(path: Path) -> tuple[Any, str]:
+    """Return store and name of an object."""
+    global _pid
+    if _pid not in (0, os.getpid()):
+        raise OSError(
+            "the process that reads it was forked from one that had read from stores, which waits "
+            "for ever; start processes with 'spawn' or 'forkserver'"
+        )
+    text = str(path)
+    match = URL.match(text)
+    assert match is not None
+    store = _store(text[: match.end()], os.getpid())
+    _pid = os.getpid()
+    return store, text[match.end() :].lstrip("/")
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn errors of obstore into OSError, without what their texts may give away."""
+    from obstore import exceptions
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(2, "no such object", str(path)) from None
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
+        raise PermissionError(
+            13, "the store refuses it; see credentials, region and endpoint", str(path)
+        ) from None
+    except exceptions.BaseError as error:
+        text = str(error).split("\n")[0].split(" - ", 1)[-1]
+        text = re.sub(r"\S*://\S+", "the store", text)[:200]
+        raise OSError(5, text or type(error).__name__, str(path)) from None
+
+
+def _get(path: Path, wanted: Any) -> _Look:
+    """Ask for a range (first byte, one beyond the last; or ``{"suffix": n}``) of an object."""
+    import obstore
+
+    store, name = _where(path)
+    for attempt in range(TRIES):
+        try:
+            with _told(path):
+                answer = obstore.get(store, name, options={"range": wanted})
+                begin, end = answer.range
+                data = answer.bytes().to_bytes()
+            if len(data) != end - begin:
+                raise OSError(5, f"{len(data)} bytes came of {end - begin}", str(path))
+            return _Look(_State.of(answer.meta), begin, data)
+        except (FileNotFoundError, PermissionError):
+            raise
+        except OSError:
+            if attempt == TRIES - 1:
+                raise
+            time.sleep(PAUSE_S * 2**attempt)
+    raise AssertionError
+
+
+def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
+    """Return what an object is and how it begins (or ends); None if there is none."""
+    import obstore
+
+    key = str(path)
+    with _lock:
+        found = _known.get(key)
+    at = found.at if isinstance(found, _Look) else found
+    if at is not None and time.monotonic() - at < KNOWN_S:
+        return found if isinstance(found, _Look) else None
+    now: _Look | None
+    try:
+        now = _get(path, wanted)
+    except FileNotFoundError:
+        now = None
+    except PermissionError:
+        raise
+    except OSError:  # nothing to have a range of, or no such ranges here: see what it is
+        store, name = _where(path)
+        try:
+            with _told(path):
+                now = _Look(_State.of(obstore.head(store, name)), 0, b"")
+        except FileNotFoundError:
+            now = None
+    with _lock:
+        _known[key] = time.monotonic() if now is None else now
+        _known.move_to_end(key)
+        while len(_known) > MAX_KNOWN:
+            _known.popitem(last=False)
+    return now
+
+
+class RemoteObject:
+    """One object, as it was when it was opened; for any number of threads.
+
+    Parameters
+    ----------
+    path
+        Its URL.
+    last_nbytes
+        Bytes at its end that are wanted first: they come with the request that opens it.
+
+    Raises
+    ------
+    OSError
+        It is not there, or the store does not give it.
+    """
+
+    def __init__(self, path: Path, last_nbytes: int = 0) -> None:
+        found = look(path, {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES))
+        if found is None:
+            raise FileNotFoundError(2, "no such object", str(path))
+        self.path, self.state = path, found.state
+        self._begin, self._data = found.begin, found.data
+
+    @property
+    def status(self) -> os.stat_result:
+        """Size, time and identity, as of a file."""
+        return self.state.status(stat.S_IFREG)
+
+    def read_into(self, buffers: Sequence[Any], offset: int) -> int:
+        """Fill `buffers` with one request, and return how many bytes came; 0 at the end.
+
+        Raises
+        ------
+        OSError
+            They cannot be had, or the object is another one than was opened.
+        """
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        nbytes = min(sum(map(len, views)), self.state.nbytes - offset)
+        if nbytes <= 0:
+            return 0
+        if self._begin <= offset and offset + nbytes <= self._begin + len(self._data):
+            data = memoryview(self._data)[offset - self._begin :][:nbytes]
+        else:
+            found = _get(self.path, (offset, offset + nbytes))
+            if found.state != self.state:
+                with _lock:
+                    _known.pop(str(self.path), None)
+                raise OSError(
+                    5,
+                    f"it was replaced while it was open: {self.state.nbytes} bytes with ETag "
+                    f"{self.state.tag} were opened, {found.state.nbytes} with {found.state.tag} "
+                    "are there now; open it again",
+                    str(self.path),
+                )
+            data = memoryview(found.data)
+        at = 0
+        for view in views:
+            part = data[at : at + len(view)]
+            view[: len(part)] = part
+            at += len(part)
+        return at
+
+
+class ObjectFile(io.RawIOBase):
+    """An object as a file, for libraries that want one: it is read in blocks, which are kept."""
+
+    def __init__(self, remote: RemoteObject) -> None:
+        self._object, self._at = remote, 0
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return where it is."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a byte."""
+        base = (0, self._at, self._object.state.nbytes)[whence]
+        if base + offset < 0:
+            raise OSError(22, "before the beginning", str(self._object.path))
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, target: Any) -> int:
+        """Fill `target` from there on; return how many bytes came."""
+        view = memoryview(target).cast("B")
+        done = 0
+        while done < len(view):
+            number, begin = divmod(self._at, BLOCK_NBYTES)
+            if not begin and len(view) - done > BLOCK_NBYTES:
+                n_read = self._object.read_into([view[done:]], self._at)
+            else:
+                part = self._block(number)[begin : begin + len(view) - done]
+                n_read = len(part)
+                view[done : done + n_read] = part
+            if not n_read:
+                break
+            done, self._at = done + n_read, self._at + n_read
+        return done
+
+    def _block(self, number: int) -> bytes:
+        found = self._blocks.get(number)
+        if found is None:
+            begin = number * BLOCK_NBYTES
+            room = bytearray(max(0, min(BLOCK_NBYTES, self._object.state.nbytes - begin)))
+            self._object.read_into([room], begin)
+            found = self._blocks[number] = bytes(room)
+            if len(self._blocks) > MAX_BLOCKS:
+                self._blocks.popitem(last=False)
+        self._blocks.move_to_end(number)
+        return found

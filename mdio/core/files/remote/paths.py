@@ -1,0 +1,145 @@
+"""Objects in stores and on web servers, read by ranges of bytes.
+
+A URL (``s3://``, ``gs://``, ``az://``, ``https://``, ``http://``) is a `RemotePath`, which answers
+what is asked of paths (whether they are there, how long they are), so that formats need not know
+where their bytes lie; `mdio.core.files.reading.OpenFile` reads them. obstore makes the requests; it
+takes credentials, region and endpoint from the environment, so that none are in a URL, or in what
+is pickled or printed.
+
+An object is what it was when it was opened, by ETag, size and time of change: whatever is read
+later of another one is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path, PosixPath
+from typing import Any
+
+from mdio.core.errors import PlanError, SourceError
+from mdio.core.files.remote.objects import URL, ObjectFile, RemoteObject, look
+
+__all__ = ["MANIFESTS", "RemotePath", "is_remote", "path_of", "refuse_remote_output"]
+
+MANIFESTS = ("zarr.json", "manifest.json", ".zgroup", ".zmetadata")
+
+
+def is_remote(path: object) -> bool:
+    """Return whether a path is a URL that is read by requests."""
+    return isinstance(path, str | os.PathLike) and URL.match(os.fsdecode(path)) is not None
+
+
+def path_of(path: str | os.PathLike[str]) -> Path:
+    """Return a path, or a `RemotePath` of a URL.
+
+    Raises
+    ------
+    PlanError
+        A URL with a name, a password or a query in it, which would be written into manifests.
+    """
+    if isinstance(path, RemotePath) or not is_remote(path):
+        return Path(path) if not isinstance(path, Path) else path
+    text = os.fsdecode(path)
+    host = URL.match(text)
+    assert host is not None
+    if "@" in host[2] or "?" in text or "#" in text or not host[2]:
+        shown = re.sub(r"//[^/]*@", "//", re.split(r"[?#]", text)[0])
+        raise PlanError(
+            f"{shown}: a URL of a store, its bucket (or host) and a name are expected, without "
+            "user, password, query or fragment: give credentials in the environment "
+            "(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...), where they stay"
+        )
+    return RemotePath(text)
+
+
+def refuse_remote_output(path: str | os.PathLike[str]) -> None:
+    """Raise PlanError if an output is to be written to a URL."""
+    text = os.fsdecode(path)
+    if re.match(r"(s3|gs|az|https?):/", text, re.IGNORECASE):  # a `Path` has one of two slashes
+        shown = re.sub(r":/+([^/]*@)?", "://", re.split(r"[?#]", text)[0], count=1)
+        raise PlanError(
+            f"{shown}: outputs are not written to stores; write it here and upload the "
+            "folder or file when it is finished (aws s3 cp --recursive, rclone copy, ...)"
+        )
+
+
+class RemotePath(PosixPath):
+    """A URL as a path."""
+
+    def __str__(self) -> str:
+        return super().__str__().replace(":/", "://", 1)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (str(self),))
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002
+        """Return size, time and identity (as the inode) of an object, or of a folder's manifest."""
+        folder_first = self.suffix.lower() in (".zarr", ".zarrmd", ".segments")
+        found = None if folder_first else look(self)
+        kind = stat.S_IFREG
+        if found is None and not self.name.startswith(".") and self.name not in MANIFESTS:
+            kind = stat.S_IFDIR
+            names = sorted(
+                MANIFESTS,
+                key=lambda name: (self.suffix == ".segments") != (name == "manifest.json"),
+            )
+            found = next((one for name in names if (one := look(self / name))), None)
+        if found is None and folder_first:
+            kind, found = stat.S_IFREG, look(self)
+        if found is None:
+            raise FileNotFoundError(2, "no such object", str(self))
+        return found.state.status(kind)
+
+    lstat = stat
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        """Return whether there is an object, or a folder with a manifest."""
+        try:
+            self.stat()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        """Return whether there is an object of this name."""
+        return self.exists() and stat.S_ISREG(self.stat().st_mode)
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        """Return whether this is the folder of an output."""
+        return self.exists() and stat.S_ISDIR(self.stat().st_mode)
+
+    def is_symlink(self) -> bool:
+        """Return False."""
+        return False
+
+    def absolute(self) -> RemotePath:
+        """Return this."""
+        return self
+
+    def resolve(self, strict: bool = False) -> RemotePath:  # noqa: ARG002
+        """Return this."""
+        return self
+
+    def expanduser(self) -> RemotePath:
+        """Return this."""
+        return self
+
+    def iterdir(self) -> Any:
+        """Raise SourceError: folders are known by their manifests, and never listed."""
+        raise SourceError(f"{self}: not listed where it lies; copy it here")
+
+    def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
+        """Return a file object that reads; raises PlanError for any other mode."""
+        if mode != "rb":
+            refuse_remote_output(self)
+        return ObjectFile(RemoteObject(self))
+
+    def read_bytes(self) -> bytes:
+        """Return all of an object."""
+        with self.open("rb") as file:
+            return bytes(file.read())

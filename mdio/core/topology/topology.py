@@ -1,0 +1,237 @@
+"""What the atoms of a system are: names, elements, masses, charges, residues, segments, bonds.
+
+`Topology.to_bytes` is what outputs hold (docs/formats.md has it): ``mdiotop1``, the length of a
+JSON object (uint32), the object, and arrays compressed together by zlib, whose names, types and
+shapes the object lists. Texts are numbers into tables, which the object has.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import CorruptLayoutError
+
+__all__ = ["ATOMS", "BONDS", "RESIDUES", "SEGMENTS", "Texts", "Topology"]
+
+MAGIC = b"mdiotop1"
+ATOMS = ("names", "types", "elements", "masses", "charges", "chainIDs")
+RESIDUES = ("resids", "resnames", "icodes")
+SEGMENTS = ("segids",)
+"""Attributes of atoms, residues and segments, as MDAnalysis calls them."""
+BONDS = "bonds"
+RESINDEX, SEGINDEX = "resindices", "segindices"
+"""Of each atom, its residue; of each residue, its segment."""
+LEVELS: tuple[tuple[str, tuple[str, ...]], ...] = ((RESINDEX, RESIDUES), (SEGINDEX, SEGMENTS))
+CODES = tuple(np.dtype(code) for code in ("<u1", "<u2", "<i4", "<i8", "<f4", "<f8"))
+ERRORS = (ValueError, LookupError, TypeError, AttributeError, zlib.error, ArithmeticError)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Many texts, few different ones."""
+
+    codes: NDArray[Any]
+    """Of each, its place in the table."""
+    table: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Any) -> Texts:
+        """Return texts as codes, in order of their first appearance."""
+        places: dict[str, int] = {}
+        codes = [places.setdefault(str(value), len(places)) for value in values]
+        return cls(_small(np.array(codes, np.int64)), tuple(places))
+
+    def values(self) -> NDArray[Any]:
+        """Return the texts, an array of objects."""
+        found: NDArray[Any] = np.array(self.table, object)[self.codes]
+        return found
+
+    def take(self, picked: NDArray[Any]) -> Texts:
+        """Return some of them."""
+        return Texts(self.codes[picked], self.table)
+
+
+def _small(values: NDArray[Any]) -> NDArray[Any]:
+    """Return non-negative numbers in the smallest type that holds them."""
+    most = int(values.max(initial=0))
+    return values.astype(next(c for c in CODES if c.kind != "f" and most <= np.iinfo(c).max))
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What the atoms of a system are.
+
+    Attributes
+    ----------
+    n_atoms
+        Number of atoms A.
+    columns
+        By the names in `ATOMS` ((A,) each), `RESIDUES` ((R,)) and `SEGMENTS` ((S,)), as far as they
+        are known, texts as `Texts`; ``resindices`` (A,) and ``segindices`` (R,); ``bonds`` (B, 2).
+        Masses are in u, charges in elementary charges.
+    classes
+        Names of residues that are of a kind (``protein``, ``nucleic``, ``water``).
+    """
+
+    n_atoms: int
+    columns: Mapping[str, NDArray[Any] | Texts]
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def texts(self, name: str) -> Texts | None:
+        """Return a column of texts; None where there is none."""
+        found = self.columns.get(name)
+        return found if isinstance(found, Texts) else None
+
+    def numbers(self, name: str) -> NDArray[Any] | None:
+        """Return a column of numbers; None where there is none."""
+        found = self.columns.get(name)
+        return None if isinstance(found, Texts) else found
+
+    def per_atom(self, name: str) -> NDArray[Any] | Texts | None:
+        """Return a column spread over the atoms."""
+        column = self.columns.get(name)
+        if column is None or name in ATOMS:
+            return column
+        picked = self.numbers(RESINDEX)
+        if name in SEGMENTS and picked is not None:
+            segments = self.numbers(SEGINDEX)
+            picked = None if segments is None else segments[picked]
+        if picked is None:
+            return None
+        return column.take(picked) if isinstance(column, Texts) else column[picked]
+
+    def take(self, atoms: NDArray[np.int64]) -> Topology:
+        """Return the topology of some atoms, each once; bonds are those among them."""
+        kept: dict[str, NDArray[Any] | Texts] = {
+            name: _taken(self.columns[name], atoms) for name in ATOMS if name in self.columns
+        }
+        picked = np.asarray(atoms)
+        for index, names in LEVELS:
+            parents = self.numbers(index)
+            if parents is None:
+                break
+            order, numbers = np.unique(parents[picked], return_inverse=True)
+            kept[index] = _small(numbers)
+            picked = order
+            for name in names:
+                if name in self.columns:
+                    kept[name] = _taken(self.columns[name], picked)
+        bonds = self.numbers(BONDS)
+        if bonds is not None:
+            place = np.full(self.n_atoms, -1, np.int64)
+            place[atoms] = np.arange(len(atoms))
+            pairs = place[bonds]
+            kept[BONDS] = pairs[(pairs >= 0).all(axis=1)]
+        return Topology(len(atoms), kept, self.classes)
+
+    def to_bytes(self) -> bytes:
+        """Return it as outputs hold it."""
+        said: dict[str, Any] = {"n_atoms": self.n_atoms, "classes": dict(self.classes)}
+        rows: list[dict[str, Any]] = []
+        parts: list[bytes] = []
+        for name, column in self.columns.items():
+            values = column.codes if isinstance(column, Texts) else column
+            if values.dtype.kind in "iu" and values.min(initial=0) >= 0:
+                values = _small(values)
+            values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+            row = {"name": name, "dtype": values.dtype.str.replace("|", "<"), "shape": values.shape}
+            rows.append(row | ({"table": column.table} if isinstance(column, Texts) else {}))
+            parts.append(values.tobytes())
+        head = json.dumps(said | {"columns": rows}).encode()
+        size = np.uint32(len(head)).astype("<u4").tobytes()
+        return b"".join((MAGIC, size, head, zlib.compress(b"".join(parts), 1)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, what: str) -> Topology:
+        """Return what `to_bytes` gave; `what` is for messages.
+
+        Raises
+        ------
+        CorruptLayoutError
+            These bytes are no topology.
+        """
+        try:
+            if data[: len(MAGIC)] != MAGIC:
+                raise ValueError(f"begins with {data[:8]!r}")
+            end = len(MAGIC) + 4 + int(np.frombuffer(data, "<u4", 1, len(MAGIC))[0])
+            said = json.loads(data[len(MAGIC) + 4 : end])
+            n_atoms, rows = int(said["n_atoms"]), said["columns"]
+            sizes = [_nbytes(row) for row in rows]
+            unpack = zlib.decompressobj()
+            flat = unpack.decompress(data[end:], sum(sizes) + 1)
+            if len(flat) != sum(sizes):
+                raise ValueError(f"{len(flat)} bytes of {sum(sizes)}")
+            columns: dict[str, NDArray[Any] | Texts] = {}
+            at = 0
+            for row, size in zip(rows, sizes, strict=True):
+                values = np.frombuffer(
+                    flat, row["dtype"], size // np.dtype(row["dtype"]).itemsize, at
+                )
+                values = values.reshape(row["shape"])
+                at += size
+                columns[row["name"]] = _checked(row, values)
+            classes = {str(name): tuple(map(str, of)) for name, of in said["classes"].items()}
+            made = cls(n_atoms, columns, classes)
+            made._check()
+        except ERRORS as error:
+            raise CorruptLayoutError(
+                f"{what}: its topology cannot be read ({' '.join(str(error).split())[:200]}); "
+                "convert the source again, or name a topology with -s/--top"
+            ) from error
+        return made
+
+    def _check(self) -> None:
+        """Raise ValueError unless columns fit each other."""
+        sizes: list[tuple[tuple[str, ...], int]] = [(ATOMS, self.n_atoms)]
+        n_parents = self.n_atoms
+        for index, names in LEVELS:
+            parents = self.numbers(index)
+            if parents is not None:
+                sizes.append(((index,), n_parents))
+                n_parents = _most(parents) + 1
+                sizes.append((names, n_parents))
+        for names, size in sizes:
+            for name in names:
+                column = self.columns.get(name)
+                values = column.codes if isinstance(column, Texts) else column
+                if values is not None and values.shape != (size,):
+                    raise ValueError(f"{name} of shape {values.shape}, expected ({size},)")
+        bonds = self.numbers(BONDS)
+        if bonds is not None and (
+            bonds.ndim != 2 or bonds.shape[1] != 2 or _most(bonds) >= self.n_atoms
+        ):
+            raise ValueError(f"bonds of shape {bonds.shape} beyond {self.n_atoms} atoms")
+
+
+def _most(values: NDArray[Any]) -> int:
+    return int(values.max()) if values.size else -1
+
+
+def _taken(column: NDArray[Any] | Texts, picked: NDArray[Any]) -> NDArray[Any] | Texts:
+    return column.take(picked) if isinstance(column, Texts) else column[picked]
+
+
+def _nbytes(row: Mapping[str, Any]) -> int:
+    shape: Sequence[int] = row["shape"]
+    if np.dtype(row["dtype"]) not in CODES or any(type(n) is not int or n < 0 for n in shape):
+        raise ValueError(f"a column of {row['dtype']} {shape}")
+    size = int(np.dtype(row["dtype"]).itemsize)
+    for n in shape:
+        size *= n
+    return size
+
+
+def _checked(row: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any] | Texts:
+    if "table" not in row:
+        return values
+    table = tuple(str(text) for text in row["table"])
+    if values.dtype.kind not in "iu" or _most(values) >= len(table):
+        raise ValueError(f"{row['name']} beyond its table of {len(table)}")
+    return Texts(values, table)
