@@ -44,6 +44,8 @@ def advise(
     progress: Progress | None = None,
     cache: str = "auto",
     nodes: int = 1,
+    overlap: str | None = None,
+    verify: bool = True,
 ) -> Advice:
     """Measure an analysis on a trajectory and say which layout will serve it best.
 
@@ -70,7 +72,8 @@ def advise(
     allow_lossy
         Also consider positions rounded to this step, angstrom.
     local_folder
-        Also consider copying the source to such a folder, on a disk of each node, first.
+        Also consider copying the source to such a folder, on a disk of each node, first; and
+        weigh a cache there (``mdio analyze --cache``).
     calibrate
         Timing files of ``mdio analyze --timings`` from that machine, each as ``[LAYOUT=]FILE``.
     replay, save
@@ -85,6 +88,9 @@ def advise(
         they read fits into that of the nodes.
     nodes
         Machines like this one over which the ranks will be spread.
+    overlap, verify
+        As for `mdio.analyze`: how several files are joined, and whether what is read is compared
+        with checksums.
 
     Returns
     -------
@@ -130,6 +136,8 @@ def advise(
             local_folder=local_folder,
             limits=limits,
             progress=progress,
+            overlap=overlap,
+            verify=verify,
         )
     if save is not None:
         save_measurements(measurements, save)

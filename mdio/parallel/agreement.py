@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,12 +30,15 @@ class Agreement:
         An mpi4py intracommunicator; it is duplicated, so that a rank that is elsewhere when another
         one asks cannot answer by mistake.
     unfinished
-        Files to remove before the program is ended, the output's own first; there may be none.
+        Returns the files to remove before the program is ended, the output's own first; there may
+        be none.
     grace_s
         How long a rank that has failed waits for the others before it ends the program.
     """
 
-    def __init__(self, comm: Any, unfinished: Sequence[Path], grace_s: float = 5.0) -> None:
+    def __init__(
+        self, comm: Any, unfinished: Callable[[], Sequence[Path]], grace_s: float = 5.0
+    ) -> None:
         self._comm = comm.Dup()
         self._unfinished = unfinished
         self._grace_s = grace_s
@@ -94,8 +97,9 @@ class Agreement:
         """Remove what is unfinished, say why, once, and end the whole program."""
         from mpi4py import MPI
 
-        speaks = is_ours and not self._unfinished
-        for number, path in enumerate(self._unfinished):
+        unfinished = self._unfinished()
+        speaks = is_ours and not unfinished
+        for number, path in enumerate(unfinished):
             try:
                 path.unlink()
                 speaks = speaks or number == 0

@@ -7,7 +7,7 @@ import logging
 import pickle
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -79,6 +79,11 @@ class DaskExecutor(Executor):
         self._n_wanted = n_workers or available_cores()
         self.tasks: list[dict[str, Any]] = []
         """Of the last `imap` that came to its end: which worker had which item when."""
+        self._places: Sequence[Sequence[str]] = ()
+
+    def place(self, workers: Sequence[Sequence[str]]) -> None:
+        """Say which workers are best for each item of the next `imap`; others may have it, too."""
+        self._places = workers
 
     @classmethod
     def at(cls, address: str) -> DaskExecutor:
@@ -123,11 +128,13 @@ class DaskExecutor(Executor):
         items: Iterable[Item],
         *,
         describe: Callable[[Item], str] = str,
-    ) -> Iterator[tuple[int, Result]]:
+        leave: Callable[[Result], Any] | None = None,
+    ) -> Iterator[tuple[int, Any]]:
         """Yield results as they come; see `Executor.imap`.
 
         Dask gives the items of a worker that died to others, and fails an item that several
-        workers died of.
+        workers died of. With `leave`, results stay on the cluster: what is yielded of each is
+        (number, (its future, what `leave` returns of it)). Dask computes again what is lost.
         """
         wait = _distributed().wait
         client = self.client
@@ -136,13 +143,23 @@ class DaskExecutor(Executor):
         payload = client.submit(bytes, _pickle(func), key=f"mdio-func-{token}", pure=False)
         source = enumerate(items)
         under_way: dict[Any, tuple[int, Item]] = {}
+        left: dict[int, Any] = {}
         patience = _Patience(client)
+        places, self._places = self._places, ()
         stream = TaskStream(client, token)
         try:
             while True:
                 for number, item in source:
                     key = f"{stream.prefix}{number}"
-                    future = client.submit(_call, token, payload, item, key=key, pure=False)
+                    where: dict[str, Any] = {}
+                    if places:
+                        where = {"workers": list(places[number]), "allow_other_workers": True}
+                    future = client.submit(
+                        _call, token, payload, item, key=key, pure=False, **where
+                    )
+                    if leave is not None:
+                        left[number] = future
+                        future = client.submit(leave, future, pure=False)
                     under_way[future] = number, item
                     if len(under_way) >= self.n_workers + 2:
                         break
@@ -156,10 +173,12 @@ class DaskExecutor(Executor):
                     patience.check(describe(next(iter(under_way.values()))[1]))
                 for future in finished:
                     number, item = under_way.pop(future)
-                    yield number, _result(future, describe(item))
+                    result = _result(future, describe(item))
+                    yield number, result if leave is None else (left.pop(number), result)
         finally:
+            unfinished = [*under_way, *left.values(), *([payload] if leave is None else [])]
             with contextlib.suppress(Exception):  # the scheduler may be gone, which is no news
-                client.cancel([*under_way, payload], force=True)
+                client.cancel(unfinished, force=True)
 
     def close(self) -> None:
         """Close the local cluster if it is ours."""

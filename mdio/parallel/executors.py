@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, TypeVar
 
-from mdio.core.errors import BlockError, MdioError, PlanError
+from mdio.core.closing import Closing
+from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError
 from mdio.parallel.pool import Failure, WorkerPool, start_method
 
 __all__ = ["Executor", "Processes", "Serial", "available_cores", "item_error"]
@@ -44,7 +44,7 @@ def item_error(label: str, cause: BaseException) -> MdioError:
     return BlockError(f"{label} failed: {type(cause).__name__}: {text}")
 
 
-class Executor(ABC):
+class Executor(Closing, ABC):
     """Runs a function over items.
 
     A context manager: leaving it ends all workers that are still there.
@@ -115,17 +115,6 @@ class Executor(ABC):
 
     def close(self) -> None:
         """End all workers."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class Serial(Executor):
@@ -241,7 +230,8 @@ class Processes(Executor):
     @staticmethod
     def _raise(label: str, failure: Failure) -> None:
         if failure.cause is None:
-            raise BlockError(f"{label} failed: {failure.text}")
+            kind = WorkerDiedError if failure.died else BlockError
+            raise kind(f"{label} failed: {failure.text}")
         failure.cause.add_note(f"In a worker process:\n{failure.text}")
         error = item_error(label, failure.cause)
         if error is failure.cause:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -22,7 +21,7 @@ from mdio.core.errors import PlanError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["GATHERS", "Gathered", "GlobalArray", "gather_rows"]
+__all__ = ["GATHERS", "Gathered", "GlobalArray", "RowType", "gather_rows"]
 
 How = Literal["blocking", "nonblocking", "one-sided"]
 GATHERS: tuple[How, ...] = ("blocking", "nonblocking", "one-sided")
@@ -54,7 +53,7 @@ def _mpi() -> Any:
     return MPI
 
 
-class _RowType:
+class RowType:
     """An MPI datatype of one row, so that counts are rows and stay far below 2**31."""
 
     def __init__(self, row_shape: tuple[int, ...], dtype: DTypeLike) -> None:
@@ -64,12 +63,15 @@ class _RowType:
         self.datatype = _mpi().BYTE.Create_contiguous(self.nbytes).Commit()
 
     def empty(self, n_rows: int) -> NDArray[Any]:
+        """Return room for rows."""
         return np.empty((n_rows, *self.shape), self.dtype)
 
     def message(self, rows: NDArray[Any]) -> list[Any]:
+        """Return what MPI is given of rows."""
         return [rows.reshape(-1).view(np.uint8), len(rows), self.datatype]
 
     def free(self) -> None:
+        """Let go of the type."""
         self.datatype.Free()
 
 
@@ -99,7 +101,7 @@ class GlobalArray:
         self.comm = comm
         self.n_rows = n_rows
         self.share = max(1, math.ceil(n_rows / comm.size))
-        self._row = _RowType(row_shape, dtype)
+        self._row = RowType(row_shape, dtype)
         # MPICH 4.0.2 lets the parts of ranks on one node overlap unless all are multiples of 16.
         nbytes = math.ceil(self._row.nbytes * self.share / PART_NBYTES) * PART_NBYTES
         self._window = _mpi().Win.Allocate(nbytes, self._row.nbytes, comm=comm)
@@ -165,13 +167,8 @@ class GlobalArray:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:  # after an error the others may never come to a collective call
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # after an error the others may never come to a collective call
             self.destroy()
 
 
@@ -210,7 +207,7 @@ def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: How = "blocking") 
     counts = [count for count, _, _ in facts]
     if how == "one-sided":
         return _one_sided(rows, comm, counts, begin)
-    row = _RowType(rows.shape[1:], rows.dtype)
+    row = RowType(rows.shape[1:], rows.dtype)
     collect = _blocking if how == "blocking" else _nonblocking
     whole = collect(rows, comm, counts, row)
     row.free()
@@ -218,7 +215,7 @@ def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: How = "blocking") 
 
 
 def _blocking(
-    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: _RowType
+    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: RowType
 ) -> NDArray[Any] | None:
     if comm.rank != ROOT:
         comm.Gatherv(row.message(rows), None, root=ROOT)
@@ -233,7 +230,7 @@ def _blocking(
 
 
 def _nonblocking(
-    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: _RowType
+    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: RowType
 ) -> NDArray[Any] | None:
     if comm.rank != ROOT:
         if len(rows):

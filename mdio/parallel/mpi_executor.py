@@ -13,10 +13,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from mdio.core.errors import BlockError
+from mdio.core.stalls import lost_on
 from mdio.parallel.executors import Executor, item_error
 from mdio.parallel.mpi_run import SMALL_NBYTES, Nap, Run, abort, picklable
 from mdio.parallel.mpi_work_queue import WorkQueue
@@ -25,6 +25,9 @@ __all__ = ["MPIExecutor"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+ENDING_S = 2.0
+"""How long a rank that a signal ends waits for the others."""
 
 
 class MPIExecutor(Executor):
@@ -69,6 +72,7 @@ class MPIExecutor(Executor):
         self._grace_s = grace_s
         self._active: Iterator[Any] | None = None
         self._queue: WorkQueue | None = None
+        self._entered = False
 
     @property
     def n_workers(self) -> int:
@@ -105,6 +109,10 @@ class MPIExecutor(Executor):
             except Exception as caught:
                 error = caught
                 outcome = (None, picklable(caught))
+        # What rank 0 does may take long, where storage is slow: bcast would keep a core busy.
+        told, nap = self._comm.Ibarrier(), Nap()
+        while not told.Test():
+            nap.take()
         received = self._comm.bcast(outcome)
         result, failure = outcome if self.is_owner else received  # the owner's own, not a copy
         if failure is not None:
@@ -118,6 +126,7 @@ class MPIExecutor(Executor):
         *,
         describe: Callable[[Item], str] = str,
         at_own_pace: bool = False,
+        own: bool = False,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results as they arrive, on rank 0; see `Executor.imap` and `to_all`.
 
@@ -127,8 +136,11 @@ class MPIExecutor(Executor):
 
         With `at_own_pace` the ranks of a node deal out their items among themselves, each to the
         one that is free, and small results do not wait for rank 0 while it is at an item.
+
+        With `own` each rank gives items of its own, each a tuple that begins with a number that no
+        other item has, by which results are known.
         """
-        self._active = iterator = self._imap(func, items, describe, at_own_pace)
+        self._active = iterator = self._imap(func, items, describe, at_own_pace, own)
         return iterator
 
     def _share(
@@ -151,11 +163,16 @@ class MPIExecutor(Executor):
         items: Iterable[Item],
         describe: Callable[[Item], str],
         at_own_pace: bool,
+        own: bool,
     ) -> Iterator[tuple[int, Result]]:
         run = Run(self._comm, self._grace_s, SMALL_NBYTES if at_own_pace else 0)
         kept: list[tuple[int, Result]] = []
         try:
-            share = self._share(run, items, at_own_pace)
+            share: Iterator[tuple[int, Item]]
+            if own:
+                share = ((cast(Any, item)[0], item) for item in items)
+            else:
+                share = self._share(run, items, at_own_pace)
             for number, result in self._results(run, func, share, describe):
                 if self._to_all:
                     kept.append((number, result))
@@ -186,12 +203,14 @@ class MPIExecutor(Executor):
             try:
                 result = func(item)
             except Exception as cause:
-                error = item_error(describe(item), cause)
+                error = item_error(f"{describe(item)}{lost_on(cause)}", cause)
                 if error is not cause:
                     error.__cause__ = cause
                 run.fail(number, error)
                 return
             except BaseException as cause:
+                if is_root and self._entered:
+                    raise  # once what is done is told, `__exit__` ends the others
                 abort(self._comm, cause)
             if is_root:
                 yield number, result
@@ -220,19 +239,20 @@ class MPIExecutor(Executor):
         if active is not None:
             active.close()  # type: ignore[attr-defined]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __enter__(self) -> Self:
+        self._entered = True
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
         """Wait for the other ranks; if this one leaves by an error and they do not, end them."""
         self.close()
         barrier, nap = self._exit_comm.Ibarrier(), Nap()
-        deadline = time.monotonic() + self._grace_s
+        # Of a program that has to end, little time is left.
+        ending = isinstance(failure[1], SystemExit)
+        deadline = time.monotonic() + (min(ENDING_S, self._grace_s) if ending else self._grace_s)
         while not barrier.Test():
-            if error is not None and time.monotonic() > deadline:
-                abort(self._exit_comm, error)
+            if failure[1] is not None and time.monotonic() > deadline:
+                abort(self._exit_comm, failure[1])
             nap.take()
         if self._queue is not None:
             self._queue.close()

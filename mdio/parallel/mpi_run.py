@@ -154,6 +154,8 @@ def abort(comm: Any, error: BaseException) -> NoReturn:
     from mpi4py import MPI
 
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, SystemExit):
+        text = "; ".join((f"ended with exit code {text}", *getattr(error, "__notes__", ())))
     sys.stderr.write(f"mdio: {text} (rank {comm.rank} ends the program)\n")
     sys.stderr.flush()
     time.sleep(FORWARD_S)

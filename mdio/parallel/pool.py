@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.errors import PlanError
+from mdio.core.files.remote.objects import threads_would_be_lost
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 
 __all__ = ["Failure", "WorkerPool", "start_method"]
@@ -33,6 +34,7 @@ class Failure:
     """The worker's traceback, or how the worker died."""
     cause: BaseException | None = None
     """The exception; None if the worker died or the exception cannot be pickled."""
+    died: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -50,8 +52,10 @@ class _Worker:
 
 
 def start_method() -> str:
-    """Return how workers start: forked, where the system can."""
+    """Return how workers start: forked, where the system can and all threads are our own."""
     methods = multiprocessing.get_all_start_methods()
+    if threads_would_be_lost():
+        return "spawn"
     return "fork" if "fork" in methods else methods[0]
 
 
@@ -149,7 +153,7 @@ class WorkerPool:
                 "that is defined at the top of a module, or the serial executor"
             ) from error
         self._forks = start_method() == "fork"
-        self._context = multiprocessing.get_context("fork" if self._forks else None)
+        self._context = multiprocessing.get_context(start_method())
         self._workers: list[_Worker] = []
 
     @property
@@ -166,7 +170,7 @@ class WorkerPool:
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
         inherited = [w.pipe for w in self._workers] + [ours] if self._forks else []
-        process = self._context.Process(
+        process = self._context.Process(  # type: ignore[attr-defined]
             target=_work, args=(theirs, self._func, inherited), daemon=True
         )
         with ending_signals_held():  # until the worker is one that `close` ends
@@ -190,7 +194,7 @@ class WorkerPool:
             return worker, number, _receive(worker.pipe)[1]
         except (EOFError, OSError):
             worker.process.join(5.0)
-            return worker, number, Failure(_death(worker.process.exitcode))
+            return worker, number, Failure(_death(worker.process.exitcode), died=True)
 
     def close(self) -> None:
         """End all workers: idle ones leave by themselves, and close their files; busy ones die."""

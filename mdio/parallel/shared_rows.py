@@ -13,11 +13,12 @@ import math
 import mmap
 import os
 import pickle
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mdio.core.closing import Closing
 
 __all__ = ["SHARED_NBYTES", "SharedRows"]
 
@@ -32,7 +33,7 @@ HEAD_NBYTES = mmap.ALLOCATIONGRANULARITY
 """Before the rows: what a row is. Rows begin at a page."""
 
 
-class SharedRows:
+class SharedRows(Closing):
     """An array whose first axis alone is known beforehand; the first rows that come say the rest.
 
     The parent makes it before it forks. Its workers `write` rows that it `accepts`, each its own;
@@ -157,17 +158,6 @@ class SharedRows:
     def close(self) -> None:
         """Let go of it; arrays that have been taken stay."""
         os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kind": None}

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mdio.advisor.decide.forecast import Forecast, Total
+from mdio.advisor.decide.node_cache import NodeCache
 from mdio.advisor.measure.measurements import Measurements
 from mdio.advisor.measure.replay import SCHEMA
 
@@ -100,6 +101,8 @@ class Decision:
     reasons: tuple[str, ...]
     curves: Mapping[str, tuple[Forecast, ...]]
     """One pass with other numbers of ranks, by option."""
+    node_cache: NodeCache | None = None
+    """What a cache on each node would give, where local disks were measured."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``mdio advise --json`` prints."""
@@ -116,6 +119,7 @@ class Decision:
             "papers_rule": asdict(self.rule),
             "commands": list(self.commands),
             "reasons": list(self.reasons),
+            "node_cache": None if self.node_cache is None else asdict(self.node_cache),
             "curves": {
                 name: [
                     {

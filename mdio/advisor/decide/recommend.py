@@ -9,11 +9,13 @@ from mdio.advisor.decide.calibrate import Calibration, calibrated
 from mdio.advisor.decide.commands import commands_for
 from mdio.advisor.decide.decision import Decision, Option, Recommended
 from mdio.advisor.decide.forecast import CACHES, Forecaster, Total
+from mdio.advisor.decide.node_cache import node_cache
 from mdio.advisor.decide.reasons import PAPERS_RATIO, Setting, papers_rule, reasons
 from mdio.advisor.measure.candidates import segments_for
 from mdio.advisor.measure.measurements import Measurements, Trial
 from mdio.advisor.model.profile import Profile
 from mdio.core.errors import PlanError
+from mdio.layouts.registry import layout_class
 
 __all__ = ["COMPUTE_BOUND", "IO_BOUND", "PAPERS_RATIO", "recommend"]
 
@@ -25,7 +27,8 @@ LEAST_NOISE, MOST_NOISE = 0.02, 0.05
 are not, however noisy their measurements were: noise errs both ways, what is given away does not.
 """
 
-SIMPLER = ("as-is", "local-copy", "segments")
+UNWRITTEN = ("as-is", "local-copy")
+SIMPLER = (*UNWRITTEN, "segments")
 """What is taken of options that are alike: the first of these, which keep the source's own bytes,
 or else the one that is faster."""
 
@@ -90,6 +93,8 @@ def recommend(
     useful = _useful_ranks(setting, chosen)
     break_even, towards = _break_even(fitting, totals, chosen)
     recommended = _recommended(setting, chosen, totals[chosen.name], useful)
+    weighed = node_cache(forecaster, totals["as-is"], ranks)
+    said = reasons(setting, chosen, totals, alike, useful)
     return Decision(
         measurements=measurements,
         machine="local" if profile is None else forecaster.profile.name,  # type: ignore[union-attr]
@@ -114,7 +119,8 @@ def recommend(
                 n_nodes=nodes if profile is None else math.ceil(ranks / profile.cores_per_node),
             )
         ),
-        reasons=tuple(reasons(setting, chosen, totals, alike, useful)),
+        reasons=tuple(said if weighed is None else [*said, str(weighed)]),
+        node_cache=weighed,
         curves={
             trial.name: tuple(forecaster.one_pass(trial, n) for n in _rank_counts(setting))
             for trial in usable
@@ -197,8 +203,12 @@ def _recommended(setting: Setting, chosen: Trial, total: Total, useful: int) -> 
     host, source = measurements.host, measurements.source
     ranks = min(setting.ranks, useful)
     count = None
-    if host.target_file_system == "lustre" and chosen.layout not in ("as-is", "local-copy"):
-        count = math.ceil(ranks / RANKS_A_STRIPE) if chosen.layout == "h5md" else 1
+    if host.target_file_system == "lustre" and chosen.layout not in UNWRITTEN:
+        in_files = layout_class(chosen.layout).is_folder
+        count = 1 if in_files else math.ceil(ranks / RANKS_A_STRIPE)
+    n_segments = None
+    if chosen.layout not in UNWRITTEN and layout_class(chosen.layout).in_segments:
+        n_segments = segments_for(source.n_frames, 12 * source.n_atoms, setting.ranks)
     run = next((run for run in chosen.runs if run.cache == "warm"), chosen.runs[0])
     uneven = max(run.t_io_frame_s.relative, run.t_comp_frame_s.relative) > 0.25
     long = total.run.t_io_s + total.run.t_comp_s > 10.0
@@ -208,9 +218,7 @@ def _recommended(setting: Setting, chosen: Trial, total: Total, useful: int) -> 
         chunk_frames=chosen.chunk_frames,
         groups=dict(chosen.groups),
         precision=chosen.precision,
-        segments=segments_for(source.n_frames, 12 * source.n_atoms, setting.ranks)
-        if chosen.layout == "segments"
-        else None,
+        segments=n_segments,
         stripe={"nbytes": chosen.stripe_nbytes, "count": count},
         ranks=ranks,
         useful_ranks=useful,

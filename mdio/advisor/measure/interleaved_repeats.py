@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from mdio.advisor.measure.candidates import GROUP, Candidate
@@ -81,12 +82,23 @@ class InterleavedRepeats:
         The sample in it.
     ranks
         As many as will analyse; here no more than there are cores.
+    overlap, verify
+        As for `mdio.analyze`.
     """
 
     def __init__(
-        self, paths: list[str], frames: range, ranks: int, limits: Limits, progress: Progress | None
+        self,
+        paths: list[str],
+        frames: range,
+        ranks: int,
+        limits: Limits,
+        progress: Progress | None,
+        overlap: str | None = None,
+        verify: bool = True,
     ) -> None:
         self.paths = paths
+        self._overlap = overlap
+        self._timed = partial(timed_run, overlap=overlap, verify=verify)
         self.frames = frames
         self.few = frames[: max(1, len(frames) // 4)]
         self.limits = limits
@@ -202,7 +214,13 @@ class InterleavedRepeats:
                 n_segments = min(max(self.workers, share), len(part), MOST_TRIAL_SEGMENTS)
             try:
                 seconds, nbytes = convert_trial(
-                    candidate, self.paths, part, one.out, self._writers(candidate), n_segments
+                    candidate,
+                    self.paths,
+                    part,
+                    one.out,
+                    self._writers(candidate),
+                    n_segments,
+                    self._overlap,
                 )
             except (MdioError, OSError) as error:
                 one.problem = " ".join(str(error).split())
@@ -216,8 +234,8 @@ class InterleavedRepeats:
                 return
             try:
                 if first:  # brings the bytes into memory
-                    timed_run(one.paths, analysis, workers, one.frames)
-                raw = timed_run(one.paths, analysis, workers, one.frames)
+                    self._timed(one.paths, analysis, workers, one.frames)
+                raw = self._timed(one.paths, analysis, workers, one.frames)
             except (MdioError, OSError) as error:
                 if one.candidate.to is None:
                     raise
@@ -235,7 +253,7 @@ class InterleavedRepeats:
             if problem is not None:
                 self.cold_problem = problem
                 return
-            raw = timed_run(one.paths, analysis, workers, one.frames)
+            raw = self._timed(one.paths, analysis, workers, one.frames)
             one.raws.setdefault((workers, "cold"), []).append(raw)
 
     def _pooled(self, tried: list[Tried], name: str) -> dict[int, Spread]:
@@ -256,6 +274,6 @@ class InterleavedRepeats:
             frames = source.frames[: workers * max(1, int(LIGHT_S / took_s))]
             if len(frames) * took_s / workers > max(2 * LIGHT_S, self._left_s() / 4):
                 continue
-            raws = [timed_run(source.paths, prepared, workers, frames) for _ in range(2)]
+            raws = [self._timed(source.paths, prepared, workers, frames) for _ in range(2)]
             spreads[workers] = Spread.of([raw.comp_frame_s for raw in raws])
         return spreads

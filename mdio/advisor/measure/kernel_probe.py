@@ -21,10 +21,9 @@ from mdio.analysis.kernels.kernel import (
     Kernel,
     Prepared,
     UserKernel,
-    as_kernel,
     check_rows,
 )
-from mdio.analysis.kernels.registry import KERNELS
+from mdio.analysis.kernels.registry import KERNELS, as_kernel
 from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
 from mdio.core.errors import BlockError, MdioError, PlanError

@@ -19,6 +19,7 @@ from mdio.advisor.measure.storage_probe import (
     REQUESTS,
     bandwidths,
     check_target,
+    local_disk,
     stripe_of,
 )
 from mdio.advisor.measure.trial import scratch
@@ -54,6 +55,8 @@ def measure(
     local_folder: str | PathLike[str] | None = None,
     limits: Limits | None = None,
     progress: Progress | None = None,
+    overlap: str | None = None,
+    verify: bool = True,
 ) -> Measurements:
     """Measure how an analysis behaves on a source and on what it could be converted into.
 
@@ -78,7 +81,7 @@ def measure(
         check_target(Path(local_folder))
     kernel = find_kernel(analysis, select)
     notes: list[str] = []
-    with open_source(paths, fields=kernel.fields) as layout:
+    with open_source(paths, overlap=overlap, fields=kernel.fields, verify=verify) as layout:
         info = layout.info
         if info.n_frames < 1:
             raise PlanError(f"{paths[0]}: it has no frames; there is nothing to advise on")
@@ -101,7 +104,7 @@ def measure(
             "source as it is could be measured"
         )
         frames = range(min(info.n_frames, FEW_FRAMES))
-    repeats = InterleavedRepeats(paths, frames, ranks, limits, progress)
+    repeats = InterleavedRepeats(paths, frames, ranks, limits, progress, overlap, verify)
     tried = [Tried(as_is(info), paths, frames)]
     with ExitStack() as stack:
         if wanted:
@@ -148,6 +151,7 @@ def measure(
         bandwidths=tuple(bandwidths(files, sorted({1, 2, *repeats.counts, REQUESTS}))),
         notes=tuple(notes),
         seconds=time.monotonic() - begun,
+        local=None if local_folder is None else local_disk(Path(local_folder)),
     )
 
 

@@ -6,7 +6,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Bandwidth", "Host", "Measurements", "Question", "Run", "Source", "Spread", "Trial"]
+__all__ = [
+    "Bandwidth",
+    "Host",
+    "LocalDisk",
+    "Measurements",
+    "Question",
+    "Run",
+    "Source",
+    "Spread",
+    "Trial",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +144,14 @@ class Bandwidth:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalDisk:
+    """What the disk of a node gives to one process, bytes/s."""
+
+    read_nbytes_per_s: float
+    write_nbytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """The machine that was measured."""
 
@@ -164,6 +182,8 @@ class Measurements:
     notes: tuple[str, ...]
     seconds: float
     """How long measuring took."""
+    local: LocalDisk | None = None
+    """Of the folder for local copies and caches; None if it was not measured from disk."""
 
     def trial(self, name: str) -> Trial | None:
         """Return a trial by name, or None."""

@@ -6,7 +6,7 @@ import json
 import math
 import types
 import typing
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,7 +81,9 @@ def _build(kind: type[Value], data: Any, where: str) -> Value:
     """Return a dataclass of `kind` made of a JSON object, every value checked."""
     if not isinstance(data, dict):
         raise SourceError(f"{where}: {_short(data)} found, expected an object")
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    known = fields(kind)  # type: ignore[arg-type]
+    added = {field.name for field in known if field.default is not MISSING} - set(data)
+    names = [field.name for field in known if field.name not in added]
     if strange := set(data) ^ set(names):
         raise SourceError(f"{where}: {', '.join(sorted(map(str, strange)))} missing or unknown")
     hints = typing.get_type_hints(kind)

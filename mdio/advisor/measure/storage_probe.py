@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mdio.advisor.measure.measurements import Bandwidth
+from mdio.advisor.measure.measurements import Bandwidth, LocalDisk
 from mdio.core.errors import OutputError
 from mdio.core.files.page_cache import drop_cache, files_in
 from mdio.layouts.striping.file_systems import get_stripe
 
-__all__ = ["REQUESTS", "bandwidths", "check_target", "stripe_of"]
+__all__ = ["REQUESTS", "bandwidths", "check_target", "local_disk", "stripe_of"]
 
 REQUESTS = 16
 """Readers at once with which shared storage is asked for all it gives: as many requests as one
@@ -22,6 +23,8 @@ process keeps under way there (`mdio.core.files.in_flight`)."""
 READ_NBYTES = 1 << 20
 MOST_NBYTES = 64 << 20
 """Bytes that each reader of a bandwidth test reads at most ..."""
+PROBE_NBYTES = 64 << 20
+"""Bytes that are written and read to try a local disk."""
 MOST_S = 2.0
 """... and for how long, s."""
 
@@ -75,6 +78,25 @@ def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]
                 seconds = max(time.perf_counter() - begun, 1e-9)
             found.append(Bandwidth(count, cache, nbytes / seconds))
     return found
+
+
+def local_disk(folder: Path) -> LocalDisk | None:
+    """Return what a disk gives to one process; None where nothing is read from it cold."""
+    path = folder / f".mdio-probe-{secrets.token_hex(8)}"
+    data = os.urandom(READ_NBYTES)
+    try:
+        with path.open("xb", buffering=0) as file:
+            begun = time.perf_counter()
+            for _ in range(PROBE_NBYTES // READ_NBYTES):
+                file.write(data)
+            os.fsync(file.fileno())
+            seconds = max(time.perf_counter() - begun, 1e-9)
+        cold = [one.nbytes_per_s for one in bandwidths([path], [1]) if one.cache == "cold"]
+    except OSError:  # it is full
+        return None
+    finally:
+        path.unlink(missing_ok=True)
+    return LocalDisk(cold[0], PROBE_NBYTES / seconds) if cold else None
 
 
 def _read_part(part: tuple[Path, int, int]) -> int:

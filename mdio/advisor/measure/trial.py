@@ -80,6 +80,7 @@ def convert_trial(
     out: Path,
     workers: int,
     n_segments: int | None,
+    overlap: str | None = None,
 ) -> tuple[float, int]:
     """Convert some frames; return the seconds and the bytes of the output.
 
@@ -106,6 +107,7 @@ def convert_trial(
             start=frames.start,
             stop=frames.stop,
             executor=executor,
+            overlap=overlap,
             **options,
         )
     return result.seconds, result.nbytes_out
@@ -151,7 +153,15 @@ class Raw:
     rest_frame_s: float
 
 
-def timed_run(trajectory: Sequence[str], prepared: Prepared, workers: int, frames: range) -> Raw:
+def timed_run(
+    trajectory: Sequence[str],
+    prepared: Prepared,
+    workers: int,
+    frames: range,
+    *,
+    overlap: str | None = None,
+    verify: bool = True,
+) -> Raw:
     """Run the analysis over some frames and return the times of its parts.
 
     Raises
@@ -166,6 +176,8 @@ def timed_run(trajectory: Sequence[str], prepared: Prepared, workers: int, frame
             executor=executor,
             start=frames.start,
             stop=frames.stop,
+            overlap=overlap,
+            verify=verify,
         )
     n_frames = result.n_frames
     io = sum(rank.t_io_s for rank in result.ranks)

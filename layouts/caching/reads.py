@@ -1,0 +1,262 @@
+"""Frames of a layout read unit by unit, from the node's cache where it has them.
+
+A unit is a run of frames between boundaries of the layout, of some MiB: chunks, a segment or a part
+of one, frames of a native file. What is cached are the bytes of the source's files that its frames
+take, so whatever a layout does with them (checksums, decoding, selections) is done as ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.cache.folder import Cache
+from mdio.core.cache.source import CachedSource
+from mdio.core.cache.unit import DamagedUnitError, HeldUnit, SourceRange
+from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
+from mdio.core.files.reading import OpenFile, reading_from
+from mdio.core.files.requests import ByteRange
+from mdio.core.frames import FrameBlock
+
+__all__ = ["UNIT_NBYTES", "UnitReads", "unit_edges"]
+
+AtomIndices = NDArray[np.int64]
+
+UNIT_NBYTES = 16 << 20
+"""Decoded bytes of a unit at most, unless a chunk has more: enough for a local disk to give one
+file at full speed, few enough for many to be shared out evenly."""
+LEAST_NBYTES = 256 << 10
+SHARE = 64
+"""A unit has no more than this part of the frames before it, but `LEAST_NBYTES`: of short
+trajectories, too, there are units for all workers."""
+KEPT = 2
+"""Units that are held at a time, in memory when they have just been read from the source."""
+TABLE_NBYTES = 4 << 20
+MOST_TABLES = 256
+"""What else reading takes (indexes of shards, times) is kept too: so many reads of so many bytes by
+one process at most."""
+
+
+class _Readable(Protocol):
+    """What is asked of a layout here."""
+
+    path: Any
+    uuid: str | None
+    info: Any
+
+    def boundaries(self) -> NDArray[np.int64]: ...
+    def byte_ranges(
+        self, start: int, stop: int, atoms: AtomIndices | None
+    ) -> Iterator[ByteRange]: ...
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None: ...
+
+
+def unit_edges(layout: _Readable, n_atoms: int) -> NDArray[np.int64]:
+    """Return the frames at which units begin, ascending, ``n_frames`` last.
+
+    They stay what they are when frames are added at the end, but for the last unit.
+    """
+    edges = layout.boundaries()
+    least, most = (max(1, n // max(1, 12 * n_atoms)) for n in (LEAST_NBYTES, UNIT_NBYTES))
+    found = [0]
+    while (at := found[-1]) < edges[-1]:
+        n_rows = min(max(at // SHARE, least), most)
+        number = int(np.searchsorted(edges, at + n_rows, side="right")) - 1
+        stop = int(edges[number])
+        if stop <= at:  # a piece is longer: a chunk is read as one, others in parts
+            stop = int(edges[number + 1])
+            stop = stop if layout.info.chunk_frames else min(stop, at + n_rows)
+        found.append(stop)
+    return np.array(found, np.int64)
+
+
+class UnitReads:
+    """Reads one layout, or one stored group of it, through a cache.
+
+    Parameters
+    ----------
+    layout
+        Open.
+    cache
+        The node's.
+    label, atoms
+        What of the layout units hold, as `mdio.layouts.base.Layout.cached_as` has it.
+    """
+
+    def __init__(
+        self, layout: _Readable, cache: Cache, label: str, atoms: AtomIndices | None
+    ) -> None:
+        self._layout = layout
+        self._atoms = atoms
+        self.edges = unit_edges(layout, layout.info.n_atoms if atoms is None else len(atoms))
+        opened = None
+        self.works = True
+        """Whether the layout says where its frames lie."""
+        if layout.uuid is None:
+            first = next(layout.byte_ranges(0, int(self.edges[1]), atoms), None)
+            self.works = first is not None
+            opened = None if first is None else os.fstat(first.file.fileno())
+        self.source = CachedSource(
+            cache, layout.path, label, layout.uuid, len(self.edges) - 1, opened
+        )
+        self._held: OrderedDict[int, HeldUnit] = OrderedDict()
+        self._current: HeldUnit | None = None
+        self._failed: set[int] = set()
+        self._tables: dict[tuple[str, int, int], HeldUnit | None] = {}
+        self._expected = -1
+
+    def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
+        """Fill `block` with frames ``start:stop``, as the layout does; raises what it raises."""
+        first = start
+        number = int(np.searchsorted(self.edges, start, side="right")) - 1
+        while start < stop:
+            until = min(stop, int(self.edges[number + 1]))
+            rows = block.frames(slice(start - first, until - first))
+            self._read_unit(number, start, until, atoms, rows)
+            start, number = until, number + 1
+
+    def _read_unit(
+        self, number: int, start: int, stop: int, atoms: AtomIndices | None, rows: FrameBlock
+    ) -> None:
+        self._current = self._hold(number)
+        try:
+            with reading_from(self):
+                self._layout._read_into(start, stop, atoms, rows)
+        except (SourceError, CorruptLayoutError) as error:
+            self._current = None
+            with reading_from(None):
+                self._layout._read_into(start, stop, atoms, rows)
+            self._drop(number, DamagedUnitError(str(error)))  # the source is sound
+
+    def source_ranges(self, start: int, stop: int) -> Iterator[ByteRange]:
+        """Yield what of the units of these frames is yet to be read from the source, each once."""
+        number = int(np.searchsorted(self.edges, start, side="right")) - 1
+        while number < len(self.edges) - 1 and self.edges[number] < stop:
+            begin, end = self.edges[number : number + 2].tolist()
+            if number != self._expected and not self.source.held([number], [end])[0]:
+                with reading_from(self):  # it may read indexes
+                    found = list(self._layout.byte_ranges(begin, end, self._atoms))
+                yield from found
+            self._expected = number
+            number += 1
+
+    def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
+        """Fill the beginning of `buffers` with bytes of a file; see `HeldUnit.read_into`."""
+        name = self._name(file)
+        try:
+            if self._current is not None and (
+                found := self._current.read_into(name, buffers, offset)
+            ):
+                return found
+        except (DamagedUnitError, OSError) as damage:
+            number = next(n for n, unit in self._held.items() if unit is self._current)
+            self._drop(number, DamagedUnitError(str(damage)))
+            return 0
+        return self._read_table(name, file, buffers, offset)
+
+    def _name(self, file: OpenFile) -> str:
+        return str(file.path).removeprefix(str(self._layout.path))
+
+    def _drop(self, number: int, damage: DamagedUnitError) -> None:
+        """Forget a unit, so that it is read from the source when it is needed again."""
+        self._current = None
+        self._held.pop(number).close() if number in self._held else None
+        self.source.drop(self._unit_name(number), damage)
+
+    def _unit_name(self, number: int) -> str:
+        return self.source.name(number, int(self.edges[number + 1]))
+
+    def _hold(self, number: int) -> HeldUnit | None:
+        """Return a unit to read from, kept or fetched; None where it has to be the source."""
+        held = self._held.get(number)
+        if held is not None or number in self._failed or not self.works:
+            return held
+        held = self.source.take(self._unit_name(number)) or self.fetch(number)
+        if held is None:
+            self._failed.add(number)
+            return None
+        self._held[number] = held
+        while len(self._held) > KEPT:
+            self._held.popitem(last=False)[1].close()
+        return held
+
+    def fetch(self, number: int) -> HeldUnit | None:
+        """Read a unit from the source and keep it; None where that is not possible as a whole."""
+        begin, end = self.edges[number : number + 2].tolist()
+        self._current = None
+        try:
+            with reading_from(self):
+                wanted = _merged(self._layout.byte_ranges(begin, end, self._atoms))
+            data = np.empty(sum(one.nbytes for one in wanted), np.uint8)
+            ranges: list[SourceRange] = []
+            at = 0
+            with reading_from(None):
+                for one in wanted:
+                    one.file.fill(one.offset, data[at : at + one.nbytes])
+                    ranges.append((self._name(one.file), one.offset, one.nbytes))
+                    at += one.nbytes
+        except MdioError:  # whoever needs these frames will meet it, too
+            return None
+        if not ranges:
+            return None
+        self.source.put(self._unit_name(number), ranges, data)
+        return HeldUnit(ranges, data)
+
+    def _read_table(self, name: str, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
+        """Fill `buffers` with what is read beside the frames, as it was read before."""
+        wanted = sum(buffer.nbytes for buffer in buffers)
+        key = (name, offset, wanted)
+        if key not in self._tables:
+            if not 0 < wanted <= TABLE_NBYTES or len(self._tables) >= MOST_TABLES:
+                return 0
+            digest = hashlib.sha256(repr(key).encode(errors="surrogateescape")).hexdigest()[:16]
+            self._tables[key] = self._kept_table(f"{self.source.generation}-t{digest}", key, file)
+        table = self._tables[key]
+        try:
+            return 0 if table is None else table.read_into(name, buffers, offset)
+        except (DamagedUnitError, OSError):
+            self._tables[key] = None
+            return 0
+
+    def _kept_table(self, kept: str, key: tuple[str, int, int], file: OpenFile) -> HeldUnit | None:
+        table = self.source.take(kept)
+        if table is None:
+            with reading_from(None):
+                data = np.empty(key[2], np.uint8)
+                if file.read_some([data], key[1]) == len(data):
+                    self.source.put(kept, [key], data)
+                    table = HeldUnit([key], data)
+        return table
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        for unit in (*self._held.values(), *self._tables.values()):
+            if unit is not None:
+                unit.close()
+        self._held.clear()
+        self._tables.clear()
+
+
+def _merged(ranges: Iterator[ByteRange]) -> list[ByteRange]:
+    """Return ranges of which none begins where, or before, the one before it ends."""
+    found: list[ByteRange] = []
+    for one in ranges:
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and one.file is last.file
+            and 0 <= one.offset - last.offset <= (last.nbytes)
+        ):
+            nbytes = max(last.nbytes, one.offset - last.offset + one.nbytes)
+            found[-1] = ByteRange(one.file, last.offset, nbytes)
+        elif one.nbytes:
+            found.append(one)
+    return found

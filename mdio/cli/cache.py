@@ -1,0 +1,127 @@
+"""``mdio cache``: what is kept on this node, and keeping what a simulation writes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from mdio.cli.follow import seconds
+from mdio.cli.shared.common import count, human_nbytes, parse_nbytes, print_json
+from mdio.core.cache.folder import Cache
+from mdio.core.cache.looking import cached_trajectories, evict_units, verify_units
+from mdio.core.signals import ending_signals_noted
+from mdio.parallel.cache_following import CacheFollower, follow_into_cache
+
+__all__ = ["run", "setup"]
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    follow = actions.add_parser("follow", help="keep what a simulation writes, as it is written")
+    follow.add_argument("pattern", metavar="PATTERN", help="of trajectories, quoted: 'run/*.xtc'")
+    follow.add_argument("--dir", metavar="DIR", required=True, help="folder on a disk of this node")
+    follow.add_argument("--cache-size", type=parse_nbytes, metavar="SIZE", help="as for analyze")
+    follow.add_argument(
+        "--nodes",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="A,B,...",
+        help="names of all nodes that follow; each takes its share (default: this one alone)",
+    )
+    follow.add_argument(
+        "--every", type=seconds, default=60.0, metavar="TIME", help="between looks (default: 60s)"
+    )
+    follow.add_argument(
+        "--until-idle", type=seconds, metavar="TIME", help="end when nothing grows: 10m"
+    )
+    status = actions.add_parser("status", help="what is kept, by trajectory")
+    evict = actions.add_parser("evict", help="remove what was not used for the longest time")
+    evict.add_argument(
+        "--keep", type=parse_nbytes, default=0, metavar="SIZE", help="leave so much (default: none)"
+    )
+    evict.add_argument("--trajectory", metavar="TRAJ", help="of this one alone")
+    verify = actions.add_parser("verify", help="compare all that is kept with its checksums")
+    for action in (status, evict, verify):
+        action.add_argument("dir", metavar="DIR", help="the folder given as --cache")
+    for action in (follow, status, evict, verify):
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+        action.add_argument("--quiet", action="store_true", help="no summary")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was chosen; return 1 if what is kept is damaged."""
+    code, found, lines = ACTIONS[args.action](args)
+    if args.json:
+        print_json(found)
+    elif not args.quiet:
+        print("\n".join(lines))
+    return code
+
+
+Told = tuple[int, dict[str, Any], list[str]]
+
+
+def _status(args: argparse.Namespace) -> Told:
+    every = list(cached_trajectories(args.dir))
+    nbytes = sum(one["nbytes"] for one in every)
+    lines = [f"{args.dir}: {human_nbytes(nbytes)} of {len(every)} trajectories"]
+    for one in every:
+        what = "".join(f" ({one[name]})" for name in ("label", "node") if one[name])
+        lines.append(
+            f"  {one['path']}{what}: {one['units_cached']:,} of {count(one['units'], 'unit')}, "
+            f"{human_nbytes(one['nbytes'])}"
+        )
+    return 0, {"folder": args.dir, "nbytes": nbytes, "trajectories": every}, lines
+
+
+def _evict(args: argparse.Namespace) -> Told:
+    n_files, nbytes = evict_units(args.dir, args.keep, args.trajectory)
+    line = f"{args.dir}: {count(n_files, 'file')} removed, {human_nbytes(nbytes)}"
+    return 0, {"folder": args.dir, "files": n_files, "nbytes": nbytes}, [line]
+
+
+def _verify(args: argparse.Namespace) -> Told:
+    checked = list(verify_units(args.dir))
+    bad = [f"{path}: {problem}" for path, problem in checked if problem is not None]
+    found = {"ok": not bad, "folder": args.dir, "units_checked": len(checked), "bad": bad}
+    lines = [f"bad: {problem}; it will be read from the source again" for problem in bad]
+    lines.append(f"{args.dir}: {count(len(checked), 'unit')} checked, {len(bad):,} damaged")
+    return int(bool(bad)), found, lines
+
+
+def _follow(args: argparse.Namespace) -> Told:
+    told = [0]
+
+    def tell(follower: CacheFollower) -> None:
+        if follower.n_units > told[0] and not args.quiet:
+            told[0] = follower.n_units
+            print(
+                f"mdio cache: {args.dir}: {count(follower.n_units, 'unit')} so far",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    with ending_signals_noted() as stopped:
+        follower = follow_into_cache(
+            args.pattern,
+            Cache(args.dir, args.cache_size),
+            nodes=args.nodes,
+            every_s=args.every,
+            until_idle_s=args.until_idle,
+            stopped=stopped,
+            told=tell,
+        )
+    found = {
+        "folder": args.dir,
+        "units": follower.n_units,
+        "nbytes": follower.nbytes,
+        "notes": follower.notes,
+    }
+    size = human_nbytes(follower.nbytes)
+    lines = [f"{args.dir}: {count(follower.n_units, 'unit')} kept, {size}", *follower.notes]
+    return 0, found, lines
+
+
+ACTIONS = {"follow": _follow, "status": _status, "evict": _evict, "verify": _verify}

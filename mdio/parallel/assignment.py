@@ -1,0 +1,246 @@
+"""Who reads which unit: an assignment that every process computes by itself, and the same.
+
+After Zazen (Tu, Rendleman, Miller, Sacerdoti, Dror, Shaw 2010): each node says with a bitmap which
+units its disk has; from all bitmaps together follows which node reads which unit, each exactly one.
+A unit is read where it is; of several nodes that have it, and for units that no node has, the one
+with less to do. Which unit goes to which node is then decided by rendezvous hashing (Thaler and
+Ravishankar 1998), so that all agree and the share of a lost node spreads over all others.
+
+Bits lie in bytes least significant first, as ``numpy.packbits(..., bitorder="little")`` has them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["assign", "assign_words", "preferred", "share_together", "to_words", "unit_keys"]
+
+Words = NDArray[np.uint64]
+
+EXACT_UNITS = 1 << 20
+"""Up to so many units, loads are balanced to the unit; beyond, by the law of large numbers."""
+MOST_SETS = 2048
+"""Different sets of nodes that have a unit, up to which they are gone through one by one."""
+BLOCK_WORDS = 8
+"""Neighbouring words for which nodes are asked in the same order; a line of a processor's cache."""
+CHUNK_WORDS = 1 << 18
+"""Words of all nodes that are assigned at a time: they fit into a processor's cache."""
+MANY_UNITS = 1 << 26
+"""Up to so many units, each word has an order of its own, and loads are more even."""
+MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+"""Constants of SplitMix64 (Steele, Lea, Flood 2014)."""
+
+
+def _weights(numbers: NDArray[np.int64], names: Sequence[str]) -> Words:
+    """Return the weight of each node for each number, (N, n)."""
+    seeds = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") for name in names]
+    x = numbers.astype(np.uint64) * np.uint64(MIX[0]) + np.array(seeds, np.uint64)[:, None]
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX[1])
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(MIX[2])
+    return x ^ (x >> np.uint64(31))
+
+
+def unit_keys(name: str, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return numbers for the units of a trajectory that hardly any other has.
+
+    Units of many small files would else prefer the same node, all being number 0.
+    """
+    digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
+    return numbers + (int.from_bytes(digest[:8], "little") >> 2)
+
+
+def preferred(numbers: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.int64]:
+    """Return which node each unit prefers, by rendezvous hashing: that with the largest weight.
+
+    Parameters
+    ----------
+    numbers : (n,) int64
+        Of the units, as `unit_keys` gives them.
+    names
+        Of the nodes; their order does not matter.
+    """
+    found = np.empty(len(numbers), np.int64)
+    step = max(1, (1 << 22) // max(1, len(names)))
+    for at in range(0, len(numbers), step):
+        found[at : at + step] = _weights(numbers[at : at + step], names).argmax(axis=0)
+    return found
+
+
+def _shares(loads: NDArray[np.int64], workers: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Return how many of `n` units each node gets, so that loads by worker become level."""
+    order = np.argsort(loads / workers, kind="stable")
+    levels = (n + np.cumsum(loads[order])) / np.cumsum(workers[order])
+    takes_part = loads[order] / workers[order] <= levels
+    level = levels[np.flatnonzero(takes_part)[-1]]
+    exact = np.maximum(0.0, level * workers - loads)
+    shares = np.floor(exact).astype(np.int64)
+    left = n - int(shares.sum())
+    shares[np.argsort(shares - exact, kind="stable")[:left]] += 1
+    return np.asarray(shares)
+
+
+def assign(
+    held: NDArray[np.bool_],
+    names: Sequence[str],
+    workers: Sequence[int] | None = None,
+    numbers: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """Return which node reads each unit.
+
+    Parameters
+    ----------
+    held : (N, U) bool
+        Which node has which unit.
+    names
+        Of the nodes, each another.
+    workers
+        How many each node has; one each by default.
+    numbers : (U,) int64
+        By which units prefer nodes, as `unit_keys` gives them; 0 to U - 1 by default.
+
+    Returns
+    -------
+    (U,) int64
+    """
+    n_nodes, n_units = held.shape
+    count = np.ones(n_nodes, np.int64) if workers is None else np.asarray(workers, np.int64)
+    numbers = np.arange(n_units) if numbers is None else numbers
+    n_held = held.sum(axis=0)
+    owners = held.argmax(axis=0)
+    loads = np.bincount(owners[n_held == 1], minlength=n_nodes)
+    several = np.flatnonzero(n_held > 1)
+    keys = (_weights(np.zeros(1, np.int64), names).T @ held[:, several])[0]  # of the set of nodes
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    if len(first) > MOST_SETS:
+        weights = np.where(held[:, several], _weights(numbers[several], names), 0)
+        owners[several] = weights.argmax(axis=0)
+        loads += np.bincount(owners[several], minlength=n_nodes)
+    else:
+        for one in np.argsort(n_held[several[first]], kind="stable"):
+            units = several[which == one]
+            nodes = np.flatnonzero(held[:, units[0]])
+            shares = _shares(loads[nodes], count[nodes], len(units))
+            owners[units] = np.repeat(nodes, shares)
+            loads[nodes] += shares
+    missing = np.flatnonzero(n_held == 0)
+    if len(missing):
+        wanted = preferred(numbers[missing], names)
+        room = _shares(loads, count, len(missing))
+        order = np.argsort(wanted, kind="stable")
+        place = np.arange(len(missing)) - np.searchsorted(wanted[order], wanted[order])
+        gets = order[place < room[wanted[order]]]
+        owners[missing[gets]] = wanted[gets]
+        left = np.setdiff1d(np.arange(len(missing)), gets)
+        room -= np.bincount(wanted[gets], minlength=n_nodes)
+        owners[missing[left]] = np.repeat(np.arange(n_nodes), room)
+    return np.asarray(owners)
+
+
+def to_words(bits: NDArray[np.uint8]) -> Words:
+    """Return packed bits as words of 64 units, of whole blocks, filled up with zeros."""
+    padded = np.zeros(-(-len(bits) // (8 * BLOCK_WORDS)) * 8 * BLOCK_WORDS, np.uint8)
+    padded[: len(bits)] = bits
+    return padded.view("<u8").astype(np.uint64, copy=False)
+
+
+def assign_words(
+    held: Words, names: Sequence[str], first: int = 0, block_words: int = BLOCK_WORDS
+) -> Words:
+    """Assign very many units, 64 with each operation.
+
+    Parameters
+    ----------
+    held : (N, W) uint64
+        Of each node, a bit for each unit that it has; whole blocks. Overwritten, since it is large.
+    names
+        Of the nodes.
+    first
+        Number of the first block of these words.
+    block_words
+        Words of a block.
+
+    Returns
+    -------
+    (N, W) uint64
+        `held`: of each node, a bit for each unit that it reads; every bit is set for exactly one.
+    """
+    n_nodes, n_words = held.shape
+    rows = held.reshape(n_nodes, n_words // block_words, block_words)
+    step = max(1, CHUNK_WORDS // (n_nodes * block_words))
+    for begin in range(0, rows.shape[1], step):
+        some = rows[:, begin : begin + step]
+        at = np.arange(some.shape[1])
+        order = np.argsort(_weights(first + begin + at, names).T, axis=1)[:, ::-1]  # (blocks, N)
+        left = np.full(some.shape[1:], ~np.uint64(0))
+        for node in order.T:
+            bits = some[node, at]
+            bits &= left
+            left ^= bits
+            some[node, at] = bits
+        for word in range(block_words):  # of what no node has, each word goes to another one
+            some[order[:, word % n_nodes], at, word] |= left[:, word]
+    return held
+
+
+def share_together(
+    held: NDArray[np.uint8],
+    n_units: int,
+    name: str,
+    n_workers: int,
+    comm: Any,
+    numbers: NDArray[np.int64] | None = None,
+) -> NDArray[np.uint8]:
+    """Return which units this node reads (collective over one rank of each node).
+
+    Parameters
+    ----------
+    held : (ceil(U / 8),) uint8
+        Packed bits of the units that this node has.
+    n_units
+        How many units U there are.
+    name, n_workers
+        Of this node.
+    comm
+        An mpi4py intracommunicator of these ranks.
+    numbers
+        As for `assign`.
+
+    Returns
+    -------
+    (ceil(U / 8),) uint8
+        Packed bits.
+    """
+    names, workers = zip(*comm.allgather((name, n_workers)), strict=True)
+    if len(set(names)) < len(names):
+        names = tuple(f"{one}/{number}" for number, one in enumerate(names))
+    if n_units <= EXACT_UNITS:
+        every = np.empty((comm.size, len(held)), np.uint8)
+        comm.Allgather(held, every)
+        bits = np.unpackbits(every, axis=1, count=n_units, bitorder="little").astype(bool)
+        mine = assign(bits, names, workers, numbers) == comm.rank
+        return np.packbits(mine, bitorder="little")
+    # Each rank decides of one stretch for all nodes: a bitmap's worth of bytes goes each way.
+    words = to_words(held)
+    block_words = BLOCK_WORDS if n_units > MANY_UNITS else 1
+    n_blocks = len(words) // block_words
+    edges = np.arange(comm.size + 1) * n_blocks // comm.size
+    counts = (np.diff(edges) * block_words).tolist()
+    starts = (edges[:-1] * block_words).tolist()
+    own = counts[comm.rank]
+    gathered = np.empty((comm.size, own), np.uint64)
+    even, evenly = [own] * comm.size, [own * k for k in range(comm.size)]
+    from mpi4py import MPI
+
+    comm.Alltoallv([words, counts, starts, MPI.UINT64_T], [gathered, even, evenly, MPI.UINT64_T])
+    decided = assign_words(gathered, names, int(edges[comm.rank]), block_words)
+    del gathered
+    comm.Alltoallv([decided, even, evenly, MPI.UINT64_T], [words, counts, starts, MPI.UINT64_T])
+    mine = words.view(np.uint8)[: -(-n_units // 8)]
+    if n_units % 8:
+        mine[-1] &= (1 << n_units % 8) - 1
+    return mine
