@@ -1,0 +1,206 @@
+"""``mdio mapreduce``: what happens across frames, key by key."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
+from mdio.analysis.kernels.kernel import Kernel, UserKernel
+from mdio.analysis.results import check_output
+from mdio.cli.shared.common import (
+    add_cache,
+    add_frame_options,
+    add_no_verify,
+    add_overlap,
+    count,
+    parse_nbytes,
+    positive,
+    print_json,
+    progress_bar,
+    say_notes,
+)
+from mdio.cli.shared.workers import add_workers, chosen_executor
+from mdio.core.errors import PlanError
+from mdio.core.words import human_nbytes
+from mdio.mapreduce.driver import BLOCKS_PER_WORKER, MEMORY_NBYTES, map_reduce
+from mdio.mapreduce.frames import Frames
+from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
+from mdio.parallel.executors import Executor
+
+__all__ = ["COMMON", "run", "setup"]
+
+COMMON = ("--set", "-s", "-b", "-e", "-w", "--executor", "--memory", "--local-dir", "-o")
+"""What ``--help`` shows; ``--help-all`` has the rest."""
+
+MOST_SHOWN = 10
+"""Failed keys that are told of one by one."""
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "program", metavar="MODULE:CLASS", help="a class with the methods map and reduce"
+    )
+    parser.add_argument(
+        "trajectory", metavar="TRAJ", nargs="+", help="trajectory (several are joined)"
+    )
+    parser.add_argument(
+        "--replicas",
+        action="store_true",
+        help="do not join them: each TRAJ, or LABEL=TRAJ, has rows of its own",
+    )
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an argument of the class (repeatable)",
+    )
+    add_overlap(parser)
+    atoms = parser.add_argument_group("atoms")
+    atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections")
+    atoms.add_argument("--select", metavar="SEL", help="which atoms blocks have")
+    atoms.add_argument("--group", metavar="NAME", help="read this stored group of atoms")
+    add_frame_options(parser)
+    workers = parser.add_argument_group("workers")
+    add_workers(workers)
+    workers.add_argument(
+        "--blocks-per-worker",
+        type=positive,
+        default=BLOCKS_PER_WORKER,
+        metavar="K",
+        help="more than one evens out workers of unequal speed (default: %(default)s)",
+    )
+    workers.add_argument(
+        "--memory",
+        type=parse_nbytes,
+        default=MEMORY_NBYTES,
+        metavar="SIZE",
+        help="what pairs may take in each worker; more goes through files (default: 1G)",
+    )
+    workers.add_argument(
+        "--local-dir", metavar="DIR", help="for these files, a disk of the node itself"
+    )
+    add_cache(workers)
+    add_no_verify(parser, "TRAJ")
+    parser.add_argument(
+        "--keep-going", action="store_true", help="leave out keys whose reduce fails, and tell"
+    )
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", help=f"a row a key: {', '.join(TABLE_SUFFIXES)}"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+
+
+def _program(args: argparse.Namespace) -> Any:
+    """Return an object of the class that is named."""
+    made: Any = UserKernel.from_address(args.program).function
+    arguments = {}
+    for text in args.settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise PlanError(f"--set {text}: write it as NAME=VALUE")
+        try:
+            arguments[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            arguments[name] = value
+    try:
+        program = made(**arguments)
+    except TypeError as error:
+        raise PlanError(f"{args.program} cannot be made with {arguments}: {error}") from error
+    if not isinstance(program, Kernel) and not callable(getattr(program, "map", None)):
+        raise PlanError(
+            f"{args.program}: it has no method map; name a class with the methods map and reduce"
+        )
+    return program if isinstance(program, Kernel) else program.map
+
+
+def _frames(args: argparse.Namespace) -> Frames | None:
+    numbers, times = (args.start, args.stop, args.step), (args.begin, args.end, args.dt)
+    by_number, by_time = ({*one} != {None} for one in (numbers, times))
+    if by_number and by_time:
+        raise PlanError("choose frames by number (--start --stop --step) or time (-b -e --dt)")
+    if by_time:
+        return slice(*times)
+    return slice(*numbers) if by_number else None
+
+
+def _trajectory(args: argparse.Namespace) -> Any:
+    if not args.replicas:
+        return args.trajectory
+    found = {}
+    for text in args.trajectory:
+        label, equals, path = text.partition("=")
+        if not equals or Path(text).exists():
+            label, path = Path(text).stem, text
+        if label in found:
+            raise PlanError(f"two trajectories are called {label!r}; write LABEL={path}")
+        found[label] = path
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Map, reduce, save, print a summary; exit code 1 if some keys have failed."""
+    with chosen_executor(args) as executor:
+        return _run(args, executor)
+
+
+def _run(args: argparse.Namespace, executor: Executor) -> int:
+    program, frames, trajectory = _program(args), _frames(args), _trajectory(args)
+    if args.out is not None:
+        check_output(args.out, TABLE_SUFFIXES)
+    with progress_bar(0, "map", quiet=args.quiet or not executor.is_owner) as progress:
+        result = map_reduce(
+            trajectory,
+            map=program,
+            frames=frames,
+            top=args.top,
+            select=args.select,
+            executor=executor,
+            memory=args.memory,
+            local_dir=args.local_dir,
+            keep_going=args.keep_going,
+            blocks_per_worker=args.blocks_per_worker,
+            group=args.group,
+            verify=args.verify_reads,
+            overlap=args.overlap,
+            cache=args.cache,
+            cache_size=args.cache_size,
+            progress=progress,
+        )
+    if executor.is_owner:
+        _tell(args, result)
+    return 1 if result.failures else 0
+
+
+def _tell(args: argparse.Namespace, result: MapReduceResult) -> None:
+    if args.out is not None:
+        result.save(args.out)
+    for key, label, error in result.failures[:MOST_SHOWN]:
+        of = "" if label is None else f" of {label}"
+        print(f"mdio mapreduce: the key {key!r}{of} is left out: {error}", file=sys.stderr)
+    if len(result.failures) > MOST_SHOWN:
+        more = count(len(result.failures) - MOST_SHOWN, "more key")
+        print(f"mdio mapreduce: and {more}; --json has all", file=sys.stderr)
+    if args.json:
+        print_json(result.to_json() | {"out": args.out})
+    elif not args.quiet:
+        say_notes("mapreduce", result.notes)
+        pairs = int(result.n_pairs.sum())
+        print(
+            f"{args.program}: {count(result.n_frames, 'frame')}, {count(pairs, 'pair')}, "
+            f"{count(len(result.keys), 'row')} in {result.seconds:.2f} s "
+            f"({count(result.workers, 'worker')}, {result.executor})"
+        )
+        print(
+            f"  shuffle and reduce {result.reduce_s:.2f} s; "
+            f"{human_nbytes(result.nbytes_shuffled)} of pairs, "
+            f"{human_nbytes(result.nbytes_on_disk)} through files"
+        )
+        if args.out is not None:
+            print(f"  {args.out}: {', '.join(['key', *result.columns])}")

@@ -1,0 +1,1 @@
+"""Map-reduce over trajectories: what happens across frames, key by key."""

@@ -1,0 +1,247 @@
+"""Map-reduce over trajectories: a map over blocks, a shuffle by key, a reduce for each key.
+
+Pairs that a block gives are sorted by key into runs. When all blocks are mapped, samples of the
+keys say where to cut them into ranges that have about as many pairs each, few enough to fit in
+memory; then each range is gathered from all runs, sorted and reduced, one by one in each worker.
+What comes out does not depend on where blocks, runs and ranges are cut.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel
+from mdio.analysis.plan import Request, Trajectory
+from mdio.core.cache.folder import Cache
+from mdio.core.errors import PlanError, WorkerDiedError
+from mdio.core.signals import terminations_raised
+from mdio.core.timing import Stopwatch
+from mdio.mapreduce.frames import Frames, choose_frames
+from mdio.mapreduce.job import Job, Progress, Settings
+from mdio.mapreduce.mapping import Mapped, MapWork, block_label, head, part_of
+from mdio.mapreduce.program import Program
+from mdio.mapreduce.ranks import map_reduce_on_ranks
+from mdio.mapreduce.reducing import ReduceItem, ReduceWork, Table, joined, range_label
+from mdio.mapreduce.results import MapReduceResult
+from mdio.mapreduce.runs import choose_cuts, kind_of
+from mdio.parallel.dask_executor import DaskExecutor
+from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.mpi_executor import MPIExecutor
+
+if TYPE_CHECKING:
+    from MDAnalysis import Universe
+
+__all__ = ["MEMORY_NBYTES", "map_reduce"]
+
+MEMORY_NBYTES = 1 << 30
+"""What pairs may take in each worker by default."""
+BLOCKS_PER_WORKER = 4
+MOST_DEATHS = 3
+"""Of processes, before a run is given up, as Dask has it."""
+
+
+def map_reduce(
+    trajectory: Trajectory | Mapping[str, Trajectory],
+    *,
+    map: Kernel | BlockFunction | Callable[..., Any],
+    reduce: Callable[..., Any] | None = None,
+    frames: Frames | None = None,
+    top: str | PathLike[str] | Universe | None = None,
+    select: str | None = None,
+    fields: tuple[str, ...] | None = None,
+    executor: Executor | None = None,
+    n_workers: int | None = None,
+    memory: int = MEMORY_NBYTES,
+    local_dir: str | PathLike[str] | None = None,
+    combine: Callable[..., Any] | str | None = None,
+    per_frame: bool | None = None,
+    keep_going: bool = False,
+    blocks_per_worker: int = BLOCKS_PER_WORKER,
+    group: str | None = None,
+    verify: bool = True,
+    overlap: str | None = None,
+    cache: Cache | str | PathLike[str] | None = None,
+    cache_size: int | None = None,
+    progress: Progress | None = None,
+) -> MapReduceResult:
+    """Map the frames of a trajectory to keys and values, and reduce the values of each key.
+
+    Parameters
+    ----------
+    trajectory
+        As for `mdio.analyze`; or several by label (replicas): their values are reduced apart, and
+        the table has a row for each key and label.
+    map
+        A function of a `FrameBlock` that returns ``(keys, rows, values)``: keys (K,), whole
+        numbers, floats or text; rows (K,), which frame of the block each pair is of; values, a dict
+        of arrays (K, ...). With `per_frame`, a generator of ``(key, value)`` or ``(key, dict of
+        values)`` for a block of one frame. Or a program: a `Kernel` whose `prepare` returns such a
+        function, with a method `reduce`, perhaps `combine`, `per_frame` and `frames`.
+    reduce
+        Called as ``reduce(key, frame, time, values)`` with all values of a key in the order of
+        frames, those of one frame as the map gave them: `frame` (n,) int64, `time` (n,) in ps,
+        `values` a dict of arrays (n, ...). Returns a dict of numbers, text or arrays, the same
+        names and shapes for all keys. If it is the method of an object with a method `begin`, that
+        is called before with the numbers and times of all frames of the trajectory.
+    frames
+        See `mdio.mapreduce.frames.choose_frames`; each is mapped once.
+    top, select, group, verify, overlap, cache, cache_size, progress
+        As for `mdio.analyze`; blocks are not placed where the cache has them.
+    fields
+        Which per-atom arrays blocks have, where the trajectory has them: by default positions.
+    executor
+        `Serial` by default, or `Processes(n_workers)`. With `MPIExecutor` all ranks make this call.
+    memory
+        Bytes that pairs may take in each worker; a key whose values are more takes what it needs.
+        More goes through sorted files (with Dask: the cluster's own spilling).
+    local_dir
+        Where these are, for the time of the call: a disk of the node itself. By default the
+        system's folder for temporary files. `Processes` share pairs through it.
+    combine
+        Makes fewer pairs of those of a block before they travel: ``sum``, ``min`` or ``max`` of the
+        values of each key, with the frame of the first; or a function of keys and values, sorted by
+        key and frame, that returns which rows to keep, ascending, and their values. The reduce
+        must not mind how often that happens: sums of floats depend on blocks in their last digits.
+    keep_going
+        Note a key whose reduce raises, and go on with the others.
+    blocks_per_worker
+        Blocks of frames that each worker maps, of about the same length.
+
+    Returns
+    -------
+    MapReduceResult
+        The same for every executor, number of workers and blocks, and memory. Under MPI all ranks
+        have it, or with ``to_all=False`` rank 0; the table of the others is then empty.
+
+    Raises
+    ------
+    PlanError
+        Arguments that do not fit together or do not fit the trajectory, or cannot be pickled.
+    SourceError, CorruptLayoutError
+        The trajectory or the topology cannot be read, or they do not fit each other.
+    BlockError
+        The map failed in some block, the reduce for some key, keys or values do not go together,
+        or a worker was killed.
+    OutputError
+        Pairs cannot be written to `local_dir`.
+
+    Examples
+    --------
+    How far each C-alpha atom gets from where it is first:
+
+    >>> import mdio, numpy as np
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> def places(block):
+    ...     rows, atoms = np.indices(block.positions.shape[:2])
+    ...     return atoms.ravel(), rows.ravel(), {"xyz": block.positions.reshape(-1, 3)}
+    >>> def farthest(key, frame, time, values):
+    ...     away = np.linalg.norm(values["xyz"] - values["xyz"][0], axis=1)
+    ...     return {"angstrom": away.max(), "at_ps": time[away.argmax()]}
+    >>> result = mdio.map_reduce(DCD, top=PSF, select="name CA", map=places, reduce=farthest)
+    >>> len(result.keys), round(float(result.columns["angstrom"].max()), 2)
+    (214, 17.59)
+    """
+    program = Program.of(map, reduce, combine, per_frame, frames, select, fields)
+    if executor is not None and n_workers is not None:
+        raise PlanError("give an executor or a number of workers, not both")
+    if memory < 1 or blocks_per_worker < 1:
+        raise PlanError(
+            f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
+        )
+    run_in = executor or (Processes(n_workers) if n_workers is not None else Serial())
+    given = trajectory if isinstance(trajectory, Mapping) else {"": trajectory}
+    if not given:
+        raise PlanError("no trajectory is given; give at least one")
+    n_blocks = math.ceil(run_in.n_workers * blocks_per_worker / len(given))
+    choose = partial(choose_frames, frames=program.frames)
+    requests = {
+        str(label): Request(
+            *(one, program.kernel, top, group, None, None, None, None, n_blocks),
+            *(None, verify, overlap),
+            choose=choose,
+            cache=Cache.of(cache, cache_size),
+        )
+        for label, one in given.items()
+    }
+    settings = Settings(program, memory, local_dir, keep_going, progress)
+    with terminations_raised(), ExitStack() as stack:
+        if isinstance(run_in, MPIExecutor):
+            return map_reduce_on_ranks(requests, settings, run_in, stack)
+        plans = {}
+        for label, request in requests.items():
+            plans[label] = plan = request.plan()
+            if plan.is_ours:
+                stack.callback(plan.layout.close)
+        return _map_reduce(Job.of(plans, settings), run_in, stack)
+
+
+def _map_reduce(job: Job, executor: Executor, stack: ExitStack) -> MapReduceResult:
+    watch = Stopwatch()
+    settings, table = job.settings, job.table
+    client = executor.client if isinstance(executor, DaskExecutor) else None
+    is_here = isinstance(executor, Serial)
+    # On a cluster, pairs stay in the memory of the workers, which Dask looks after.
+    folder = None if client else stack.enter_context(settings.folder())
+    plans = job.plans if is_here else [plan.for_workers() for plan in job.plans]
+    work = MapWork(plans, settings.program, settings.spool(folder, shares=not is_here))
+    mapped: dict[int, Mapped] = {}
+    futures: dict[int, Any] = {}
+    leave: dict[str, Any] = {"leave": head} if client else {}
+    for number, one in _done(executor, work, job.items, block_label, **leave):
+        if client:
+            futures[number], one = one
+        job.note(job.items[number], one)
+        mapped[number] = one
+    done = [mapped[number] for number in range(len(job.items))]
+    map_s = watch.lap()
+    runs = [run for one in done for run in one.runs]
+    reduced = Table.empty()
+    if runs:
+        kind = kind_of(runs)
+        cuts = choose_cuts(runs, kind, settings.n_ranges(runs, kind, executor.n_workers))
+        ends = [None, *cuts.tolist(), None]
+        ranges = enumerate(itertools.pairwise(ends))
+        items: Iterator[ReduceItem]
+        if client:
+            submit = partial(client.submit, part_of, pure=False)
+            items = ((n, [submit(one, *of) for one in futures.values()]) for n, of in ranges)
+        else:
+            edges = [run.edges(cuts) for run in runs]
+            items = (
+                (n, [[run.part(*at[n : n + 2]) for run, at in zip(runs, edges, strict=True)]])
+                for n, _ in ranges
+            )
+        reducing = ReduceWork(settings.program.reduce, kind, table, settings.keep_going)
+        tables = dict(_done(executor, reducing, items, range_label))
+        reduced = joined([tables[number] for number in sorted(tables)], kind)
+    result = job.result(done, reduced, executor, runs)
+    result.reduce_s = watch.lap()
+    result.seconds += map_s + result.reduce_s
+    return result
+
+
+def _done(
+    executor: Executor, work: Any, items: Iterable[Any], describe: Callable[[Any], str], **more: Any
+) -> Iterator[tuple[int, Any]]:
+    """Yield (number, result) of each item once, though processes die that were at one."""
+    if not isinstance(executor, Processes):  # Dask gives their items to others by itself
+        yield from executor.imap(work, items, describe=describe, **more)
+        return
+    left = dict(enumerate(items))
+    deaths = 0
+    while left:
+        numbers = list(left)
+        try:
+            for at, result in executor.imap(work, list(left.values()), describe=describe):
+                del left[numbers[at]]
+                yield numbers[at], result
+        except WorkerDiedError:
+            deaths += 1
+            if deaths > MOST_DEATHS:
+                raise

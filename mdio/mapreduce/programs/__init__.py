@@ -1,0 +1,1 @@
+"""Programs that ship with mdio, and examples of how to write one."""

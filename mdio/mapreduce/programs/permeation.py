@@ -1,0 +1,111 @@
+"""Which ions pass a channel, or any slab across the box, and how: states and transitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.system import System
+from mdio.core.boxes import vectors_from_boxes
+from mdio.core.errors import PlanError
+from mdio.core.frames import FrameBlock
+
+__all__ = ["STATES", "IonPermeation"]
+
+STATES = ("above", "into from above", "into from below", "inside", "below")
+"""What an ion may be at, in the order of their numbers. Inside is one of which it is not known from
+where it came: it was there in the first frame."""
+ABOVE, FROM_ABOVE, FROM_BELOW, INSIDE, BELOW = range(5)
+
+
+@dataclass
+class IonPermeation(Kernel):
+    """States of ions about a slab across the box, and their transitions: a map-reduce program.
+
+    Keys are ions, by their index in the topology. Columns are ``state`` (the last one's number in
+    `STATES`), ``transitions`` (5, 5): how often each state was followed by each other one; and of
+    these, those of an ion that has passed through: ``n_down`` and ``n_up``. Where the box is
+    periodic, an ion is above or below the slab as it is nearer to its upper or lower face, and may
+    go from above to below without passing it; frames must be so near in time that an ion that
+    passes is seen inside.
+
+    Parameters
+    ----------
+    ions
+        Selection of the atoms that are followed.
+    around
+        Selection whose mean z, without regard to the box, is the middle of the slab in each frame,
+        such as the filter of a channel; by default it is the middle of the box.
+    thickness
+        Of the slab, angstrom.
+    """
+
+    ions: str = "name NA CL K NA+ CL- SOD CLA POT"
+    around: str | None = None
+    thickness: float = 10.0
+
+    def prepare(self, system: System) -> Prepared:
+        """Find the atoms."""
+        if self.thickness <= 0:
+            raise PlanError(f"the thickness is {self.thickness} angstrom; give a positive one")
+        ions = system.select(self.ions)
+        ions = np.arange(system.layout.info.n_atoms) if ions is None else ions
+        around = ions[:0] if self.around is None else system.select(self.around)
+        atoms = np.union1d(
+            ions, np.arange(system.layout.info.n_atoms) if around is None else around
+        )
+        function = partial(
+            heights,
+            keys=ions,
+            ions=np.searchsorted(atoms, ions),
+            around=np.arange(len(atoms)) if around is None else np.searchsorted(atoms, around),
+        )
+        return Prepared(function, atoms)
+
+    def reduce(
+        self,
+        key: int,  # noqa: ARG002
+        frame: NDArray[np.int64],  # noqa: ARG002
+        time: NDArray[np.float64],  # noqa: ARG002
+        values: dict[str, NDArray[Any]],
+    ) -> dict[str, Any]:
+        """Follow one ion."""
+        z = values["z"]
+        half = self.thickness / 2
+        outside = np.where(z > half, ABOVE, np.where(z < -half, BELOW, INSIDE))
+        # The last side it was at, if it has been outside before.
+        last = np.maximum.accumulate(np.where(outside != INSIDE, np.arange(len(z)), -1))
+        side = np.where(last < 0, INSIDE, outside[last])
+        came = np.where(side == ABOVE, FROM_ABOVE, np.where(side == BELOW, FROM_BELOW, INSIDE))
+        state = np.where(outside == INSIDE, came, outside)
+        n_states = len(STATES)
+        steps = np.bincount(state[:-1] * n_states + state[1:], minlength=n_states**2)
+        transitions = steps.reshape(n_states, n_states)
+        np.fill_diagonal(transitions, 0)
+        return {
+            "state": state[-1],
+            "transitions": transitions,
+            "n_down": transitions[FROM_ABOVE, BELOW],
+            "n_up": transitions[FROM_BELOW, ABOVE],
+        }
+
+
+def heights(
+    block: FrameBlock, keys: NDArray[np.int64], ions: NDArray[np.int64], around: NDArray[np.int64]
+) -> Any:
+    """Return how far each ion is above the middle of the slab; the map of `IonPermeation`."""
+    height = vectors_from_boxes(block.box)[:, 2, 2:].astype(np.float64)
+    z = block.positions[:, ions, 2].astype(np.float64)
+    middle = height / 2
+    if len(around):
+        middle = block.positions[:, around, 2].mean(axis=1, dtype=np.float64, keepdims=True)
+    z -= middle
+    with np.errstate(invalid="ignore"):
+        z -= np.where(height > 0, np.rint(z / height) * height, 0)
+    rows, which = np.indices(z.shape)
+    return keys[which.ravel()], rows.ravel(), {"z": z.ravel()}

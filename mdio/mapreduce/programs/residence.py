@@ -1,0 +1,136 @@
+"""How long molecules of water stay near something: the survival probability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.system import System
+from mdio.core.errors import PlanError
+from mdio.core.frames import FrameBlock
+from mdio.core.kernels import within
+from mdio.mapreduce.results import MapReduceResult
+
+__all__ = ["WaterResidence", "survival_probability"]
+
+
+@dataclass
+class WaterResidence(Kernel):
+    """Stays of waters within a distance of a selection: a map-reduce program.
+
+    Keys are atoms of the water, by their index in the topology. Columns are ``n_frames``, how many
+    frames each was near; ``n_stays``, in how many runs of frames; ``longest_ps``, from the first to
+    the last frame of the longest one; and ``alive`` (tau_max + 1,): from how many of its frames it
+    stays for so many frames more, each counted as a part of all waters near in that frame.
+    `survival_probability` makes the probability of them.
+
+    Parameters
+    ----------
+    water
+        Selection of one atom a molecule.
+    around
+        Selection of what they are near to.
+    radius
+        Angstrom; periodic images count.
+    tau_max
+        The longest time of the survival probability, in frames.
+    """
+
+    water: str = "name OW"
+    around: str = "protein"
+    radius: float = 3.5
+    tau_max: int = 20
+
+    def prepare(self, system: System) -> Prepared:
+        """Find the atoms."""
+        if self.radius <= 0 or self.tau_max < 0:
+            raise PlanError(f"radius {self.radius} and tau_max {self.tau_max} cannot be negative")
+        every = np.arange(system.layout.info.n_atoms)
+        chosen = (system.select(self.around), system.select(self.water))
+        around, water = (every if one is None else one for one in chosen)
+        water = np.setdiff1d(water, around)
+        if not len(water):
+            raise PlanError(f"all atoms of {self.water!r} are among {self.around!r}")
+        atoms = np.union1d(around, water)
+        function = partial(
+            near,
+            keys=water,
+            around=np.searchsorted(atoms, around),
+            water=np.searchsorted(atoms, water),
+            radius=self.radius,
+        )
+        return Prepared(function, atoms)
+
+    def begin(self, frame: NDArray[np.int64], time: NDArray[np.float64]) -> None:
+        """Learn which frames follow each other."""
+        del time
+        self._frame = frame
+
+    def reduce(
+        self,
+        key: int,  # noqa: ARG002
+        frame: NDArray[np.int64],
+        time: NDArray[np.float64],
+        values: dict[str, NDArray[Any]],
+    ) -> dict[str, Any]:
+        """Count one water's stays."""
+        at = self._frame.searchsorted(frame)
+        breaks = (at[1:] - at[:-1] > 1).nonzero()[0]
+        begins = np.concatenate(([0], breaks + 1))
+        ends = np.concatenate((breaks, [len(at) - 1]))
+        left = ends.repeat(ends - begins + 1) - np.arange(len(at))
+        # Alive after tau are those that have at least so many frames left in their stay.
+        share = 1 / values["n_near"]
+        alive = np.bincount(np.minimum(left, self.tau_max), share, self.tau_max + 1)
+        return {
+            "n_frames": len(frame),
+            "n_stays": len(begins),
+            "longest_ps": (time[ends] - time[begins]).max(),
+            "alive": alive[::-1].cumsum()[::-1],
+        }
+
+
+def near(
+    block: FrameBlock,
+    keys: NDArray[np.int64],
+    around: NDArray[np.int64],
+    water: NDArray[np.int64],
+    radius: float,
+) -> Any:
+    """Return which waters are near in which frames; the map of `WaterResidence`."""
+    found = within(block.positions, block.box, around, water, radius)
+    rows, which = np.nonzero(found)
+    n_near = np.count_nonzero(found, axis=1).astype(np.int32)
+    return keys[which], rows, {"n_near": n_near[rows]}
+
+
+def survival_probability(result: MapReduceResult) -> NDArray[np.float64]:
+    """Return the probability that what is near is so still, without a break, tau frames later.
+
+    The mean over all frames, with any water near, of the part of their waters that is near in each
+    of the next tau frames (as `waterdynamics.SurvivalProbability` without intermittency).
+
+    Parameters
+    ----------
+    result
+        Of `WaterResidence`; with several trajectories, their frames count alike.
+
+    Returns
+    -------
+    (tau_max + 1,) float64
+        Not a number where no frame has so many after it.
+    """
+    alive = result.columns["alive"].sum(axis=0)
+    n_begins = np.zeros(len(alive))
+    for part in result.trajectories():
+        n_pairs = result.n_pairs[part]
+        for tau in range(min(len(alive), len(n_pairs))):
+            n_begins[tau] += np.count_nonzero(n_pairs[: len(n_pairs) - tau])
+    with np.errstate(invalid="ignore"):
+        probability: NDArray[np.float64] = alive / n_begins
+    return probability

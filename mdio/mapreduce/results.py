@@ -1,0 +1,177 @@
+"""What a map-reduce gives back: a table with one row a key."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.analysis.results import check_output
+from mdio.core.errors import MissingExtraError, PlanError
+from mdio.core.files.publish import publish
+from mdio.core.timing import BlockTiming, summary
+
+__all__ = ["TABLE_SUFFIXES", "MapReduceResult"]
+
+TABLE_SUFFIXES = (".npz", ".csv", ".parquet")
+
+
+@dataclass(slots=True)
+class MapReduceResult:
+    """One row a key, keys ascending; of one key the trajectories in the order given."""
+
+    keys: NDArray[Any]
+    """(K,)."""
+    columns: dict[str, NDArray[Any]]
+    """What the reduce returned, by name, (K, ...)."""
+    label: NDArray[Any] | None
+    """The trajectory of each row, (K,), where several were given by label."""
+    failures: list[tuple[Any, str | None, str]]
+    """With `keep_going`: keys whose reduce failed, the label of their trajectory, and why."""
+    frame: NDArray[np.int64] = field(repr=False)
+    """Numbers of all frames that were mapped, (F,)."""
+    time: NDArray[np.float64] = field(repr=False)
+    """Their times, ps, (F,)."""
+    n_pairs: NDArray[np.int64] = field(repr=False)
+    """How many pairs each gave, (F,)."""
+    timings: list[BlockTiming] = field(repr=False)
+    """Of each block of the map."""
+    seconds: float
+    """From opening the trajectory until the table was there, without imports and topology."""
+    reduce_s: float
+    """Of these, the shuffle and the reduce."""
+    executor: str
+    workers: int
+    nbytes_shuffled: int
+    """Of the pairs, once combined."""
+    nbytes_on_disk: int
+    """Of these, what went through files of the local folder."""
+    firsts: tuple[int, ...] = (0,)
+    """Where the frames of each trajectory begin."""
+    prepare_s: float = 0.0
+    """Topology and selections; imports too, if they were the first."""
+    notes: tuple[str, ...] = ()
+    """What was dropped where files were joined, or put into another order."""
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames that were mapped."""
+        return len(self.frame)
+
+    def trajectories(self) -> list[slice]:
+        """Return which of all frames are of which trajectory."""
+        ends = [*self.firsts[1:], len(self.frame)]
+        return [slice(first, end) for first, end in zip(self.firsts, ends, strict=True)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers of the run."""
+        times = summary(self.timings)
+        return {
+            "n_frames": self.n_frames,
+            "n_pairs": int(self.n_pairs.sum()),
+            "n_keys": len(self.keys),
+            "columns": {name: list(column.shape[1:]) for name, column in self.columns.items()},
+            "failed": [
+                {"key": key, "label": label, "error": error} for key, label, error in self.failures
+            ],
+            "seconds": self.seconds,
+            "reduce_s": self.reduce_s,
+            "prepare_s": self.prepare_s,
+            **{name: times[name] for name in ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read")},
+            "executor": self.executor,
+            "workers": self.workers,
+            "nbytes_shuffled": self.nbytes_shuffled,
+            "nbytes_on_disk": self.nbytes_on_disk,
+            "notes": list(self.notes),
+        }
+
+    def flat(self) -> dict[str, NDArray[Any]]:
+        """Return the table with columns of one number each: an array's are ``NAME_0``, ...
+
+        Raises
+        ------
+        PlanError
+            Two of them would have one name.
+        """
+        found: dict[str, NDArray[Any]] = {}
+        for name, column in self._flat():
+            if name in found:
+                raise PlanError(f"two columns would be called {name!r}; save an .npz instead")
+            found[name] = column
+        return found
+
+    def _flat(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        yield "key", self.keys
+        if self.label is not None:
+            yield "label", self.label
+        for name, column in self.columns.items():
+            if column.ndim == 1:
+                yield name, column
+            for at in np.ndindex(column.shape[1:]) if column.ndim > 1 else ():
+                yield "_".join([name, *map(str, at)]), column[(slice(None), *at)]
+
+    def to_dataframe(self) -> Any:
+        """Return the table as a pandas DataFrame; see `flat` for its columns.
+
+        Raises
+        ------
+        MissingExtraError
+            pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtraError(
+                'a DataFrame needs pandas; pip install "mdio-layouts[table]"'
+            ) from error
+        return pd.DataFrame(self.flat())
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the table to an NPZ, CSV or Parquet file, which appears when it is whole.
+
+        An NPZ file has the arrays ``keys``, ``label`` (where there is one) and those of `columns`,
+        of any shape; the others have the columns of `flat`.
+
+        Raises
+        ------
+        PlanError
+            The suffix is another.
+        MissingExtraError
+            It is Parquet, and pyarrow is not installed.
+        OutputError
+            It cannot be written.
+        """
+        target = check_output(path, TABLE_SUFFIXES)
+        with publish(target, force=True) as temporary, temporary.open("wb") as file:
+            if target.suffix.lower() == ".npz":
+                arrays = {"keys": self.keys, **self.columns}
+                if self.label is not None:
+                    arrays["label"] = self.label
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+            elif target.suffix.lower() == ".csv":
+                self._save_csv(file)
+            else:
+                self._save_parquet(file)
+
+    def _save_csv(self, file: BinaryIO) -> None:
+        flat = self.flat()
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(flat)
+        lines.writerows(zip(*(column.tolist() for column in flat.values()), strict=True))
+        text.detach()
+
+    def _save_parquet(self, file: BinaryIO) -> None:
+        try:
+            from pyarrow import parquet, table  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise MissingExtraError(
+                'Parquet needs pyarrow; pip install "mdio-layouts[table]", or save .npz or .csv'
+            ) from error
+        parquet.write_table(table({n: c.tolist() for n, c in self.flat().items()}), file)
