@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from mdio.converters.options import ConversionOptions
 from mdio.converters.provenance import Appended
 from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
-from mdio.converters.strategies.copied import ByteConversion, byte_conversion
-from mdio.converters.strategies.decoded import Conversion
-from mdio.converters.strategies.parts import PartsConversion
+from mdio.converters.strategies.choice import choose
+from mdio.converters.strategies.conversion import Conversion
+from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.write_tasks import not_finite
 from mdio.converters.striping import StripeRequest
 from mdio.converters.transform import TransformedLayout
@@ -26,9 +26,8 @@ from mdio.core.files.fingerprint import SourceStates, fingerprint
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import continuation_of
-from mdio.layouts.manifest import indices_from_runs, runs_from_indices
+from mdio.layouts.manifest import has_source_integers, indices_from_runs, runs_from_indices
 from mdio.layouts.output import NotFinite
-from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import open_layout, writer_class
 from mdio.layouts.views.chain import ChainLayout
 from mdio.layouts.views.joining import KEEP_ALL, ROUNDING
@@ -59,7 +58,7 @@ round. Frames of a simulation are further apart."""
 
 def prepare_append(
     sources: Paths, out: str | PathLike[str], options: ConversionOptions, executor: Executor
-) -> Conversion | ByteConversion:
+) -> Conversion:
     """Plan an output of what `out` holds, and of what `sources` add to it.
 
     Frames that `out` has already are found by their times, known by their coordinates, and left
@@ -105,7 +104,7 @@ class _Plan:
         self.stride_ps = float(self.manifest["dt_ps"]) if strided else None
         """Time between frames, where the output has but some of its source's."""
 
-    def make(self, executor: Executor) -> Conversion | ByteConversion:
+    def make(self, executor: Executor) -> Conversion:
         old, options = self.old, self.options
         sources = [self._source(path) for path in self.files]
         states = SourceStates([*self.files, old.path], may_grow=self._may_grow(sources))
@@ -133,40 +132,27 @@ class _Plan:
         plan = continuation.plan(info, executor.n_workers)
         n_added = info.n_frames - stop
         told = f"{n_added:,} frames added to {stop:,} of {old.info.n_frames:,} that were there"
-        notes = (told, *self.notes, *chain.notes)
-        plan = plan.replace(notes=(*plan.notes, *notes))
         odd = self._not_finite(continuation.taken)
-        appended = Appended(continuation, *self._origin(chain, new), odd)
-        used = list(new.values())
         stripe = self.manifest["stripe"]
         asked = (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
-        striping = StripeRequest(*asked)
-        conversion: Conversion | ByteConversion | None = None
-        if continuation.by_bytes:
-            wanted = WriteOptions(container=plan.container)
-            conversion = byte_conversion(
-                old.path, used, chain, info, 0, wanted, striping, appended=appended, planned=plan
-            )
-        if conversion is None:
-            groups = self.manifest["group_atoms"]
-            choice = AtomChoice(
+        groups = self.manifest["group_atoms"]
+        job = Job(
+            out=old.path,
+            files=list(new.values()),
+            view=ViewLayout(old.path, source=chain),
+            choice=AtomChoice(
                 None, self._atoms, {name: indices_from_runs(runs) for name, runs in groups.items()}
-            )
-            kind = PartsConversion if "parts" in self.manifest else Conversion
-            conversion = kind(
-                old.path,
-                ViewLayout(old.path, source=chain),
-                choice,
-                plan,
-                writer_class(old.name),
-                used,
-                striping,
-                self.manifest["source"].get("transformed"),
-            )
-            conversion.appended = appended
-            conversion.nbytes_in = sum(self.frames_of[member][0].nbytes for member in new)
-            if isinstance(conversion, PartsConversion):
-                conversion.divide(executor.n_workers, str(self.manifest["parts_reason"]))
+            ),
+            plan=plan.replace(notes=(*plan.notes, told, *self.notes, *chain.notes)),
+            writer=writer_class(old.name),
+            options=options,
+            striping=StripeRequest(*asked),
+            nbytes_in=sum(self.frames_of[member][0].nbytes for member in new),
+            transformed=self.manifest["source"].get("transformed"),
+            topology=old.topology(),
+            appended=Appended(continuation, *self._origin(chain, new), odd),
+        )
+        conversion = choose(job, executor)
         conversion.states = states
         return conversion
 
@@ -186,7 +172,7 @@ class _Plan:
                 f"{path}: has {info.n_atoms} atoms, but {self.old.path} was made from a trajectory "
                 f"of {n_atoms or f'at least {atoms.max() + 1}'}; give what continues that one"
             )
-        integers = manifest["precision_source"] not in (None, "asked")
+        integers = has_source_integers(manifest)
         origin = (source.manifest or manifest)["precision_source"]
         if integers and (info.precision, origin) != (
             manifest["precision"],
@@ -206,12 +192,12 @@ class _Plan:
                 self.notes.append(f"{less}: has no {name}: {what}")
         whole: Layout = source
         if transformed := manifest["source"].get("transformed"):
-            if options.top is None:
+            if transformed["pbc"] == "nojump" and not self.numbered:
                 raise PlanError(
-                    f"{self.old.path} was made with --pbc or --center; name the topology with "
-                    "-s/--top FILE"
+                    f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
+                    "first frame on; convert all files together again"
                 )
-            whole = TransformedLayout(path, source=source, top=str(options.top), **transformed)
+            whole = TransformedLayout(path, source=source, top=options.top, **transformed)
         frames: Any = None
         if self.numbered:
             frames = range(*slice(options.start, options.stop, options.step).indices(info.n_frames))

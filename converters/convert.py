@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from mdio.converters.append import prepare_append
-from mdio.converters.options import ConversionOptions, ConvertResult, Progress
+from mdio.converters.options import ConversionOptions, ConvertResult, Progress, check_flavour
 from mdio.converters.selection import check_whole, choose_atoms, open_with_topology, readable
-from mdio.converters.storage import goes_direct, telling_file_system
-from mdio.converters.strategies.copied import ByteConversion, byte_conversion
-from mdio.converters.strategies.decoded import Conversion
-from mdio.converters.strategies.mpio import MPIOConversion, check_mpio
-from mdio.converters.strategies.parts import PartsConversion, check_per_rank, parts_reason
+from mdio.converters.storage import goes_direct, goes_through_owner, telling_file_system
+from mdio.converters.strategies.choice import check_options, choose
+from mdio.converters.strategies.conversion import Conversion
+from mdio.converters.strategies.counting import told_of_passes
+from mdio.converters.strategies.job import Job
+from mdio.converters.strategies.repairs import Repairs
 from mdio.converters.striping import StripeRequest
 from mdio.converters.transform import TransformedLayout
-from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
+from mdio.core.files.remote.paths import path_of
 from mdio.core.words import plural
 from mdio.layouts.base import Layout
-from mdio.layouts.contiguous import refuse_contiguous
 from mdio.layouts.plan import WriteOptions
-from mdio.layouts.registry import layout_name_for_output, writer_class
+from mdio.layouts.registry import layout_class, layout_name_for_output, writer_class
+from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Processes, Serial
 
@@ -38,7 +40,6 @@ __all__ = [
 ]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-CHUNKED = ("h5md", "zarr")
 
 
 def prepare(
@@ -46,7 +47,7 @@ def prepare(
     out: str | PathLike[str],
     options: ConversionOptions,
     executor: Executor | None = None,
-) -> Conversion | ByteConversion:
+) -> Conversion:
     """Open the source and plan the output for `executor` (one process); nothing is written.
 
     Raises
@@ -58,23 +59,12 @@ def prepare(
         return prepare_append(source, out, options, executor or Serial())
     target = Path(out)
     layout_name = layout_name_for_output(target, options.to)
-    if options.per_rank:
-        check_per_rank(options, layout_name)
-    if options.mpio is not None:
-        check_mpio(options, layout_name)
-    if options.contiguous:
-        refuse_contiguous(layout_name)
-    if layout_name != "segments" and (options.container, options.segments) != (None, None):
-        raise PlanError(
-            f"{out}: --container and --segments belong to the layout segments, not to {layout_name}"
-        )
-    if layout_name not in CHUNKED and (options.chunk_frames, options.chunk_atoms) != (None, None):
-        raise PlanError(
-            f"{out}: --chunk-frames and --chunk-atoms belong to the layouts h5md and zarr, not to "
-            f"{layout_name}"
-        )
+    check_options(options, layout_name, target)
+    if options.flavour is not None:
+        check_flavour(options, layout_name)
     how = {"verify": options.verify, "overlap": options.overlap}
     how |= {"salvage": True} if options.salvage else {}
+    how |= options.source_options
     origin = open_with_topology(source, options.top, **how)
     try:
         made = planned(origin, source, target, layout_name, options, executor or Serial())
@@ -95,17 +85,21 @@ def planned(
     options: ConversionOptions,
     executor: Executor,
     frames: Frames | None = None,
-) -> Conversion | ByteConversion:
-    """Plan with the opened source, which stays open unless bytes can be copied."""
+    repairs: Repairs | None = None,
+) -> Conversion:
+    """Plan with the opened source, which stays open."""
     writer = writer_class(layout_name)
     choice = choose_atoms(origin, options.top, options.select, options.groups)
     whole: Layout = origin
     transformed = None
     if options.pbc is not None or options.center is not None:
-        if options.top is None:
-            raise PlanError("--pbc and --center need a topology; name one with -s/--top FILE")
         transformed = {"pbc": options.pbc, "center": options.center}
-        whole = TransformedLayout(origin.path, source=origin, top=str(options.top), **transformed)
+        whole = TransformedLayout(
+            origin.path, source=origin, top=options.top, pbc=options.pbc, center=options.center
+        )
+        if choice.universe is not None:
+            whole.universe = choice.universe
+        whole.prepared(choice.kept)
     if frames is None:
         frames = select_frames(
             origin,
@@ -116,6 +110,13 @@ def planned(
             options.end_ps,
             options.dt_ps,
         )
+    keeps = options.topology and layout_class(layout_name).keeps_topology
+    topology = choice.topology if keeps else None
+    if not options.topology:
+        choice.universe = None  # and nothing of it beside the output
+    if repairs is not None:
+        topology = repairs.meta.topology or topology
+        repairs.meta = replace(repairs.meta, topology=topology)
     unreadable: list[list[int]] = []
     if options.salvage:
         frames, unreadable = readable(origin, frames)
@@ -124,6 +125,7 @@ def planned(
     )
     note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
+    notes = (*notes, *told_of_passes(options.pbc, executor.n_workers))
     if unreadable:
         n_lost = sum(len(range(*run)) for run in unreadable)
         which = ", ".join(f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b, _ in unreadable)
@@ -142,41 +144,42 @@ def planned(
         chunk_frames=options.chunk_frames,
         chunk_atoms=options.chunk_atoms,
         contiguous=options.contiguous,
+        flavour=options.flavour,
+        topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),
         stripe_count=options.stripe_count,
         segments=options.segments,
-        container=options.container or (origin.container if layout_name == "segments" else None),
+        container=options.container or (origin.container if writer.copier is not None else None),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
         expected_frames=options.expected_frames,
     )
     paths = [source] if isinstance(source, str | PathLike) else list(source)
-    files = [Path(path) for path in paths]
-    as_it_is = choice.kept is None and transformed is None and options.precision is None
-    if layout_name == "segments" and as_it_is and not choice.groups and view.first is not None:
-        copied = byte_conversion(
-            target, files, origin, view.info, view.first, wanted, striping, choice.files
-        )
-        if copied is not None:
-            origin.close()
-            copied.plan = copied.plan.replace(
-                notes=(*copied.plan.notes, *notes), source_density=origin.info.density
-            )
-            return copied
     plan = writer.plan_for(view.info, wanted)
+    meaning = unstriped(target)
+    notes = notes if meaning is None else (*notes, meaning)
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
+    if repairs is not None:
+        plan = plan.replace(**repairs.made)
     if plan.direct is not None and options.mpio is None:
         plan = plan.replace(direct=goes_direct(options.direct, plan, target))
-    made_of = writer, files, striping, transformed, origin.joined
     if options.mpio is None:
-        reason = parts_reason(options, plan, executor) if layout_name == "h5md" else None
-        if reason is None:
-            return Conversion(target, view, choice, plan, *made_of)
-        parted = PartsConversion(target, view, choice, plan, *made_of)
-        parted.divide(executor.n_workers, reason)
-        return parted
-    shared = MPIOConversion(target, view, choice, plan, *made_of)
-    shared.write_with(options)
-    return shared
+        plan = plan.replace(by_owner=goes_through_owner(plan, target, executor))
+    job = Job(
+        out=target,
+        files=[path_of(path) for path in paths],
+        view=view,
+        choice=choice,
+        plan=plan,
+        writer=writer,
+        options=options,
+        striping=striping,
+        nbytes_in=origin.info.nbytes,
+        transformed=transformed,
+        joined=origin.joined,
+        topology=topology,
+        repairs=repairs,
+    )
+    return choose(job, executor)
 
 
 def convert(

@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
+from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.layouts.base import Layout
+from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.joining import KEEP_ALL
+from mdio.layouts.views.view import ViewLayout
 
-__all__ = ["open_damaged", "opening_of", "salvage_offered"]
+__all__ = ["open_damaged", "opening_of", "salvage_offered", "source_view"]
 
 
 def opening_of(layout: Layout) -> dict[str, Any]:
@@ -22,7 +25,8 @@ def opening_of(layout: Layout) -> dict[str, Any]:
     source = layout.manifest["source"]
     joined = source.get("joined")
     how = {"overlap": KEEP_ALL if joined is None else joined.get("overlap")}
-    return how | {"salvage": True} if "unreadable_frames" in source else how
+    how |= source.get("opened", {})
+    return how | {"salvage": True} if {"unreadable_frames", "lost"} & source.keys() else how
 
 
 def open_damaged(path: str | PathLike[str]) -> Layout:
@@ -56,3 +60,30 @@ def salvage_offered(salvage: bool) -> Iterator[None]:
             f"{error}; add --salvage (salvage=True) to take the frames that can be read "
             "(`mdio verify` lists the others)"
         ) from error
+
+
+def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> ViewLayout:
+    """Return the frames and atoms of the source that `layout` should hold."""
+    manifest = layout.manifest
+    frames: Any = None
+    atoms = None
+    lost = None
+    whole: Layout = source
+    if manifest is not None:
+        lost = manifest["source"].get("unreadable_frames")
+        runs = manifest["frames"]
+        frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
+        atoms = None if manifest["atoms"] is None else indices_from_runs(manifest["atoms"])
+        transformed = manifest["source"].get("transformed")
+        if transformed is not None:
+            whole = TransformedLayout(source.path, source=source, top=top, **transformed)
+            whole.prepared(atoms)
+    info = source.info
+    last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
+    if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
+        raise SourceError(
+            f"{source.path} has {info.n_frames} frames of {info.n_atoms} atoms, so {layout.path} "
+            f"({layout.info.n_frames} of {layout.info.n_atoms}) was not made from it; give the "
+            "trajectory that it was made from"
+        )
+    return ViewLayout(source.path, source=whole, frames=frames, atoms=atoms, unreadable=lost)

@@ -8,9 +8,11 @@ from os import PathLike
 from typing import Any, Literal
 
 from mdio.converters.selection import Selection
+from mdio.core.errors import PlanError
 from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.registry import layout_class
 
-__all__ = ["ConversionOptions", "ConvertResult", "Progress"]
+__all__ = ["ConversionOptions", "ConvertResult", "Progress", "check_flavour"]
 
 Progress = Callable[[int, int], None]
 """Called with frames and bytes (decoded) done since the last call."""
@@ -24,6 +26,8 @@ class ConversionOptions:
     """Layout; by default what the output's suffix says."""
     top: str | PathLike[str] | None = None
     """Topology, for selections and to check the number of atoms."""
+    topology: bool = True
+    """Whether outputs that can hold one get the topology that was given, or that the source has."""
     select: Selection | None = None
     """Atoms to keep."""
     groups: Mapping[str, Selection] = field(default_factory=dict)
@@ -32,6 +36,9 @@ class ConversionOptions:
     """Which of the frames with equal times in several files to keep: one of
     `mdio.layouts.views.joining.OVERLAPS`; None = ``keep-last``, but an error for what looks like
     replicas."""
+    source_options: Mapping[str, Any] = field(default_factory=dict)
+    """What the source does not say of itself, as options of `mdio.open`: ``format``, ``dt`` (ps
+    between frames), ``length_unit``."""
     start: int | None = None
     stop: int | None = None
     step: int | None = None
@@ -49,14 +56,18 @@ class ConversionOptions:
     """``NAME[:LEVEL]``; ``none``; ``auto`` = in Zarr, floats are compressed where the output lies
     on a network and that pays; None = the same, without a word where it does not."""
     pbc: str | None = None
-    """``wrap`` atoms into the cell, or ``unwrap``: make molecules whole."""
+    """``whole`` molecules; ``mol``: these in the cell by their centres; ``atom``: each atom in the
+    cell; ``nojump``: atoms go on where they leave the cell (``unwrap`` and ``wrap`` are old names
+    of ``whole`` and ``atom``)."""
     center: str | None = None
-    """Selection of atoms to move to the middle of the cell."""
+    """Selection of atoms to move to the middle of the cell, before molecules are put into it."""
     chunk_frames: int | None = None
     chunk_atoms: int | None = None
     """Frames and atoms in a chunk; None = planned for the stripes."""
     contiguous: bool = False
     """Each array of an h5md file in one piece, without chunks."""
+    flavour: str | None = None
+    """For h5md: ``gromacs``, as GROMACS 2026 reads it; None = mdio's own way."""
     container: str | None = None
     """Format of segments; None = that of the source."""
     segments: int | None = None
@@ -89,6 +100,21 @@ class ConversionOptions:
     """``KEY=VALUE`` for MPI-IO."""
     verify: bool = True
     """Whether what is read is compared with the checksums that the source holds."""
+
+
+def check_flavour(options: ConversionOptions, layout: str) -> None:
+    """Refuse a flavour where there is none; raises PlanError."""
+    known = layout_class(layout).flavours
+    if options.flavour not in known:
+        raise PlanError(
+            f"--flavour {options.flavour}: {layout} is written as {' or '.join(known) or 'it is'} "
+            "only; GROMACS' is one of .h5md"
+        )
+    if options.per_rank or options.mpio is not None:
+        raise PlanError(
+            f"--flavour {options.flavour} is written into one file, without parallel HDF5; leave "
+            "out --per-rank, --mpio and --collective"
+        )
 
 
 @dataclass(frozen=True)

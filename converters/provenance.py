@@ -13,6 +13,7 @@ from uuid import uuid4
 from mdio.core.errors import OutputError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.output import NotFinite
@@ -63,8 +64,10 @@ def output_meta(
     atoms: AtomIndices | None = None,
     groups: Mapping[str, AtomIndices] | None = None,
     transformed: Mapping[str, Any] | None = None,
-    striping: Mapping[str, Any] | None = None,
     joined: Mapping[str, Any] | None = None,
+    opened: Mapping[str, Any] | None = None,
+    topology: Topology | None = None,
+    unreadable: Sequence[Sequence[int]] | None = None,
 ) -> OutputMeta:
     """Return what an output says of its source.
 
@@ -78,10 +81,14 @@ def output_meta(
         What is kept; see `OutputMeta`.
     transformed
         The ``--pbc`` and ``--center`` that frames went through; None = none.
-    striping
-        What was asked of Lustre, and what was applied.
     joined
         How the files were joined, if not just as given.
+    opened
+        What they were said to be, where they do not say it themselves.
+    topology
+        Of the atoms that are kept, if the output is to hold it.
+    unreadable
+        Runs of frames that were left out since they cannot be read.
     """
     prints = [fingerprint(path) for path in paths]
     files = prints[0] if len(prints) == 1 else {"path": prints[0]["path"], "files": prints}
@@ -96,11 +103,13 @@ def output_meta(
             "transformed": transformed,
             **({"lost": [asdict(one) for one in source.lost]} if source.lost else {}),
             **({} if joined is None else {"joined": joined}),
+            **({"opened": opened} if opened else {}),
+            **({"unreadable_frames": unreadable} if unreadable else {}),
         },
         dt_ps=dt_ps,
         frames=frames,
         atoms=atoms,
         groups=groups,
-        striping=striping,
+        topology=topology,
         source_precision=source.precision if source.xtc_integers else None,
     )

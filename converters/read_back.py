@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mdio.core.errors import OutputError
+from mdio.core.errors import MdioError, OutputError
 from mdio.core.files.index import index_paths
 from mdio.core.files.publish import TEMPORARY, parts_of, temporary_for
 from mdio.layouts.plan import LayoutPlan
@@ -47,7 +48,8 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
     except OSError as error:
         raise _failed(path, str(error)) from error
     finally:
-        next(index_paths(path)).unlink(missing_ok=True)  # under the name of the temporary
+        with suppress(OSError):
+            next(index_paths(path)).unlink()  # under the name of the temporary
     if found != (plan.n_frames, plan.n_atoms):
         raise _failed(path, f"{found[0]} frames of {found[1]} atoms in it")
     if look is not None and manifest is not None:
@@ -66,6 +68,10 @@ def read_back_joined(path: Path, plan: LayoutPlan, target: Path, look: Look | No
     except OutputError as error:
         there = TEMPORARY.sub(r"\1", folder)
         raise OutputError(str(error).replace(there, str(path.parent))) from error
+    except MdioError:  # of `look`, which says what it means
+        raise
+    except OSError as error:
+        raise _failed(path, error.strerror or str(error)) from error
 
 
 def _failed(path: Path, what: str) -> OutputError:

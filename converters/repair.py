@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from os import PathLike
@@ -14,15 +14,19 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.convert import planned
-from mdio.converters.opening import opening_of
+from mdio.converters.opening import opening_of, source_view
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
-from mdio.converters.strategies.decoded import Conversion
+from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.repairs import SUMS, Repairs
-from mdio.converters.verify import source_view
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.layouts.base import Layout
-from mdio.layouts.manifest import FULL_SYSTEM, indices_from_runs, runs_from_indices
+from mdio.layouts.manifest import (
+    FULL_SYSTEM,
+    has_source_integers,
+    indices_from_runs,
+    runs_from_indices,
+)
 from mdio.layouts.output import Unit
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.view import ViewLayout
@@ -187,7 +191,7 @@ def _readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool
 
 def _prepare(
     out: Path, against: Paths, top: AnyPath | None, names: Sequence[str], executor: Executor
-) -> Any:
+) -> Conversion:
     """Plan the conversion that made `out` once more."""
     with open_layout(out, verify=False) as former:
         manifest, made = dict(former.manifest or {}), former.made_as()
@@ -200,7 +204,10 @@ def _prepare(
     source = open_with_topology(paths, top, **opening_of(former))
     try:
         view = source_view(former, source, top)
-        conversion = planned(
+        meta = _meta(manifest, source, view, names)
+        with suppress(CorruptLayoutError):
+            meta = replace(meta, topology=former.topology())
+        return planned(
             source,
             paths,
             out,
@@ -208,15 +215,11 @@ def _prepare(
             _options(manifest, made, view, top),
             executor,
             frames=view.frames,
+            repairs=Repairs(former, meta, manifest, made),
         )
     except BaseException:
         source.close()
         raise
-    conversion.plan = conversion.plan.replace(**made)
-    conversion.repairs = Repairs(former, _meta(manifest, source, view, names), manifest)
-    if isinstance(conversion, Conversion):
-        conversion.beside = {}  # the topologies are there
-    return conversion
 
 
 def _options(
@@ -227,18 +230,20 @@ def _options(
     members = {name: indices_from_runs(runs) for name, runs in manifest["group_atoms"].items()}
     first = made["arrays"][0] if "arrays" in made else None
     contiguous = first is not None and first.contiguous
-    of_xtc = manifest.get("precision_source") == "xtc"
+    segments = manifest.get("segments")
     return ConversionOptions(
         top=top,
         select=view.atoms,
         groups={name: kept[atoms] for name, atoms in members.items()},
-        precision=("auto" if first else None) if of_xtc else manifest.get("precision"),
+        precision=("auto" if first else None)
+        if has_source_integers(manifest)
+        else manifest.get("precision"),
         compression=manifest.get("compression") if first else None,
         chunk_frames=first and first.chunk_frames,
         chunk_atoms=None if contiguous else first and first.chunk_atoms,
         contiguous=contiguous,
         container=manifest.get("container"),
-        segments=len(manifest["segments"]) if "segments" in manifest else None,
+        segments=len(segments) if segments else None,
         stripe_nbytes=manifest["stripe"]["stripe_nbytes"],
         stripe_count=manifest["stripe"]["stripe_count"],
         per_rank="parts" in manifest,
@@ -264,7 +269,7 @@ def _meta(
         frames=manifest["frames"],
         atoms=view.atoms,
         groups={name: indices_from_runs(r) for name, r in manifest["group_atoms"].items()},
-        source_precision=source.info.precision if source.info.compression == "xtc" else None,
+        source_precision=source.info.precision if source.info.xtc_integers else None,
         striping={k: v for k, v in striping.items() if k not in ("stripe_nbytes", "stripe_count")},
         repaired=[*manifest.get("repaired", []), done],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -14,7 +15,10 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import AtomCountError, PlanError, SourceError
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.topology.selecting import select as select_stored
+from mdio.core.topology.topology import Topology
 from mdio.layouts.base import Layout
+from mdio.layouts.foreign.universe import selection_errors, topology_of, universe_of
 from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.units import runs_of_frames
 from mdio.layouts.views.opening import open_source
@@ -24,7 +28,14 @@ if TYPE_CHECKING:
     from MDAnalysis import Universe
 
 
-__all__ = ["AtomChoice", "check_whole", "choose_atoms", "load_topology", "readable"]
+__all__ = [
+    "AtomChoice",
+    "check_whole",
+    "choose_atoms",
+    "load_topology",
+    "readable",
+    "stored_universe",
+]
 
 Selection = str | NDArray[np.int64]
 
@@ -91,9 +102,22 @@ def load_topology(top: str | PathLike[str], source: Layout) -> Universe:
                 f"{source.path} has {n_atoms} atoms, but the topology {top} has "
                 f"{len(universe.atoms)}; give the topology that belongs to the trajectory"
             )
-        first = source.read(0, 1)
-        universe.load_new(first.positions, dimensions=first.box, order="fac", dt=source.info.dt_ps)
+        _place(universe, source)
     return universe
+
+
+def stored_universe(topology: Topology, source: Layout) -> Universe:
+    """Return a Universe of a stored topology, with the first frame of `source`."""
+    universe = universe_of(topology)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _place(universe, source)
+    return universe
+
+
+def _place(universe: Universe, source: Layout) -> None:
+    first = source.read(0, 1)
+    universe.load_new(first.positions, dimensions=first.box, order="fac", dt=source.info.dt_ps)
 
 
 def _read_topology(top: str | PathLike[str]) -> Universe:
@@ -159,14 +183,25 @@ class AtomChoice:
         universe: Universe | None,
         kept: NDArray[np.int64] | None,
         groups: dict[str, NDArray[np.int64]],
+        stored: Topology | None = None,
     ) -> None:
         self.universe = universe
+        self._stored = stored
         self.kept = kept
         self.groups = groups
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the topology behind: other processes need indices only."""
-        return {**self.__dict__, "universe": None}
+        return {**self.__dict__, "universe": None, "_stored": None}
+
+    @property
+    def topology(self) -> Topology | None:
+        """What the kept atoms are: as the topology file says, or else as the source does."""
+        if self.universe is not None:
+            return topology_of(self.universe, self.kept)
+        if self._stored is None or self.kept is None:
+            return self._stored
+        return self._stored.take(self.kept)
 
     @property
     def files(self) -> list[Path]:
@@ -210,13 +245,15 @@ def choose_atoms(
         The topology does not fit the source.
     """
     strings = [s for s in (select, *groups.values()) if isinstance(s, str)]
-    if strings and top is None:
+    stored = source.topology() if top is None else None
+    if strings and top is None and stored is None:
         raise PlanError(
             f"the selection {strings[0]!r} needs a topology; name one with -s/--top FILE"
         )
     universe = load_topology(top, source) if top is not None else None
+    known = _Known(universe, stored, source)
     everything = np.arange(source.info.n_atoms, dtype=np.int64)
-    kept = None if select is None else _indices(select, universe, everything, "--select")
+    kept = None if select is None else _indices(select, known, everything, "--select")
     atoms = everything if kept is None else kept
     chosen = {}
     for name, selection in groups.items():
@@ -225,27 +262,44 @@ def choose_atoms(
                 f"a group cannot be called {name!r}: use letters, digits, - and _ "
                 "(the full system is called 'trajectory')"
             )
-        found = _indices(selection, universe, atoms, f"--group {name}")
+        found = _indices(selection, known, atoms, f"--group {name}")
         place = np.full(source.info.n_atoms, -1, dtype=np.int64)
         place[atoms] = np.arange(len(atoms))
         if np.any(place[found] < 0):
             raise PlanError(f"group {name!r} has atoms outside of --select; widen the selection")
         chosen[name] = place[found]
-    return AtomChoice(universe, kept, chosen)
+    return AtomChoice(universe, kept, chosen, stored)
+
+
+@dataclass
+class _Known:
+    """What selections are looked up in."""
+
+    universe: Universe | None
+    stored: Topology | None
+    source: Layout
+
+    def select(self, selection: str, among: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of some atoms that a selection means."""
+        if self.stored is not None:
+            found = select_stored(self.stored.take(among), selection)
+            if found is not None:
+                return among[found]
+            self.universe = self.universe or stored_universe(self.stored, self.source)
+        assert self.universe is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = self.universe.atoms[among].select_atoms(selection).indices
+        return np.asarray(found, np.int64)
 
 
 def _indices(
-    selection: Selection, universe: Universe | None, among: NDArray[np.int64], option: str
+    selection: Selection, known: _Known, among: NDArray[np.int64], option: str
 ) -> NDArray[np.int64]:
     if isinstance(selection, str):
-        assert universe is not None
-        from MDAnalysis.exceptions import SelectionError
-
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = universe.atoms[among].select_atoms(selection).indices
-        except (SelectionError, AttributeError, ValueError) as error:
+            found = known.select(selection, among)
+        except selection_errors() as error:
             raise PlanError(f"{option}: cannot select {selection!r} ({error})") from error
     else:
         found = np.asarray(selection)

@@ -8,7 +8,7 @@ from pathlib import Path
 from mdio.converters.convert import Paths, convert
 from mdio.converters.options import ConvertResult, Progress
 from mdio.core.errors import PlanError
-from mdio.layouts.registry import output_suffixes
+from mdio.layouts.registry import output_suffixes, writer_class
 from mdio.parallel.executors import Executor
 
 __all__ = ["check_suffix", "split"]
@@ -16,8 +16,8 @@ __all__ = ["check_suffix", "split"]
 
 def check_suffix(out: str | PathLike[str]) -> None:
     """Refuse a name that says another layout; raises PlanError."""
-    named = output_suffixes().get(Path(out).suffix.lower(), "segments")
-    if named != "segments":
+    named = output_suffixes().get(Path(out).suffix.lower())
+    if named is not None and writer_class(named).copier is None:
         raise PlanError(
             f"{out}: the suffix says {named}, but split makes a folder of segments; call it "
             f"{Path(out).with_suffix('.segments')}, or make {named} with `mdio convert`"

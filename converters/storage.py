@@ -7,10 +7,12 @@ from pathlib import Path
 from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import free_memory
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.striping.networks import is_network
+from mdio.layouts.striping.networks import has_one_writer, is_network
 from mdio.layouts.striping.stripes import file_system_type
+from mdio.parallel.executors import Executor
+from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["goes_direct", "telling_file_system"]
+__all__ = ["goes_direct", "goes_through_owner", "telling_file_system"]
 
 MEMORY_SHARE = 0.25
 """Of the memory that is available: what is larger would not stay in the page cache anyway."""
@@ -39,3 +41,13 @@ def goes_direct(asked: str, plan: LayoutPlan, target: Path) -> bool:
         n_atoms = sum(array.n_atoms for array in plan.arrays) or plan.n_atoms
         nbytes = min(nbytes, plan.source_density * plan.n_frames * n_atoms)
     return 0 < MEMORY_SHARE * free_memory() < nbytes and not is_network(file_system_type(target))
+
+
+def goes_through_owner(plan: LayoutPlan, target: Path, executor: Executor) -> bool:
+    """Return whether ranks hand what they encode to rank 0, which alone writes.
+
+    That is one more way over the network that joins them, and pays where several machines that
+    write to one file hold each other up.
+    """
+    several = isinstance(executor, MPIExecutor) and executor.n_workers > 1
+    return several and plan.n_files == 1 and has_one_writer(file_system_type(target))

@@ -13,7 +13,6 @@ from mdio.layouts.striping.file_systems import get_stripe, set_stripe, stripes
 from mdio.layouts.striping.stripes import StripeRecord, record
 
 __all__ = ["StripeRequest"]
-"""Layouts that are folders; the others are one file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self
 
-from mdio.converters.options import ConversionOptions, Progress
-from mdio.converters.strategies.decoded import Conversion
+from mdio.converters.options import ConvertResult, Progress
+from mdio.converters.strategies.conversion import Conversion
+from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on
-from mdio.core.errors import MdioError, PlanError
+from mdio.core.errors import MdioError, OutputError, PlanError
+from mdio.core.files.journals.journal import journal_of
+from mdio.core.files.journals.unfinished import unfinished
 from mdio.core.files.publish import temporary_for
+from mdio.core.files.replacing import refuse_unfinished
+from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints
 from mdio.layouts.writer import EncodedChunk, PieceRecord
 from mdio.parallel.agreement import Agreement
@@ -20,32 +25,7 @@ from mdio.parallel.mpi_executor import MPIExecutor
 if TYPE_CHECKING:
     from mdio.layouts.h5md.mpio.writer import H5MDMPIOWriter
 
-__all__ = ["MPIOConversion", "check_mpio"]
-
-
-def check_mpio(options: ConversionOptions, layout: str) -> None:
-    """Refuse what parallel HDF5 cannot do.
-
-    Raises
-    ------
-    PlanError
-        Another layout than h5md.
-    MissingExtraError
-        There is no parallel HDF5.
-    """
-    option = _option(options)
-    if layout != "h5md":
-        raise PlanError(
-            f"{option} writes HDF5 files only, not {layout}; take .h5md for the output, or --mpi "
-            "alone, under which every rank writes its own parts of any layout"
-        )
-    from mdio.layouts.h5md.mpio.writer import require_parallel_hdf5
-
-    require_parallel_hdf5(option)
-
-
-def _option(options: ConversionOptions) -> str:
-    return "--collective" if options.mpio == "collective" else "--mpio"
+__all__ = ["MPIOConversion"]
 
 
 class MPIOConversion(Conversion):
@@ -53,38 +33,77 @@ class MPIOConversion(Conversion):
 
     Run it with an `MPIExecutor`. Independently, ranks go on at their own pace. Collectively, they
     write in rounds of one piece each. If HDF5 itself fails in a collective write (a full disk), it
-    may leave other ranks waiting in it for ever: then the output is removed, the message is printed
-    and the program ended, and nothing is raised.
+    may leave other ranks waiting in it for ever: then the message is printed and the program ended,
+    and nothing is raised. What the journal tells of can be gone on with.
     """
 
-    def write_with(self, options: ConversionOptions) -> None:
-        """Take the writer that `options` ask for; raises PlanError where they do not fit."""
-        from mdio.layouts.h5md.mpio.writer import H5MDMPIOWriter
+    @classmethod
+    def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
+        """Plan where parallel HDF5 is asked for; see `Conversion.planned`.
 
-        if options.mpio == "independent" and self.plan.compression is not None:
+        Raises
+        ------
+        PlanError
+            Independent writes of compressed chunks.
+        MissingExtraError
+            There is no parallel HDF5.
+        """
+        mode = job.options.mpio
+        if mode is None or job.writer.through_mpi is None:
+            return None
+        from mdio.layouts.h5md.mpio.writer import require_parallel_hdf5
+
+        require_parallel_hdf5("--collective" if mode == "collective" else "--mpio")
+        if mode == "independent" and job.plan.compression is not None:
             raise PlanError(
                 "--mpio writes chunks independently, but parallel HDF5 compresses them in "
                 "collective writes only; take --collective, or leave out --compression and "
                 "--precision"
             )
+        writer = load_class(job.writer.through_mpi)
+        hints = mpi_io_hints(job.plan, job.options.hints)
+        return cls(job, job.plan, writer, collective=mode == "collective", hints=hints)
 
-        hints = mpi_io_hints(self.plan, options.hints)
-        self.writer = partial(H5MDMPIOWriter, collective=options.mpio == "collective", hints=hints)
+    def run(
+        self,
+        executor: Executor,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        progress: Progress | None = None,
+    ) -> ConvertResult:
+        """Convert; see `Conversion.run`.
 
-    def _write(self, work: WriteTaskWorker, executor: Executor, progress: Progress | None) -> int:
+        HDF5 (1.10 at least) waits for ever where ranks add compressed chunks to a file that has
+        some: what a former run has left is gone on with by rank 0, which stores what all encode.
+        """
+        if resume and self.plan.compression is not None and executor.from_owner(self._has_begun):
+            told = "parallel HDF5 cannot go on with compressed chunks: rank 0 stores the others"
+            rest = Conversion(self.job, self.plan.replace(notes=(*self.plan.notes, told)))
+            return rest.run(executor, force=force, resume=True, progress=progress)
+        return super().run(executor, force=force, resume=resume, progress=progress)
+
+    def _has_begun(self) -> bool:
+        """Return whether there is something to go on with."""
+        try:
+            refuse_unfinished(self.out.absolute())
+        except OutputError:
+            return True
+        return False
+
+    def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
         if not isinstance(executor, MPIExecutor):
             raise PlanError(
                 "parallel HDF5 is for ranks of MPI; add --mpi, and start it with mpiexec"
             )
-        writer = cast("H5MDMPIOWriter", work.writer)
+        writer: H5MDMPIOWriter = work.writer
         agreement = Agreement(executor.comm, self._unfinished(writer.path, executor))
         _together(agreement, lambda: writer.open_shared(executor.comm))
-        records: list[PieceRecord] = []
         nbytes = 0
         failure: Exception | None = None
         try:
             if writer.collective:
-                records = self._rounds(work, executor, agreement, progress)
+                nbytes = self._rounds(work, executor, agreement, progress)
             else:
                 nbytes = super()._write(work, executor, progress)
         except Exception as error:
@@ -97,20 +116,20 @@ class MPIOConversion(Conversion):
             raise
         _together(agreement, writer.close_shared)
         agreement.close()
-        for some in executor.comm.gather(records) or ():
-            for record in some:
-                self._commit(writer, record, None)
-                nbytes += record.nbytes
         if executor.is_owner and self.plan.compression is not None:
             return writer.path.stat().st_size  # only HDF5 has seen the compressed bytes
         return nbytes
 
-    def _unfinished(self, temporary: Path, executor: Executor) -> list[Path]:
-        """Return what the owner has made so far, under the names it has given."""
-        beside = executor.from_owner(
+    def _unfinished(self, temporary: Path, executor: Executor) -> Callable[[], list[Path]]:
+        """Return what tells the owner's files, under the names it has given: what is to go.
+
+        Nothing is where the journal tells of what can be gone on with.
+        """
+        names = executor.from_owner(
             lambda: [temporary_for(path.absolute(), temporary) for path in self.beside]
         )
-        return [temporary, *beside, temporary.with_suffix(".lock")]
+        paths = [temporary, *names, journal_of(temporary), temporary.with_suffix(".lock")]
+        return lambda: [] if unfinished(temporary) else paths
 
     def _rounds(
         self,
@@ -118,19 +137,19 @@ class MPIOConversion(Conversion):
         executor: MPIExecutor,
         agreement: Agreement,
         progress: Progress | None,
-    ) -> list[PieceRecord]:
-        """Read and write this rank's pieces, one in each round; return their records."""
-        pieces = self.plan.write_tasks()
-        writer = cast("H5MDMPIOWriter", work.writer)
-        records: list[PieceRecord] = []
+    ) -> int:
+        """Read and write this rank's pieces, one in each round, of which the owner takes note."""
+        writer: H5MDMPIOWriter | Any = work.writer
+        pieces = self._pieces(writer)
+        nbytes = 0
         failure: tuple[MdioError, int, bool] | None = None
         for first in range(0, len(pieces), executor.n_workers):
             number = first + executor.rank
+            record: PieceRecord | None = None
             items: list[EncodedChunk] = []
             if failure is None and number < len(pieces):
                 try:
                     record, items = work(pieces[number])
-                    records.append(record)
                 except Exception as cause:
                     error = item_error(describe_on(executor)(pieces[number]), cause)
                     failure = (error, number, False)
@@ -139,12 +158,17 @@ class MPIOConversion(Conversion):
                 writer.store_together(items)
             except MdioError as error:
                 failure = (error, number, True)
-            if progress is not None:
-                done = pieces[first : first + executor.n_workers]
-                n_frames = done[-1][1] - done[0][0]
-                progress(n_frames, n_frames * self.view.info.frame_nbytes)
+            _tell(agreement, failure)
+            # Once all ranks are here, all have written.
+            for one in filter(None, executor.comm.gather(record) or ()):
+                try:
+                    self._commit(writer, one, progress)
+                    self._note(writer, one)
+                    nbytes += one.nbytes
+                except MdioError as error:
+                    failure = (error, number, False)
         _tell(agreement, failure)
-        return records
+        return nbytes
 
 
 def _tell(agreement: Agreement, failure: tuple[MdioError, int, bool] | None) -> None:

@@ -1,26 +1,31 @@
-"""Conversion into H5MD in parts: one file for each rank or worker (``--per-rank``)."""
+"""Conversion in parts: one file for each rank or worker (``--per-rank``), joined in the output."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from mdio.converters.options import ConversionOptions, Progress
+from mdio.converters.options import Progress
 from mdio.converters.read_back import read_back_joined
-from mdio.converters.strategies.decoded import Conversion
-from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on
+from mdio.converters.strategies.conversion import Conversion
+from mdio.converters.strategies.job import Job
+from mdio.converters.strategies.resuming import record_of, take_up
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, sum_of
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
+from mdio.core.files.journals.journal import Journal
+from mdio.core.files.journals.unfinished import unfinished
 from mdio.core.files.publish import output_errors, parts_of, temporary_for
 from mdio.layouts.base import Layout
+from mdio.layouts.output import NotFinite
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.registry import open_layout
+from mdio.layouts.registry import load_class, open_layout
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.view import ViewLayout
-from mdio.layouts.writer import PieceRecord
+from mdio.layouts.writer import LayoutWriter, PieceRecord
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
     from mdio.layouts.h5md.parts.writer import H5MDPartsWriter
     from mdio.layouts.h5md.writer import H5MDWriter
 
-__all__ = ["PartsConversion", "check_per_rank", "parts_reason"]
+__all__ = ["PartsConversion"]
 
 Piece = tuple[int, int]
 Task = tuple[int, tuple[Piece, ...]] | None
@@ -38,63 +43,58 @@ Done = tuple[list[PieceRecord], tuple[int, int] | None]
 ASKED = "asked for"
 
 
-def check_per_rank(options: ConversionOptions, layout: str) -> None:
-    """Refuse what cannot be written in parts; raises PlanError."""
-    if layout != "h5md":
-        raise PlanError(
-            f"--per-rank writes h5md in parts, not {layout}; take .h5md for the output, or leave "
-            "it out: workers write shards and segments as files of their own anyway"
-        )
-    if options.mpio is not None:
-        raise PlanError(
-            "--per-rank is for writing without parallel HDF5; leave --mpio and --collective out"
-        )
-
-
-def parts_reason(options: ConversionOptions, plan: LayoutPlan, executor: Executor) -> str | None:
-    """Return why an h5md output should lie in parts; None if it should not.
+def _reason(job: Job, executor: Executor) -> str | None:
+    """Return why an output should lie in parts; None if it should not.
 
     It should where that is asked for, and on ranks whose h5py has no parallel HDF5 if chunks are
     compressed: all would have to pass through rank 0.
     """
-    if options.per_rank:
+    former = job.repairs or (job.appended and job.appended.continuation)
+    if former:
+        return former.manifest.get("parts_reason") if "parts" in former.manifest else None
+    if job.options.per_rank:
         return ASKED
-    if plan.compression is None or not isinstance(executor, MPIExecutor) or executor.n_workers < 2:
+    several = isinstance(executor, MPIExecutor) and executor.n_workers > 1
+    if job.plan.compression is None or job.options.flavour is not None or not several:
         return None
     import h5py
 
-    from mdio.layouts.h5md.parts.writer import plan_parts
-
-    if h5py.get_config().mpi or len(plan_parts(plan, executor.n_workers).segment_frames) < 2:
+    divided = load_class(job.writer.in_parts or "").divided(job.plan, executor.n_workers)
+    if h5py.get_config().mpi or len(divided.segment_frames) < 2:
         return None
     return "this h5py has no parallel HDF5, and compressed chunks of one file would pass rank 0"
 
 
 class PartsConversion(Conversion):
-    """A planned conversion whose parts are made by one process each."""
+    """A planned conversion whose parts are made by one process each.
 
+    That process keeps a journal of its part beside it; the owner keeps one of finished parts.
+    """
+
+    in_parts = True
     reason: str
 
-    def divide(self, n_parts: int, reason: str) -> None:
-        """Divide the frames among `n_parts`, or as many as there are chunks for."""
-        from mdio.layouts.h5md.parts.writer import H5MDPartsWriter, plan_parts
+    @classmethod
+    def planned(cls, job: Job, executor: Executor) -> Self | None:
+        """Divide the frames among the workers, as far as there are chunks for them."""
+        reason = None if job.writer.in_parts is None else _reason(job, executor)
+        if reason is None:
+            return None
+        writer, plan = load_class(job.writer.in_parts or ""), job.plan
+        plan = plan if plan.segment_frames else writer.divided(plan, executor.n_workers)
+        made = cls(job, plan, writer, target=job.out, reason=reason)
+        made.reason = reason
+        made.plan = plan.replace(notes=(*plan.notes, made._told(plan)))
+        return made
 
-        self.reason = reason
-        plan = self.plan if self.plan.segment_frames else plan_parts(self.plan, n_parts)
+    def _told(self, plan: LayoutPlan) -> str:
         count, name = len(plan.segment_frames), parts_of(self.out).name
-        why = "" if reason == ASKED else f" ({reason})"
+        why = "" if self.reason == ASKED else f" ({self.reason})"
         files = f"{count:,} file" + ("" if count == 1 else "s")
-        note = (
+        return (
             f"frames lie in {files} in {name}, joined by virtual datasets in "
             f"{self.out.name}{why}; keep the two together"
         )
-        self.plan = plan.replace(notes=(*plan.notes, note))
-        self.writer = partial(H5MDPartsWriter, target=self.out, reason=reason)
-
-    @property
-    def in_parts(self) -> bool:
-        """That the output has a folder of parts."""
-        return True
 
     def _check(self, temporary: Path) -> None:
         look = self.repairs.compare if self.repairs else None
@@ -107,9 +107,24 @@ class PartsConversion(Conversion):
             folder.mkdir(exist_ok=True)
         return super()._stripe(folder)
 
-    def _write(self, work: WriteTaskWorker, executor: Executor, progress: Progress | None) -> int:
-        writer = cast("H5MDPartsWriter", work.writer)
-        worker = PartWorker(work.source, writer, parts_of(self.out) if self.repairs else None)
+    def _open(self, stack: ExitStack, temporary: Path, *words: Any) -> LayoutWriter:
+        told = self._told(self.plan)
+        writer = super()._open(stack, temporary, *words)
+        # As many as the first run had workers, whose parts are gone on with.
+        writer.notes = [self._told(self.plan) if note == told else note for note in writer.notes]
+        return writer
+
+    def _n_there(self, temporary: Path, taken: Sequence[PieceRecord]) -> int:  # noqa: ARG002
+        """Return how many frames there are in parts, finished or not."""
+        left = None if self._journal is None else unfinished(temporary)
+        return 0 if left is None else left.n_frames
+
+    def _worker(self, writer: LayoutWriter) -> Any:
+        former = parts_of(self.out) if self.repairs else None
+        return PartWorker(self.view, cast("H5MDPartsWriter", writer), former, self._journal)
+
+    def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
+        writer: H5MDPartsWriter = work.writer
         name = describe_on(executor)
 
         def describe(task: Task) -> str:
@@ -117,16 +132,17 @@ class PartsConversion(Conversion):
 
         tasks = list(self._tasks(writer, executor))
         nbytes = 0
-        try:
-            for number, (records, finished) in executor.imap(worker, tasks, describe=describe):
-                for record in records:
-                    self._commit(writer, record, progress)
-                    nbytes += record.nbytes
-                task = tasks[number]
-                if finished is not None and task is not None:
-                    writer.note(task[0], *finished)
-        finally:
-            worker.close()
+        odd: dict[int, NotFinite | None] = {}
+        for at, (records, finished) in executor.imap(work, tasks, describe=describe):
+            number = (tasks[at] or (0, ()))[0]
+            first = writer.ranges[number][0]
+            for record in records:
+                self._commit(writer, record, progress)
+                nbytes += record.nbytes
+                odd[number] = sum_of(odd.get(number), record.not_finite, record.start - first)
+            if finished is not None:
+                part = writer.finished(number, *finished)
+                self._note(writer, replace(part, not_finite=odd.get(number)))
         return nbytes
 
     def _tasks(self, writer: H5MDPartsWriter, executor: Executor) -> Iterator[Task]:
@@ -135,18 +151,18 @@ class PartsConversion(Conversion):
         Elsewhere a part is one task. Ranks know their tasks beforehand (every n-th), so there a
         piece is one, and ranks learn of a failure between pieces.
         """
-        every = self.plan.write_tasks()
+        every = writer.write_tasks()
         parts: dict[int, Sequence[Piece]] = {
             number: [piece for piece in every if first <= piece[0] < stop]
             for number, (first, stop) in enumerate(writer.ranges)
-            if first >= self.n_taken
+            if first >= self.n_taken and first not in writer.done
         }
         if not isinstance(executor, MPIExecutor):
             yield from ((number, tuple(pieces)) for number, pieces in parts.items())
             return
         shares: list[list[Task]] = [[] for _ in range(executor.n_workers)]
-        for number, pieces in parts.items():
-            shares[number % len(shares)] += [(number, (piece,)) for piece in pieces]
+        for at, (number, pieces) in enumerate(parts.items()):
+            shares[at % len(shares)] += [(number, (piece,)) for piece in pieces]
         for turn in itertools.zip_longest(*shares):
             yield from turn
 
@@ -162,14 +178,25 @@ class PartWorker:
         Of the file that joins the parts.
     former
         Folder of the parts that are repaired.
+    journaled
+        Whether each part has a journal; what that tells of it is gone on with.
     """
 
-    def __init__(self, source: Layout, writer: H5MDPartsWriter, former: Path | None = None) -> None:
+    def __init__(
+        self,
+        source: Layout,
+        writer: H5MDPartsWriter,
+        former: Path | None = None,
+        journaled: object = None,
+    ) -> None:
         self.former = former
         self.source = source
         self.writer = writer
+        self.journaled = journaled is not None
         self._number = -1
         self._part: WriteTaskWorker | None = None
+        self._journal: Journal | None = None
+        self._taken: dict[int, PieceRecord] = {}
 
     def __call__(self, task: Task) -> Done:
         """Write pieces; raises PlanError if the part was begun by another process."""
@@ -183,24 +210,46 @@ class PartWorker:
                 self._begin(number)
             if self._part is None or self._number != number:
                 raise PlanError("pieces of one part came to several workers; deal them in turn")
-            for piece in pieces:
-                record, items = self._part((piece[0] - first, piece[1] - first))
-                for item in items:
-                    self._part.writer.store(item)
-                self._part.writer.commit(record)
-                records.append(replace(record, start=piece[0], stop=piece[1], crcs={}))
+            for begin, end in pieces:
+                record = self._taken.pop(begin - first, None) or self._made(
+                    begin - first, end - first
+                )
+                records.append(replace(record, start=begin, stop=end, crcs={}, extra={}))
             return records, self._finish() if pieces[-1][1] == stop else None
         except BaseException:
-            self.close()
+            self._leave()
             raise
 
     def _begin(self, number: int) -> None:
-        self.close()
+        self._leave()
         frames = range(*self.writer.ranges[number])
         source = ViewLayout(self.source.path, source=self.source, frames=frames)
         writer = self.writer.part_writer(number)
         self._number, self._part = number, WriteTaskWorker(source, writer, self._former(writer))
-        writer.create()
+        with output_errors(writer.path):
+            if self.journaled:
+                self._journal = Journal(writer.path, {"first frame": frames.start})
+            if self._journal is not None and self._journal.records:
+                self._taken = {one.start: one for one in take_up(self._journal, writer)}
+                for record in self._taken.values():
+                    writer.commit(record)
+            else:
+                writer.path.unlink(missing_ok=True)
+                writer.create()
+
+    def _made(self, start: int, stop: int) -> PieceRecord:
+        """Write a piece of the part, counted from its first frame."""
+        assert self._part is not None
+        writer = self._part.writer
+        record, items = self._part((start, stop))
+        for item in items:
+            writer.store(item)
+        writer.commit(record)
+        if self._journal is not None:
+            with output_errors(writer.path):
+                for one in writer.settled(record):
+                    self._journal.add(record_of(one), writer.files(one))
+        return record
 
     def _former(self, writer: H5MDWriter) -> Layout | None:
         """Return the part that is repaired, if it can be opened."""
@@ -218,15 +267,28 @@ class PartWorker:
     def _finish(self) -> tuple[int, int]:
         assert self._part is not None
         writer = cast("H5MDWriter", self._part.writer)
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            with output_errors(writer.path):
+                journal.close()
         writer.finish()
         self._part = None
         return writer.path.stat().st_size, writer.manifest_crc32c
 
-    def close(self) -> None:
+    def _leave(self) -> None:
         """Leave a part that is not finished as it is."""
-        if self._part is not None:
-            self._part.writer.abort()
-            self._part = None
+        part, journal = self._part, self._journal
+        self._part = self._journal = None
+        if part is not None:
+            part.writer.abort()
+        if journal is not None:
+            with suppress(OSError):  # what it does not tell is done again
+                journal.close()
+
+    def close(self) -> None:
+        """Close everything."""
+        self._leave()
+        self.source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_part": None}
+        return {**self.__dict__, "_part": None, "_journal": None, "_taken": {}}

@@ -25,6 +25,8 @@ class Repairs:
     meta: OutputMeta
     manifest: Mapping[str, Any]
     """Of the former output."""
+    made: Mapping[str, Any]
+    """What fields of the plan are to be; see `Layout.made_as`."""
 
     def compare(self, manifest: Mapping[str, Any]) -> None:
         """Compare all checksums of the repaired output with those of the former one.

@@ -9,47 +9,48 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdio._version import __version__
-from mdio.core.errors import OutputError
+from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journals.journal import Journal, Record
 from mdio.core.files.temporaries import TEMPORARY
 from mdio.core.kernels import crc32c
 from mdio.layouts.output import NotFinite
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.segments.files import Segment
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
 
 __all__ = [
-    "Copy",
     "first_words",
     "made_of",
     "note_of",
     "record_of",
-    "record_of_segment",
     "same_output",
-    "segments_taken_up",
+    "same_parts",
     "take_up",
 ]
 
-Copy = tuple[Segment, bytes]
-"""What the manifest says of a segment, and its sums."""
-READ_NBYTES = 1 << 20
-ANY_WAY = ("notes", "direct")
-"""What of a plan does not change the output."""
+ANY_WAY = {"notes", "direct", "by_owner", "nbytes", "n_files", "n_pieces", "n_writes"}
+"""What of a plan does not change the output, or follows from the rest."""
+DIVISION = ("segment_frames", "n_files", "nbytes")
+"""What of a plan in parts follows from the number of workers."""
 LOOKED_AT_NBYTES = 64 << 20
 """So much of what was stored last is compared with its checksums, though it had been flushed."""
 
 
-def made_of(meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()) -> dict[str, Any]:
+def made_of(
+    meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = (), *, in_parts: bool = False
+) -> dict[str, Any]:
     """Return what has to be the same where a conversion is gone on with, as plain values."""
+    any_way = ANY_WAY | {"segment_frames"} if in_parts else ANY_WAY
     chosen = {"kept": meta.atoms, **(meta.groups or {})}
     said = {
         "version of mdio": __version__,
         "source": meta.source,
         "topology": [fingerprint(path) for path in topology],
-        "plan": {name: value for name, value in plan.to_json().items() if name not in ANY_WAY},
+        "plan": {name: value for name, value in plan.to_json().items() if name not in any_way},
+        "in parts": in_parts,
         "frames": meta.frames,
         "atoms": {
             name: None if atoms is None else crc32c(np.ascontiguousarray(atoms, "<i8"))
@@ -68,6 +69,7 @@ def first_words(begun: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) ->
         "uuid": meta.uuid,
         "created": meta.created,
         "striping": meta.striping,
+        "division": {name: getattr(plan, name) for name in DIVISION},
     }
 
 
@@ -75,6 +77,12 @@ def same_output(journal: Journal, meta: OutputMeta) -> OutputMeta:
     """Return `meta` as the first run had it: the output stays the one that was begun."""
     said = journal.said
     return replace(meta, uuid=said["uuid"], created=said["created"], striping=said["striping"])
+
+
+def same_parts(journal: Journal, plan: LayoutPlan) -> LayoutPlan:
+    """Return `plan` with the parts of the first run, however many workers there are now."""
+    division = dict(journal.said["division"])
+    return plan.replace(**division | {"segment_frames": tuple(division["segment_frames"])})
 
 
 def note_of(n_frames: int, plan: LayoutPlan) -> str:
@@ -88,14 +96,18 @@ def record_of(receipt: PieceRecord) -> Record:
         "nbytes": receipt.nbytes,
         "crcs": {key: len(crcs) for key, crcs in receipt.crcs.items()},
         "not_finite": None if receipt.not_finite is None else asdict(receipt.not_finite),
+        "extra": list(receipt.extra),
     }
-    crcs = np.concatenate([np.asarray(crcs, "<u4") for crcs in receipt.crcs.values()])
-    arrays = (receipt.box, receipt.time, receipt.step, crcs)
+    crcs = np.concatenate(
+        [np.empty(0, "<u4"), *(np.array(c, "<u4") for c in receipt.crcs.values())]
+    )
+    arrays: list[NDArray[Any]] = [receipt.box, receipt.time, receipt.step, crcs]
+    arrays += receipt.extra.values()
     return Record(receipt.start, receipt.stop - receipt.start, said, arrays)
 
 
 def _receipt_of(record: Record) -> PieceRecord:
-    box, time, step, flat = record.arrays
+    box, time, step, flat, *more = record.arrays
     crcs, at = {}, 0
     for key, count in record.said["crcs"].items():
         crcs[key] = flat[at : at + count].tolist()
@@ -103,7 +115,8 @@ def _receipt_of(record: Record) -> PieceRecord:
     stop = record.first + record.n_frames
     odd = record.said["not_finite"]
     odd = None if odd is None else NotFinite(**odd)
-    return PieceRecord(record.first, stop, crcs, record.said["nbytes"], box, time, step, odd)
+    extra = dict(zip(record.said["extra"], more, strict=True))
+    return PieceRecord(record.first, stop, crcs, record.said["nbytes"], box, time, step, odd, extra)
 
 
 def _believed(
@@ -158,33 +171,13 @@ def take_up(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
     )
     if len(records) < len(taken):
         taken = writer.reopen([receipts[record.first] for record in records])
-    writer.done = frozenset(receipt.start for receipt in taken)
-    return list(taken)
-
-
-def record_of_segment(number: int, copied: Copy) -> Record:
-    """Return what a journal says of a segment whose bytes were copied."""
-    segment, table = copied
-    said = {"number": number, "nbytes": segment.nbytes, "segment": asdict(segment)}
-    arrays = [np.frombuffer(table, np.uint8)]
-    return Record(segment.first_frame, segment.n_frames, said, arrays)
-
-
-def segments_taken_up(journal: Journal, folder: Path) -> dict[int, Copy]:
-    """Return the segments that former runs have made, by number; raises OutputError."""
-    return {
-        record.said["number"]: (Segment(**record.said["segment"]), record.arrays[0].tobytes())
-        for record in _believed(journal.records, lambda record: _holds(folder, record), folder)
-    }
-
-
-def _holds(folder: Path, record: Record) -> bool:
-    """Return whether a segment is there, by its checksum."""
-    segment, crc = Segment(**record.said["segment"]), 0
     try:
-        with (folder / segment.file).open("rb", buffering=0) as file:
-            while data := file.read(READ_NBYTES):
-                crc = crc32c(data, crc)
-    except OSError:
-        return False
-    return crc == segment.crc32c
+        again = writer.store_again(taken)
+    except CorruptLayoutError as error:
+        raise OutputError(
+            f"{error}; what a former run has left is damaged: give --force"
+        ) from error
+    for receipt in again:
+        journal.add(record_of(receipt), writer.files(receipt))
+    writer.done = frozenset(receipt.start for receipt in taken)
+    return list(again or taken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -17,7 +18,7 @@ from mdio.layouts.output import NotFinite
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 from mdio.parallel.executors import Executor
 
-__all__ = ["WriteTaskWorker", "describe_on", "describe_task", "spread"]
+__all__ = ["WriteTaskWorker", "describe_on", "describe_task", "spread", "sum_of"]
 
 Piece = tuple[int, int]
 
@@ -74,6 +75,14 @@ def not_finite(block: FrameBlock, first: int) -> NotFinite | None:
     return NotFinite(int(counts.sum()), len(frames), first + int(frames[0]))
 
 
+def sum_of(one: NotFinite | None, other: NotFinite | None, first: int) -> NotFinite | None:
+    """Return `one`, and `other` of frames that are counted from frame `first` of it."""
+    if other is None:
+        return one
+    other = replace(other, first_frame=other.first_frame + first)
+    return other if one is None else one + other
+
+
 class WriteTaskWorker:
     """Reads one piece from the source and hands it to the writer, a batch after the other.
 
@@ -90,7 +99,10 @@ class WriteTaskWorker:
     def __call__(self, piece: Piece) -> tuple[PieceRecord, list[EncodedChunk]]:
         """Return the record, and the items that their owner has to store."""
         start, stop = piece
-        step = self.writer.batch_frames or stop - start
+        by_owner = self.writer.plan.by_owner
+        stores = self.writer.parallel_store and not by_owner
+        # What is handed over may lie in memory that the next batch overwrites.
+        step = (None if by_owner else self.writer.batch_frames) or stop - start
         blocks, left = [], []
         crcs: dict[str, Sequence[int]] = {}
         nbytes = 0
@@ -107,7 +119,7 @@ class WriteTaskWorker:
             else:
                 block = self.source.read(first, min(first + step, stop), atoms=[])
             for item in self.writer.encode(first, block) if kept is None else kept:
-                if self.writer.parallel_store:
+                if stores:
                     self.writer.store(item)
                 else:
                     left.append(item)
@@ -131,6 +143,10 @@ class WriteTaskWorker:
             room = self._room = self.source.read(start, stop)
             return room
         return self.source.read(start, stop, out=room.frames(slice(0, stop - start)))
+
+    def close(self) -> None:
+        """Close the source."""
+        self.source.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_room": None}

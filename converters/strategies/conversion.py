@@ -1,0 +1,319 @@
+"""A planned conversion, of whatever strategy: publish, create, write every piece, finish.
+
+What is here makes outputs of decoded frames. Other strategies are subclasses: each says of what
+jobs it is (`Conversion.planned`), and what it does otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from mdio.converters.options import ConvertResult, Progress
+from mdio.converters.provenance import check_room, output_meta
+from mdio.converters.read_back import read_back
+from mdio.converters.strategies import resuming
+from mdio.converters.strategies.counting import count_images
+from mdio.converters.strategies.job import Job
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread, sum_of
+from mdio.converters.topology import holds, topologies
+from mdio.core.errors import PlanError
+from mdio.core.files.fingerprint import SourceStates
+from mdio.core.files.journals.journal import Journal
+from mdio.core.files.journals.unfinished import allocated_nbytes
+from mdio.core.files.publish import output_errors, publish, temporary_for
+from mdio.layouts.h5md.layout import refers_to_parts
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.striping.stripes import StripeRecord
+from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
+from mdio.parallel.executors import Executor
+from mdio.parallel.mpi_executor import MPIExecutor
+
+__all__ = ["Conversion"]
+
+
+class Conversion:
+    """A planned conversion: look at `plan`, then `run` it.
+
+    Parameters
+    ----------
+    job
+        What is to be made.
+    plan
+        What will be written.
+    writer
+        Its class; that of the job by default.
+    **writer_options
+        Of the writer.
+    """
+
+    copies: ClassVar[bool] = False
+    """Whether frames are copied as bytes, without decoding them."""
+    in_parts: ClassVar[bool] = False
+    """Whether the output has a folder of parts."""
+
+    def __init__(
+        self,
+        job: Job,
+        plan: LayoutPlan,
+        writer: type[LayoutWriter] | None = None,
+        **writer_options: Any,
+    ) -> None:
+        self.job = job
+        self.plan = plan
+        self.out, self.view, self.choice = job.out, job.view, job.choice
+        self.appended, self.repairs = job.appended, job.repairs
+        self.writer = writer or job.writer
+        self.writer_options = writer_options
+        # The topologies of what is repaired are there.
+        self.beside = {} if self.repairs else topologies(self.choice, self.out, job.files)
+        # Of a simulation that goes on, frames that are there can be had.
+        info, frames = self.view.source.info, self.view.frames
+        may_grow = bool(info.lost) or int(max(frames[0], frames[-1])) + 1 < info.n_frames
+        self.states = SourceStates(job.files, may_grow=may_grow)
+        self._journal: Journal | None = None
+
+    @classmethod
+    def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
+        """Plan `job` for `executor`; None if this is not the strategy for it.
+
+        Raises
+        ------
+        SourceError, PlanError
+            The source is damaged; options that do not fit.
+        """
+        return cls(job, job.plan)
+
+    def run(
+        self,
+        executor: Executor,
+        *,
+        force: bool = False,
+        resume: bool = False,
+        progress: Progress | None = None,
+    ) -> ConvertResult:
+        """Convert, and publish the output when it is whole.
+
+        With `resume`, go on where a former run ended; begin where there is none.
+
+        Raises
+        ------
+        OutputError
+            The output exists, the disk is full, ...
+        SourceError
+            The source turns out damaged on the way.
+        PlanError
+            With `resume`, an output that cannot be gone on with.
+        """
+        stack = ExitStack()
+        begun = 0.0
+        taken: list[PieceRecord] = []
+
+        def begin() -> Any:
+            nonlocal begun
+            meta = self._meta()
+            words = resuming.made_of(meta, self.plan, self.choice.files, in_parts=self.in_parts)
+            if self.appended is not None:
+                words["appended to"] = self.appended.continuation.manifest["uuid"]
+            temporary = self._publication(stack, words, force=force, resume=resume)
+            begun = time.perf_counter()
+            if not temporary.exists():
+                meta = replace(meta, striping=self._stripe(temporary))
+            meta = meta if self.repairs is None else self.repairs.meta
+            meta = meta if self.appended is None else self.appended.meta(meta)
+            writer = self._open(stack, temporary, words, meta, resume)
+            journal = self._journal
+            if journal is not None and journal.records:
+                taken.extend(resuming.take_up(journal, writer))
+                for receipt in taken:
+                    self._commit(writer, receipt, None)
+            else:
+                writer.create()
+            if self.appended is not None:
+                self.appended.continuation.take_over(writer)
+            n_frames = self._n_there(temporary, taken)
+            if n_frames:
+                writer.notes.append(resuming.note_of(n_frames, self.plan))
+                if progress is not None:
+                    progress(n_frames, 0)
+            return self._worker(writer)
+
+        def end() -> ConvertResult:
+            self.states.check()
+            writer: LayoutWriter = work.writer
+            if writer.meta.not_finite is not None:
+                writer.notes.append(str(writer.meta.not_finite))
+            if self._journal is not None:
+                with output_errors(writer.path):
+                    self._journal.close()
+            writer.finish()
+            self.plan = self.plan.replace(notes=tuple(writer.notes))
+            stack.close()
+            return ConvertResult(
+                out=str(self.out),
+                layout=self.plan.layout,
+                n_frames=self.plan.n_frames,
+                n_atoms=self.plan.n_atoms,
+                nbytes_in=self.job.nbytes_in,
+                nbytes_out=nbytes,
+                seconds=time.perf_counter() - begun,
+                workers=executor.n_workers,
+                plan=self.plan,
+                copied=self.copies,
+                topologies=tuple(str(path) for path in self.beside),
+            )
+
+        try:
+            with stack:
+                work = executor.from_owner(begin)
+                stack.callback(work.close)
+                count_images(getattr(work, "source", None), self.plan, executor)
+                nbytes = self._write(work, executor, progress)
+                nbytes += sum(receipt.nbytes for receipt in taken)
+                return executor.from_owner(end)
+        finally:
+            self.view.close()
+
+    def close(self) -> None:
+        """Close the source; it opens again when it is read."""
+        self.view.close()
+
+    @property
+    def n_taken(self) -> int:
+        """Frames that are taken over from the output that goes on."""
+        return 0 if self.appended is None else self.appended.continuation.taken
+
+    @property
+    def _needed_nbytes(self) -> float | None:
+        """Bytes that will be written; None where sizes are not known before."""
+        if self.plan.compression is not None or self.plan.precision is not None:
+            return None
+        return self.plan.nbytes * (1 - self.n_taken / self.plan.n_frames)
+
+    def _meta(self) -> OutputMeta:
+        """Return what the output says of itself."""
+        return output_meta(
+            self.job.files,
+            self.view.source.info,
+            dt_ps=self.view.info.dt_ps,
+            frames=self.view.runs,
+            atoms=self.choice.kept,
+            groups=self.choice.groups,
+            transformed=self.job.transformed,
+            joined=self.job.joined,
+            opened=self.job.options.source_options,
+            topology=self.job.topology,
+            unreadable=self.view.unreadable,
+        )
+
+    def _stripe(self, path: Path) -> StripeRecord | None:
+        """Ask for the stripes of what is about to be made."""
+        return self.job.striping.apply(path, self.plan)
+
+    def _check(self, temporary: Path) -> None:
+        """Look at what was written before it gets its name."""
+        read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
+
+    def _publication(
+        self, stack: ExitStack, words: Mapping[str, Any], *, force: bool, resume: bool
+    ) -> Path:
+        """Enter `publish`, write the topologies, and return the temporary path."""
+        # The same topology may serve several outputs: one that is there already stays.
+        new = {path: data for path, data in self.beside.items() if not holds(path, data)}
+        temporary = stack.enter_context(
+            publish(
+                self.out,
+                force=force or self.appended is not None,
+                sources=[*self.job.files, *self.choice.files],
+                companions=list(new),
+                in_parts=self.in_parts,
+                was_in_parts=refers_to_parts,
+                check=self._check,
+                begun=words,
+                resume=resume,
+                # What is begun anew each time is not gone on with.
+                anew=force or self.job.options.growing,
+            )
+        )
+        needed = self._needed_nbytes
+        if needed is not None:
+            check_room(self.out, needed - allocated_nbytes(temporary))
+        for path, data in new.items():
+            temporary_for(path.absolute(), temporary).write_bytes(data)
+        return temporary
+
+    def _open(
+        self,
+        stack: ExitStack,
+        temporary: Path,
+        words: Mapping[str, Any],
+        meta: OutputMeta,
+        resume: bool,
+    ) -> LayoutWriter:
+        """Return the writer, and have a journal where another run can go on with what it makes."""
+        # What follows a source is never far behind it.
+        if self.writer.resumes and self.repairs is None and not self.job.options.growing:
+            with output_errors(temporary):
+                journal = Journal(temporary, resuming.first_words(words, meta, self.plan))
+                self._journal = stack.enter_context(journal)
+            meta = resuming.same_output(journal, meta)
+            self.plan = resuming.same_parts(journal, self.plan)
+        elif resume:
+            raise PlanError(
+                f"{self.out}: the layout {self.plan.layout} cannot be gone on with after an end; "
+                "leave out --resume"
+            )
+        writer = self.writer(temporary, self.plan, meta, **self.writer_options)
+        stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
+        return writer
+
+    def _n_there(self, temporary: Path, taken: Sequence[PieceRecord]) -> int:  # noqa: ARG002
+        """Return how many frames a former run has stored."""
+        return sum(receipt.stop - receipt.start for receipt in taken)
+
+    def _worker(self, writer: LayoutWriter) -> Any:
+        """Return what makes one piece at each call, in any process."""
+        return WriteTaskWorker(self.view, writer, self.repairs.former if self.repairs else None)
+
+    def _pieces(self, writer: LayoutWriter) -> list[tuple[int, int]]:
+        """Return the pieces that are yet to be made."""
+        every = writer.write_tasks()
+        return [one for one in every if one[0] >= self.n_taken and one[0] not in writer.done]
+
+    def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
+        """Do this process' share, and store and commit in the owner what others have encoded."""
+        nbytes = 0
+        imap = executor.imap
+        if isinstance(executor, MPIExecutor):
+            # What a rank writes may take the system now a little, now long.
+            imap = partial(executor.imap, at_own_pace=True)
+        writer: LayoutWriter = work.writer
+        pieces = spread(self._pieces(writer), writer.plan.segment_frames, executor.n_workers)
+        for _, (record, items) in imap(work, pieces, describe=describe_on(executor)):
+            for item in items:
+                writer.store(item)
+            self._commit(writer, record, progress)
+            self._note(writer, record)
+            nbytes += record.nbytes
+        return nbytes
+
+    def _note(self, writer: LayoutWriter, record: PieceRecord) -> None:
+        """Tell the journal what is stored."""
+        if self._journal is not None:
+            with output_errors(writer.path):
+                for one in writer.settled(record):
+                    self._journal.add(resuming.record_of(one), writer.files(one))
+
+    def _commit(self, writer: LayoutWriter, record: PieceRecord, progress: Progress | None) -> None:
+        """Take note of a piece that is stored, and of coordinates in it that are no numbers."""
+        writer.commit(record)
+        odd = sum_of(writer.meta.not_finite, record.not_finite, record.start)
+        writer.meta = replace(writer.meta, not_finite=odd)
+        if progress is not None:
+            n_frames = record.stop - record.start
+            progress(n_frames, n_frames * self.view.info.frame_nbytes)

@@ -1,0 +1,1 @@
+"""What verification does in each process."""

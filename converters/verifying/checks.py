@@ -1,0 +1,207 @@
+"""Runs of units checked, and runs of blocks compared with the source, in any process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from os import PathLike
+from typing import Any
+
+from mdio.converters.opening import open_damaged, opening_of, source_view
+from mdio.converters.options import Progress
+from mdio.converters.selection import open_with_topology
+from mdio.converters.verifying.comparison import compare_blocks
+from mdio.core.errors import SourceError
+from mdio.layouts.base import Layout
+from mdio.layouts.manifest import has_source_integers
+from mdio.layouts.output import Wanted
+from mdio.layouts.registry import layout_class, open_layout
+from mdio.layouts.views.view import ViewLayout
+
+__all__ = ["Checks", "Item", "VerifyResult"]
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+BLOCK_NBYTES = 16 << 20
+"""Decoded bytes compared at a time."""
+Item = tuple[int, int, int]
+"""Which of the layouts (-1: the source beside the first), and its units or blocks from and to."""
+
+
+@dataclass
+class VerifyResult:
+    """What `verify` found."""
+
+    ok: bool = True
+    chunks_checked: int = 0
+    frames_compared: int = 0
+    units: int = 0
+    """How many units there are; with a part or a sample fewer are checked."""
+    max_abs_diff_angstrom: float = 0.0
+    """Largest difference of a coordinate; 0.0 too where nothing was compared."""
+    allowed_diff_angstrom: float | None = None
+    """What the output's precision allows besides float32 rounding; None if nothing was compared."""
+    bad: list[str] = field(default_factory=list)
+    """What is wrong, a line each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def add(self, problem: str) -> None:
+        """Note a problem."""
+        self.ok = False
+        self.bad.append(problem)
+
+    def take(self, other: VerifyResult) -> None:
+        """Add what was found elsewhere."""
+        self.ok &= other.ok
+        self.chunks_checked += other.chunks_checked
+        self.frames_compared += other.frames_compared
+        self.max_abs_diff_angstrom = max(self.max_abs_diff_angstrom, other.max_abs_diff_angstrom)
+        self.bad += other.bad
+
+
+class Checks:
+    """Checks runs of units, and compares runs of blocks of frames, in any process."""
+
+    def __init__(
+        self,
+        out: str | PathLike[str],
+        against: Paths | None,
+        top: str | PathLike[str] | None,
+        view: ViewLayout | None,
+        wanted: Wanted,
+        progress: Progress | None,
+    ) -> None:
+        self.wanted = wanted
+        self.progress = progress
+        self.begun = result = VerifyResult()
+        """What is known before the work."""
+        self.source = view
+        self.rows = self.n_blocks = 0
+        layout = open_damaged(out)
+        self.layouts = [layout]
+        self.names = [""]
+        try:
+            self.frame_nbytes = layout.info.frame_nbytes
+            for lost in layout.info.lost:
+                result.add(str(lost))
+            # In an output of mdio its groups are among the units; in files of others each is read.
+            for group in layout.info.groups if layout.manifest is None else ():
+                try:
+                    self.layouts.append(open_layout(out, group=group))
+                    _ = self.layouts[-1].info
+                except SourceError as error:
+                    self.layouts.pop()
+                    result.add(f"group {group}: {error}")
+                else:
+                    self.names.append(f"group {group}, ")
+            self.n_units = [_n_units(one) for one in self.layouts]
+            result.units = sum(self.n_units)
+            if view is None and against is not None:
+                source = open_with_topology(against, top, **opening_of(layout))
+                self.source = source_view(layout, source, top)
+            if self.source is not None:
+                self._compare_shapes(layout, self.source)
+        except BaseException:
+            self.close()
+            raise
+
+    def _compare_shapes(self, layout: Layout, source: ViewLayout) -> None:
+        """Compare what is known without frames, and find out what these may differ by."""
+        info, expected, result = layout.info, source.info, self.begun
+        if (info.n_frames, info.n_atoms) != (expected.n_frames, expected.n_atoms):
+            result.add(
+                f"{layout.path} has {info.n_frames} frames of {info.n_atoms} atoms, "
+                f"its source {expected.n_frames} of {expected.n_atoms}"
+                + (
+                    ""
+                    if layout.manifest
+                    else "; a native file does not say which ones it should have"
+                )
+            )
+            return
+        same_step = info.xtc_integers and info.precision == expected.precision
+        exact = info.precision is None or has_source_integers(layout.manifest or {}) or same_step
+        result.allowed_diff_angstrom = 0.0 if exact else (info.precision or 0.0) / 2
+        self.rows = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
+        self.n_blocks = math.ceil(info.n_frames / self.rows)
+
+    def items(self, n_pieces: int) -> Iterator[Item]:
+        """Yield the work, each layout's (and the comparison) in about as many pieces."""
+        for number, n_units in (*enumerate(self.n_units), (-1, self.n_blocks)):
+            n_here = min(n_pieces, n_units)
+            cuts = [n_units * k // n_here for k in range(n_here + 1)] if n_here else []
+            yield from ((number, first, last) for first, last in pairwise(cuts))
+
+    def __call__(self, item: Item) -> VerifyResult:
+        """Return what is found in a piece."""
+        number, first, last = item
+        result = VerifyResult()
+        if number < 0:
+            self._compare(range(first, last), result)
+        else:
+            try:
+                self._check(number, range(first, last), result)
+            except SourceError as error:
+                if number == 0:
+                    raise
+                result.add(f"{self.names[number][:-2]}: {error}")
+        return result
+
+    def _check(self, number: int, units: range, result: VerifyResult) -> None:
+        before = sum(self.n_units[:number])
+        prefix = self.names[number]
+        for name, problem in self.layouts[number].check(
+            lambda at: at in units and self.wanted(before + at)
+        ):
+            result.chunks_checked += 1
+            if problem is not None:
+                result.add(f"{prefix}{name}: {problem}")
+            if self.progress is not None:
+                self.progress(0, 0)
+
+    def _compare(self, blocks: range, result: VerifyResult) -> None:
+        layout, source = self.layouts[0], self.source
+        assert source is not None
+        n_frames = layout.info.n_frames
+        rounded = (layout if layout.container is None else layout_class(layout.container)).rounds
+        starts = [at * self.rows for at in blocks if self.wanted(at)]
+        for one in (layout, source):
+            one.expect((at, min(at + self.rows, n_frames)) for at in starts)
+        for start in starts:
+            stop = min(start + self.rows, n_frames)
+            try:
+                mine, theirs = layout.read(start, stop), source.read(start, stop)
+            except OSError as error:
+                result.add(f"frames {start} to {stop - 1}: {error}")
+                continue
+            allowed = self.begun.allowed_diff_angstrom or 0.0
+            tables = layout.keeps_columns
+            worst, problems = compare_blocks(mine, theirs, allowed, tables=tables, rounded=rounded)
+            result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
+            for problem in problems:
+                result.add(f"frames {start} to {stop - 1}: {problem}")
+            result.frames_compared += stop - start
+            if self.progress is not None:
+                self.progress(stop - start, mine.nbytes)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for one in (*self.layouts, *([] if self.source is None else [self.source])):
+            one.close()
+
+
+def _n_units(layout: Layout) -> int:
+    """Return how many units there are, without reading one."""
+    numbers: list[int] = []
+
+    def counted(number: int) -> bool:
+        numbers.append(number)
+        return False
+
+    for _ in layout.check(counted):
+        pass
+    return len(numbers)
