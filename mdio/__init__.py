@@ -15,25 +15,28 @@ if TYPE_CHECKING:
     from mdio.advisor.advise import advise
     from mdio.analysis.backends import DaskBackend, MPIBackend
     from mdio.analysis.driver import analyze
-    from mdio.analysis.kernels.registry import RMSD, Dihedrals
+    from mdio.analysis.kernels.registry import RMSD, RMSF, Dihedrals, Pairs
     from mdio.converters.convert import append, convert
     from mdio.converters.repair import repair
     from mdio.converters.split import split
     from mdio.converters.verify import verify
     from mdio.core.frames import FrameBlock, TrajectoryInfo
     from mdio.layouts.views.opening import open_source as open
+    from mdio.mapreduce.driver import map_reduce
     from mdio.parallel.dask_executor import DaskExecutor
     from mdio.parallel.executors import Processes, Serial
     from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = [
     "RMSD",
+    "RMSF",
     "DaskBackend",
     "DaskExecutor",
     "Dihedrals",
     "FrameBlock",
     "MPIBackend",
     "MPIExecutor",
+    "Pairs",
     "Processes",
     "Serial",
     "TrajectoryInfo",
@@ -42,6 +45,7 @@ __all__ = [
     "analyze",
     "append",
     "convert",
+    "map_reduce",
     "open",
     "repair",
     "split",
@@ -55,14 +59,17 @@ _HOMES = {
     "FrameBlock": "mdio.core.frames:FrameBlock",
     "MPIBackend": "mdio.analysis.backends:MPIBackend",
     "MPIExecutor": "mdio.parallel.mpi_executor:MPIExecutor",
+    "Pairs": "mdio.analysis.kernels.registry:Pairs",
     "Processes": "mdio.parallel.executors:Processes",
     "RMSD": "mdio.analysis.kernels.registry:RMSD",
+    "RMSF": "mdio.analysis.kernels.registry:RMSF",
     "Serial": "mdio.parallel.executors:Serial",
     "TrajectoryInfo": "mdio.core.frames:TrajectoryInfo",
     "advise": "mdio.advisor.advise:advise",
     "analyze": "mdio.analysis.driver:analyze",
     "append": "mdio.converters.convert:append",
     "convert": "mdio.converters.convert:convert",
+    "map_reduce": "mdio.mapreduce.driver:map_reduce",
     "open": "mdio.layouts.views.opening:open_source",
     "repair": "mdio.converters.repair:repair",
     "split": "mdio.converters.split:split",
@@ -83,6 +90,7 @@ def __dir__() -> list[str]:
 
 def _register_readers() -> None:
     import_module("mdio.readers.formats")
+    import_module("mdio.readers.topology")
 
 
 when_imported("MDAnalysis", _register_readers)

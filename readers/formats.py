@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mdio.core.files.marks import manifest_in
+from mdio.core.files.remote.paths import path_of
 from mdio.layouts.h5md import layout as h5md
+from mdio.layouts.segments import manifest as segments
 from mdio.layouts.zarr import layout as zarr_layout
 from mdio.readers.reader import LayoutReader
 
@@ -17,12 +18,7 @@ __all__ = ["H5MDReader", "SegmentsReader", "ZarrReader"]
 
 
 def _path(thing: Any) -> Path | None:
-    return Path(thing) if isinstance(thing, str | Path) else None
-
-
-def _is_segments(folder: Path) -> bool:
-    manifest = manifest_in(folder)
-    return manifest is not None and manifest.get("layout") == "segments"
+    return path_of(thing) if isinstance(thing, str | Path) else None
 
 
 class SegmentsReader(LayoutReader):
@@ -33,7 +29,7 @@ class SegmentsReader(LayoutReader):
     @staticmethod
     def _format_hint(thing: Any) -> bool:
         path = _path(thing)
-        return path is not None and path.is_dir() and _is_segments(path)
+        return path is not None and path.is_dir() and segments.written_by_mdio(path)
 
 
 class H5MDReader(LayoutReader):

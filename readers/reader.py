@@ -14,7 +14,9 @@ from MDAnalysis.coordinates.timestep import Timestep
 from MDAnalysis.lib.util import store_init_arguments
 from numpy.typing import NDArray
 
+from mdio.core.cache.folder import Cache
 from mdio.core.errors import FrameReadError
+from mdio.core.frames import absent
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
 from mdio.readers.cache import FrameCache
@@ -42,6 +44,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         Compare whatever is read with the checksums that the output holds. False trusts the disk.
     uuid
         Identity of the output that is expected there; by default, whatever is found.
+    cache, cache_size
+        Keep what is read in this folder of this node; see `mdio.layouts.views.opening.open_source`.
     **kwargs
         As other MDAnalysis readers: `dt`, `time_offset`.
 
@@ -70,11 +74,20 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         n_atoms: int | None = None,
         verify: bool = True,
         uuid: str | None = None,
+        cache: Cache | str | PathLike[str] | None = None,
+        cache_size: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(filename, convert_units=convert_units, **kwargs)
         options = {} if group is None else {"group": group}
-        self._layout: Layout = open_layout(self.filename, verify=verify, uuid=uuid, **options)
+        self._layout: Layout = open_layout(
+            self.filename,
+            verify=verify,
+            uuid=uuid,
+            cache=Cache.of(cache, cache_size),
+            **options,
+        )
+        self._n_told = 0
         if n_atoms is not None:
             self._layout.options["n_atoms"] = n_atoms
         info = self._layout.info
@@ -82,6 +95,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         self.n_atoms = info.n_atoms
         self.n_frames = info.n_frames
         self._dt_ps = info.dt_ps
+        self._sparse = info.sparse
         self._cache = FrameCache(self._layout)
         self._frame = -1
         self.ts = Timestep(
@@ -130,6 +144,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             positions, velocities, forces, box, time, step = cache.frame(frame)
         except OSError as error:
             raise FrameReadError(f"frame {frame}: {error}") from error
+        if self._layout.cache is not None:
+            self._tell()
         if cache.keeps or ts is not self.ts:
             ts.positions = positions
             if velocities is not None:
@@ -157,12 +173,27 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
                     ts.forces = forces
                 else:
                     ts._forces = forces
+        if self._sparse:
+            self._leave_out(ts)
         ts.dimensions = box
         ts.frame = self._frame = frame
         data = ts.data
         data["time"] = time
         data["step"] = step
         return ts
+
+    def _leave_out(self, ts: Timestep) -> None:
+        """Say what a frame does not have, as MDAnalysis' readers do."""
+        for name in self._sparse:
+            if getattr(ts, f"has_{name}") and absent(getattr(ts, name)[np.newaxis])[0]:
+                setattr(ts, f"has_{name}", False)
+
+    def _tell(self) -> None:
+        """Warn of what there is to tell of the cache, once."""
+        notes = self._layout.cache_notes
+        for note in notes[self._n_told :]:
+            warnings.warn(note, stacklevel=2)
+        self._n_told = len(notes)
 
     def timeseries(
         self,

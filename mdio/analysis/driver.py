@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import reduce
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, as_kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel
+from mdio.analysis.kernels.registry import as_kernel
+from mdio.analysis.placing import blocks_on_dask
 from mdio.analysis.plan import MPIO_MODES, MPIOMode, Plan, Request, Trajectory
-from mdio.analysis.ranks import analyze_on_ranks
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.work import (
@@ -22,9 +23,12 @@ from mdio.analysis.work import (
     Place,
     check_shapes,
     describe,
+    told,
 )
+from mdio.core.cache.folder import Cache
 from mdio.core.errors import PlanError
 from mdio.core.timing import Stopwatch
+from mdio.parallel.dask_executor import DaskExecutor
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.gather import GATHERS, How
 from mdio.parallel.mpi_executor import MPIExecutor
@@ -41,7 +45,7 @@ Progress = Callable[[int, int], None]
 def analyze(
     trajectory: Trajectory,
     *,
-    kernel: Kernel | BlockFunction,
+    kernel: Kernel | BlockFunction | str,
     top: str | PathLike[str] | Universe | None = None,
     select: str | None = None,
     group: str | None = None,
@@ -50,11 +54,16 @@ def analyze(
     start: int | None = None,
     stop: int | None = None,
     step: int | None = None,
+    begin_ps: float | None = None,
+    end_ps: float | None = None,
+    dt_ps: float | None = None,
     reducer: Reducer | None = None,
     gather: How = "blocking",
     mpio: MPIOMode | None = None,
     verify: bool = True,
     overlap: str | None = None,
+    cache: Cache | str | PathLike[str] | None = None,
+    cache_size: int | None = None,
     progress: Progress | None = None,
 ) -> AnalysisResult:
     """Compute a kernel over the frames of a trajectory.
@@ -64,12 +73,12 @@ def analyze(
     trajectory
         A path of any layout, several paths that are joined, or an open `Layout`.
     kernel
-        `RMSD`, `Dihedrals`, ..., or any function that takes a `FrameBlock` and returns an array
-        with one row a frame.
+        `RMSD`, `Dihedrals`, ..., or the name that the command line has for one; or any function
+        that takes a `FrameBlock` and returns an array with one row a frame.
     top
         Topology for selections and masses: a file or a Universe. It is read only if needed.
     select
-        For a function: the atoms that it gets. Kernels of mdio have their own.
+        For a function or a name: which atoms. A kernel of mdio has its own.
     group
         Read this stored atom group instead of the full system.
     executor
@@ -80,6 +89,8 @@ def analyze(
         More than one evens out workers of unequal speed.
     start, stop, step
         Frames, as a Python slice with a positive step.
+    begin_ps, end_ps, dt_ps
+        Of these, frames between two times (both included), at multiples of `dt_ps` after the first.
     reducer
         How rows become the result, instead of the kernel's own way.
     gather
@@ -92,6 +103,12 @@ def analyze(
     overlap
         Which of the frames with equal times in several paths to keep: ``keep-last``,
         ``keep-first``, ``error`` or ``keep-all``; see `mdio.layouts.views.opening.open_source`.
+    cache
+        Keep what is read in this folder, on a disk of each node, and read it from there the next
+        time: a path, or a `mdio.core.cache.folder.Cache`. Under MPI and Dask, what a node has is
+        analysed there.
+    cache_size
+        Bytes that all files there may have; by default, all but a tenth of the disk.
     progress
         Called with (frames, decoded bytes) as blocks are done (serially, as reads are).
 
@@ -137,40 +154,65 @@ def analyze(
     n_blocks = run_in.n_workers * blocks_per_worker
     if mpio is not None and mpio not in MPIO_MODES:
         raise PlanError(f"mpio is {mpio!r}; give one of {', '.join(MPIO_MODES)}")
+    kept = Cache.of(cache, cache_size)
+    if mpio is not None and kept is not None:
+        raise PlanError("parallel HDF5 reads by itself, past any cache; give one of the two")
     request = Request(
-        trajectory, chosen, top, group, start, stop, step, reducer, n_blocks, mpio, verify, overlap
+        trajectory,
+        chosen,
+        top,
+        group,
+        start,
+        stop,
+        step,
+        reducer,
+        n_blocks,
+        mpio,
+        verify,
+        overlap,
+        (begin_ps, end_ps, dt_ps),
+        cache=kept,
     )
     if isinstance(run_in, MPIExecutor):
+        from mdio.analysis.ranks import analyze_on_ranks
+
         return analyze_on_ranks(request, run_in, gather, progress)
     if mpio is not None:
         raise PlanError("--mpio and --collective are for ranks of MPI; add --executor mpi")
     plan = request.plan()
     try:
-        return _analyze(plan, run_in, progress)
+        return _analyze(plan, run_in, progress, blocks_per_worker)
     finally:
         if plan.is_ours:
             plan.layout.close()
 
 
-def _analyze(plan: Plan, executor: Executor, progress: Progress | None) -> AnalysisResult:
+def _analyze(
+    plan: Plan, executor: Executor, progress: Progress | None, blocks_per_worker: int
+) -> AnalysisResult:
     watch = Stopwatch()
+    items = list(enumerate(plan.blocks))
+    if isinstance(executor, DaskExecutor) and plan.units is not None:
+        items, places = blocks_on_dask(plan, executor.client, blocks_per_worker)
+        executor.place(places)
+        plan.blocks = [block for _, block in sorted(items, key=lambda item: item[0])]
     if isinstance(executor, Serial):  # then progress need not wait for whole blocks
         work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
-        results = _gather(executor, work, plan.blocks, None)
+        results = _gather(executor, work, items, None)
         values = _joined(plan, results, None)
     elif isinstance(executor, Processes) and executor.forks and _keeps_rows(plan):
         with SharedRows(len(plan.frames)) as rows:
             place = Place(rows, plan.frames)
             work = BlockWork(plan.for_workers().layout, plan.prepared, place=place)
-            results = _gather(executor, work, plan.blocks, progress)
+            results = _gather(executor, work, items, progress)
             values = _joined(plan, results, rows)
     else:
         work = BlockWork(plan.for_workers().layout, plan.prepared)
-        results = _gather(executor, work, plan.blocks, progress)
+        results = _gather(executor, work, items, progress)
         values = _joined(plan, results, None)
-    frames = plan.frames
+    plan.count(results[0].timing)
     return AnalysisResult(
-        frame=np.arange(frames.start, frames.stop, frames.step, dtype=np.int64),
+        frame=plan.frame_numbers,
         time=np.concatenate([result.time for result in results]),
         values=values,
         timings=[result.timing for result in results],
@@ -180,8 +222,11 @@ def _analyze(plan: Plan, executor: Executor, progress: Progress | None) -> Analy
         prepare_s=plan.prepare_s,
         labels=plan.prepared.labels,
         per_frame=isinstance(plan.prepared.reducer, Stack),
-        tasks=list(getattr(executor, "tasks", ())),
-        notes=plan.layout.notes,
+        tasks=[
+            task | {"block": items[task["block"]][0]} for task in getattr(executor, "tasks", ())
+        ],
+        row_labels=plan.prepared.row_labels,
+        notes=told(plan.notes, [result.timing for result in results]),
     )
 
 
@@ -190,17 +235,16 @@ def _keeps_rows(plan: Plan) -> bool:
 
 
 def _gather(
-    executor: Executor, work: BlockWork, blocks: list[range], progress: Progress | None
+    executor: Executor, work: BlockWork, items: list[NumberedBlock], progress: Progress | None
 ) -> list[BlockResult]:
     """Return the results of all blocks in their order."""
     results: dict[int, BlockResult] = {}
-    items: Iterable[NumberedBlock] = enumerate(blocks)
     for number, result in executor.imap(work, items, describe=describe):
         result.timing.gathered()
-        results[number] = result
+        results[items[number][0]] = result
         if progress is not None:
             progress(result.timing.n_frames, result.timing.nbytes_read)
-    return [results[number] for number in range(len(blocks))]
+    return [results[number] for number in sorted(results)]
 
 
 def _joined(plan: Plan, results: list[BlockResult], rows: SharedRows | None) -> NDArray[Any]:

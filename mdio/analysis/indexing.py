@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import MdioError
 from mdio.core.files.index import FrameIndex, load_index, store_index
-from mdio.core.xtc.codec import read_header
-from mdio.core.xtc.in_parts import comes_over_a_network, joined, scan_part
 from mdio.layouts.base import Layout
+from mdio.layouts.native.in_parts import comes_over_a_network, joined, scan_part
+from mdio.layouts.native.trr.layout import TRRLayout
 from mdio.layouts.native.xtc.layout import XTCLayout
 
 __all__ = ["index_together"]
@@ -26,7 +27,7 @@ def _not_stored(path: Path) -> FrameIndex:
 
 
 def index_together(trajectory: Any, comm: Any) -> None:
-    """Find and store where frames begin in XTC files that have no index yet (collective).
+    """Find and store where frames begin in XTC and TRR files that have no index yet (collective).
 
     Each rank reads the part of a file that it is about to analyse. What cannot be done in this way
     is left to the opening of the file, with all that there may be to say about it.
@@ -42,11 +43,12 @@ def index_together(trajectory: Any, comm: Any) -> None:
         return
     one = isinstance(trajectory, str | PathLike)
     paths = [trajectory] if one else list(trajectory)
-    for path, n_atoms in comm.bcast(_without_index(paths) if comm.rank == 0 else None):
-        try:
-            part = scan_part(path, n_atoms, comm.rank, comm.size)
-        except MdioError:
-            part = None
+    for path, kind in comm.bcast(_without_index(paths) if comm.rank == 0 else None):
+        part, n_atoms = None, 0
+        with suppress(MdioError, OSError, ValueError):
+            marks = kind.marks(path)
+            n_atoms = marks.n_atoms
+            part = scan_part(path, marks, comm.rank, comm.size)
         parts = comm.gather(part)
         if comm.rank == 0:
             index = joined(parts, n_atoms, path.stat().st_size)
@@ -54,15 +56,18 @@ def index_together(trajectory: Any, comm: Any) -> None:
                 store_index(path, index)
 
 
-def _without_index(paths: Sequence[str | PathLike[str]]) -> list[tuple[Path, int]]:
-    """Return those of the files for which it pays, and how many atoms they have."""
-    found = []
+def _without_index(
+    paths: Sequence[str | PathLike[str]],
+) -> list[tuple[Path, type[XTCLayout | TRRLayout]]]:
+    """Return those of the files for which it pays, and what they are."""
+    found: list[tuple[Path, type[XTCLayout | TRRLayout]]] = []
     for path in map(Path, paths):
-        try:
-            if XTCLayout.sniff(path) and comes_over_a_network(path):
-                load_index(path, _not_stored)
-        except _NotStoredError:
-            found.append((path, read_header(path).n_atoms))
-        except (OSError, ValueError):
-            continue  # opening it will say what is wrong
+        for kind in (XTCLayout, TRRLayout):
+            try:
+                if comes_over_a_network(path) and kind.sniff(path):
+                    load_index(path, _not_stored)
+            except _NotStoredError:
+                found.append((path, kind))
+            except (OSError, ValueError):
+                continue  # opening it will say what is wrong
     return found

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from mdio.analysis.plan import MPIOMode, Plan
 from mdio.core.errors import PlanError, SourceError
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import AtomIndices, Layout
@@ -98,8 +99,20 @@ class SharedFile:
         """What is in the file."""
         return self._layout.info
 
+    @property
+    def path(self) -> Path:
+        """Of the file."""
+        return self._layout.path
+
+    cache_notes: tuple[str, ...] = ()
+    """No cache lies under MPI-IO."""
+
     def expect(self, *_: Any) -> None:
         """Expect nothing: MPI-IO reads, which has ways of its own."""
+
+    def byte_ranges(self, *_: Any) -> Iterator[ByteRange]:
+        """Yield none: MPI-IO knows them."""
+        return iter(())
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return where chunks begin."""
@@ -168,7 +181,7 @@ def shared_file(plan: Plan, mode: MPIOMode, executor: MPIExecutor) -> Iterator[S
         As what is done meanwhile, on all ranks.
     """
     comm, watch = executor.comm, Stopwatch()
-    agreement = Agreement(comm, [])
+    agreement = Agreement(comm, list)
     layout = type(plan.layout)(
         plan.layout.path,
         fields=plan.prepared.fields,

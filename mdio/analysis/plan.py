@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import Kernel, Prepared
 from mdio.analysis.reducers import Reducer
 from mdio.analysis.system import System
 from mdio.converters.selection import atom_count
 from mdio.core.blocks import aligned_blocks
+from mdio.core.cache.folder import Cache
 from mdio.core.errors import AtomCountError, OptionError, PlanError
-from mdio.core.timing import Stopwatch
+from mdio.core.files.reading import reads
+from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming
 from mdio.layouts.base import Layout
+from mdio.layouts.caching.units import CacheUnits, units_of
 from mdio.layouts.views.opening import open_source
+from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-__all__ = ["MPIO_MODES", "MPIOMode", "Plan", "Request", "Trajectory"]
+__all__ = ["MPIO_MODES", "MPIOMode", "Plan", "Request", "Times", "Trajectory"]
 
 MPIOMode = Literal["independent", "collective"]
 MPIO_MODES: tuple[MPIOMode, ...] = ("independent", "collective")
 """Ways to read through parallel HDF5."""
 
+Times = tuple[float | None, float | None, float | None]
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
 
 
@@ -43,10 +51,31 @@ class Plan:
     """Topology, selection and reference; imports too, if they were the first."""
     is_ours: bool
     """Whether `layout` was opened here and is to be closed here."""
+    chosen: Frames
+    """Numbers of the frames in the trajectory; other than `frames` where these are of a view."""
+
+    notes: tuple[str, ...] = ()
+    """What was dropped where files were joined; what a time step could not do."""
+    cache: Cache | None = None
+    """Where nodes keep what is read."""
+    units: CacheUnits | None = None
+    """What they keep as one."""
+    nbytes: tuple[int, int] = (0, 0)
+    """Bytes that preparing took from files, and from the cache."""
+
+    @property
+    def frame_numbers(self) -> NDArray[np.int64]:
+        """Numbers of the frames in the trajectory, (F,)."""
+        return np.asarray(self.chosen, dtype=np.int64)
+
+    def count(self, timing: BlockTiming | WorkerTiming) -> None:
+        """Add what preparing has read to what a block, or worker, has."""
+        timing.nbytes_source += self.nbytes[0]
+        timing.nbytes_cache += self.nbytes[1]
 
     def for_workers(self) -> Plan:
         """Return it with a layout that opens no more than it must."""
-        return replace(self, layout=self.layout.preopened(), opened_s=0.0)
+        return replace(self, layout=self.layout.preopened(), opened_s=0.0, nbytes=(0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +97,12 @@ class Request:
     """Whether what is read is compared with the checksums that the output holds."""
     overlap: str | None = None
     """What is done with frames whose times several files have."""
+    times: Times = (None, None, None)
+    """First and last time and time step of the frames, ps."""
+    choose: Callable[[Layout], Frames] | None = None
+    """How frames are chosen, if not by numbers and times."""
+    cache: Cache | None = None
+    """Where nodes keep what is read."""
 
     def plan(self) -> Plan:
         """Open the trajectory, choose blocks, prepare the kernel.
@@ -90,14 +125,47 @@ class Request:
         watch = Stopwatch()
         is_ours = layout is not self.trajectory
         try:
-            frames = _frames(layout, self.start, self.stop, self.step)
+            system = System(layout, self.top, self.group)
+            if self.choose is not None:
+                chosen = self.choose(layout)
+            else:
+                chosen = select_frames(layout, self.start, self.stop, self.step, *self.times)
+            notes = layout.notes
+            view = ViewLayout(layout.path, source=layout, frames=chosen)
+            if (dt_ps := self.times[2]) is not None:
+                note = note_on_dt(layout.info, view.info, dt_ps)
+                notes += () if note is None else (note,)
+            if isinstance(chosen, range):
+                frames = chosen
+            else:  # they lie unevenly: a view numbers them anew
+                layout, frames = view, range(len(chosen))
             edges = layout.boundaries()
             opened_s = watch.lap()
-            prepared = self.kernel.prepare(System(layout, self.top, self.group))
+            before = reads.nbytes_source, reads.nbytes_cache
+            prepared = self.kernel.prepare(system)
+            taken = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]
             if self.reducer is not None:
                 prepared = replace(prepared, reducer=self.reducer)
+            cache, units = layout.members[0].cache, None
+            if cache is not None and (prepared.atoms is None or len(prepared.atoms)):
+                units = units_of(layout, prepared.atoms)
+                edges = units.edges
             blocks = aligned_blocks(edges, frames, self.n_blocks)
-            return Plan(layout, frames, blocks, prepared, opened_s, watch.lap(), is_ours)
+            prepare_s = watch.lap()
+            return Plan(
+                layout,
+                frames,
+                blocks,
+                prepared,
+                opened_s,
+                prepare_s,
+                is_ours,
+                chosen,
+                notes,
+                cache,
+                units,
+                taken,
+            )
         except BaseException:
             if is_ours:
                 layout.close()
@@ -110,6 +178,8 @@ class Request:
                 raise PlanError(f"{trajectory.path}: open the layout with group={group!r} instead")
             if trajectory.verify and not self.verify:
                 raise PlanError(f"{trajectory.path}: open the layout with verify=False instead")
+            if self.cache not in (None, trajectory.members[0].cache):
+                raise PlanError(f"{trajectory.path}: open the layout with the cache instead")
             return trajectory
         if not isinstance(trajectory, str | PathLike) and not len(trajectory):
             raise PlanError("no trajectory is given; give at least one")
@@ -121,22 +191,10 @@ class Request:
                 fields=self.kernel.fields,
                 verify=self.verify,
                 overlap=self.overlap,
+                cache=self.cache,
                 **options,
             )
         except OptionError as error:
             raise PlanError(
                 f"no stored groups: {error}; leave out group {group!r} and select atoms instead"
             ) from error
-
-
-def _frames(layout: Layout, start: int | None, stop: int | None, step: int | None) -> range:
-    if step is not None and step < 1:
-        raise PlanError(f"the step is {step}; give 1 or more")
-    n_frames = layout.info.n_frames
-    frames = range(*slice(start, stop, step).indices(n_frames))
-    if not frames:
-        raise PlanError(
-            f"{layout.path}: no frame of {n_frames} is left by start {start}, stop {stop}, "
-            f"step {step}; widen the range"
-        )
-    return frames

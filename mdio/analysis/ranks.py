@@ -21,16 +21,17 @@ from numpy.typing import NDArray
 from mdio.analysis.indexing import index_together
 from mdio.analysis.kernels.kernel import UserKernel
 from mdio.analysis.mpio import check_mpio, shared_file
+from mdio.analysis.placing import blocks_of_rank
 from mdio.analysis.plan import MPIOMode, Plan, Request
 from mdio.analysis.reducers import Stack, State
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe
+from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe, told
 from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, worker_name
 from mdio.parallel.gather import Gathered, How, gather_rows
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["analyze_on_ranks"]
+__all__ = ["analyze_on_ranks", "plan_from_root"]
 
 Done = dict[int, tuple[State | None, BlockTiming]]
 Progress = Callable[[int, int], None]
@@ -87,13 +88,18 @@ def analyze_on_ranks(
     watch = Stopwatch()
     index_together(request.trajectory, comm)
     indexed_s = watch.lap()
-    plan = _plan_from_root(request, comm)
+    plan = plan_from_root(request, comm)
     plan.opened_s += indexed_s
     begun = time.perf_counter()
     try:
         if request.mpio is None:
             work = _RankWork(BlockWork(plan.layout, plan.prepared, plan.opened_s), plan, comm)
-            done = _done(executor.imap(work, enumerate(plan.blocks), describe=describe), progress)
+            if plan.units is None:
+                results = executor.imap(work, enumerate(plan.blocks), describe=describe)
+            else:
+                own = blocks_of_rank(plan, comm)
+                results = executor.imap(work, own, describe=describe, own=True)
+            done = _done(results, progress)
         else:
             work, done = _work_on_shared_file(plan, request.mpio, executor, progress)
     finally:
@@ -102,7 +108,9 @@ def analyze_on_ranks(
     settled_at = time.perf_counter()
     gathered = _gathered(work, plan, comm, gather)
     gathered_at = time.perf_counter()
-    ranks = comm.gather(work.summed(settled_at, gathered_at, gathered))
+    summed = work.summed(settled_at, gathered_at, gathered)
+    plan.count(summed)
+    ranks = comm.gather(summed)
     result = _empty(plan, executor, gather)
     if comm.rank == 0:
         _fill(result, plan, done, [part.rows for part in gathered], ranks)
@@ -137,7 +145,7 @@ def _work_on_shared_file(
     return work, own | _done(chain.from_iterable(one.items() for one in others), progress)
 
 
-def _plan_from_root(request: Request, comm: Any) -> Plan:
+def plan_from_root(request: Request, comm: Any) -> Plan:
     """Plan on rank 0 and tell the others, or raise on all ranks what went wrong there.
 
     A user's own function does not travel: every rank has it already.
@@ -240,7 +248,8 @@ def _empty(plan: Plan, executor: MPIExecutor, gather: How) -> AnalysisResult:
         labels=plan.prepared.labels,
         per_frame=isinstance(plan.prepared.reducer, Stack),
         gather=gather,
-        notes=plan.layout.notes,
+        row_labels=plan.prepared.row_labels,
+        notes=plan.notes,
     )
 
 
@@ -252,21 +261,22 @@ def _fill(
     ranks: list[WorkerTiming],
 ) -> None:
     """Put on rank 0 what all ranks have sent into the result."""
-    timings = [done[number][1] for number in range(len(plan.blocks))]
+    numbers = sorted(done)
+    timings = [done[number][1] for number in numbers]
     result.time, *rows = (_in_order_of_blocks(part, timings) for part in parts if part is not None)
     if rows:
         result.values = rows[0]
     else:
         reducer = plan.prepared.reducer
-        states = [done[number][0] for number in range(len(plan.blocks))]
+        states = [done[number][0] for number in numbers]
         result.values = reducer.finish(reduce(reducer.merge, states))  # type: ignore[arg-type]
-    frames = plan.frames
-    result.frame = np.arange(frames.start, frames.stop, frames.step, dtype=np.int64)
+    result.frame = plan.frame_numbers
     last = {timing.rank: timing for timing in timings}
     for rank in ranks:
         if rank.rank in last:
             last[rank.rank].t_comm_s = rank.t_comm_s
     result.timings, result.ranks = timings, ranks
+    result.notes = told(result.notes, timings)
 
 
 def _in_order_of_blocks(rows: NDArray[Any], timings: list[BlockTiming]) -> NDArray[Any]:

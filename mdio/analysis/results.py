@@ -8,19 +8,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.analysis.saving import RESULT_SUFFIXES, columns_of, save_as, table
 from mdio.analysis.timings import record
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
 
-__all__ = ["RESULT_SUFFIXES", "AnalysisResult", "check_output"]
+__all__ = ["AnalysisResult", "check_output"]
 
-RESULT_SUFFIXES = (".npz", ".csv")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
+MOST_LINES_NAMED = 10
+"""Lines of a plot that get a legend."""
 
 
 @dataclass(slots=True)
@@ -33,7 +39,7 @@ class AnalysisResult:
     """Their times, ps, (F,)."""
     values: NDArray[Any]
     """What the kernel computed, in the order of frames: (F, ...); or what its reducer made."""
-    timings: list[BlockTiming] = field(repr=False)
+    timings: list[BlockTiming]
     """Of each block, in order."""
     seconds: float
     """From opening the trajectory until all values were there, without imports and topology."""
@@ -44,13 +50,15 @@ class AnalysisResult:
     """Topology, selection and reference; imports too, if they were the first."""
     labels: Sequence[str] = field(default_factory=tuple)
     """Names of the columns of `values`, where they have any."""
+    row_labels: Sequence[str] = field(default_factory=tuple)
+    """Names of its rows, where they are not frames but atoms, say."""
     per_frame: bool = True
     """Whether `values` has one row a frame."""
-    ranks: list[WorkerTiming] = field(default_factory=list, repr=False)
+    ranks: list[WorkerTiming] = field(default_factory=list)
     """Of each worker; under MPI also of ranks without any block."""
     gather: str | None = None
     """How ranks brought their rows together, under MPI."""
-    tasks: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    tasks: list[dict[str, Any]] = field(default_factory=list)
     """With Dask: which worker had which block when; see `mdio.analysis.timings`."""
     notes: tuple[str, ...] = ()
     """What was dropped where files were joined, or put into another order."""
@@ -79,47 +87,51 @@ class AnalysisResult:
         }
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write ``frame``, ``time`` and ``values`` (and ``labels``) to an NPZ or CSV file.
+        """Write frames, times and values as the suffix says; see `mdio.analysis.saving`.
 
-        The file appears when it is whole, and replaces one of that name. A CSV file has a line of
-        names and one line a frame (or, with values that are not by frame, one a row); numbers in
-        it read back exactly.
+        The file appears when it is whole, and replaces one of that name.
 
         Raises
         ------
         PlanError
-            The suffix is neither.
+            The suffix is not known.
         OutputError
             It cannot be written.
         """
         target = check_output(path, RESULT_SUFFIXES)
         with publish(target, force=True) as temporary, temporary.open("wb") as file:
-            if target.suffix.lower() == ".npz":
-                arrays = {"frame": self.frame, "time": self.time, "values": self.values}
-                if len(self.labels):
-                    arrays["labels"] = np.array(self.labels)
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-            else:
-                self._save_csv(file)
+            save_as(target.suffix.lower(), self, file)
 
-    def _save_csv(self, file: BinaryIO) -> None:
-        rows = np.atleast_1d(self.values)
-        rows = rows.reshape(len(rows), -1)
-        names = list(self.labels)
-        if len(names) != rows.shape[1]:
-            names = [f"value{column}" for column in range(rows.shape[1])]
-        if self.per_frame:
-            names = ["frame", "time_ps", *names]
-            heads = zip(self.frame.tolist(), self.time.tolist(), strict=True)
-            lines = (
-                (frame, time, *row.tolist()) for (frame, time), row in zip(heads, rows, strict=True)
-            )
-        else:
-            names = ["row", *names]
-            lines = ((number, *row.tolist()) for number, row in enumerate(rows))
-        file.write((",".join(names) + "\n").encode())
-        for line in lines:
-            file.write((",".join(map(repr, line)) + "\n").encode())
+    def to_dataframe(self) -> DataFrame:
+        """Return a pandas table with one row a frame, indexed by number and time (ps).
+
+        Needs pandas, which mdio does not install.
+        """
+        import pandas as pd
+
+        names, rows = table(self)
+        found = pd.DataFrame(list(rows), columns=names)
+        return found.set_index(["frame", "time_ps"] if self.per_frame else names[0])
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the values over time (or over their rows), one line a column; needs matplotlib."""
+        from matplotlib import pyplot as plt
+
+        ax = plt.subplots()[1] if ax is None else ax
+        rows = columns_of(self.values)
+        over = self.time if self.per_frame else np.arange(len(rows))
+        ax.plot(over, rows, linewidth=1)
+        ax.set_xlabel("time (ps)" if self.per_frame else "row")
+        if len(self.labels) == rows.shape[1] <= MOST_LINES_NAMED:
+            ax.legend(self.labels)
+        return ax
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.values.shape))
+        return (
+            f"<AnalysisResult: {self.n_frames:,} frames, {shape} {self.values.dtype}, "
+            f"{self.seconds:.2f} s by {self.workers} of {self.executor}>"
+        )
 
     def save_timings(self, path: str | PathLike[str]) -> None:
         """Write where the time went, as JSON; `mdio.analysis.timings` says what is in it.

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.selection import load_topology
+from mdio.converters.selection import load_topology, stored_universe
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock
+from mdio.core.topology.selecting import select as select_stored
+from mdio.core.topology.topology import Topology
 from mdio.layouts.base import Layout
+from mdio.layouts.foreign.universe import selection_errors
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 
@@ -61,6 +65,8 @@ class System:
         SourceError
             It cannot be read, or does not fit the trajectory.
         """
+        if self._universe is None and self.topology is not None:
+            self._universe = stored_universe(self.topology, self.layout)
         if self._universe is None:
             if self._top is None:
                 raise PlanError(
@@ -69,6 +75,11 @@ class System:
             self._universe = self._load(self._top)
             self._stored = self._atoms_of_group(len(self._universe.atoms))
         return self._universe
+
+    @cached_property
+    def topology(self) -> Topology | None:
+        """What the trajectory itself holds of its atoms, where no topology was given."""
+        return None if self._top is not None else self.layout.topology()
 
     def select(self, selection: str | None) -> AtomIndices | None:
         """Return the atoms that a selection means, as indices into the layout's atoms.
@@ -90,14 +101,16 @@ class System:
         """
         if selection is None or selection.strip() == "all":
             return None
-        from MDAnalysis.exceptions import SelectionError
-
+        found = None
+        if self.topology is not None:  # MDAnalysis takes longer to import than this
+            found = select_stored(self.topology, selection)
         try:
-            found = self.universe.select_atoms(selection).indices.astype(np.int64)
-        except (SelectionError, AttributeError, ValueError) as error:
+            if found is None:
+                found = self.universe.select_atoms(selection).indices.astype(np.int64)
+        except selection_errors() as error:
             raise PlanError(f"cannot select {selection!r} ({error})") from error
         if not found.size:
-            raise PlanError(f"{selection!r} selects no atom of {self._top}")
+            raise PlanError(f"{selection!r} selects no atom of {self._top or self.layout.path}")
         return self.to_layout(found, selection)
 
     def to_layout(self, atoms: AtomIndices, what: str) -> AtomIndices:
@@ -129,7 +142,10 @@ class System:
         PlanError
             There is no topology, or it has no masses and no elements to tell them from.
         """
-        if self._top is None:
+        known = None if self.topology is None else self.topology.numbers("masses")
+        if known is not None:
+            return known if atoms is None else known[atoms]
+        if self._top is None and self.topology is None:
             raise PlanError(
                 f"{self.layout.path}: weighting atoms by mass needs a topology; name one with "
                 "-s/--top, or weight all equally with --weights none (in Python: weights=None)"
@@ -147,6 +163,22 @@ class System:
         if self._stored is not None:
             masses = masses[self._stored]
         return masses if atoms is None else masses[atoms]
+
+    def atom_names(self, atoms: AtomIndices | None) -> list[str] | None:
+        """Return what atoms of the layout are called, ``4AKE:MET1:CA``; None without a topology."""
+        if self._top is None:
+            return None
+        found = self.universe.atoms
+        found = found if self._stored is None else found[self._stored]
+        found = found if atoms is None else found[atoms]
+        parts = []
+        for name in ("segids", "resnames", "resids", "names"):
+            known = getattr(found, name, None)
+            parts.append([""] * len(found) if known is None else [str(one) for one in known])
+        return [
+            ":".join(filter(None, (segment, residue + number, name)))
+            for segment, residue, number, name in zip(*parts, strict=True)
+        ]
 
     def frame(self, number: int, atoms: AtomIndices | None) -> FrameBlock:
         """Return one frame; a negative number counts from the end."""

@@ -28,7 +28,8 @@ Of the run
     One object for each worker that took much longer than the median worker: ``worker``, ``rank``,
     ``t_own_s`` (t_N without the wait for others), ``beyond_median_s``, ``times_median``, ``cause``
     (``open``, ``io``, ``compute``, ``communication`` or ``overhead``: the part furthest beyond its
-    own median) and ``cause_beyond_s``.
+    own median), ``cause_beyond_s`` and, where that is ``io``, ``slowest_file``: that of its
+    longest read (of each worker and block ``slowest_read_s``).
 ``tasks`` and ``tasks_per_worker``
     With Dask, what the scheduler saw of each block: ``block``, ``worker`` (its address),
     ``thread``, ``start_unix_s``, ``stop_unix_s``, and ``transfer_s`` and ``deserialize_s`` before
@@ -88,6 +89,7 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
                 "times_median": worker.t_own_s / typical_s if typical_s > 0 else None,
                 "cause": cause,
                 "cause_beyond_s": beyond[cause],
+                "slowest_file": worker.slowest_file if cause == "io" else None,
             }
         )
     return sorted(found, key=lambda one: -float(one["beyond_median_s"]))

@@ -14,6 +14,7 @@ from mdio.analysis.kernels.kernel import Prepared, check_rows, kernel_name
 from mdio.analysis.reducers import State
 from mdio.core.blocks import block_name, sub_blocks
 from mdio.core.errors import BlockError, MdioError
+from mdio.core.files.reading import reads
 from mdio.core.frames import FrameBlock
 from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.layouts.base import Layout
@@ -27,6 +28,7 @@ __all__ = [
     "RowShape",
     "check_shapes",
     "describe",
+    "told",
 ]
 
 READ_NBYTES = 4 << 20
@@ -43,6 +45,11 @@ RowShape = tuple[int, ...]
 def describe(item: NumberedBlock) -> str:
     """Return how messages call a block."""
     return f"block {item[0]} ({block_name(item[1])})"
+
+
+def told(notes: tuple[str, ...], timings: Sequence[BlockTiming]) -> tuple[str, ...]:
+    """Return `notes` and what workers have to tell, each once."""
+    return tuple(dict.fromkeys([*notes, *(note for one in timings for note in one.notes)]))
 
 
 @dataclass(slots=True)
@@ -153,10 +160,17 @@ class BlockWork:
         runs = list(sub_blocks(self._edges, block, span))
         if self._is_dense(block, info.chunk_frames):
             self.layout.expect(((run[0], run[-1] + 1) for run in runs), self.prepared.atoms)
+        slowest: range | None = None
         for run in runs:
             watch.lap()
+            source, cached = reads.nbytes_source, reads.nbytes_cache
             frames = self._read(run, info.chunk_frames)
-            timing.t_io_s += watch.lap()
+            read_s = watch.lap()
+            timing.t_io_s += read_s
+            if read_s > timing.slowest_read_s:
+                timing.slowest_read_s, slowest = read_s, run
+            timing.nbytes_source += reads.nbytes_source - source
+            timing.nbytes_cache += reads.nbytes_cache - cached
             self._compute(item, frames, run, collected)
             timing.t_comp_s += watch.lap()
             times[at : at + len(run)] = frames.time
@@ -164,12 +178,22 @@ class BlockWork:
             timing.nbytes_read += frames.nbytes
             if self._on_read is not None:
                 self._on_read(len(run), frames.nbytes)
+        timing.notes = self.layout.cache_notes
+        if slowest is not None:  # of what the node has, no file of the source is looked at
+            from_source = timing.nbytes_source or not timing.nbytes_cache
+            path = str(self.layout.path)
+            timing.slowest_file = self._file_of(slowest) if from_source else path
         timing.t_end_loop_s = watch.lap()
         timing.t_all_frame_s = loop.lap()
         timing.t_block_s = whole.lap()
         if timing.t_open_s:  # what was opened before the call counts as part of it
             timing.t_block_s += self._opened_s
         return BlockResult(collected.state, times, timing, collected.row_shape)
+
+    def _file_of(self, run: range) -> str:
+        """Return the file in which some frames begin."""
+        ranges = self.layout.byte_ranges(run[0], run[0] + 1, self.prepared.atoms)
+        return str(next((one.file.path for one in ranges), self.layout.path))
 
     def _collected(self, block: range) -> Collected:
         reducer, place = self.prepared.reducer, self.place

@@ -25,6 +25,7 @@ from mdio.analysis.pages.pictures import figure, svg_of
 from mdio.benches.records import mpiexec_command
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.files.page_cache import drop_cache
+from mdio.layouts.registry import layout_class
 
 __all__ = ["WAYS", "Case", "cases", "measure", "save_layouts_page", "summarise", "table_rows"]
 
@@ -71,7 +72,7 @@ class Case:
         layout, _, container = self.layout.partition(":")
         words = ["convert", source, str(out), "--to", layout, *common]
         words += [f"--{self.way}"] if self.way in ("mpio", "collective") else []
-        if layout == "segments":
+        if layout_class(layout).in_segments:
             words += ["--segments", str(self.n_workers)]
         for option, value in (
             ("--container", container or None),
@@ -114,12 +115,12 @@ def cases(
     places = list(itertools.product(stripes, stripe_counts))
     found: list[Case] = []
     for layout, way, n_workers, compression, frames in every:
-        chunked = layout in ("h5md", "zarr")
+        facts = layout_class("segments" if layout == SPLIT else layout.partition(":")[0])
         parallel_hdf5 = way in ("mpio", "collective")
-        if (parallel_hdf5 and layout != "h5md") or (way == "mpio" and compression):
+        if (parallel_hdf5 and not facts.reads_shared) or (way == "mpio" and compression):
             continue
         for stripe, count in places if layout != SPLIT else [(None, None)]:
-            shape = (compression, frames) if chunked else (None, None)
+            shape = (compression, frames) if facts.in_chunks else (None, None)
             case = Case(layout, way, n_workers, *shape, stripe, count)
             if case not in found:
                 found.append(case)

@@ -1,4 +1,4 @@
-"""Dihedral angles of a protein as features: cosine and sine of phi, psi, chi1 in every frame."""
+"""Dihedral angles of a protein: phi, psi, chi1 in every frame, as features or in degrees."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SURE = 0.49
 
 @dataclass(frozen=True)
 class Dihedrals(Kernel):
-    """Cosine and sine of dihedral angles: (F, 2 x angles) float64.
+    """Cosine and sine of dihedral angles: (F, 2 x angles) float64; or degrees, (F, angles).
 
     Columns go by residue, then in the order phi, psi, chi1, then cosine before sine. Residues that
     lack one of the backbone angles asked for (the ends of chains) are left out; chi1 is there
@@ -40,6 +40,8 @@ class Dihedrals(Kernel):
         Whose residues, in MDAnalysis' selection language.
     angles
         Of ``phi``, ``psi``, ``chi1``.
+    degrees
+        Whether to give the angles themselves, from -180 to 180 degrees.
 
     Examples
     --------
@@ -54,6 +56,7 @@ class Dihedrals(Kernel):
 
     select: str = "protein"
     angles: Sequence[str] = BACKBONE
+    degrees: bool = False
 
     def prepare(self, system: System) -> Prepared:
         """Find the four atoms of each angle."""
@@ -75,12 +78,15 @@ class Dihedrals(Kernel):
                 if group is not None:
                     quads.append(group.indices)
                     where = f"{name}:{residue.segid}:{residue.resname}{residue.resid}"
-                    labels += [f"cos({where})", f"sin({where})"]
+                    labels += [where] if self.degrees else [f"cos({where})", f"sin({where})"]
         if not quads:
             raise PlanError(f"no residue of {self.select!r} has the angles {list(self.angles)}")
         indices = system.to_layout(np.array(quads, dtype=np.int64).ravel(), self.select)
         atoms, local = np.unique(indices, return_inverse=True)
-        function = partial(dihedrals_of_block, quads=local.reshape(-1, 4))
+        quadruples = local.reshape(-1, 4)
+        if self.degrees:
+            return Prepared(partial(degrees_of_block, quads=quadruples), atoms, labels=labels)
+        function = partial(dihedrals_of_block, quads=quadruples)
         return Prepared(function, atoms, labels=labels, fills=True)
 
 
@@ -108,6 +114,12 @@ def dihedrals_of_block(
     if block.box.any() and not longest < SURE * _shortest_height(block.box):
         _to_nearest_images(block, quads, values)
     return values
+
+
+def degrees_of_block(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the angles that `quads` (n, 4) name, in every frame of a block, degrees."""
+    values = dihedrals_of_block(block, quads)
+    return np.asarray(np.degrees(np.arctan2(values[:, 1::2], values[:, 0::2])))
 
 
 def _to_nearest_images(

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared
 from mdio.analysis.kernels.rmsd import Weights, reference_of, weights_of
 from mdio.analysis.reducers import StandardDeviation
 from mdio.analysis.system import System
@@ -101,24 +101,57 @@ def gyration_of_block(block: FrameBlock, shares: NDArray[np.float64]) -> NDArray
 class RMSF(Kernel):
     """The root-mean-square fluctuation of every atom about its mean place: (A,) float64, angstrom.
 
-    As `MDAnalysis.analysis.rms.RMSF`: frames are not superposed. The same for any partition into
-    blocks, up to rounding.
+    As `MDAnalysis.analysis.rms.RMSF`, which leaves frames as they are: motion of the whole molecule
+    counts too, unless they are superposed. The same for any partition into blocks, up to rounding.
 
     Parameters
     ----------
     select
         Which atoms; all by default.
+    superpose
+        Whether each frame is first centred and rotated onto the reference (all atoms alike), as
+        `MDAnalysis.analysis.align.AlignTraj` does and ``gmx rmsf -fit``.
+    reference
+        Number of the reference frame, or coordinates (A, 3) in angstrom.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> kernel = mdio.RMSF(select="name CA", superpose=True)
+    >>> mdio.analyze(DCD, top=PSF, kernel=kernel).values[:2].round(2)
+    array([1.02, 0.87])
     """
 
     select: str | None = None
+    superpose: bool = False
+    reference: int | ArrayLike = 0
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
         atoms = system.select(self.select)
         reducer = StandardDeviation(norm=True)
-        return Prepared(positions_of_block, atoms, reducer, labels=("rmsf_angstrom",))
+        function: BlockFunction = positions_of_block
+        if self.superpose:
+            reference = reference_of(system, self.reference, atoms)
+            function = partial(superposed_block, reference=reference)
+        names = system.atom_names(atoms) or ()
+        return Prepared(function, atoms, reducer, labels=("rmsf_angstrom",), row_labels=names)
 
 
 def positions_of_block(block: FrameBlock) -> NDArray[np.float32]:
     """Return the coordinates themselves."""
     return block.positions
+
+
+def superposed_block(block: FrameBlock, reference: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the coordinates, centred and rotated onto the centred `reference`, (F, A, 3).
+
+    After Kabsch 1976 (10.1107/S0567739476001873), all atoms weighted alike.
+    """
+    target = reference - reference.mean(axis=0)
+    frames = block.positions - block.positions.mean(axis=1, keepdims=True, dtype=np.float64)
+    left, _, right = np.linalg.svd(np.einsum("fai,aj->fij", frames, target))
+    # Where the best map would be a mirror image, the axis of least weight is turned.
+    left[:, :, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[:, None]
+    return np.asarray(frames @ (left @ right))

@@ -25,7 +25,6 @@ __all__ = [
     "Kernel",
     "Prepared",
     "UserKernel",
-    "as_kernel",
     "check_rows",
     "kernel_name",
 ]
@@ -47,6 +46,8 @@ class Prepared:
     """Which per-atom arrays it looks at."""
     labels: Sequence[str] = ()
     """Names of the columns of its rows, where they have any."""
+    row_labels: Sequence[str] = ()
+    """Names of the rows of the result, where these are not frames."""
     fills: bool = False
     """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
 
@@ -125,26 +126,6 @@ class UserKernel(Kernel):
         if not callable(function):
             raise PlanError(f"{address}: {name!r} is not a function")
         return cls(function, select)
-
-
-def as_kernel(kernel: Kernel | BlockFunction, select: str | None = None) -> Kernel:
-    """Return `kernel`, or make one of a function and the atoms that it shall get.
-
-    Raises
-    ------
-    PlanError
-        `kernel` is neither, or `select` is given besides a kernel, which has its own.
-    """
-    if isinstance(kernel, Kernel):
-        if select is not None:
-            raise PlanError(f"give the selection to the kernel: {type(kernel).__name__}(select=)")
-        return kernel
-    if not callable(kernel) or isinstance(kernel, type):
-        raise PlanError(
-            f"the kernel is {kernel!r}; give one of mdio's, or a function that takes a FrameBlock "
-            "and returns an array with one row a frame"
-        )
-    return UserKernel(kernel, select)
 
 
 def kernel_name(function: BlockFunction) -> str:

@@ -7,8 +7,11 @@ from types import MappingProxyType
 
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSF, Distances, RadiusOfGyration
-from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel, as_kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, UserKernel
+from mdio.analysis.kernels.pairs import Pairs
 from mdio.analysis.kernels.rmsd import RMSD
+from mdio.core.errors import PlanError
+from mdio.core.words import did_you_mean
 
 __all__ = [
     "KERNELS",
@@ -17,10 +20,12 @@ __all__ = [
     "Dihedrals",
     "Distances",
     "Kernel",
+    "Pairs",
     "Prepared",
     "RadiusOfGyration",
     "UserKernel",
     "as_kernel",
+    "named_kernel",
 ]
 
 KERNELS: MappingProxyType[str, Callable[..., Kernel]] = MappingProxyType(
@@ -28,8 +33,47 @@ KERNELS: MappingProxyType[str, Callable[..., Kernel]] = MappingProxyType(
         "rmsd": RMSD,
         "dihedrals": Dihedrals,
         "distances": Distances,
+        "pairs": Pairs,
         "rgyr": RadiusOfGyration,
         "rmsf": RMSF,
     }
 )
 """What the command line calls each."""
+
+
+def named_kernel(name: str) -> Callable[..., Kernel]:
+    """Return the class that the command line calls `name`.
+
+    Raises
+    ------
+    PlanError
+        There is none.
+    """
+    if name not in KERNELS:
+        raise PlanError(
+            f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; choose from "
+            f"{', '.join(KERNELS)}, or name your own as module:function"
+        )
+    return KERNELS[name]
+
+
+def as_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -> Kernel:
+    """Return `kernel`, or make one of a name or a function and the atoms that it shall get.
+
+    Raises
+    ------
+    PlanError
+        `kernel` is neither, or `select` is given besides a kernel, which has its own.
+    """
+    if isinstance(kernel, str):
+        return named_kernel(kernel)(**({} if select is None else {"select": select}))
+    if isinstance(kernel, Kernel):
+        if select is not None:
+            raise PlanError(f"give the selection to the kernel: {type(kernel).__name__}(select=)")
+        return kernel
+    if not callable(kernel) or isinstance(kernel, type):
+        raise PlanError(
+            f"the kernel is {kernel!r}; give one of mdio's, or a function that takes a FrameBlock "
+            "and returns an array with one row a frame"
+        )
+    return UserKernel(kernel, select)

@@ -9,21 +9,25 @@ from os import PathLike
 from mdio.analysis.results import check_output
 from mdio.core.files.publish import publish
 
-__all__ = ["paragraph", "picture", "save_page", "section", "table"]
+__all__ = ["details", "duration", "paragraph", "picture", "save_page", "section", "table"]
 
 CSS = """
-:root { color-scheme: light; }
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --line: #ddd; --pale: #444; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --ink: #e4e4e4; --paper: #16181b; --line: #3a3d42; --pale: #b0b0b0; }
+}
 * { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   margin: 0 auto; padding: 1rem; max-width: 54rem; }
 h1 { font-size: 1.4rem; line-height: 1.25; overflow-wrap: anywhere; }
 h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 figure { margin: 1rem 0; break-inside: avoid; }
-figure svg { display: block; width: 100%; height: auto; max-width: 46rem; margin: 0 auto; }
-figcaption { font-size: .875rem; color: #444; }
+figure svg { display: block; width: 100%; height: auto; max-width: 46rem; margin: 0 auto;
+  background: #fff; border-radius: .3rem; }
+figcaption { font-size: .875rem; color: var(--pale); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid #ddd;
+th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 thead th { border-bottom: 2px solid #888; }
@@ -52,6 +56,21 @@ def picture(svg: str, caption: str = "") -> str:
     """Return an SVG element with what it shows."""
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f"<figure>{svg}{below}</figure>"
+
+
+def details(summary: str, *parts: str) -> str:
+    """Return what is shown when one asks for it; `parts` are HTML."""
+    return f"<details><summary>{escape(summary)}</summary>{''.join(parts)}</details>"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time as people read it: ``12.3 s``, ``61.2 ms``, ``4.1 µs``."""
+    if seconds is None:
+        return "–"
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if abs(seconds) >= factor:
+            return f"{seconds / factor:,.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
+    return "0 s"
 
 
 def _cell(value: object) -> str:

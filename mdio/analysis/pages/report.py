@@ -5,29 +5,34 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from mdio.analysis.pages import page, pictures
 from mdio.analysis.results import AnalysisResult, check_output
 from mdio.analysis.timings import record
+from mdio.core.words import human_nbytes, plural
 
-__all__ = ["check_report", "save_report"]
+__all__ = ["answer", "check_report", "save_report"]
 
 COLUMNS = {
-    "blocks": "n_blocks",
-    "frames": "n_frames",
-    "MB read": "nbytes_read",
-    "t_opening": "t_opening_trajectory_s",
-    "t_IO": "t_IO_s",
-    "t_comp": "t_comp_s",
-    "t_end_loop": "t_end_loop_s",
-    "t_all_frame": "t_all_frame_s",
-    "t_block": "t_block_s",
-    "t_comm": "t_comm_s",
-    "waiting": "t_wait_s",
-    "overhead1": "t_overhead1_s",
-    "overhead2": "t_overhead2_s",
-    "t_N": "t_N_s",
-    "comp/IO": "ratio_comp_io",
-    "comp/comm": "ratio_comp_comm",
+    "opening": "t_opening_trajectory_s",
+    "reading (t_IO)": "t_IO_s",
+    "computing (t_comp)": "t_comp_s",
+    "end of loop": "t_end_loop_s",
+    "all frames": "t_all_frame_s",
+    "its blocks": "t_block_s",
+    "communication (t_comm)": "t_comm_s",
+    "of it waiting": "t_wait_s",
+    "overhead 1": "t_overhead1_s",
+    "overhead 2": "t_overhead2_s",
+    "in all (t_N)": "t_N_s",
+}
+"""Times of a rank, as the papers define them (`mdio.analysis.timings`)."""
+SPENT = {
+    "opening files": "t_opening_trajectory_s",
+    "reading": "t_IO_s",
+    "computing": "t_comp_s",
+    "communication": "t_comm_s",
 }
 CAUSES = {
     "open": "opening the trajectory",
@@ -69,22 +74,31 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
         name = result.labels[0] if len(result.labels) else "values"
         drawn = pictures.series(result.time, result.values, times["timings"], name)
         parts.insert(1, page.section("Result", page.picture(drawn)))
-    page.save_page(path, title, parts)
+    page.save_page(path, answer(times, title), parts)
+
+
+def answer(times: dict[str, Any], what: str) -> str:
+    """Return what the page says, in one sentence."""
+    spent = {name: sum(rank[key] for rank in times["ranks"]) for name, key in SPENT.items()}
+    most = max(spent, key=lambda name: spent[name])
+    share = spent[most] / max(sum(spent.values()), 1e-12)
+    return (
+        f"{what}: {plural(times['n_frames'], 'frame')} in {page.duration(times['seconds'])}, "
+        f"{share:.0%} of the time of {plural(len(times['ranks']), 'worker')} {most}"
+    )
 
 
 def _summary(times: dict[str, Any]) -> str:
     executor = times["executor"] + (f", gather {times['gather']}" if times["gather"] else "")
     rows = [
-        ("frames", times["n_frames"]),
-        ("executor", executor),
-        ("workers", times["workers"]),
+        ("workers", f"{times['workers']:,} ({executor})"),
         ("blocks", times["blocks"]),
-        ("seconds from opening to the result", times["seconds"]),
-        ("of the slowest worker: t_total, s", times["t_total_s"]),
-        ("topology, selection, reference, s", times["prepare_s"]),
+        ("from opening to the result", page.duration(times["seconds"])),
+        ("the slowest worker", page.duration(times["t_total_s"])),
+        ("topology, selection, reference", page.duration(times["prepare_s"])),
         ("t_comp / t_IO", times["ratio_comp_io"]),
         ("t_comp / t_comm", times["ratio_comp_comm"]),
-        ("decoded MB read", times["nbytes_read"] / 1e6),
+        ("read, decoded", human_nbytes(times["nbytes_read"])),
     ]
     return page.section("Summary", page.table(("", ""), rows))
 
@@ -98,37 +112,46 @@ def _stragglers(times: dict[str, Any]) -> str:
     rows = [
         (
             one["worker"],
-            one["t_own_s"],
-            one["beyond_median_s"],
+            page.duration(one["t_own_s"]),
             one["times_median"],
-            CAUSES[one["cause"]],
-            one["cause_beyond_s"],
+            page.duration(one["beyond_median_s"]),
+            f"{CAUSES[one['cause']]} ({page.duration(one['cause_beyond_s'])})"
+            + (f"; longest read: {one['slowest_file']}" if one["slowest_file"] else ""),
         )
         for one in found
     ]
-    heads = ("worker", "own time, s", "beyond median, s", "x median", "mostly by", "of it, s")
+    heads = ("worker", "own time", "x median", "beyond it", "mostly by")
     return page.section("Stragglers", page.table(heads, rows))
 
 
 def _ranks(times: dict[str, Any]) -> str:
     ranks = times["ranks"]
-    rows = []
-    for number, rank in enumerate(ranks):
-        values = [rank[key] for key in COLUMNS.values()]
-        values[2] = rank["nbytes_read"] / 1e6
-        rows.append((pictures.label_of(rank, number), *values))
     who = "rank" if ranks[0]["rank"] is not None else "worker"
-    names = "; ".join(
-        f"{pictures.label_of(rank, number)} is {rank['worker']}"
+    spread = []
+    for name, key in COLUMNS.items():
+        of_ranks = sorted(rank[key] for rank in ranks)
+        middle = float(np.median(of_ranks))
+        spread.append(
+            (name, *map(page.duration, (of_ranks[0], middle, of_ranks[-1], sum(of_ranks))))
+        )
+    each = [
+        (
+            pictures.label_of(rank, number),
+            rank["worker"],
+            rank["n_blocks"],
+            rank["n_frames"],
+            *(page.duration(rank[key]) for key in COLUMNS.values()),
+        )
         for number, rank in enumerate(ranks)
-        if rank["rank"] is None
-    )
+    ]
     return page.section(
         f"Time of each {who}",
         page.picture(pictures.components(ranks, f"What each {who} spent its time on")),
         page.picture(pictures.communication(ranks)),
-        page.table((f"{who} (seconds)", *COLUMNS), rows),
-        page.paragraph(names) if names else "",
+        page.table((f"over {plural(len(ranks), who)}", "least", "median", "most", "sum"), spread),
+        page.details(
+            f"Each {who} by itself", page.table((who, "name", "blocks", "frames", *COLUMNS), each)
+        ),
     )
 
 
