@@ -13,7 +13,7 @@ from mdio.advisor.model.profile import NAMES
 from mdio.analysis.kernels.registry import KERNELS
 from mdio.analysis.pages.report import check_report
 from mdio.analysis.results import check_output
-from mdio.cli.common import positive, print_json
+from mdio.cli.shared.common import add_no_verify, add_overlap, positive, print_json
 from mdio.core.errors import PlanError
 
 __all__ = ["run", "setup"]
@@ -24,6 +24,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "trajectory", metavar="TRAJ", nargs="*", help="trajectory (several are joined)"
     )
+    add_overlap(parser)
     parser.add_argument("-s", "--top", metavar="FILE", help="topology, for selections")
     parser.add_argument(
         "--analysis",
@@ -81,7 +82,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--local-dir",
         metavar="DIR",
-        help="also consider copying the source to such a folder on each node first",
+        help="also consider copies, or a cache, in such a folder on a disk of each node",
     )
     parser.add_argument(
         "--calibrate",
@@ -91,6 +92,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="whole runs on that machine, from mdio analyze --timings (layout: as-is)",
     )
+    add_no_verify(parser, "TRAJ")
     parser.add_argument("--save-measurements", metavar="FILE", help="keep them for --replay")
     parser.add_argument(
         "--replay", metavar="FILE", help="decide from saved measurements; no data are touched"
@@ -157,6 +159,8 @@ def run(args: argparse.Namespace) -> int:
             progress=progress,
             cache=args.cache,
             nodes=args.nodes,
+            overlap=args.overlap,
+            verify=args.verify_reads,
         )
     if args.report is not None:
         advice.save_report(args.report)

@@ -4,33 +4,47 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.registry import KERNELS, Kernel, UserKernel
-from mdio.analysis.pages.report import check_report, save_report
-from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output
-from mdio.cli.common import (
+from mdio.analysis.kernels.registry import KERNELS, Kernel, UserKernel, named_kernel
+from mdio.analysis.pages.overview import shown
+from mdio.analysis.plan import Trajectory
+from mdio.analysis.results import AnalysisResult, check_output
+from mdio.analysis.saving import RESULT_SUFFIXES, save_as
+from mdio.cli.shared.common import (
+    add_cache,
+    add_frame_options,
     add_no_verify,
     add_overlap,
+    add_source,
     count,
     positive,
     print_json,
     progress_bar,
     say_notes,
+    source_options,
 )
-from mdio.cli.workers import add_workers, chosen_executor
+from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError, SourceError
+from mdio.core.words import human_nbytes
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor
 from mdio.parallel.gather import GATHERS
 
-__all__ = ["run", "setup"]
+__all__ = ["COMMON", "run", "setup"]
+
+COMMON = ("-s", "--select", "--group", "-b", "-e", "--dt", "-w", "--executor", "-o", "--report")
+"""What ``--help`` shows; ``--help-all`` has the rest."""
 
 ONLY_FOR: dict[str, tuple[object, tuple[str, ...]]] = {
-    "--ref-frame": (0, ("rmsd", "distances")),
+    "--ref-frame": (0, ("rmsd", "distances", "rmsf")),
     "--weights": (None, ("rmsd", "rgyr")),
     "--angles": ("phi,psi", ("dihedrals",)),
+    "--degrees": (False, ("dihedrals",)),
+    "--superpose": (False, ("rmsf",)),
+    "--to-select": (None, ("pairs",)),
     "--repeat": (1, ("rmsd",)),
 }
 """The defaults of these options, and the kernels that know them."""
@@ -48,14 +62,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "trajectory", metavar="TRAJ", nargs="+", help="trajectory (several are joined)"
     )
     add_overlap(parser)
+    add_source(parser)
     atoms = parser.add_argument_group("atoms")
     atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections and masses")
     atoms.add_argument("--select", metavar="SEL", help="which atoms (default: all, or protein)")
     atoms.add_argument("--group", metavar="NAME", help="read this stored group of atoms")
-    frames = parser.add_argument_group("frames")
-    frames.add_argument("--start", type=int, metavar="N", help="first frame (0 is the first)")
-    frames.add_argument("--stop", type=int, metavar="N", help="frame to stop before")
-    frames.add_argument("--step", type=positive, metavar="N", help="every Nth frame")
+    add_frame_options(parser)
     what = parser.add_argument_group("what is computed")
     what.add_argument(
         "--ref-frame", type=int, default=0, metavar="N", help="reference frame (default: 0)"
@@ -70,6 +82,20 @@ def setup(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         default="phi,psi",
         help="of phi, psi, chi1 (default: phi,psi)",
+    )
+    what.add_argument(
+        "--degrees", action="store_true", help="dihedrals themselves, not cos and sin"
+    )
+    what.add_argument(
+        "--superpose",
+        action="store_true",
+        help="rmsf: rotate frames onto the reference first (default: as they are, as MDAnalysis)",
+    )
+    what.add_argument(
+        "--to-select",
+        metavar="SEL",
+        help="pairs: distances from the atoms of --select to these, one to one (default: all "
+        "pairs within --select)",
     )
     what.add_argument(
         "--repeat", type=positive, default=1, metavar="X", help="compute RMSD X times a frame"
@@ -102,8 +128,14 @@ def setup(parser: argparse.ArgumentParser) -> None:
         const="collective",
         help="with --executor mpi: read h5md through parallel HDF5, in collective reads",
     )
+    add_cache(workers)
     add_no_verify(parser, "TRAJ")
-    parser.add_argument("-o", "--out", metavar="FILE", help="frame, time, values: .npz or .csv")
+    parser.add_argument(
+        "-o",
+        "--out",
+        metavar="FILE",
+        help="frame, time, values: .npz, .csv, .dat, .xvg; - prints them (default: an overview)",
+    )
     parser.add_argument("--timings", metavar="FILE", help="times of every block, as JSON")
     parser.add_argument(
         "--report", metavar="FILE", help="an HTML page that shows where the time went"
@@ -116,8 +148,9 @@ def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
     for option, (default, kernels) in ONLY_FOR.items():
         given = getattr(args, option[2:].replace("-", "_"))
         if given != default and args.kernel not in kernels:
+            value = "" if given is True else f" {given}"
             raise PlanError(
-                f"{option} {given} is for {' and '.join(kernels)}, not for {args.kernel}; "
+                f"{option}{value} is for {' and '.join(kernels)}, not for {args.kernel}; "
                 "leave it out"
             )
     if args.gather != "blocking" and args.executor != "mpi":
@@ -129,21 +162,22 @@ def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
 def _kernel(args: argparse.Namespace) -> Kernel:
     if ":" in args.kernel:
         return UserKernel.from_address(args.kernel, args.select)
-    if args.kernel not in KERNELS:
-        raise PlanError(
-            f"there is no kernel {args.kernel!r}; choose from {', '.join(KERNELS)}, "
-            "or name your own as module:function"
-        )
+    kernel = named_kernel(args.kernel)
     chosen: dict[str, object] = {} if args.select is None else {"select": args.select}
-    if args.kernel in ("rmsd", "distances"):
+    if args.kernel in ("rmsd", "distances", "rmsf"):
         chosen["reference"] = args.ref_frame
+    if args.kernel == "rmsf":
+        chosen["superpose"] = args.superpose
+    if args.kernel == "pairs":
+        chosen["to"] = args.to_select
     if args.kernel == "rmsd":
         chosen["repeat"] = args.repeat
     if args.weights is not None:
         chosen["weights"] = None if args.weights == "none" else args.weights
     if args.kernel == "dihedrals":
         chosen["angles"] = tuple(args.angles.split(","))
-    return KERNELS[args.kernel](**chosen)
+        chosen["degrees"] = args.degrees
+    return kernel(**chosen)
 
 
 def _n_frames(args: argparse.Namespace, quiet: bool) -> int:
@@ -165,12 +199,23 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, executor: Executor) -> int:
     _refuse_what_would_be_ignored(args)
     kernel = _kernel(args)
+    trajectory: Trajectory = args.trajectory
+    if how := source_options(args):
+        if args.group is not None:
+            how["group"] = args.group
+        trajectory = open_source(
+            args.trajectory,
+            overlap=args.overlap,
+            verify=args.verify_reads,
+            fields=kernel.fields,
+            **how,
+        )
     _check_outputs(args)
     quiet = args.quiet or not executor.is_owner
     bar = progress_bar(_n_frames(args, quiet), "analyze", quiet=quiet)
     with bar as progress:
         result = analyze(
-            args.trajectory,
+            trajectory,
             kernel=kernel,
             top=args.top,
             group=args.group,
@@ -179,10 +224,15 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
             start=args.start,
             stop=args.stop,
             step=args.step,
+            begin_ps=args.begin,
+            end_ps=args.end,
+            dt_ps=args.dt,
             gather=args.gather,
             mpio=args.mpio,
             verify=args.verify_reads,
             overlap=args.overlap,
+            cache=args.cache,
+            cache_size=args.cache_size,
             progress=progress,
         )
     if executor.is_owner:
@@ -192,26 +242,40 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Find out before the work what could not be written after it."""
-    if args.out is not None:
+    if args.out not in (None, "-"):
         check_output(args.out, RESULT_SUFFIXES)
+    if args.out == "-" and args.json:
+        raise PlanError("-o - and --json both print; choose one")
     if args.timings is not None:
         check_output(args.timings)
     if args.report is not None:
+        from mdio.analysis.pages.report import check_report
+
         check_report(args.report)
 
 
 def _tell(args: argparse.Namespace, result: AnalysisResult) -> None:
-    if args.out is not None:
+    if args.out == "-":
+        save_as(".dat", result, sys.stdout.buffer)
+    elif args.out is not None:
         result.save(args.out)
     if args.timings is not None:
         result.save_timings(args.timings)
     if args.report is not None:
-        save_report(result, args.report, title=f"{args.kernel} of {', '.join(args.trajectory)}")
+        from mdio.analysis.pages.report import save_report
+
+        save_report(result, args.report, title=f"{args.kernel} of {_names(args.trajectory)}")
     if args.json:
         print_json(result.to_json() | {"out": args.out})
     elif not args.quiet:
         say_notes("analyze", result.notes)
-        _print_summary(args, result)
+        if args.out != "-":
+            _print_summary(args, result)
+
+
+def _names(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return Path(paths[0]).name + more
 
 
 def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
@@ -227,7 +291,12 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
         f"compute {times['t_comp_s']:.3f} s, gather {times['t_comm_s']:.3f} s; "
         f"t_comp/t_IO {'-' if ratio is None else f'{ratio:.2f}'}"
     )
-    if args.out is not None:
+    source, decoded = times["nbytes_source"], human_nbytes(times["nbytes_read"])
+    speed = human_nbytes(source / max(result.seconds, 1e-9))
+    print(f"  read {human_nbytes(source)} of files ({speed}/s), {decoded} decoded")
+    if args.out is None:
+        print(*shown(result), sep="\n")
+    else:
         columns = "frame, time and values" if result.per_frame else "values"
         print(f"  {args.out}: {columns} of shape {result.values.shape}")
     if args.timings is not None:

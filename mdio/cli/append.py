@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.common import add_no_verify, add_overlap
 from mdio.cli.convert import add_running, run_with
-from mdio.cli.workers import chosen_executor
+from mdio.cli.shared.common import add_no_verify, add_overlap, add_resume
+from mdio.cli.shared.workers import chosen_executor
 from mdio.converters.options import ConversionOptions
 
 __all__ = ["run", "setup"]
@@ -21,10 +21,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "-s", "--top", metavar="FILE", help="topology, for outputs made with --pbc or --center"
     )
     add_running(parser)
+    parser.add_argument(
+        "--force", action="store_true", help="begin anew where a former run has left something"
+    )
+    add_resume(parser)
     add_no_verify(parser, "SRC and OUT")
-    parser.set_defaults(
-        force=False, resume=False, verify=False, per_rank=True
-    )  # parts are as they were
+    parser.set_defaults(verify=False, per_rank=True)  # parts are as they were
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,49 +5,44 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from typing import Literal
 
-from mdio.cli.common import (
+from mdio.cli.follow import add_follow, follow_with
+from mdio.cli.shared.common import (
     add_frame_options,
     add_no_verify,
     add_overlap,
     add_resume,
+    add_source,
     auto_or_positive,
     count,
     human_nbytes,
     parse_nbytes,
+    parse_precision,
     parse_stripes,
     positive,
     print_json,
     progress_bar,
+    source_options,
 )
-from mdio.cli.follow import add_follow, follow_with
-from mdio.cli.workers import add_workers, chosen_executor, executor_name
+from mdio.cli.shared.periodic import add_periodic
+from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
 from mdio.converters.convert import Conversion, prepare
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
-from mdio.converters.strategies.copied import ByteConversion
-from mdio.converters.strategies.parts import PartsConversion
-from mdio.converters.transform import PBC_CHOICES
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.plan_table import plan_table
+from mdio.layouts.registry import writable_layouts
 from mdio.parallel.executors import Executor
 
-__all__ = ["run", "setup"]
+__all__ = ["COMMON", "run", "setup"]
 
-
-def _precision(text: str) -> float | Literal["auto", "none"]:
-    if text == "auto" or text == "none":
-        return "auto" if text == "auto" else "none"
-    try:
-        step = float(text)
-    except ValueError:
-        step = 0.0
-    if not 0.0 < step < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a step in angstrom (0.01), auto or none")
-    return step
+COMMON = (
+    *("-s", "--select", "--group", "-b", "-e", "--dt", "--precision", "--compression", "-w"),
+    *("--mpi", "--dry-run", "--verify", "--force", "--resume"),
+)
+"""What ``--help`` shows; ``--help-all`` has the rest."""
 
 
 def _group(text: str) -> tuple[str, str]:
@@ -61,14 +56,21 @@ def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("source", metavar="SRC", nargs="+", help="trajectory (several are joined)")
     add_overlap(parser)
+    add_source(parser)
     parser.add_argument("out", metavar="OUT", help="output; its suffix names the layout")
     parser.add_argument(
         "--to",
-        choices=("segments", "h5md", "zarr", "xtc", "trr", "dcd", "ncdf"),
+        choices=writable_layouts(),
         help="layout, whatever the suffix of OUT",
     )
     atoms = parser.add_argument_group("atoms")
     atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections")
+    atoms.add_argument(
+        "--no-topology",
+        dest="topology",
+        action="store_false",
+        help="store nothing of what atoms are, in the output or beside it",
+    )
     atoms.add_argument("--select", metavar="SEL", help="keep these atoms only")
     atoms.add_argument(
         "--group",
@@ -82,7 +84,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     stored = parser.add_argument_group("what is stored")
     stored.add_argument(
         "--precision",
-        type=_precision,
+        type=parse_precision,
         metavar="A|auto|none",
         help="round positions to this step in angstrom; auto keeps the integers of an XTC source, "
         "bit for bit; none stores floats in full, which any program reads (default: auto in zarr, "
@@ -91,12 +93,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
     stored.add_argument(
         "--compression",
         metavar="NAME[:LEVEL]",
-        help="none, or, without loss, gzip, in zarr also lz4 and zstd; for integers in zarr lz4, "
-        "zstd (about a tenth smaller) or bitpack (read several times faster, and the default); "
-        "auto, the default for floats in zarr: lz4 where OUT lies on a network, else none",
+        help="without loss: small (fewest bytes), fast (fastest to read), none, or gzip; in zarr "
+        "also lz4 and zstd; for integers in zarr bitpack (fast, and the default), rigid (small: "
+        "about two thirds of an XTC, read at half the time of one), lz4 or zstd; auto, the default "
+        "for floats in zarr: lz4 where OUT lies on a network, else none",
     )
-    stored.add_argument("--pbc", choices=PBC_CHOICES, help="wrap atoms or make molecules whole")
-    stored.add_argument("--center", metavar="SEL", help="move these atoms to the middle of the box")
+    add_periodic(stored)
     place = parser.add_argument_group("how it lies on disk")
     place.add_argument(
         "--chunk-frames", type=auto_or_positive, metavar="N|auto", help="frames in a chunk"
@@ -114,6 +116,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--container",
         choices=("xtc", "trr", "dcd", "ncdf"),
         help="format of the segments (default: that of the source)",
+    )
+    place.add_argument(
+        "--flavour",
+        choices=("gromacs",),
+        help="h5md: in the units and under the names that GROMACS 2026 reads",
     )
     place.add_argument("--segments", type=positive, metavar="N", help="number of segments")
     place.add_argument(
@@ -165,9 +172,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="for MPI-IO (cb_nodes=8, romio_cb_write=enable); with --mpio and --collective",
     )
-    found = parser.add_mutually_exclusive_group()
-    found.add_argument("--force", action="store_true", help="replace an existing output")
-    found.add_argument(
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="replace an existing output, and begin anew where a former run has left something",
+    )
+    parser.add_argument(
         "--append", action="store_true", help="add frames to an existing output (mdio append)"
     )
     add_resume(parser)
@@ -198,9 +208,11 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
     return ConversionOptions(
         to=args.to,
         top=args.top,
+        topology=args.topology,
         select=args.select,
         groups=groups,
         overlap=args.overlap,
+        source_options=source_options(args),
         salvage=args.salvage,
         direct=args.direct,
         start=args.start,
@@ -217,6 +229,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         chunk_atoms=args.chunk_atoms,
         contiguous=args.contiguous,
         container=args.container,
+        flavour=args.flavour,
         segments=args.segments,
         stripe_nbytes=args.stripe_size,
         stripe_count=args.progressive[-1][1] if args.progressive else args.stripe_count,
@@ -250,7 +263,7 @@ def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Exe
     quiet = args.quiet or not executor.is_owner
     with progress_bar(conversion.plan.n_frames, "convert", quiet=quiet) as progress:
         result = conversion.run(executor, force=args.force, resume=args.resume, progress=progress)
-    checked = executor.from_owner(lambda: _verified(args, conversion) if args.verify else None)
+    checked = _verified(args, conversion, executor) if args.verify else None
     if executor.is_owner:
         report = result.to_json()
         if checked is not None:
@@ -269,11 +282,9 @@ def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Exe
     return 0
 
 
-def _say_parts(
-    args: argparse.Namespace, conversion: Conversion | ByteConversion, executor: Executor
-) -> None:
+def _say_parts(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> None:
     """Say that the output comes in parts where nobody asked for that."""
-    unasked = isinstance(conversion, PartsConversion) and not args.per_rank
+    unasked = conversion.in_parts and not args.per_rank
     if unasked and executor.is_owner and not args.quiet:
         print(f"mdio convert: {args.out}: {conversion.plan.notes[-1]}", file=sys.stderr)
 
@@ -285,11 +296,12 @@ def _print_plan(args: argparse.Namespace, plan: LayoutPlan) -> None:
         print(plan_table(plan))
 
 
-def _verified(args: argparse.Namespace, conversion: Conversion | ByteConversion) -> VerifyResult:
-    view = conversion.view if isinstance(conversion, Conversion) else None
-    with progress_bar(conversion.plan.n_frames, "verify", quiet=args.quiet) as progress:
+def _verified(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:
+    quiet = args.quiet or not executor.is_owner
+    with progress_bar(conversion.plan.n_frames, "verify", quiet=quiet) as progress:
         try:
-            return verify(args.out, args.source, view=view, progress=progress)
+            view = conversion.view
+            return verify(args.out, view=view, executor=executor, progress=progress)
         finally:
             conversion.close()
 

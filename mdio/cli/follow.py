@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import fields
 
-from mdio.cli.common import count, positive, print_json
+from mdio.cli.shared.common import count, positive, print_json
 from mdio.converters.follow import follow
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.core.errors import PlanError
@@ -15,12 +15,13 @@ from mdio.core.signals import ending_signals_noted
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["add_follow", "follow_with"]
+__all__ = ["add_follow", "follow_with", "seconds"]
 
 UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Return the seconds that ``30s``, ``10m`` or ``2h`` mean."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; write it as 30s, 10m or 2h")
@@ -37,12 +38,12 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
         "(Ctrl-C and SIGTERM end it with all complete frames)",
     )
     following.add_argument(
-        "--until-idle", type=_seconds, metavar="TIME", help="end when SRC stops growing: 10m"
+        "--until-idle", type=seconds, metavar="TIME", help="end when SRC stops growing: 10m"
     )
     following.add_argument("--frames", type=positive, metavar="N", help="end with so many frames")
     following.add_argument(
         "--every",
-        type=_seconds,
+        type=seconds,
         metavar="TIME",
         default=60.0,
         help="time between two publications at least (default: 60s)",

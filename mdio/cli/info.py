@@ -7,9 +7,16 @@ from dataclasses import asdict
 from typing import Any
 
 from mdio._version import __version__
-from mdio.cli.common import add_overlap, human_nbytes, print_json, say_notes
+from mdio.cli.shared.common import (
+    add_overlap,
+    add_source,
+    human_nbytes,
+    print_json,
+    say_notes,
+    source_options,
+)
 from mdio.converters.selection import open_with_topology
-from mdio.layouts.striping.file_systems import get_stripe
+from mdio.layouts.striping.file_systems import get_stripe, unstriped
 
 __all__ = ["run", "setup"]
 
@@ -31,6 +38,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("path", metavar="PATH", nargs="+", help="trajectory (several are joined)")
     add_overlap(parser)
+    add_source(parser)
     parser.add_argument(
         "-s", "--top", metavar="FILE", help="topology, for formats that do not count their atoms"
     )
@@ -48,14 +56,37 @@ def _times(facts: dict[str, Any]) -> str:
     return f"{first:g} to {last:g} ps" + (f", every {dt:g} ps" if even else "")
 
 
+def _file(path: str, top: str | None) -> dict[str, Any]:
+    """Return what one of several files has by itself."""
+    kept = ("path", "n_frames", "n_atoms", "dt_ps", "time_first_ps", "time_last_ps")
+    with open_with_topology([path], top) as layout:
+        return {name: getattr(layout.info, name) for name in kept}
+
+
+def _box(box: list[float] | None) -> str:
+    if box is None:
+        return ""
+    lengths = " x ".join(f"{length:.4g}" for length in box[:3])
+    angles = ", ".join(f"{angle:.4g}" for angle in box[3:])
+    return f"{lengths} angstrom" + ("" if angles == "90, 90, 90" else f", angles {angles}")
+
+
 def run(args: argparse.Namespace) -> int:
     """Print what is known of the trajectory."""
-    with open_with_topology(args.path, args.top, overlap=args.overlap) as layout:
+    how = source_options(args)
+    with open_with_topology(args.path, args.top, overlap=args.overlap, **how) as layout:
         if not args.json:
             say_notes("info", layout.notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": layout.notes}
+        first = layout.read(0, 1, atoms=[]) if layout.info.n_frames else None
+        facts["box_angstrom"] = (
+            None if first is None or not first.box.any() else first.box[0].tolist()
+        )
+        facts["step_first"] = None if first is None or first.step is None else int(first.step[0])
+    facts["files"] = [_file(path, args.top) for path in args.path] if len(args.path) > 1 else []
     found = get_stripe(args.path[0])
     facts["striping"] = None if found is None else asdict(found)
+    facts["no_striping"] = unstriped(args.path[0])
     if args.json:
         print_json(facts)
         return 0
@@ -68,7 +99,9 @@ def run(args: argparse.Namespace) -> int:
         "has": ", ".join(
             ["positions"]
             + [name for name in ("velocities", "forces", "box") if facts[f"has_{name}"]]
-        ),
+        )
+        + "".join(f"; not all frames have {name}" for name in facts["sparse"]),
+        "box": _box(facts["box_angstrom"]),
         "groups": ", ".join(f"{name} ({n:,} atoms)" for name, n in facts["groups"].items()),
         "chunks": f"{facts['chunk_frames']} frames x {facts['chunk_atoms'] or facts['n_atoms']:,}"
         " atoms"
@@ -78,10 +111,12 @@ def run(args: argparse.Namespace) -> int:
         "precision": f"{facts['precision']:g} angstrom" if facts["precision"] else "float32",
         "size": f"{human_nbytes(size)} "
         f"({size / max(1, facts['n_frames'] * facts['n_atoms']):.2f} bytes/atom/frame)",
-        "striping": facts["striping"]["layout"] if facts["striping"] else "",
+        "striping": facts["striping"]["layout"] if facts["striping"] else facts["no_striping"],
         "source": (facts["source"] or {}).get("path", ""),
     }
-    print(*args.path, sep="\n")
+    for one in facts["files"]:
+        print(f"{one['path']}: {one['n_frames']:,} frames, {_times(one)}")
+    print("together:" if facts["files"] else args.path[0])
     for name, value in rows.items():
         if value:
             print(f"  {name:<12} {value}")

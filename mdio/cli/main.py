@@ -12,13 +12,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, cast
 
 from mdio._version import __version__
-from mdio.cli.ranks import parse_once
+from mdio.cli.shared.help import FriendlyParser, examples
+from mdio.cli.shared.ranks import launched_ranks, parse_once
 from mdio.core.errors import MdioError, PlanError
+from mdio.core.words import did_you_mean
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "command_help", "main"]
 
 STALL_TIMEOUT_S = 60.0
 
@@ -30,37 +32,48 @@ COMMANDS = {
     "verify": "recompute checksums; compare every frame with the source",
     "repair": "write damaged parts again from the source, or say what is lost",
     "analyze": "compute RMSD, dihedrals or your own function over blocks of frames, in parallel",
+    "cache": "look after what nodes keep of trajectories; keep what a simulation writes",
+    "mapreduce": "map frames to keys and values, reduce the values of each key, in parallel",
     "bench": "measure how analyses, gathers and schedulers scale on this machine",
     "advise": "find the layout that serves an analysis best, by measuring here",
     "model": "fit a machine's profile to timings; predict how its ranks scale",
 }
-"""Each is a module of `mdio.cli` with ``setup(parser)`` and ``run(args)``."""
+"""Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)``, and ``COMMON`` where its
+help begins with some options."""
+
+ALL = "*"
+"""In place of a command: the options of all."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells what is wrong in one line, without all options before it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-def _parser(command: str | None) -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser(command: str | None) -> FriendlyParser:
+    parser = FriendlyParser(
         prog="mdio",
         description="How molecular-dynamics trajectories lie on disk and get read in parallel.",
-        epilog="mdio COMMAND --help lists the options of a command.",
+        epilog="mdio COMMAND --help lists the options of a command; mdio alone shows examples.",
     )
     parser.add_argument("--version", action="version", version=f"mdio {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
         chosen = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        if name == command:
-            import_module(f"mdio.cli.{name}").setup(chosen)
+        if name == command or command == ALL:
+            module = import_module(f"mdio.cli.{name}")
+            module.setup(chosen)
             chosen.add_argument(
                 "--debug", action="store_true", help="show the traceback of an error"
             )
             _add_stalls(chosen)
+            chosen.show_first(getattr(module, "COMMON", ()))
     return parser
+
+
+def command_help(name: str) -> str:
+    """Return what ``mdio NAME --help-all`` prints."""
+    return _command(_parser(name), name).format_all()
+
+
+def _command(parser: FriendlyParser, name: str) -> FriendlyParser:
+    commands = next(action.choices for action in parser._actions if action.dest == "command")
+    return cast(FriendlyParser, cast(dict[str, Any], commands)[name])
 
 
 def _add_stalls(parser: argparse.ArgumentParser) -> None:
@@ -99,14 +112,33 @@ def _notes(end: BaseException) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); return the exit code."""
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(_parser(ALL))
     words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        print(examples())
+        return 0
     command = next((word for word in words if not word.startswith("-")), None)
     with parse_once(words):
         parser = _parser(command)
+        if command is not None and command not in COMMANDS:
+            hint = did_you_mean(command, COMMANDS)
+            parser.error(f"there is no command {command!r}{hint}; there are {', '.join(COMMANDS)}")
         args, unknown = parser.parse_known_args(words)
         if unknown:
             parser.prog = f"mdio {args.command}"  # argparse would name the program alone
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+            hint = did_you_mean(
+                unknown[0].partition("=")[0], _command(parser, args.command)._option_string_actions
+            )
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        shares = getattr(args, "executor", "mpi") == "mpi" or getattr(args, "mpi", False)
+        if not shares and (n_ranks := launched_ranks()) > 1:
+            parser.error(
+                f"{n_ranks} ranks of MPI were started, and each would do all the work; add "
+                "--executor mpi, or start it without mpiexec"
+            )
     try:
         with _stalls_told(args):
             return int(import_module(f"mdio.cli.{args.command}").run(args))
@@ -130,7 +162,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, MemoryError) as error:
         if args.debug:
             raise
-        print(f"mdio {args.command}: {error or type(error).__name__}", file=sys.stderr)
+        from mdio.core.stalls import lost_on
+
+        said = f"mdio {args.command}{lost_on(error)}: {error or type(error).__name__}"
+        print(said, file=sys.stderr)
         return 1
 
 

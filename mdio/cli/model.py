@@ -12,7 +12,7 @@ from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import fit_profile, residuals
 from mdio.advisor.model.profile import NAMES, load_profile, save_profile
 from mdio.advisor.model.timings import read_timings
-from mdio.cli.common import positive, print_json
+from mdio.cli.shared.common import positive, print_json
 
 __all__ = ["run", "setup"]
 

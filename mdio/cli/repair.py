@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.common import count, positive, print_json, progress_bar
+from mdio.cli.shared.common import count, positive, print_json, progress_bar
 from mdio.converters.repair import RepairResult, repair
 from mdio.layouts.registry import open_layout
 

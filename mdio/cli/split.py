@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.common import (
+from mdio.cli.shared.common import (
     add_overlap,
     add_resume,
     human_nbytes,
@@ -12,7 +12,7 @@ from mdio.cli.common import (
     print_json,
     progress_bar,
 )
-from mdio.cli.workers import add_workers, chosen_executor
+from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.converters.convert import prepare
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
@@ -69,7 +69,9 @@ def _tell(args: argparse.Namespace, result: ConvertResult) -> None:
             f"{result.out}: {result.n_frames:,} frames in {args.segments} segments, "
             f"{human_nbytes(result.nbytes_out)} in {result.seconds:.2f} s ({rate:,.0f} MB/s)"
         )
-        if not result.copied:
+        if result.copied:
+            print("  note: bytes were copied: NaN and infinite numbers in them were not looked for")
+        else:
             print(
                 "  note: bytes could not be copied: frames were decoded and encoded again, as "
                 f"{result.plan.container}"

@@ -6,9 +6,10 @@ import argparse
 import re
 from collections.abc import Callable
 
-from mdio.cli.common import print_json, progress_bar
+from mdio.cli.shared.common import print_json, progress_bar
+from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.converters.opening import open_damaged
-from mdio.converters.verify import every_nth, everything, sample, verify
+from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
 
 __all__ = ["run", "setup"]
 
@@ -59,16 +60,34 @@ def setup(parser: argparse.ArgumentParser) -> None:
         const=everything,
         help="check all of them (default)",
     )
+    add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check, print what was found, and return 1 if anything is bad."""
-    with open_damaged(args.out) as layout:
-        n_frames = layout.info.n_frames
-    with progress_bar(n_frames if args.against else 0, "verify", quiet=args.quiet) as progress:
-        result = verify(args.out, args.against, top=args.top, wanted=args.wanted, progress=progress)
+    with chosen_executor(args) as executor:
+        quiet = args.quiet or not executor.is_owner
+        n_frames = 0
+        if args.against and not quiet:
+            with open_damaged(args.out) as layout:
+                n_frames = layout.info.n_frames
+        with progress_bar(n_frames, "verify", quiet=quiet) as progress:
+            result = verify(
+                args.out,
+                args.against,
+                top=args.top,
+                wanted=args.wanted,
+                executor=executor,
+                progress=progress,
+            )
+        if executor.is_owner:
+            _tell(args, result)
+    return 0 if result.ok else 1
+
+
+def _tell(args: argparse.Namespace, result: VerifyResult) -> None:
     if args.json:
         print_json(result.to_json())
     else:
@@ -84,4 +103,3 @@ def run(args: argparse.Namespace) -> int:
         verdict = "ok" if result.ok else f"NOT ok ({len(result.bad)} bad)"
         some = "" if result.chunks_checked == result.units else f" of {result.units:,}"
         print(f"{args.out}: {verdict}, {result.chunks_checked:,}{some} chunks checked{compared}")
-    return 0 if result.ok else 1

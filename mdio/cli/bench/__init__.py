@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from importlib import import_module
 
-from mdio.cli.common import parse_nbytes, positive
+from mdio.cli.shared.common import parse_nbytes, positive
 
 __all__ = ["one_of", "positives", "run", "setup", "sizes"]
 

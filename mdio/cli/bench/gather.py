@@ -9,8 +9,8 @@ from mdio.analysis.pages.pictures import need_matplotlib
 from mdio.benches.gather import WAYS, launch, measure, save_gather_page, summarise, verdict
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import positives, sizes
-from mdio.cli.common import add_bench_output, count, human_nbytes, positive, print_json
-from mdio.cli.ranks import root_speaks, world
+from mdio.cli.shared.common import add_bench_output, count, human_nbytes, positive, print_json
+from mdio.cli.shared.ranks import root_speaks, world
 
 __all__ = ["run", "setup"]
 

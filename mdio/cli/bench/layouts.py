@@ -18,8 +18,8 @@ from mdio.benches.layouts import (
 from mdio.benches.reading import read_all, read_shared
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import one_of, positives, sizes
-from mdio.cli.common import add_bench_output, positive, print_json
-from mdio.cli.workers import all_ranks
+from mdio.cli.shared.common import add_bench_output, positive, print_json
+from mdio.cli.shared.workers import all_ranks
 from mdio.core.errors import PlanError
 from mdio.parallel.executors import Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor

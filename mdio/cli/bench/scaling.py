@@ -18,7 +18,7 @@ from mdio.benches.scaling import (
 )
 from mdio.benches.scaling_pictures import save_scaling_page
 from mdio.cli.bench import one_of, positives
-from mdio.cli.common import add_bench_output, positive, print_json
+from mdio.cli.shared.common import add_bench_output, positive, print_json
 from mdio.parallel.executors import available_cores
 from mdio.parallel.gather import GATHERS
 

@@ -8,7 +8,7 @@ from mdio.analysis.pages.pictures import need_matplotlib
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.benches.scheduler import SCHEDULERS, measure, save_scheduler_page
 from mdio.cli.bench import one_of
-from mdio.cli.common import add_bench_output, positive, print_json
+from mdio.cli.shared.common import add_bench_output, positive, print_json
 from mdio.parallel.executors import available_cores
 
 __all__ = ["run", "setup"]

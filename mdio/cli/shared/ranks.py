@@ -11,12 +11,14 @@ from typing import Any
 
 from mdio.core.errors import MdioError, MissingExtraError, PlanError
 
-__all__ = ["parse_once", "root_speaks", "world"]
+__all__ = ["launched_ranks", "parse_once", "root_speaks", "world"]
 
 RANK_NAMES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 """Environment variables in which launchers of MPI programs tell a process its rank."""
 SLURM_RANK_NAME = "SLURM_PROCID"
 """The same of srun, which also starts programs that have nothing to do with each other."""
+SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+"""In which they tell how many ranks there are."""
 ROOT_SPEAKS_S = 0.5
 """Some launchers end all ranks when the first one fails; rank 0 has to be heard before."""
 
@@ -29,6 +31,12 @@ def _launched_rank(words: Sequence[str]) -> int:
         if value.isdecimal():
             return int(value)
     return 0
+
+
+def launched_ranks() -> int:
+    """Return how many ranks the launcher of an MPI program says it started; 1 without one."""
+    found = (os.environ.get(name, "") for name in SIZE_NAMES)
+    return max([1, *(int(size) for size in found if size.isdecimal())])
 
 
 @contextmanager

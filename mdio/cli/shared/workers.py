@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mdio.cli.common import positive
-from mdio.cli.ranks import root_speaks, world
+from mdio.cli.shared.common import positive
+from mdio.cli.shared.ranks import root_speaks, world
 from mdio.core.errors import PlanError
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor

@@ -9,26 +9,30 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from mdio.core.words import human_nbytes
 from mdio.layouts.views.joining import OVERLAPS
 
 __all__ = [
     "add_bench_output",
+    "add_cache",
     "add_frame_options",
     "add_no_verify",
     "add_overlap",
     "add_resume",
+    "add_source",
     "auto_or_positive",
     "count",
     "human_nbytes",
     "parse_nbytes",
+    "parse_precision",
     "parse_stripes",
     "positive",
     "print_json",
     "progress_bar",
     "say_notes",
+    "source_options",
 ]
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -41,6 +45,44 @@ def add_overlap(parser: argparse.ArgumentParser) -> None:
         choices=OVERLAPS,
         help="frames whose times several files have: keep those of the last file (default), of "
         "the first, refuse them, or keep all, with files in the order given",
+    )
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Add what a trajectory may not say of itself."""
+    source = parser.add_argument_group("what the trajectory does not say")
+    source.add_argument(
+        "--format", metavar="NAME", help="its format, where neither its name nor its bytes tell"
+    )
+    source.add_argument(
+        "--timestep",
+        type=float,
+        metavar="PS",
+        help="time between frames (in LAMMPS dumps: of a step), where the format holds none",
+    )
+    source.add_argument(
+        "--length-unit", metavar="UNIT", help="of a format or file that names none: nm, Angstrom"
+    )
+
+
+def source_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return them, as options of `open_source`."""
+    given = {"format": args.format, "dt": args.timestep, "length_unit": args.length_unit}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def add_cache(parser: Any) -> None:
+    """Add ``--cache`` and ``--cache-size`` to a parser or a group of one."""
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="keep what is read there, on a disk of each node, and read it from there next time",
+    )
+    parser.add_argument(
+        "--cache-size",
+        type=parse_nbytes,
+        metavar="SIZE",
+        help="of all that is kept there: 200G (default: all but a tenth of the disk)",
     )
 
 
@@ -59,6 +101,19 @@ def parse_nbytes(text: str) -> int:
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is less than one byte")
     return nbytes
+
+
+def parse_precision(text: str) -> float | Literal["auto", "none"]:
+    """Return a step in angstrom, or one of two words."""
+    if text == "auto" or text == "none":
+        return "auto" if text == "auto" else "none"
+    try:
+        step = float(text)
+    except ValueError:
+        step = 0.0
+    if not 0.0 < step < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a step in angstrom (0.01), auto or none")
+    return step
 
 
 def parse_stripes(text: str) -> list[tuple[int, int]]:

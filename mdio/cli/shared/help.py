@@ -1,0 +1,85 @@
+"""Help that fits a screen: what is used most comes first, ``--help-all`` has the rest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+__all__ = ["FriendlyParser", "examples"]
+
+EXAMPLES = (
+    ("what is in a file", "mdio info md.xtc"),
+    ("rewrite it for fast, parallel reading", "mdio convert md.xtc md.zarr -s md.tpr -w 4"),
+    ("is it still whole?", "mdio verify md.zarr --against md.xtc"),
+    (
+        "analyse it in parallel",
+        'mdio analyze rmsd md.zarr -s md.tpr --select "name CA" -w 4 -o rmsd.xvg',
+    ),
+    ("which layout would serve best here?", "mdio advise md.xtc -s md.tpr --ranks 16 --passes 20"),
+)
+
+
+def examples() -> str:
+    """Return the five commands that people use most, with an example each."""
+    lines = ["mdio: how molecular-dynamics trajectories lie on disk and get read in parallel", ""]
+    for what, command in EXAMPLES:
+        lines += [f"  {what}", f"    {command}"]
+    more = "mdio --help lists all commands, mdio COMMAND --help its options"
+    return "\n".join([*lines, "", more])
+
+
+class FriendlyParser(argparse.ArgumentParser):
+    """Tells what is wrong in one line; its help begins with what people use."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2 and one line."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def show_first(self, common: Collection[str]) -> None:
+        """Leave all options but `common` out of ``--help`` and add ``--help-all``."""
+        if not common:
+            return
+        self.epilog = f"{self.prog} --help-all lists all options."
+        hidden = [
+            action
+            for action in self._actions
+            if action.option_strings and not set(action.option_strings) & {*common, "-h"}
+        ]
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options and leave")
+        self._hidden = hidden
+
+    _hidden: list[argparse.Action] = []  # noqa: RUF012 - never changed in place
+
+    def format_help(self) -> str:
+        """Return the help with the common options only."""
+        if not self._hidden:
+            return super().format_help()
+        kept = {action: action.help for action in self._hidden}
+        places = map(_place, self._get_positional_actions())
+        self.usage = " ".join([self.prog, *places, "[options]"])
+        for action in self._hidden:
+            action.help = argparse.SUPPRESS
+        try:
+            return super().format_help()
+        finally:
+            self.usage = None
+            for action, text in kept.items():
+                action.help = text
+
+    def format_all(self) -> str:
+        """Return the help with all options."""
+        return super().format_help()
+
+
+def _place(action: argparse.Action) -> str:
+    name = str(action.metavar)
+    return f"{name} [{name} ...]" if action.nargs == "+" else name
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        if isinstance(parser, FriendlyParser):
+            parser.epilog = None
+            print(parser.format_all(), end="")
+        parser.exit()
