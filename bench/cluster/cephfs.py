@@ -7,10 +7,10 @@ refuse to start again; the client's readahead is off, so that what is measured i
 
 from __future__ import annotations
 
+import json
 import os
-import re
-import subprocess
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from machines import Cluster, ClusterError, Machine, need, until
@@ -32,10 +32,14 @@ MEBIBYTE = 1 << 20
 STRIPES = {
     "one": "stripe_unit=4194304 stripe_count=1 object_size=1073741824",
     "default": "stripe_unit=4194304 stripe_count=1 object_size=4194304",
+    "fine": "stripe_unit=1048576 stripe_count=1 object_size=1048576",
     "all": "stripe_unit=1048576 stripe_count={servers} object_size=1073741824",
 }
-"""How files of a folder lie on the servers: on one, in objects placed by a hash, on all."""
+"""How files of a folder lie on the servers: on one, in objects placed by a hash, in small ones (by
+which new files lie evenly), on all."""
 PLACING_FILES, PLACING_ROUNDS = 8, 15
+N_GROUPS = 64
+WORD = (1 << 32) - 1
 
 CONFIG = """
 [global]
@@ -136,8 +140,9 @@ class CephFS:
         wanted = f" {len(cluster.servers)} up"
         until("object stores are not up", lambda: wanted in self.ceph("osd", "stat"), UP_S)
         self._start(manager, "mds", "ceph-mds", "-i", "m")
-        for pool, n_groups in (("data", "64"), ("meta", "8")):
-            self.ceph("osd", "pool", "create", pool, n_groups)
+        for pool, n_groups in (("data", N_GROUPS), ("meta", 8)):
+            self.ceph("osd", "pool", "create", pool, str(n_groups))
+        self._balance()
         self.ceph("fs", "new", "shared", "meta", "data")
         until("no metadata server", lambda: "up:active" in self.ceph("mds", "stat"), UP_S)
         for node in cluster.nodes:
@@ -176,37 +181,65 @@ class CephFS:
             raise ClusterError(f"{folder}: its layout is {found!r}, not {layout!r}")
         return folder
 
-    def place_file(self, file: Path) -> None:
-        """Make an empty file whose first stripes lie on different servers, as Lustre would.
+    def place_files(self, files: Sequence[Path]) -> None:
+        """Make empty files whose first stripes lie on different servers, as Lustre would.
 
-        Objects are placed by a hash of the file's number: of many files one fits.
+        Objects are placed by a hash of the file's number: of many files some fit.
         """
         node = self.cluster.nodes[0]
+        left = list(files)
         for _ in range(PLACING_ROUNDS):
-            tries = [f"{file}.{k}" for k in range(PLACING_FILES)]
+            tries = [f"{left[0]}.{k}" for k in range(PLACING_FILES * len(left))]
             node.run("touch", *tries)
             stores = self.stores_of(*tries)
             fits = [name for name in tries if len(set(stores[name])) == len(self.cluster.servers)]
-            if fits:
-                node.run("mv", fits[0], str(file))
-            node.run("rm", "-f", *tries)
-            if fits:
+            moves = [f"mv '{fit}' '{left.pop(0)}'" for fit in fits[: len(left)]]
+            node.run("sh", "-c", "; ".join([*moves, f"rm -f '{tries[0][:-1]}'*"]))
+            if not left:
                 return
-        n_tries = PLACING_ROUNDS * PLACING_FILES
-        raise ClusterError(f"{file}: none of {n_tries} files lies on all servers evenly")
+        raise ClusterError(f"{left[0]}: no file in {PLACING_ROUNDS} rounds lies on all servers")
 
-    def stores_of(self, *files: str) -> dict[str, list[str]]:
+    def stores_of(self, *files: str) -> dict[str, list[int]]:
         """Return which object store holds each of the first objects of files."""
         numbers = self.cluster.nodes[0].run("stat", "-c", "%i", *files).split()
-        objects = range(len(self.cluster.servers))
-        ask = [f"osd map data {int(n):x}.{k:08x}" for n in numbers for k in objects]
-        command = self.cluster.manager.enter("ceph", "-c", str(self.config))
-        said = subprocess.run(
-            command, input="\n".join(ask), capture_output=True, text=True, check=True
-        ).stdout
-        found = re.findall(r"acting \(\[(\d+)\]", said)
-        rows = [found[at : at + len(objects)] for at in range(0, len(found), len(objects))]
-        return dict(zip(files, rows, strict=True))
+        groups = self._groups()
+        return {
+            file: [
+                groups[f"{object_hash(f'{int(number):x}.{k:08x}') % N_GROUPS:x}"]
+                for k in range(len(self.cluster.servers))
+            ]
+            for file, number in zip(files, numbers, strict=True)
+        }
+
+    def _balance(self) -> None:
+        """Give every store as many placement groups, as a cluster that is looked after has it."""
+        self.ceph("osd", "set-require-min-compat-client", "luminous")
+        # A pool is there at once, its groups find their stores in the seconds after.
+        until("no stores for all data", lambda: len(self._groups()) == N_GROUPS, UP_S)
+        pool = self._pool()
+        held = {k: [] for k in range(1, len(self.cluster.servers) + 1)}
+        for group, store in self._groups().items():
+            held[store].append(group)
+        while (
+            len(held[most := max(held, key=lambda k: len(held[k]))])
+            - len(held[least := min(held, key=lambda k: len(held[k]))])
+            > 1
+        ):
+            group = held[most].pop()
+            held[least].append(group)
+            self.ceph("osd", "pg-upmap", f"{pool}.{group}", str(least))
+
+    def _pool(self) -> int:
+        """Return the number of the pool of data."""
+        stats = json.loads(self.ceph("osd", "pool", "stats", "data", "-f", "json"))
+        return int(stats[0]["pool_id"])
+
+    def _groups(self) -> dict[str, int]:
+        """Return which store holds each placement group of data that has one by now."""
+        found = json.loads(self.ceph("pg", "dump", "pgs_brief", "-f", "json"))["pg_stats"]
+        rows = [(*row["pgid"].split("."), row["acting"]) for row in found]
+        pool = str(self._pool())
+        return {group: stores[0] for of, group, stores in rows if of == pool and stores}
 
     def _look(self) -> None:
         """Prove that what one node writes, the others read."""
@@ -222,6 +255,38 @@ class CephFS:
 
     def _start(self, machine: Machine, name: str, program: str, *words: str) -> None:
         machine.start(name, program, "-c", str(self.config), "-f", *words)
+
+
+def object_hash(name: str) -> int:
+    """Return the number by which Ceph puts an object into one of 2**n placement groups.
+
+    Bob Jenkins, "Hash functions for hash table lookup" (1997), as in Ceph's ``ceph_hash.cc``.
+    """
+    data = name.encode()
+    a = b = 0x9E3779B9
+    c = 0
+    whole = len(data) - len(data) % 12
+    for at in range(0, whole, 12):
+        a, b, c = _mixed(
+            *(x + y for x, y in zip((a, b, c), _words(data[at : at + 12]), strict=True))
+        )
+    x, y, z = _words(data[whole:].ljust(8, b"\0"))
+    return _mixed(a + x, b + y, c + (z << 8) + len(data))[2]
+
+
+def _words(data: bytes) -> tuple[int, ...]:
+    return tuple(int.from_bytes(data[at : at + 4], "little") for at in (0, 4, 8))
+
+
+def _mixed(a: int, b: int, c: int) -> tuple[int, int, int]:
+    for first, second, third in ((13, 8, 13), (12, 16, 5), (3, 10, 15)):
+        a = (a - b - c) & WORD
+        a ^= c >> first
+        b = (b - c - a) & WORD
+        b ^= (a << second) & WORD
+        c = (c - a - b) & WORD
+        c ^= b >> third
+    return a, b, c
 
 
 def is_mounted(node: Machine, where: str) -> bool:

@@ -92,7 +92,8 @@ def start(cluster: Cluster, name: str) -> None:
     if machine in cluster.servers:
         CephFS(cluster).start_store(int(name[1:]))
     else:
-        cluster.boot(machine)
+        if not Path(f"/proc/{machine.pid}").exists():
+            cluster.boot(machine)
         CephFS(cluster).mount(machine)
     cluster.save()
 

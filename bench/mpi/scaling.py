@@ -27,7 +27,7 @@ from mpi.summary import answers, table
 
 import mdio
 from mdio.benches.records import append_jsonl, make_folder
-from mdio.cli.common import parse_nbytes
+from mdio.cli.shared.common import parse_nbytes
 from mdio.core.words import plural
 
 RANKS = (1, 2, 4)
