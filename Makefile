@@ -4,14 +4,14 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
-.PHONY: install mpi mpi-where-possible demo test coverage check types format peers cluster fuzz clean
+.PHONY: install mpi mpi-where-possible demo docs test coverage check types format peers cluster fuzz clean
 
 install: .venv/installed mpi-where-possible
 
 .venv/installed: setup.cfg pyproject.toml setup.py mdio/_version.py $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e ".[dask,advise,report,test]"
+	$(BIN)/python -m pip install --quiet -e ".[dask,advise,report,docs,test]"
 	touch $@
 
 # A second environment with MPICH and parallel HDF5, which PyPI's wheels lack.
@@ -23,6 +23,10 @@ mpi-where-possible:
 
 demo: .venv/installed
 	$(BIN)/python bench/demo.py
+
+# The site, in docs/_build; a warning is an error.
+docs: .venv/installed
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
 test: install
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
