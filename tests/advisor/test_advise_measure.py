@@ -17,6 +17,7 @@ import mdio
 from mdio.advisor.decide.recommend import recommend
 from mdio.advisor.measure import interleaved_repeats, storage_probe
 from mdio.advisor.measure import measure as measuring
+from mdio.advisor.measure import trial as trials
 from mdio.advisor.measure.interleaved_repeats import Limits
 from mdio.advisor.measure.replay import load_measurements, save_measurements
 from mdio.cli.main import main
@@ -247,3 +248,20 @@ def test_sample_is_bounded(adk):
 def test_saved_measurements_are_the_same(measured, tmp_path):
     save_measurements(measured, tmp_path / "m.json")
     assert load_measurements(tmp_path / "m.json") == measured
+
+
+def test_files_are_joined_and_read_as_they_will_be(adk, tmp_path, monkeypatch):
+    seen = []
+
+    def noted(*args, **kwargs):
+        seen.append((kwargs["overlap"], kwargs["verify"]))
+        return analyze(*args, **kwargs)
+
+    analyze = trials.analyze
+    monkeypatch.setattr(trials, "analyze", noted)
+    monkeypatch.setattr(interleaved_repeats, "timed_run", trials.timed_run)
+    found = quickly(
+        adk, tmp_path, source=[adk["xtc"]] * 2, overlap="keep-all", verify=False, analysis="rgyr"
+    )
+    assert found.source.n_frames == 196
+    assert set(seen) == {("keep-all", False)}

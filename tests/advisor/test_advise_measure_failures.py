@@ -86,7 +86,7 @@ def test_an_option_that_cannot_be_made_is_told(adk, tmp_path, monkeypatch):
 def test_interrupted(adk, tmp_path, monkeypatch, error):
     seen = []
 
-    def interrupted(*_arguments):
+    def interrupted(*_arguments, **_options):
         seen.extend(tmp_path.iterdir())
         raise error
 

@@ -138,7 +138,7 @@ def test_several_trajectories_are_joined(tmp_path, want):
         (["rmsd", DCD, "-s", "none.psf"], 1, "none.psf: no such file"),
         (["nothing", DCD], 2, "rmsd, dihedrals"),
         (["rmsd", DCD, "--start", "98"], 2, "no frame"),
-        (["rmsd", DCD, "-o", "x.dat"], 2, "npz"),
+        (["rmsd", DCD, "-o", "x.txt"], 2, "npz"),
         (["rmsd", DCD, "-o", "none/x.npz"], 1, "does not exist"),
         (["rmsd", DCD, "--timings", "none/x.json"], 1, "does not exist"),
         (["dihedrals", DCD, "-s", PSF, "--angles", "omega"], 2, "phi, psi, chi1"),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_layout import MemoryLayout, save_memory
 
+import mdio
 from mdio.analysis import work
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.registry import RMSD, UserKernel
@@ -290,3 +291,14 @@ def test_work_travels_light(path):
     doer = work.BlockWork(layout, prepared)
     doer((0, range(50)))
     assert len(pickle.dumps(doer)) < 1000
+
+
+def test_the_file_of_the_longest_read_is_told(adk, tmp_path):
+    out = tmp_path / "adk.segments"
+    mdio.split(adk["xtc"], out, n_segments=2)
+    result = mdio.analyze(
+        out, top=adk["psf"], kernel=mdio.RMSD("name CA"), executor=mdio.Processes(2)
+    )
+    files = sorted(out.rglob("*.xtc"))
+    assert [timing.slowest_file for timing in result.timings] == [str(file) for file in files]
+    assert all(0 < timing.slowest_read_s <= timing.t_io_s for timing in result.timings)

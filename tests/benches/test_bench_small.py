@@ -52,10 +52,11 @@ MAIN_JOB = (
         [str(BENCH / "kernels.py"), "--repeats", "1", "--json"],
         [str(BENCH / "split.py"), "--tiles", "1", "--segments", "2", "--repeats", "1", "--folder"],
         [str(BENCH / "xtc_decode.py"), "--repeats", "1", "--json", XTC],
+        [str(BENCH / "codecs.py"), "--repeats", "1", "--json", XTC],
         [str(BENCH / "demo.py"), "--tiles", "1", "--folder"],
         ["-c", MAIN_JOB, str(BENCH), "--tiles", "1", "--repeats", "1", "--folder"],
     ],
-    ids=["kernels", "split", "xtc_decode", "demo", "main_job"],
+    ids=["kernels", "split", "xtc_decode", "codecs", "demo", "main_job"],
 )
 def test_the_other_benches_run(words, tmp_path):
     if words[-1] == "--folder":

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import warnings
 
 import MDAnalysis as mda
 import numpy as np
@@ -201,24 +200,6 @@ def test_velocities_and_forces_come_along(tmp_path, target):
     for row, ts in enumerate(u.trajectory):
         assert_array_equal(block.velocities[row], ts.velocities)
         assert_array_equal(block.forces[row], ts.forces)
-
-
-def test_pbc_and_center_are_mdanalysis_transformations(tmp_path):
-    from MDAnalysis import transformations
-    from MDAnalysisTests.datafiles import TPR, XTC
-
-    out = tmp_path / "a.zarr"
-    mdio.convert(XTC, out, top=TPR, pbc="wrap", center="protein", stop=4, select="protein")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        u = mda.Universe(TPR, XTC)
-    protein = u.select_atoms("protein")
-    steps = (transformations.center_in_box(protein), transformations.wrap(u.atoms))
-    u.trajectory.add_transformations(*steps)
-    positions = read(out).positions
-    for ts in u.trajectory[:4]:
-        assert_array_equal(positions[ts.frame], protein.positions)
-    assert mdio.verify(out, XTC, top=TPR).ok
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi, start_under_mpi
 
@@ -101,3 +102,53 @@ def _is_below(one, ancestor):
         stat = Path(f"/proc/{one}/stat").read_text()
         one = int(stat.rsplit(")", 1)[1].split()[1])
     return False
+
+
+@pytest.fixture(scope="module")
+def parts(adk, tmp_path_factory):
+    """Restarts that overlap, of the same simulation: frames 0 to 59, and 50 to 97."""
+    folder = tmp_path_factory.mktemp("parts")
+    for name, start, stop in (("b1", 0, 60), ("a2", 50, 98)):
+        mdio.convert(adk["xtc"], folder / f"{name}.xtc", start=start, stop=stop)
+    return [folder / "a2.xtc", folder / "b1.xtc"]
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("a.zarr", ("--chunk-frames", "4")),
+        ("a.h5md", ("--chunk-frames", "4")),
+        ("a.h5md", ("--chunk-frames", "4", "--per-rank")),
+        ("a.segments", ("--segments", "4")),
+    ],
+)
+def test_restarts_are_joined_and_appended(adk, parts, tmp_path, n_ranks, name, how):
+    """Joined at once, or one appended to the other: each frame once, as the whole file has them."""
+    joined, added = tmp_path / f"joined-{name}", tmp_path / name
+    code, out, err = run_under_mpi(n_ranks, *CLI, "convert", *parts, joined, "--mpi", *how)
+    assert code == 0, err
+    assert (out + err).count("frames 50 to 59") == 1  # of the first part, told once
+    options = {"segments": 4} if name == "a.segments" else {"chunk_frames": 4}
+    mdio.convert(parts[1], added, per_rank="--per-rank" in how, **options)
+    code, out, err = run_under_mpi(n_ranks, *CLI, "append", parts[0], added, "--mpi")
+    assert code == 0, err
+    with mdio.open(adk["xtc"]) as layout:
+        whole = layout.read(0, 98)
+    for path in (joined, added):
+        assert mdio.verify(path).ok
+        with mdio.open(path) as layout:
+            block = layout.read(0, layout.info.n_frames)
+        assert block.n_frames == 98
+        for field in ("positions", "box", "time"):
+            found, expected = getattr(block, field), getattr(whole, field)
+            # Cells lose their last bit on the way through another XTC.
+            assert np.allclose(found, expected, rtol=1e-6, atol=0), field
+
+
+def test_appending_again_under_mpi_is_an_error_on_one_rank_only(parts, tmp_path):
+    out = tmp_path / "a.zarr"
+    mdio.convert(parts, out)
+    code, _, err = run_under_mpi(3, *CLI, "append", parts[0], out, "--mpi")
+    assert code == 1 and err.count("a2.xtc") == 1, err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]

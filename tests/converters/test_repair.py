@@ -193,3 +193,20 @@ def test_frames_that_were_chosen_by_time(adk, tmp_path):
     assert mdio.repair(out, adk["dcd"]).repaired
     with mdio.open(out) as layout:
         assert np.array_equal(layout.read(0, layout.info.n_frames).positions, expected.positions)
+
+
+@pytest.mark.parametrize("mine", ["zarr", "h5md", "segments, copied"], indirect=True)
+def test_errors_name_the_command_that_mends(mine):
+    out, source, _ = mine
+    data = max(
+        [out] if out.is_file() else (p for p in out.rglob("*") if p.is_file()),
+        key=lambda path: path.stat().st_size,
+    )
+    flip(data)
+    with mdio.open(out) as layout, pytest.raises(CorruptLayoutError) as told:
+        layout.read(0, layout.info.n_frames)
+    command = str(told.value).split("`")[1].split()
+    assert command[:2] == ["mdio", "repair"] and command[-1] == str(source)
+    assert main(command[1:]) == 0
+    with mdio.open(out) as layout:
+        layout.read(0, layout.info.n_frames)

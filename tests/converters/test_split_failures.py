@@ -61,7 +61,9 @@ def test_missing_and_damaged_sources(tmp_path):
     os.truncate(source, source.stat().st_size - 100)
     with pytest.raises(SourceError, match=source.name):
         split(source, tmp_path / "out.segments", 2)
-    assert [path.name for path in tmp_path.iterdir()] == [source.name]
+    assert {path.name for path in tmp_path.iterdir()} - {f".{source.name}.mdio-index"} == {
+        source.name
+    }
 
 
 def test_a_source_that_is_cut_while_it_is_copied(tmp_path, monkeypatch):
@@ -75,7 +77,7 @@ def test_a_source_that_is_cut_while_it_is_copied(tmp_path, monkeypatch):
         return real(fd, buffers, offset)
 
     monkeypatch.setattr(copying.os, "preadv", cut)
-    with pytest.raises(SourceError, match=rf"{source.name}: it ends at byte"):
+    with pytest.raises(SourceError, match=rf"{source.name}: (it ends at byte|frame 9 at byte)"):
         split(source, tmp_path / "out.segments", 2)
     assert not (tmp_path / "out.segments").exists()
 
@@ -83,7 +85,7 @@ def test_a_source_that_is_cut_while_it_is_copied(tmp_path, monkeypatch):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, workers):
     (tmp_path / "sub").mkdir()
-    real, calls = os.pwrite, []
+    real, calls = os.pwritev, []
 
     def full(fd, data, offset):
         calls.append(offset)
@@ -91,7 +93,7 @@ def test_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, workers):
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(fd, data, offset)
 
-    monkeypatch.setattr(copying.os, "pwrite", full)
+    monkeypatch.setattr(copying.os, "pwritev", full)
     with pytest.raises(OutputError, match=r"out\.segments.*the disk is full") as caught:
         split(XTC, tmp_path / "sub" / "out.segments", 4, workers=workers)
     assert ".mdio-" not in str(caught.value)
@@ -112,12 +114,13 @@ from mdio.cli.main import main
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
 from mdio.converters.split import split
-real = os.pwrite
+real = os.pwritev
 def slow(fd, data, offset):
-    os.write(1, b"working\\n")
-    time.sleep(0.5)
+    if ".tmp" in os.readlink(f"/proc/self/fd/{fd}"):
+        os.write(1, b"working\\n")
+        time.sleep(0.5)
     return real(fd, data, offset)
-copying.os.pwrite = slow
+copying.os.pwritev = slow
 split(sys.argv[1], sys.argv[2], 4, force=True, workers=2)
 """
 
@@ -142,7 +145,7 @@ def test_killed_half_way(tmp_path, number):
     with SegmentsLayout(target) as layout:
         assert [problem for _, problem in layout.check()] == [None, None]
     unfinished = [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
-    assert len(unfinished) == (1 if number == signal.SIGKILL else 0)
+    assert len(unfinished) == (1 if number == signal.SIGKILL else 0), sorted(tmp_path.iterdir())
     split(source, target, 3, force=True)
     assert [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
 

@@ -41,7 +41,7 @@ def test_a_source_that_it_was_not_made_from(adk, tmp_path):
 @pytest.mark.parametrize("suffix", ["h5md", "zarr", "dcd", "trr"])
 @pytest.mark.parametrize("option", [{"segments": 3}, {"container": "trr"}])
 def test_options_of_segments_are_refused_elsewhere(adk, tmp_path, suffix, option):
-    with pytest.raises(PlanError, match=f"belong to the layout segments, not to {suffix}"):
+    with pytest.raises(PlanError, match=f"belongs to the layout segments, not to {suffix}"):
         mdio.convert(adk["dcd"], tmp_path / f"a.{suffix}", **option)
     assert list(tmp_path.iterdir()) == []
 

@@ -6,15 +6,13 @@ from numpy.testing import assert_array_equal
 
 import mdio
 from mdio.core.errors import CorruptLayoutError
-from mdio.layouts.h5md import io as h5md_io
-from mdio.layouts.zarr import chunks as zarr_chunks
+from mdio.layouts.chunked import array
 
 
 @pytest.fixture(params=["h5md", "zarr"])
 def path(request, adk, tmp_path, monkeypatch):
     # Neither a divisor of a chunk of 11 frames nor of a frame.
-    monkeypatch.setattr(h5md_io, "READ_NBYTES", 100_000)
-    monkeypatch.setattr(zarr_chunks, "RUN_NBYTES", 100_000)
+    monkeypatch.setattr(array, "RUN_NBYTES", 100_000)
     options = {"precision": "none", "chunk_frames": 11}
     mdio.convert(adk["xtc"], tmp_path / f"adk.{request.param}", **options)
     return tmp_path / f"adk.{request.param}"

@@ -63,6 +63,8 @@ def test_summary_adds_blocks_of_a_worker():
         "ratio_comp_comm": 21,
         "workers": 2,
         "nbytes_read": 15,
+        "nbytes_source": 0,
+        "nbytes_cache": 0,
     }
 
 

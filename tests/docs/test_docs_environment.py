@@ -9,7 +9,7 @@ from docs.pages import ROOT, table_rows
 from structure.tree import HOMES
 
 from mdio.cli.main import main
-from mdio.cli.ranks import RANK_NAMES, SLURM_RANK_NAME
+from mdio.cli.shared.ranks import RANK_NAMES, SLURM_RANK_NAME
 
 PAGE = ROOT / "docs" / "environment.md"
 SET_FOR_OTHERS = {"LC_ALL", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MPLBACKEND", "PYTHONPATH"}
@@ -64,6 +64,14 @@ def test_json_keys_are_those_listed(documented, adk, tmp_path, capsys):
         "split": keys("split", adk["xtc"], tmp_path / "a.segments", "-n", "2") | {"verify"},
         "verify": keys("verify", out),
         "analyze": keys("analyze", "rmsd", out, "-s", adk["psf"], "--select", "name CA"),
+        "cache follow": keys("cache", "follow", out, "--dir", tmp_path / "c", "--until-idle", "0s"),
+        "cache status": keys("cache", "status", tmp_path / "c"),
+        "cache verify": keys("cache", "verify", tmp_path / "c"),
+        "cache evict": keys("cache", "evict", tmp_path / "c"),
+        "mapreduce": keys(
+            *("mapreduce", "mdio.mapreduce.programs.residence:WaterResidence", adk["dcd"]),
+            *("-s", adk["psf"], "--set", "water=name N", "--set", "around=name CA"),
+        ),
         "advise": keys("advise", "--replay", ROOT / "tests/golden/advise_rmsd_xtc.json"),
     }
     assert documented == {command: set(names) for command, names in found.items()}

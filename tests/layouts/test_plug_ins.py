@@ -134,7 +134,7 @@ def test_layouts_of_ours_are_found_without_looking_for_others(adk, monkeypatch):
         raise AssertionError("looked for")
 
     registry.plug_ins.cache_clear()
-    monkeypatch.setattr(registry, "entry_points", fail)
+    monkeypatch.setattr("importlib.metadata.entry_points", fail)
     for suffix in ("xtc", "trr", "dcd", "ncdf"):
         assert mdio.open(adk[suffix]).info.layout == suffix
         assert registry.layout_name_for_output(f"a.{suffix}") == suffix

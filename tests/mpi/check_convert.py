@@ -2,12 +2,14 @@
 
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 import mdio
+from mdio.converters import storage
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
 from mdio.core.errors import OutputError, SourceError
@@ -79,6 +81,20 @@ def check_equal_to_serial(source, folder):
                 assert contents(out) == contents(folder / f"serial-{name}"), name
 
 
+def check_written_by_rank_0(source, folder):
+    """As on file systems where several writers of one file hold each other up."""
+    storage.has_one_writer = lambda _: True
+    for name, options in (("owner.h5md", {"chunk_frames": 5}), ("owner.dcd", {})):
+        wanted, out = ConversionOptions(**options), folder / name
+        with MPIExecutor(COMM, to_all=False) as executor:
+            conversion = executor.from_owner(partial(prepare, source, out, wanted, executor))
+            assert conversion.plan.by_owner == (COMM.size > 1)
+            conversion.run(executor)
+        if COMM.rank == 0:
+            assert mdio.verify(out).ok
+            assert same_frames(out, folder / f"serial-a{out.suffix}"), name
+
+
 def check_errors_reach_all_ranks(source, bad, folder):
     for what, out, kind in ((source, "a.zarr", OutputError), (bad, "bad.zarr", SourceError)):
         try:
@@ -97,6 +113,7 @@ def main():
     source, bad = map(Path, sys.argv[1:3])
     folder = COMM.bcast(Path(tempfile.mkdtemp(dir=sys.argv[3])) if COMM.rank == 0 else None)
     check_equal_to_serial(source, folder)
+    check_written_by_rank_0(source, folder)
     check_errors_reach_all_ranks(source, bad, folder)
     if COMM.rank == 0:
         print(f"conversions equal on {COMM.size} ranks")

@@ -1,9 +1,11 @@
 """Executors: order, bounds, failures, killed workers, interrupts."""
 
+import errno
 import itertools
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from mdio.core.errors import BlockError, MdioError, OutputError, PlanError, SourceError
+from mdio.core.stalls import lost_on
 from mdio.parallel.executors import Executor, Processes, Serial, available_cores
 
 
@@ -272,3 +275,11 @@ def test_failure_ends_long_work_at_once():
 
 def sleep_or_fail(seconds):
     time.sleep(seconds)
+
+
+def test_lost_storage_names_the_machine():
+    lost, full = OSError(errno.ENOTCONN, "gone"), OSError(errno.ENOSPC, "full")
+    for cause, expected in ((lost, f" on {socket.gethostname()}"), (full, "")):
+        error = BlockError("block 2")
+        error.__cause__ = cause
+        assert lost_on(error) == expected

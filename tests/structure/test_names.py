@@ -8,22 +8,8 @@ from structure.tree import modules, packages
 ROOMS = ("native", "segments", "h5md", "zarr", "foreign", "views")
 NAMES = {"xtc", "trr", "dcd", "ncdf", "netcdf", "segments", "h5md", "zarr", "generic", "chain"}
 STILL = {
-    "mdio.advisor.decide.recommend": 2,
     "mdio.advisor.measure.candidates": 3,
     "mdio.advisor.measure.interleaved_repeats": 1,
-    "mdio.benches.layouts": 3,
-    "mdio.converters.convert": 4,
-    "mdio.converters.repair": 3,
-    "mdio.converters.split": 1,
-    "mdio.converters.strategies.mpio": 1,
-    "mdio.converters.strategies.parts": 1,
-    "mdio.converters.verify": 1,
-    "mdio.layouts.codecs.compressors": 2,
-    "mdio.layouts.codecs.quantised": 1,
-    "mdio.layouts.contiguous": 1,
-    "mdio.layouts.manifest": 1,
-    "mdio.layouts.plan_table": 4,
-    "mdio.readers.formats": 1,
 }
 """Comparisons that are left: this list gets shorter, not longer."""
 

@@ -15,6 +15,7 @@ import random
 import shutil
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import shim
 from mdio.core.errors import MdioError
 
 OLD, NEW, LATER = 10, 20, 12
+ROOT = f"{Path(__file__).parents[2]}/"
 ONCE, ALWAYS, SHORT = range(3)
 FAULTS = {
     "disk full": (errno.ENOSPC, ONCE),
@@ -76,8 +78,9 @@ def one_round(folder: Path, name: str, fault: str, calls: dict, rng: random.Rand
         return "none happened"
     if said is None:
         return f"went on after {fault}, whole"
-    words = "" if isinstance(said, MdioError) else " in the system's words"
-    return f"told{words}, {'former kept' if found == OLD else 'new one in place'}"
+    if not isinstance(said, MdioError):
+        raise said  # in the system's words, which name no file
+    return f"told, {'former kept' if found == OLD else 'new one in place'}"
 
 
 def main() -> int:
@@ -101,9 +104,10 @@ def main() -> int:
                 rng = random.Random(f"{given.seed} {number}")
                 seen[one_round(folder, name, fault, calls, rng)] += 1
             except Exception as error:
-                failures.append(
-                    f"round {number} (seed {given.seed}), {name}, {fault}: {error!r}"[:500]
-                )
+                ours = [f for f in traceback.extract_tb(error.__traceback__) if ROOT in f.filename]
+                where = f"{ours[-1].filename.partition(ROOT)[2]}:{ours[-1].lineno}"
+                what = f"round {number} (seed {given.seed}), {name}, {fault}, at {where}"
+                failures.append(f"{what}: {error!r}"[:500])
             shim.fail(-1)
             shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps({"rounds": given.rounds, "found": dict(seen), "failures": failures}, indent=1))

@@ -34,7 +34,7 @@ from stopping import stop
 
 import mdio
 from mdio.core.errors import OutputError
-from mdio.core.files.journals.journal import read_journal
+from mdio.core.files.journals.unfinished import unfinished
 
 ROOT = Path(__file__).resolve().parents[2]
 MPI = ROOT / ".venv-mpi" / "bin"
@@ -47,10 +47,37 @@ CASES = {
     "segments, copied": ("a.segments", {"segments": 9}),
     "segments of xtc": ("a.segments", {"segments": 3, "container": "xtc"}),
     "segments of trr": ("a.segments", {"segments": 4, "container": "trr"}),
+    "h5md, gzip": ("a.h5md", {"compression": "gzip:1", "chunk_frames": 4}),
+    "h5md, rounded": ("a.h5md", {"precision": 0.01, "top": PSF, "groups": {"ca": "name CA"}}),
+    "h5md, parts": ("a.h5md", {"per_rank": True, "chunk_frames": 4}),
+    "h5md, parts, gzip": (
+        "a.h5md",
+        {"per_rank": True, "chunk_frames": 4, "compression": "gzip:1"},
+    ),
+    "h5md, mpio": ("a.h5md", {"mpio": "independent", "chunk_frames": 4}),
+    "h5md, collective": ("a.h5md", {"mpio": "collective", "chunk_frames": 4}),
+    "h5md, collective, gzip": (
+        "a.h5md",
+        {"mpio": "collective", "compression": "gzip:1", "chunk_frames": 4},
+    ),
+    "zarr, appended": ("a.zarr", {"append": True}),
+    "segments, appended": ("a.segments", {"append": True}),
+    "h5md, appended": ("a.h5md", {"append": True}),
+    "h5md, gzip, appended": ("a.h5md", {"append": True}),
+    "h5md, parts, appended": ("a.h5md", {"append": True}),
     "xtc": ("a.xtc", {}),
     "dcd": ("a.dcd", {"step": 2}),
     "ncdf": ("a.ncdf", {}),
 }
+BEGUN = {
+    "zarr, appended": {"chunk_frames": 4},
+    "segments, appended": {"segments": 3},
+    "h5md, appended": {"chunk_frames": 4},
+    "h5md, gzip, appended": {"compression": "gzip:1", "chunk_frames": 4},
+    "h5md, parts, appended": {"per_rank": True, "chunk_frames": 4, "workers": 2},
+}
+"""Outputs of the first frames, to which the others are added."""
+N_BEGUN = 30
 OWN = ("uuid", "created", "manifest_crc32c", "mdio/manifest")
 """What two outputs of the same differ in."""
 
@@ -60,6 +87,8 @@ def words_of(options: dict) -> list[str]:
     words = []
     for name, value in options.items():
         option = {"top": "-s", "groups": "--group"}.get(name, "--" + name.replace("_", "-"))
+        if name == "mpio":
+            option, value = "--collective" if value == "collective" else "--mpio", True
         values = [f"{k}={v}" for k, v in value.items()] if name == "groups" else [str(value)]
         words += [option] if value is True else [word for v in values for word in (option, v)]
     return words
@@ -77,11 +106,23 @@ def manifest_of(path: Path) -> dict:
 def told(path: Path) -> dict[str, object]:
     """Return all that an output holds but what is its own."""
     found: dict[str, object] = {}
+    if path.with_name(f"{path.name}.parts").exists():
+        # How many parts there are depends on the number of workers.
+        assert mdio.verify(path, DCD).ok
+        parts = path.with_name(f"{path.name}.parts")
+        assert all(one.suffix in (".h5", ".h5md", ".json") for one in parts.iterdir()), "leftovers"
+        with mdio.open(path) as layout:
+            block = layout.read(0, layout.info.n_frames)
+        return {
+            name: getattr(block, name).tobytes() for name in ("positions", "box", "time", "step")
+        }
     if path.suffix == ".h5md":
 
         def note(name: str, item) -> None:
             found[f"{name} attributes"] = {k: str(v) for k, v in item.attrs.items()}
-            if isinstance(item, h5py.Dataset) and name not in OWN:
+            # Compressed chunks lie in the order in which they came.
+            placed = name.endswith("/offset") and f"{name[:-6]}nbytes" in file
+            if isinstance(item, h5py.Dataset) and name not in OWN and not placed:
                 found[name] = (str(item.dtype), item.shape, np.asarray(item).tobytes())
 
         with h5py.File(path) as file:
@@ -102,17 +143,18 @@ def told(path: Path) -> dict[str, object]:
 def leftover(folder: Path) -> dict | None:
     """Return what the journal of a former run says first, if it has stored anything."""
     for path in folder.glob(".*.journal"):
-        records = read_journal(path)[0]
-        if len(records) > 1 and path.with_suffix(".tmp").exists():
-            return dict(records[0].said)
+        left = unfinished(path.with_suffix(".tmp"))
+        if left is not None:
+            return dict(left.said)
     return None
 
 
 class Rounds:
     """Rounds, and what is the same in all of them."""
 
-    def __init__(self, rng_of) -> None:
+    def __init__(self, rng_of, base: Path) -> None:
         self.rng_of = rng_of
+        self.begun = base
         self.whole: dict[str, dict] = {}
         self.typical: dict[str, tuple] = {}
         self.seen: Counter[str] = Counter()
@@ -125,6 +167,21 @@ class Rounds:
             mdio.convert(DCD, out, **options, **words)
 
         return work
+
+    def begin(self, out: Path, case: str) -> None:
+        """Make the output to which frames are added, if any: the same one each time."""
+        if case in BEGUN:
+            kept = self.begun / case
+            if not kept.exists():
+                kept.mkdir(parents=True)
+                mdio.convert(DCD, kept / out.name, stop=N_BEGUN, **BEGUN[case])
+            shutil.copytree(kept, out.parent, dirs_exist_ok=True)
+
+    def is_done(self, out: Path, case: str) -> bool:
+        if case not in BEGUN:
+            return out.exists()
+        with mdio.open(out) as layout:
+            return layout.info.n_frames > N_BEGUN
 
     def under_mpi(self, out: Path, options: dict, n_ranks: int, how: str, after: int) -> int:
         stopping = Path(__file__).with_name("stopping.py")
@@ -175,38 +232,45 @@ class Rounds:
         rng = self.rng_of(number)
         name, options = CASES[case]
         out = folder / name
+        by_mpi = "mpio" in options
         if case not in self.whole:
-            status, *self.typical[case] = run(
-                self.convert(out, options, "never", 0, 0.0, workers=2)
-            )
-            assert status == 0
+            self.begin(out, case)
+            if by_mpi:
+                self.under_mpi(out, options, 2, "never", 0)
+            else:
+                work = self.convert(out, options, "never", 0, 0.0, workers=2)
+                status, *self.typical[case] = run(work)
+                assert status == 0
             self.whole[case] = told(out)
             shutil.rmtree(folder)
             folder.mkdir()
         first = None
-        mpi = MPI.exists() and number % 5 == 0
+        self.begin(out, case)
+        mpi = by_mpi or (MPI.exists() and number % 5 == 0)
         for _ in range(rng.randint(1, 3)):
-            if mpi and rng.random() < 0.3:
+            if by_mpi or (mpi and rng.random() < 0.3):
                 self.seen["under MPI"] += 1
                 self.under_mpi(out, options, 2, rng.choice(["kill", "term", "full"]), 3)
             else:
                 self.end(out, options, rng, case)
-            if out.exists():
+            if self.is_done(out, case):
                 self.seen["came to its end"] += 1
-                convert = self.convert(out, options, "never", 0, 0.0, force=True)
-                assert run(convert)[0] == 0, "the next conversion failed"
+                if not by_mpi and case not in BEGUN:
+                    convert = self.convert(out, options, "never", 0, 0.0, force=True)
+                    assert run(convert)[0] == 0, "the next conversion failed"
                 break
             said = leftover(folder)
             if said is None:
                 self.seen["nothing to go on with"] += 1
             elif first is None:
                 first = said["uuid"]
+                words = {k: v for k, v in options.items() if k != "mpio"}
                 with contextlib.suppress(OutputError):
-                    mdio.convert(DCD, out, **options)
+                    mdio.convert(DCD, out, **words)
                     raise AssertionError("a leftover was passed over without a word")
             else:
                 assert said["uuid"] == first, "another output was begun"
-        went_on = not out.exists()
+        went_on = not self.is_done(out, case)
         if went_on:
             self.seen["gone on with" if first else "begun anew"] += 1
             if mpi:
@@ -220,14 +284,19 @@ class Rounds:
         assert not differ, f"{sorted(differ)[:5]} differ"
         if went_on and first is not None and "manifest" in found:
             assert manifest_of(out)["uuid"] == first, "it is not the output that was begun"
+        if case in BEGUN:  # nothing more can be added: another output tidies up
+            mdio.convert(DCD, out, stop=9, force=True, per_rank="parts" in case)
         left = {p.name for p in folder.iterdir() if "mdio-index" not in p.name}
-        assert left == {name} | ({"a.ca.top.pdb"} if "groups" in options else set()), left
+        wanted = {name} | ({"a.ca.top.pdb"} if "groups" in options else set())
+        wanted |= {f"{name}.parts"} if "parts" in case else set()
+        assert left == wanted, left
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=len(CASES))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="this round alone")
     parser.add_argument("--folder", help="where to work; a temporary folder by default")
     given = parser.parse_args()
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
@@ -235,16 +304,18 @@ def main() -> int:
         signal.signal(
             number, {signal.SIGINT: signal.default_int_handler}.get(number, signal.SIG_DFL)
         )
-    rounds = Rounds(lambda number: random.Random(f"{given.seed} {number}"))
     failures = []
     with tempfile.TemporaryDirectory(dir=given.folder) as base:
-        for number in range(given.rounds):
+        rounds = Rounds(lambda number: random.Random(f"{given.seed} {number}"), Path(base, "begun"))
+        for number in range(given.rounds) if given.only is None else [given.only]:
             folder = Path(base, str(number))
             folder.mkdir()
             try:
                 rounds.round(folder, number)
             except Exception as error:
-                failures.append(f"round {number} (seed {given.seed}): {error!r}"[:600])
+                case = list(CASES)[number % len(CASES)]
+                failures.append(f"round {number} (seed {given.seed}), {case}: {error!r}"[:600])
+                print(failures[-1], file=sys.stderr, flush=True)
             shutil.rmtree(folder, ignore_errors=True)
     counts = dict(sorted(rounds.seen.items()))
     print(json.dumps({"rounds": given.rounds, "seen": counts, "failures": failures}, indent=1))

@@ -1,7 +1,8 @@
 /* What a process does to the files under one folder: recorded, and made to fail where that is asked.
 
    Preloaded. trust_watch(folder, log) begins; trust_fail(after, error, how) lets the call that comes
-   `after` others fail with `error`: how 0, that one; 1, all from then on; 2, writes are short. */
+   `after` others fail with `error`: how 0, that one; 1, all from then on; 2, writes are short; 3, a
+   call that only reads (opens, reads, asks for a size), that one. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -61,14 +62,18 @@ static const char *path_of(int folder, const char *path, char *room) {
   return inside(room);
 }
 
-static int fails(void) {
-  if (left < 0 || manner == 2) return 0;
+static int counted(void) {
+  if (left < 0) return 0;
   if (left > 0) return left--, 0;
-  if (manner == 0) left = -1;
+  if (manner != 1) left = -1;
   n_fired++;
   errno = error_number;
   return 1;
 }
+
+static int fails(void) { return manner < 2 && counted(); }
+
+static int reading_fails(void) { return manner == 3 && counted(); }
 
 static size_t shortened(size_t n) {
   if (left < 0 || manner != 2 || n < 2) return n;
@@ -205,8 +210,9 @@ static int opened(const char *path, int flags, int fd) {
     int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, int) : 0; \
     va_end(more); \
     REAL(int, NAME, int, const char *, int, ...); \
-    const char *path = flags & (O_CREAT | O_TRUNC | O_WRONLY | O_RDWR) ? path_of(folder, name, room) : NULL; \
-    if (!path) return real(folder, name, flags, mode); \
+    const char *path = path_of(folder, name, room); \
+    if (path && reading_fails()) return -1; \
+    if (!path || !(flags & (O_CREAT | O_TRUNC | O_WRONLY | O_RDWR))) return real(folder, name, flags, mode); \
     if (fails()) return -1; \
     return opened(path, flags, real(folder, name, flags, mode)); \
   }
@@ -267,3 +273,20 @@ ONE_NAME(mkdirat, "folder", (int f, const char *x, mode_t mode), (f, x, room), (
 REMOVE(unlink, (const char *x), (AT_FDCWD, x, room), (x), const char *)
 REMOVE(rmdir, (const char *x), (AT_FDCWD, x, room), (x), const char *)
 REMOVE(unlinkat, (int f, const char *x, int flags), (f, x, room), (f, x, flags), int, const char *, int)
+
+#define READ(TYPE, NAME, HEAD, PATH, CALL, ...) \
+  TYPE NAME HEAD { \
+    char room[PATH_MAX]; \
+    REAL(TYPE, NAME, __VA_ARGS__); \
+    return PATH && reading_fails() ? -1 : real CALL; \
+  }
+#define READ_OPEN(NAME, HEAD, CALL, ...) READ(ssize_t, NAME, HEAD, path_of(fd, NULL, room), CALL, int, __VA_ARGS__)
+READ_OPEN(read, (int fd, void *to, size_t n), (fd, to, n), void *, size_t)
+READ_OPEN(pread, (int fd, void *to, size_t n, off_t at), (fd, to, n, at), void *, size_t, off_t)
+READ_OPEN(pread64, (int fd, void *to, size_t n, off_t at), (fd, to, n, at), void *, size_t, off_t)
+READ_OPEN(preadv, (int fd, const struct iovec *to, int n, off_t at), (fd, to, n, at), const struct iovec *, int, off_t)
+READ_OPEN(preadv64, (int fd, const struct iovec *to, int n, off_t at), (fd, to, n, at), const struct iovec *, int, off_t)
+READ(int, fstat, (int fd, struct stat *s), path_of(fd, NULL, room), (fd, s), int, struct stat *)
+READ(int, fstat64, (int fd, struct stat64 *s), path_of(fd, NULL, room), (fd, s), int, struct stat64 *)
+READ(int, stat, (const char *x, struct stat *s), path_of(AT_FDCWD, x, room), (x, s), const char *, struct stat *)
+READ(int, stat64, (const char *x, struct stat64 *s), path_of(AT_FDCWD, x, room), (x, s), const char *, struct stat64 *)

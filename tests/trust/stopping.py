@@ -1,21 +1,36 @@
 """``python stopping.py HOW PIECES WORDS...``: the command line, ended after so many pieces.
 
-HOW is ``kill``, ``term``, ``int`` (signals), ``full`` (no space left) or ``never``. Pieces are
-small and each is flushed at once, so that there is something to be gone on with.
+HOW is ``kill``, ``term``, ``int`` (signals), ``full`` (no space left), ``never``, or ``long``: then
+who has the piece after so many takes an hour for it. Pieces are small and each is flushed at once,
+so that there is something to be gone on with.
 """
 
 import errno
 import os
 import signal
 import sys
+import time
 
 from mdio.cli.main import main
+from mdio.converters.strategies.conversion import Conversion
+from mdio.converters.strategies.write_tasks import WriteTaskWorker
 from mdio.core.files.journals import journal
 from mdio.layouts import plan
 from mdio.layouts.native import encoder
 
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}
 PIECE_NBYTES = 1 << 18
+
+
+class LongTask(WriteTaskWorker):
+    def __init__(self, source, writer, after: int) -> None:
+        super().__init__(source, writer)
+        self.long = writer.write_tasks()[after]
+
+    def __call__(self, piece):
+        if piece == self.long:
+            time.sleep(3600)
+        return super().__call__(piece)
 
 
 def stop(how: str, after: int, flush_s: float = 0.0) -> None:
@@ -33,7 +48,9 @@ def stop(how: str, after: int, flush_s: float = 0.0) -> None:
         if count == after:
             os.kill(os.getpid(), SIGNALS[how])
 
-    if how != "never":
+    if how == "long":
+        Conversion._worker = lambda self, writer: LongTask(self.view, writer, after)
+    elif how != "never":
         journal.Journal.add = counted
 
 

@@ -1,11 +1,98 @@
-"""A few of the random ends; resumed.py --rounds does more."""
+"""A few of the random ends, of which resumed.py --rounds does more; SIGTERM amid a long task."""
 
+import functools
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-ROUNDS = "11"
+import pytest
+from resumed import told
+from suites.under_mpi import MPI, needs_mpi
+
+from mdio.core.files.journals.unfinished import unfinished
+
+ROUNDS = "23"
+STOPPING = str(Path(__file__).with_name("stopping.py"))
+PATIENCE_S = 60
+LONG = 5
+"""The piece that takes an hour."""
+
+
+def stored(folder):
+    """Return the frames that are in the journal of the run in this folder."""
+    left = [unfinished(path.with_suffix(".tmp")) for path in folder.glob(".*.journal")]
+    return sum(one.n_frames for one in left if one is not None)
+
+
+@pytest.fixture(scope="module")
+def whole(adk, tmp_path_factory):
+    """Return what a conversion makes that is left alone."""
+
+    @functools.cache
+    def made(name):
+        out = tmp_path_factory.mktemp("whole") / name
+        words = [sys.executable, STOPPING, "never", "0", *words_for(adk, out)]
+        subprocess.run(words, check=True)
+        return told(out)
+
+    return made
+
+
+def words_for(adk, out):
+    return ["convert", str(adk["dcd"]), str(out), "--chunk-frames", "4", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [
+        ("processes", "a.zarr"),
+        ("processes", "a.h5md"),
+        pytest.param("mpi", "a.zarr", marks=needs_mpi),
+        pytest.param("mpi", "a.h5md", marks=needs_mpi),
+        pytest.param("rank 0", "a.zarr", marks=needs_mpi),
+        ("dask", "a.zarr"),
+    ],
+)
+def test_sigterm_ends_a_conversion_that_can_be_gone_on_with(adk, tmp_path, whole, how, name):
+    out = tmp_path / name
+    ways = {"processes": ["-w", "2"], "dask": ["--executor", "dask", "-w", "2"]}
+    launched = [sys.executable] if how in ways else [MPI[0], "-n", "2", MPI[1]]
+    words = words_for(adk, out)
+    process = subprocess.Popen(
+        [*launched, STOPPING, "long", str(LONG), *words, *ways.get(how, ["--mpi"])],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + PATIENCE_S
+    while not stored(tmp_path) and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.05)
+    n_stored = stored(tmp_path)
+    try:
+        if how == "rank 0":  # as a batch system may do; its number is in the temporary's name
+            [temporary] = tmp_path.glob(".*.tmp")
+            os.kill(int(temporary.name.split("-")[-2]), signal.SIGTERM)
+        else:
+            process.send_signal(signal.SIGTERM)
+        err = process.communicate(timeout=PATIENCE_S)[1]
+    finally:
+        process.kill()
+    assert 0 < n_stored < 98, err
+    assert not out.exists() and stored(tmp_path) >= n_stored, err
+    if how == "rank 0":
+        assert "--resume goes on" in err, err
+    again = [sys.executable, STOPPING, "never", "0", *words, "--resume"]
+    done = subprocess.run(again, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, expected = told(out), whole(name)
+    assert found.keys() == expected.keys()
+    assert [key for key in found if found[key] != expected[key]] == []
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_conversions_that_were_ended_are_gone_on_with():

@@ -5,6 +5,7 @@
 
 import os
 
+import h5py
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, NCDF, TRR, XTC
@@ -96,4 +97,43 @@ def test_all_whole_frames_are_recovered(sources, tmp_path, kind, capsys):
             assert main(["convert", str(path), str(tmp_path / "no.zarr")]) == 1
             err = capsys.readouterr().err
             assert "--salvage" in err, (seed, err)
+        capsys.readouterr()
+
+
+def write_and_die(path, frames, n_flushed):
+    """Write frames as a simulation does, flush some, and end without closing the file."""
+    child = os.fork()
+    if child == 0:
+        file = h5py.File(path, "w")
+        file.create_group("h5md").attrs["version"] = [1, 1]
+        position = file.create_group("particles/all/position")
+        shape = (None, *frames.shape[1:])
+        value = position.create_dataset("value", (0, *shape[1:]), "f4", chunks=True, maxshape=shape)
+        value.attrs["unit"] = "Angstrom"
+        rows = {"step": "i8", "time": "f8"}
+        series = [position.create_dataset(n, (0,), rows[n], maxshape=(None,)) for n in rows]
+        series[1].attrs["unit"] = "ps"
+        for number, frame in enumerate(frames):
+            for dataset, row in zip((value, *series), (frame, number, 2.0 * number), strict=True):
+                dataset.resize(number + 1, axis=0)
+                dataset[number] = row
+            if number + 1 == n_flushed:
+                file.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_all_flushed_frames_of_a_file_that_was_not_closed_are_recovered(sources, tmp_path, capsys):
+    frames = sources["xtc"][2]
+    for seed in range(N_FILES // 4):
+        random = np.random.default_rng(seed)
+        n_flushed = int(random.integers(1, N_FRAMES + 1))
+        n_frames = int(random.integers(n_flushed, N_FRAMES + 1))
+        path, out = tmp_path / f"{seed}.h5md", tmp_path / f"{seed}.zarr"
+        write_and_die(path, frames[:n_frames], n_flushed)
+        assert main(["convert", str(path), str(out), "--salvage", "--quiet"]) == 0, seed
+        with mdio.open(out) as layout:
+            found = layout.read(0, layout.info.n_frames).positions
+        assert found[:n_flushed].tobytes() == frames[:n_flushed].tobytes(), seed
+        assert main(["verify", str(out), "--against", str(path), "--quiet"]) == 0, seed
         capsys.readouterr()

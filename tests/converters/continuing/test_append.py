@@ -259,14 +259,14 @@ def test_two_at_once_lose_nothing(tmp_path, monkeypatch):
     out = tmp_path / "out.segments"
     mdio.convert(write(tmp_path / "1.xtc", range(10)), out)
     ours, theirs = (write(tmp_path / f"{n}.xtc", range(10, 10 + n)) for n in (2, 3))
-    take_over = type(continuation.continuation_of(mdio.open(out), 0)).link
+    take_over = type(continuation.continuation_of(mdio.open(out), 0)).take_over
 
-    def slowly(self, folder):
+    def slowly(self, writer):
         monkeypatch.undo()
         mdio.append(theirs, out)
-        return take_over(self, folder)
+        take_over(self, writer)
 
-    monkeypatch.setattr(type(continuation.continuation_of(mdio.open(out), 0)), "link", slowly)
+    monkeypatch.setattr(type(continuation.continuation_of(mdio.open(out), 0)), "take_over", slowly)
     with pytest.raises(MdioError, match=r"changed while it was read|was replaced"):
         mdio.append(ours, out)
     assert mdio.open(out).info.n_frames == 13

@@ -90,11 +90,11 @@ def test_only_the_first_long_read_of_a_file_is_so(adk, paths, sizes, kind):
         assert_array_equal(found, theirs[:40])
         crcs = 4 * 2 if kind == "zarr" else 0
         assert sizes[:4] == list(RAMP_NBYTES)
-        assert len(sizes) == (5 if kind == "zarr" else 6)
+        assert len(sizes) == 5
         assert sum(sizes) == 2 * CHUNK_NBYTES + crcs
         sizes.clear()
         assert_array_equal(layout.read(0, 40).positions, theirs[:40])
-        assert len(sizes) == (1 if kind == "zarr" else 2)
+        assert len(sizes) == 1
         assert sum(sizes) == 2 * CHUNK_NBYTES + crcs
 
 

@@ -108,6 +108,16 @@ def test_all_bytes_come_from_requests_and_each_once(file, slow):
     assert all(offset % 8_000 == 0 for offset, _ in slow["requests"])
 
 
+def test_asking_goes_on_where_readers_leave_the_ends_of_requests(file, slow):
+    flight = InFlight(64_000, 8_000)
+    flight.expect(ByteRange(file, at, 8_000) for at in range(0, SIZE - 8_000, 8_000))
+    for at in range(0, SIZE - 8_000, 8_000):  # as chunks that end before their stripes do
+        buffer = np.zeros(7_900, np.uint8)
+        assert flight.read_into(file, [buffer], at) == 7_900
+        assert np.array_equal(buffer, DATA[at : at + 7_900])
+    flight.stop()
+
+
 def test_number_of_requests_grows_on_slow_storage_and_is_bounded(file, slow):
     flight = InFlight(64_000, 4_000)
     flight.expect([ByteRange(file, 0, SIZE)])

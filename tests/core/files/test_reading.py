@@ -1,5 +1,6 @@
 """Reads by position: all that was asked for, or an error that says what was found."""
 
+import errno
 import os
 import resource
 import subprocess
@@ -170,3 +171,19 @@ def test_a_call_that_writes_nothing_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwritev", lambda *_: 0)
     with (tmp_path / "a").open("wb", buffering=0) as file, pytest.raises(OSError, match="output"):
         write_all(file.fileno(), 0, b"a")
+
+
+def test_closing_is_quiet_where_the_mount_is_gone(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+
+    def gone(descriptor):
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+    file = OpenFile(path)
+    descriptor = file.fileno()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", gone)
+        file.close()
+    os.close(descriptor)
+    assert file.fileno() == -1

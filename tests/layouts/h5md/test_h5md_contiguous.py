@@ -155,7 +155,7 @@ def test_what_needs_chunks(options, says):
 @pytest.mark.parametrize("name", ["a.zarr", "a.segments", "a.dcd"])
 def test_other_layouts_have_no_such_arrays(adk, tmp_path, capsys, name):
     assert main(["convert", str(adk["xtc"]), str(tmp_path / name), "--contiguous"]) == 2
-    assert "--contiguous is for HDF5 files" in capsys.readouterr().err
+    assert "--contiguous belongs to the layout h5md, not to" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -304,3 +304,23 @@ def test_damaged_chunks(tmp_path):
         file.write(bytes(100))
     with pytest.raises(SourceError, match=r"x\.h5md: frames 8 to 9 cannot be read"):
         H5MDLayout(path).read(8, 10)
+
+
+@pytest.mark.parametrize("name", ["position/time", "position/step", "box", "box/edges/value"])
+def test_what_is_there_but_damaged_is_not_left_out(tmp_path, name):
+    path = tmp_path / "x.h5md"
+    with h5py.File(path, "w", libver="latest") as file:  # object headers have checksums
+        file.create_group("h5md").attrs["version"] = [1, 1]
+        group = file.create_group("particles/protein")
+        group["position/value"] = np.ones((2, 3, 3), np.float32)
+        group["position/value"].attrs["unit"] = "nm"
+        group["position/time"], group["position/step"] = [5.0, 7.0], [1, 2]
+        group["position/time"].attrs["unit"] = "ps"
+        group["box/edges/value"] = np.ones((2, 3), np.float32)
+        at = h5py.h5o.get_info(group[name].id).addr
+    raw = bytearray(path.read_bytes())
+    assert raw[at : at + 4] == b"OHDR"
+    raw[at + 8] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(SourceError, match=r"x\.h5md"), H5MDLayout(path) as layout:
+        _ = layout.info

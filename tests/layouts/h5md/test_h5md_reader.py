@@ -12,7 +12,7 @@ from suites.h5md_cases import make_block, write_h5md
 
 from mdio.core.errors import FrameRangeError, PlanError, SourceError
 from mdio.core.frames import FrameBlock
-from mdio.layouts.h5md.chunks import ChunkedArray
+from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.h5md.layout import H5MDLayout, written_by_mdio
 from mdio.testing.blocks import oracle_of
 from mdio.testing.reading import LayoutReadingTests, Oracle, ReadingCase
@@ -180,7 +180,7 @@ def test_long_columns_are_read_by_the_slice(tmp_path, monkeypatch):
     write_h5md(tmp_path / "x.h5md", block)
     with H5MDLayout(tmp_path / "x.h5md") as layout:
         LayoutReadingTests().check(layout.read(7, 11), oracle_of(block), 7, 11)
-        assert layout.contents._columns["times"]._rows is None
+        assert layout.contents._columns["time"]._rows is None
 
 
 def test_a_copy_by_hdf5_tools_is_read(tmp_path):

@@ -100,6 +100,20 @@ def test_damage_inside_a_frame_is_named(tmp_path):
     DCDLayout(path).read(0, 3)
 
 
+@pytest.mark.parametrize("axis", range(3))
+def test_damage_inside_the_first_frame_of_fixed_atoms(tmp_path, axis):
+    path = tmp_path / "x.dcd"
+    write_dcd(path, made_up(3, 4), CELLS[:3], fixed=[1])
+    with DCDLayout(path) as layout:
+        at = layout.header.nbytes + layout.header.cell_nbytes + axis * 24
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 4
+    path.write_bytes(raw)
+    says = rf"x\.dcd: frame 0 is damaged: the record of its {'xyz'[axis]}"
+    with pytest.raises(SourceError, match=says), DCDLayout(path) as layout:
+        _ = layout.info
+
+
 def test_a_file_that_is_cut_while_open(tmp_path):
     path = tmp_path / "shrinking.dcd"
     write_dcd(path, made_up(5, 4), CELLS[:5])
@@ -109,3 +123,17 @@ def test_a_file_that_is_cut_while_open(tmp_path):
             file.truncate(400)
         with pytest.raises(SourceError, match="has been cut"):
             layout.read(0, 5)
+
+
+def test_a_damaged_cell_of_the_first_frame_leaves_the_others(tmp_path):
+    path = tmp_path / "x.dcd"
+    write_dcd(path, made_up(3, 4), CELLS[:3])
+    with DCDLayout(path) as layout:
+        at, expected = layout.header.nbytes, layout.read(1, 3)
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    with DCDLayout(path) as layout:
+        assert layout.read(1, 3).positions.tobytes() == expected.positions.tobytes()
+        with pytest.raises(SourceError, match="frame 0 is damaged: the record of its unit cell"):
+            layout.read(0, 1)

@@ -14,6 +14,7 @@ from MDAnalysisTests import datafiles
 from suites.native_files import trr_frame, write_trr
 
 from mdio.core.errors import MdioError, SourceError
+from mdio.core.frames import absent
 from mdio.layouts.native.trr.layout import TRRLayout
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
@@ -109,12 +110,11 @@ def test_a_single_frame_has_an_interval_of_one(tmp_path):
     assert (info.n_frames, info.dt_ps, info.time_first_ps, info.time_last_ps) == (1, 1.0, 0.0, 0.0)
 
 
-def test_a_frame_without_positions_is_named(tmp_path):
+def test_a_frame_without_positions_has_none(tmp_path):
     path = write_trr(tmp_path / "some.trr", ["xv", "v", "xv"])
     layout = TRRLayout(path)
-    assert layout.info.n_frames == 3
-    with pytest.raises(SourceError, match=r"some\.trr: frame 1 holds no positions \(only vel"):
-        layout.read(0, 3)
+    assert (layout.info.n_frames, layout.info.sparse) == (3, ("positions", "velocities"))
+    np.testing.assert_array_equal(absent(layout.read(0, 3).positions), [False, True, False])
     block = layout.read(0, 3, atoms=[])
     np.testing.assert_array_equal(block.step, [0, 50, 100])
     assert layout.read(2, 3).n_frames == 1

@@ -186,7 +186,7 @@ def test_a_zarr_tree_hands_its_integers_on(frames_nm, tmp_path):
     assert_array_equal(through_zarr(tmp_path / "c.zarr"), angstrom(source)[:20])
 
 
-@pytest.mark.parametrize("compression", ["zstd", "lz4:9", "bitpack"])
+@pytest.mark.parametrize("compression", ["zstd", "lz4:9", "bitpack", "rigid"])
 def test_a_compressor_for_the_integers(frames_nm, tmp_path, compression):
     source = write(tmp_path / "a.xtc", frames_nm)
     out = tmp_path / "a.zarr"

@@ -203,7 +203,7 @@ class Counted:
         monkeypatch.setattr(os, "preadv", self)
 
     def __call__(self, fd, buffers, offset):
-        self.nbytes += sum(len(buffer) for buffer in buffers)
+        self.nbytes += sum(memoryview(buffer).nbytes for buffer in buffers)
         self.calls += 1
         return self._real(fd, buffers, offset)
 
@@ -219,7 +219,7 @@ def test_only_the_wanted_bytes_are_read(tmp_path, monkeypatch):
         counted = Counted(monkeypatch)
         frame = 12 * block.n_atoms
         found = layout.read(0, 32)
-        assert (counted.calls, counted.nbytes) == (1, 32 * frame + 4 * 4)
+        assert (counted.calls, counted.nbytes) == (2, 32 * frame + 4 * 4)  # 4 MiB each at most
         assert np.array_equal(found.positions, block.positions[:32])
         counted.nbytes = 0
         layout.read(11, 12)

@@ -86,7 +86,8 @@ def test_a_full_disk_on_one_rank(adk, tmp_path, rank, how):
     lines = [line for line in err.splitlines() if "a.h5md" in line]
     assert len(lines) == 1, err
     assert "/a.h5md: cannot be written: the file is larger than the limit" in lines[0]
-    assert list(tmp_path.iterdir()) == []
+    left = [path for path in tmp_path.iterdir() if not path.name.startswith(".a.")]
+    assert left == []  # but what can be gone on with
 
 
 @needs_mpi
@@ -102,8 +103,16 @@ def test_a_source_that_one_rank_cannot_read(adk, tmp_path, how):
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("a.zarr", ("--mpi", "--collective"), "HDF5 files only, not zarr"),
-        ("a.segments", ("--mpi", "--collective"), "HDF5 files only, not segments"),
+        (
+            "a.zarr",
+            ("--mpi", "--collective"),
+            "belongs to the layout h5md, not to zarr",
+        ),
+        (
+            "a.segments",
+            ("--mpi", "--collective"),
+            "belongs to the layout h5md, not to segments",
+        ),
         ("a.h5md", ("--mpi", "--mpio", *GZIP), "--collective"),
         ("a.h5md", ("--mpi", "--mpio", "--hint", "cb_nodes"), "KEY=VALUE"),
         ("a.h5md", ("--mpi", "--hint", "cb_nodes=2"), "add --mpio"),

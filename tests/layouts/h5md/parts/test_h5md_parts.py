@@ -290,7 +290,7 @@ def test_plan_divides_chunks(n_frames, n_parts):
 
 
 def test_what_cannot_be_in_parts(adk, tmp_path, capsys):
-    with pytest.raises(PlanError, match=r"h5md in parts, not zarr"):
+    with pytest.raises(PlanError, match=r"--per-rank belongs to the layout h5md, not to zarr"):
         mdio.convert(adk["xtc"], tmp_path / "a.zarr", per_rank=True)
     assert main(["convert", str(adk["xtc"]), str(tmp_path / "a.zarr"), "--per-rank"]) == 2
     assert "--per-rank" in capsys.readouterr().err

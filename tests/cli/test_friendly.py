@@ -1,0 +1,108 @@
+"""The command line as a friend: examples, near misses, help that fits a screen."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from MDAnalysisTests.datafiles import DCD, PSF
+
+from mdio.cli.main import COMMANDS, main
+
+
+def test_alone_it_shows_five_commands_that_parse(capsys):
+    assert main([]) == 0
+    shown = re.findall(r"^    (mdio .*)$", capsys.readouterr().out, re.M)
+    assert len(shown) == 5
+    assert {line.split()[1] for line in shown} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["convret", "a", "b"], "did you mean 'convert'?"),
+        (["analyze", "rmsd", DCD, "--selct", "all"], "did you mean '--select'?"),
+        (["analyze", "dihedral", DCD], "did you mean 'dihedrals'?"),
+    ],
+)
+def test_near_misses_are_named(capsys, words, says):
+    try:
+        code = main(words)
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["convert", "analyze"])
+def test_help_fits_a_screen_and_help_all_has_everything(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "100")
+    texts = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit, match="0"):
+            main([command, option])
+        texts.append(capsys.readouterr().out)
+    short, full = texts
+    assert short.count("\n") <= 50 < full.count("\n")
+    options = [set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text)) for text in texts]
+    assert options[0] - {"--help-all"} < options[1]
+    assert "--stall-timeout" in options[1] - options[0]
+
+
+def test_ranks_that_would_all_do_the_same_are_refused(capsys, monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "3")
+    monkeypatch.setenv("PMI_RANK", "0")
+    with pytest.raises(SystemExit, match="2"):
+        main(["analyze", "rmsd", DCD])
+    assert "3 ranks" in capsys.readouterr().err
+    assert main(["info", DCD, "--json"]) == 0
+
+
+@pytest.mark.parametrize(("suffix", "comment"), [(".dat", "#"), (".xvg", "@"), (".csv", "frame")])
+def test_text_reads_back(tmp_path, capsys, suffix, comment):
+    out = tmp_path / f"rmsd{suffix}"
+    words = ["analyze", "rmsd", DCD, "-s", PSF, "--select", "name CA"]
+    assert main([*words, "-o", str(out), "-b", "10", "-e", "20"]) == 0
+    assert main([*words, "--json", "-o", str(tmp_path / "all.npz")]) == 0
+    import numpy as np
+
+    want = np.load(tmp_path / "all.npz")
+    lines = [line for line in out.read_text().splitlines() if not line.startswith(comment)]
+    rows = np.array([re.split("[ ,]", line) for line in lines], dtype=float)
+    kept = (want["time"] > 9.9) & (want["time"] < 20.1)
+    assert kept.sum() == len(rows) == 11
+    np.testing.assert_array_equal(rows[:, -1], want["values"][kept])
+    np.testing.assert_array_equal(rows[:, -2], want["time"][kept])
+
+
+def test_dash_prints_rows_alone():
+    words = [sys.executable, "-m", "mdio.cli.main", "analyze", "rgyr", DCD, "--weights", "none"]
+    done = subprocess.run([*words, "--stop", "3", "-o", "-"], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "#frame time_ps rgyr_angstrom"
+    assert [line.split()[0] for line in lines[1:]] == ["0", "1", "2"]
+
+
+def test_overview_without_out(capsys):
+    assert main(["analyze", "rmsd", DCD, "-s", PSF, "--select", "name CA"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "rmsd_angstrom" in line)
+    assert "mean 4.379" in line
+    assert "to 6.833" in line
+
+
+def test_completion_knows_commands_and_options():
+    pytest.importorskip("argcomplete")
+    import os
+
+    for line, expected in (("mdio con", "convert"), ("mdio convert --chunk-f", "--chunk-frames")):
+        env = os.environ | {
+            "_ARGCOMPLETE": "1",
+            "COMP_LINE": line,
+            "COMP_POINT": str(len(line)),
+            "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+            "_ARGCOMPLETE_STDOUT_FILENAME": "/dev/stdout",
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "mdio.cli.main"], env=env, capture_output=True, text=True
+        )
+        assert expected in re.split(r"[\s\x0b]", done.stdout)

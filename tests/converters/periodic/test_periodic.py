@@ -1,0 +1,225 @@
+"""``--pbc`` and ``--center`` beside MDAnalysis' transformations, by any number of workers."""
+
+import warnings
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from MDAnalysis import transformations
+from MDAnalysisTests.datafiles import GRO, TPR, XTC
+from numpy.testing import assert_allclose
+
+import mdio
+from mdio.cli.main import main
+from mdio.converters.strategies.conversion import Conversion
+from mdio.core.errors import PlanError
+
+N_FRAMES = 3
+PART = "protein or (resid 300 to 340 and name OW HW1)"
+"""Some molecules whole, of others two atoms of three."""
+
+
+@pytest.fixture(scope="module")
+def universe():
+    """Of the kept atoms and whole molecules around them: MDAnalysis takes minutes for all."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        u = mda.Universe(TPR, XTC)
+    kept = u.select_atoms("(protein or resid 300 to 340) and not name MW")
+    frames = np.array([kept.positions.copy() for _ in u.trajectory[:N_FRAMES]])
+    cells = np.array([u.dimensions.copy() for _ in u.trajectory[:N_FRAMES]])
+    return mda.Merge(kept), frames, cells
+
+
+def wanted(universe, frames, cells, *steps):
+    """Return positions after some steps, each a transformation of MDAnalysis."""
+    universe.load_new(frames.copy(), dimensions=cells)  # which are changed in place
+    picked = universe.select_atoms(PART)
+    found = []
+    for ts in universe.trajectory:
+        for step in steps:
+            step(ts)
+        found.append(picked.positions.copy())
+    return np.array(found)
+
+
+def made(tmp_path, select=PART, workers=1, **options):
+    out = tmp_path / "a.zarr"
+    given = {"top": TPR, "select": select, "stop": N_FRAMES, "chunk_frames": 1, **options}
+    mdio.convert(XTC, out, workers=workers, force=True, precision="none", **given)
+    with mdio.open(out) as layout:
+        return layout.read(0, layout.info.n_frames).positions
+
+
+def by_molecules(atoms):
+    def step(ts):
+        atoms.wrap(compound="fragments", center="com")
+        return ts
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("pbc", "center"),
+    [
+        *[(pbc, None) for pbc in ("unwrap", "mol", "wrap", "nojump")],
+        *[(pbc, "protein") for pbc in ("whole", "mol", "atom", "nojump", None)],
+    ],
+)
+def test_as_transformations(universe, tmp_path, pbc, center):
+    universe, frames, cells = universe
+    universe.load_new(frames[:1].copy(), dimensions=cells[:1])
+    everyone = universe.atoms
+    centred = [transformations.center_in_box(universe.select_atoms("protein"))] * bool(center)
+    whole = transformations.unwrap(everyone)
+    steps = {
+        "whole": [whole, *centred, *[by_molecules(everyone)] * bool(center)],
+        "mol": [whole, *centred, by_molecules(everyone)],
+        "atom": [*centred, transformations.wrap(everyone)],
+        "nojump": [transformations.NoJump(), *centred],
+        None: centred,
+    }
+    steps |= {"unwrap": steps["whole"], "wrap": steps["atom"]}
+    found = made(tmp_path, pbc=pbc, center=center)
+    assert_allclose(found, wanted(universe, frames, cells, *steps[pbc]), atol=1e-3)
+
+
+def test_verified_and_read_in_any_order(tmp_path):
+    made(tmp_path, pbc="nojump", center="protein")
+    assert mdio.verify(tmp_path / "a.zarr", XTC, top=TPR).ok
+
+
+@pytest.fixture(scope="module")
+def wandering(tmp_path_factory):
+    """Atoms that cross boundaries of a skewed cell that breathes, all the time; wrapped."""
+    rng = np.random.default_rng(3)
+    cell = np.array([21, 24, 19, 70, 100, 80], np.float32)
+    cells = np.tile(cell, (60, 1))
+    cells[:, :3] *= 1 + 0.01 * rng.uniform(-1, 1, (60, 1)).astype(np.float32)
+    walk = np.cumsum(rng.uniform(-3, 3.3, (60, 25, 3)), axis=0).astype(np.float32)
+    path = tmp_path_factory.mktemp("walk") / "walk.xtc"
+    u = mda.Universe.empty(25, trajectory=True)
+    with mda.Writer(str(path), 25) as writer:
+        for frame, row in enumerate(walk):
+            u.dimensions = cells[frame]
+            u.atoms.positions = row
+            u.atoms.wrap()
+            u.trajectory.ts.frame, u.trajectory.ts.time = frame, frame
+            writer.write(u.atoms)
+    v = mda.Universe.empty(25)
+    v.load_new(str(path))
+    v.trajectory.add_transformations(transformations.NoJump())
+    return path, np.array([ts.positions.copy() for ts in v.trajectory])
+
+
+@pytest.mark.parametrize(("workers", "chunk_frames"), [(1, 7), (2, 1), (3, 7), (2, 64)])
+@pytest.mark.parametrize(
+    "frames", [{}, {"start": 11}, {"start": 5, "stop": 50, "step": 6}, {"dt_ps": 2, "end_ps": 40}]
+)
+def test_nojump_in_parallel(wandering, tmp_path, workers, chunk_frames, frames):
+    path, every = wandering
+    out = tmp_path / "a.zarr"
+    atoms = np.array([20, 3, 4, 11])
+    how = {"select": atoms, "chunk_frames": chunk_frames, "pbc": "nojump", "precision": "none"}
+    mdio.convert(path, out, workers=workers, **how, **frames)
+    picked = (
+        slice(None, 41, 2)
+        if "dt_ps" in frames
+        else slice(*map(frames.get, ("start", "stop", "step")))
+    )
+    with mdio.open(out) as layout:
+        found = layout.read(0, layout.info.n_frames).positions
+    assert_allclose(found, every[picked][:, atoms], atol=1e-3)
+    assert np.abs(every).max() > 60
+
+
+def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):
+    """What lies between two of them is followed again."""
+    monkeypatch.setattr("mdio.converters.strategies.counting.COUNTS_NBYTES", 1)
+    monkeypatch.setattr("mdio.converters.transform.RUN_NBYTES", 12 * 25 * 2)
+    path, every = wandering
+    for name in ("a.h5md", "a.segments"):
+        own = {"chunk_frames": 2} if name == "a.h5md" else {"segments": 9}
+        mdio.convert(path, tmp_path / name, workers=2, pbc="nojump", container=None, **own)
+        with mdio.open(tmp_path / name) as layout:
+            assert_allclose(layout.read(0, 60).positions, every, atol=0.006)
+
+
+def test_one_worker_reads_once(wandering, tmp_path, monkeypatch):
+    counted = []
+    monkeypatch.setattr(
+        "mdio.converters.transform.TransformedLayout.counted", lambda *_: counted.append(1)
+    )
+    mdio.convert(wandering[0], tmp_path / "a.zarr", pbc="nojump", chunk_frames=4)
+    assert not counted
+
+
+def test_the_plan_tells_what_it_costs(wandering, tmp_path, capsys):
+    out = str(tmp_path / "a.zarr")
+    command = ["convert", str(wandering[0]), out, "--pbc", "nojump", "--dry-run"]
+    assert main([*command, "-w", "2"]) == 0
+    assert "read twice: 2 workers count" in capsys.readouterr().out
+    assert main([*command, "-w", "1"]) == 0
+    assert "read once, by one worker" in capsys.readouterr().out
+
+
+def test_only_what_is_needed_is_read(tmp_path, monkeypatch):
+    read = []
+    run = Conversion.run
+
+    def watched(self, *args, **options):
+        source = self.view.source.source
+        inner = source.read
+        monkeypatch.setattr(
+            source,
+            "read",
+            lambda a, b, atoms=None, out=None: (
+                read.append(atoms),
+                inner(a, b, atoms=atoms, out=out),
+            )[1],
+        )
+        return run(self, *args, **options)
+
+    monkeypatch.setattr(Conversion, "run", watched)
+    made(tmp_path, pbc="whole")
+    assert {len(atoms) for atoms in read if atoms is not None} <= {0, 3341 + 41 * 4}
+    assert None not in [type(atoms) for atoms in read]
+
+
+def test_virtual_sites_go_with_their_molecule(tmp_path):
+    """They have neither bonds nor mass."""
+    found = made(tmp_path, select="resname SOL", pbc="mol")
+    found = found.reshape(N_FRAMES, -1, 4, 3)
+    assert np.linalg.norm(found[:, :, 3] - found[:, :, 0], axis=-1).max() < 0.2
+
+
+def test_what_is_missing_is_named(wandering, tmp_path):
+    out = tmp_path / "a.zarr"
+    with pytest.raises(PlanError, match=r"needs bonds.*has none.*TPR"):
+        mdio.convert(XTC, out, top=GRO, pbc="mol")
+    with pytest.raises(PlanError, match="topology; name one with -s"):
+        mdio.convert(wandering[0], out, pbc="whole")
+    with pytest.raises(PlanError, match="topology; name one with -s"):
+        mdio.convert(wandering[0], out, center="protein")
+    with pytest.raises(PlanError, match=r"center.*selects no atoms"):
+        mdio.convert(XTC, out, top=GRO, center="name NONE")
+    with pytest.raises(PlanError, match=r"center: cannot select"):
+        mdio.convert(XTC, out, top=GRO, center="nonsense (")
+    u = mda.Universe.empty(3, trajectory=True)
+    for first in (True, False):
+        path = tmp_path / "boxless.trr"
+        with mda.Writer(str(path), 3) as writer:
+            for has_box in (not first, False, True):
+                u.dimensions = [9, 9, 9, 90, 90, 90] if has_box else None
+                writer.write(u.atoms)
+        which = "first frame" if first else "frame 1"
+        with pytest.raises(PlanError, match=f"{which} has no unit cell"):
+            mdio.convert(path, out, pbc="atom")
+    assert not out.exists()
+
+
+def test_a_continuation_cannot_be_followed(wandering, tmp_path):
+    out = tmp_path / "a.zarr"
+    mdio.convert(wandering[0], out, pbc="nojump", stop=30)
+    with pytest.raises(PlanError, match="convert all files together"):
+        mdio.append(wandering[0], out)

@@ -1,0 +1,168 @@
+"""What atoms are lies in the output: nothing else is needed to select, to weigh, to look."""
+
+import subprocess
+import sys
+import warnings
+
+import h5py
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import DCD, PSF
+from numpy.testing import assert_array_equal
+from suites.gromacs_files import write_gromacs
+
+import mdio
+from mdio.cli.main import main
+from mdio.core.errors import PlanError
+
+warnings.filterwarnings("ignore", module="MDAnalysis")
+OUTPUTS = {
+    "o.zarr": {},
+    "o.h5md": {},
+    "gzip.h5md": {"compression": "gzip"},
+    "parts.h5md": {"per_rank": True, "workers": 2},
+    "gromacs.h5md": {"flavour": "gromacs"},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inside")
+    for name, options in OUTPUTS.items():
+        groups = {"ca": "name CA"}
+        mdio.convert(DCD, folder / name, top=PSF, stop=20, groups=groups, **options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def known():
+    return mda.Universe(PSF, DCD)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_universe_needs_no_other_file(made, known, name):
+    u = mda.Universe(str(made / name))
+    for attribute in ["names", "types", "masses", "charges", "resids", "resnames", "segids"]:
+        assert_array_equal(getattr(u.atoms, attribute), getattr(known.atoms, attribute))
+    assert_array_equal(u.bonds.to_indices(), known.bonds.to_indices())
+    np.testing.assert_allclose(u.atoms.positions, known.trajectory[0].positions, rtol=1e-6)
+    group = mda.Universe(str(made / name), group="ca")
+    assert_array_equal(group.atoms.resids, known.select_atoms("name CA").resids)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_kernels_find_atoms_and_masses(made, name):
+    for kernel, options in (
+        (mdio.RMSD, {"select": "name CA and resid 1:100", "weights": "mass"}),
+        (mdio.RMSD, {"select": "name CA and around 5 resid 7"}),
+        (mdio.Dihedrals, {}),
+    ):
+        inside = mdio.analyze(made / name, kernel=kernel(**options)).values
+        given = mdio.analyze(made / name, top=PSF, kernel=kernel(**options)).values
+        assert_array_equal(inside, given)
+    ca = mdio.RMSD(select="name CA")
+    of_group = mdio.analyze(made / name, kernel=ca, group="ca").values
+    assert_array_equal(of_group, mdio.analyze(made / name, kernel=ca).values)
+
+
+def test_a_topology_that_is_given_wins(made, tmp_path):
+    u = mda.Universe(PSF)
+    u.atoms.names = np.where(u.atoms.names == "CA", "XA", u.atoms.names)
+    kernel = mdio.RMSD(select="name XA")
+    assert mdio.analyze(made / "o.zarr", top=u, kernel=kernel).values.shape == (20,)
+    with pytest.raises(PlanError, match="selects no atom"):
+        mdio.analyze(made / "o.zarr", kernel=kernel)
+
+
+def test_simple_selections_do_not_import_mdanalysis(made):
+    program = (
+        "import sys; from mdio.cli.main import main\n"
+        f"main(['analyze', 'rmsd', {str(made / 'o.zarr')!r}, '--select', 'name CA', '--quiet'])\n"
+        "assert not {'MDAnalysis', 'h5py', 'zarr', 'scipy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_it_goes_from_output_to_output(made, tmp_path, name):
+    mdio.convert(made / name, tmp_path / "a.zarr", select="name CA", stop=5)
+    mdio.convert(tmp_path / "a.zarr", tmp_path / "b.h5md", groups={"few": "resid 1:10"})
+    u = mda.Universe(str(tmp_path / "b.h5md"), group="few")
+    assert (len(u.atoms), set(u.atoms.names), len(u.bonds)) == (10, {"CA"}, 0)
+    assert mdio.verify(tmp_path / "b.h5md", against=tmp_path / "a.zarr").ok
+
+
+@pytest.mark.parametrize("name", ["o.zarr", "gzip.h5md", "parts.h5md"])
+def test_it_stays_where_frames_are_added(made, tmp_path, name):
+    options = OUTPUTS[name]
+    mdio.convert(DCD, tmp_path / name, top=PSF, stop=20, **options)
+    mdio.append(DCD, tmp_path / name)
+    assert mda.Universe(str(tmp_path / name)).atoms.names[4] == "CA"
+    assert mdio.verify(tmp_path / name).ok
+
+
+def test_no_topology_leaves_it_out(tmp_path):
+    out = tmp_path / "o.zarr"
+    words = ["convert", DCD, str(out), "-s", PSF, "--select", "name CA", "--no-topology"]
+    assert main([*words, "--quiet"]) == 0
+    assert mdio.open(out).topology() is None
+    assert [path.name for path in tmp_path.iterdir()] == ["o.zarr"]
+    with pytest.raises(PlanError, match="needs a topology"):
+        mdio.analyze(out, kernel=mdio.RMSD(select="name CA"))
+    assert len(mda.Universe(str(out)).atoms) == 214
+
+
+def test_plans_count_it(made):
+    found = mdio.convert(DCD, made / "planned.zarr", top=PSF, stop=20)
+    assert sum(path.is_file() for path in (made / "planned.zarr").rglob("*")) == found.plan.n_files
+
+
+def test_damage_is_found_and_repaired(tmp_path):
+    out = tmp_path / "o.zarr"
+    mdio.convert(DCD, out, top=PSF, stop=20)
+    file = out / "mdio/topology/c.0"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert any("topology" in bad for bad in mdio.verify(out).bad)
+    mdio.repair(out, DCD, top=PSF)
+    assert mdio.verify(out).ok
+    assert mda.Universe(str(out)).atoms.names[4] == "CA"
+
+
+def test_other_programs_find_bonds_and_masses(made, known):
+    with h5py.File(made / "o.h5md") as file:
+        assert_array_equal(file["connectivity/bonds"], known.bonds.to_indices())
+        np.testing.assert_allclose(file["particles/trajectory/mass"], known.atoms.masses, rtol=1e-6)
+        assert file["particles/trajectory/charge"].attrs["unit"] == b"e"
+
+
+def test_gromacs_molecules_are_read(tmp_path):
+    """Two waters, as GROMACS 2026 says what they are (h5md_topologyutils.cpp)."""
+    path = tmp_path / "md.h5md"
+    write_gromacs(path)
+    with h5py.File(path, "r+") as file:
+        module = file.create_group("h5md/modules/gromacs_topology")
+        module.attrs["molecule_block_names"] = np.array(["SOL"], "S4")
+        module.attrs["molecule_block_counts"] = np.array([2], "i4")
+        water = module.create_group("SOL")
+        water.attrs["particle_count"], water.attrs["residue_count"] = 3, 1
+        water["mass"], water["charge"] = np.array([16, 1, 1], "f4"), np.array([-2, 1, 1], "f4")
+        water["species"] = np.array([8, 1, 1], "i4")
+        water["particle_name"] = np.array([0, 1, 2], "i4")
+        water["particle_name_table"] = np.array(["OW", "HW1", "HW2"], "S4")
+        water["residue_id"], water["residue_name"] = np.ones(3, "i4"), np.zeros(3, "i4")
+        water["residue_name_table"] = np.array(["SOL"], "S4")
+        file["connectivity/bonds"] = np.array([[0, 1], [0, 2], [3, 4], [3, 5]])
+    mdio.convert(path, tmp_path / "o.zarr", select="name OW and resid 2 or element H")
+    u = mda.Universe(str(tmp_path / "o.zarr"))
+    assert u.atoms.names.tolist() == ["HW1", "HW2", "OW", "HW1", "HW2"]
+    assert u.atoms.elements.tolist() == ["H", "H", "O", "H", "H"]
+    assert u.atoms.resids.tolist() == [1, 1, 2, 2, 2]
+    assert u.residues.resnames.tolist() == ["SOL", "SOL"]
+    assert u.bonds.to_indices().tolist() == [[2, 3], [2, 4]]
+    with h5py.File(path, "r+") as file:
+        file["h5md/modules/gromacs_topology"].attrs["molecule_block_counts"] = np.array([3])
+    with pytest.raises(OSError, match=r"md\.h5md: what it says of its atoms"):
+        mdio.open(path).topology()

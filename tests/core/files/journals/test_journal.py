@@ -1,0 +1,150 @@
+"""The journal of what is done of an output: what of it is believed."""
+
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import mdio
+from mdio.core.errors import OutputError
+from mdio.core.files.journals import journal as journals
+from mdio.core.files.journals.journal import MAGIC, Journal, Record, journal_of, read_journal
+from mdio.core.files.journals.unfinished import unfinished
+
+SAID = {"of": {"version of mdio": "1", "plan": {"chunk": [4, 2]}}, "n_frames": 12, "uuid": "a"}
+
+
+@pytest.fixture
+def temporary(tmp_path):
+    path = tmp_path / ".a.zarr.mdio-host-1-00000000.tmp"
+    path.touch()
+    return path
+
+
+def record(first, n_frames=4):
+    return Record(first, n_frames, {"nbytes": 9}, [np.arange(first, first + 3.0)])
+
+
+@pytest.fixture
+def journal(temporary):
+    with Journal(temporary, SAID) as made:
+        for first in (0, 4, 8):
+            made.add(record(first), [temporary])
+    return journal_of(temporary)
+
+
+def test_what_was_added_is_read_again(journal, temporary):
+    said, *found = read_journal(journal)[0]
+    assert said.said == SAID
+    assert [(one.first, one.n_frames) for one in found] == [(0, 4), (4, 4), (8, 4)]
+    assert found[1].arrays[0].tolist() == [4.0, 5.0, 6.0]
+    with Journal(temporary, {"another": 1}) as again:
+        assert again.said == SAID and len(again.records) == 3
+
+
+def test_what_waits_is_written_though_nothing_more_comes(temporary, monkeypatch):
+    monkeypatch.setattr(journals, "FLUSH_S", 0.01)
+    flushed = threading.Event()
+    monkeypatch.setattr(journals, "flush", lambda path: flushed.wait(60))
+    with Journal(temporary, SAID) as made:
+        made.add(record(0), [temporary])
+        while made._waiting:  # the first one is being flushed
+            time.sleep(0.001)
+        made.add(record(4), [temporary])
+        made.add(record(8), [temporary])
+        flushed.set()
+        until = time.monotonic() + 60
+        while len(found := read_journal(made.path)[0]) < 4 and time.monotonic() < until:
+            time.sleep(0.01)
+    assert [(one.first, one.flushed) for one in found[1:]] == [(0, True), (4, True), (8, True)]
+
+
+def test_the_end_waits_for_no_disk_that_does_not_answer(temporary, monkeypatch):
+    monkeypatch.setattr(journals, "FLUSH_S", 0.0)
+    monkeypatch.setattr(journals, "STOPPING_S", 0.01)
+    answers = threading.Event()
+    monkeypatch.setattr(journals, "flush", lambda path: answers.wait(60))
+    with Journal(temporary, SAID) as made:
+        made.add(record(0), [temporary])
+        made.add(record(4), [temporary])
+    answers.set()
+    made._thread.join()
+    found = read_journal(made.path)[0][1:]
+    assert [(one.first, one.flushed) for one in found] == [(0, False), (4, False)]
+
+
+def test_a_torn_end_is_dropped_and_written_over(journal, temporary):
+    data = journal.read_bytes()
+    end = read_journal(journal)[1]
+    whole = len(read_journal(journal)[0])
+    for cut in range(len(MAGIC), end):
+        journal.write_bytes(data[:cut])
+        assert len(read_journal(journal)[0]) < whole
+    journal.write_bytes(data[: end - 1])
+    with Journal(temporary, SAID) as again:
+        assert len(again.records) == 2
+        again.add(record(8), [temporary])
+    assert len(read_journal(journal)[0]) == whole
+
+
+def test_nothing_behind_a_flipped_bit_is_believed(journal):
+    data = bytearray(journal.read_bytes())
+    end = read_journal(journal)[1]
+    for at in range(len(MAGIC), end):
+        data[at] ^= 4
+        journal.write_bytes(data)
+        found = read_journal(journal)[0]
+        assert len(found) < 4
+        assert [one.first for one in found[1:]] == [0, 4, 8][: max(0, len(found) - 1)]
+        data[at] ^= 4
+
+
+def test_what_is_no_journal_tells_nothing(journal, temporary):
+    journal.write_bytes(b"something else")
+    assert read_journal(journal) == ([], 0)
+    assert unfinished(temporary) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        ({"version of mdio": "2", "plan": {"chunk": [4, 2]}}, 'version of mdio: "1" then, "2" now'),
+        ({"version of mdio": "1", "plan": {"chunk": [4, 3]}}, "plan, chunk 1: 2 then, 3 now"),
+        ({"version of mdio": "1"}, "plan: "),
+    ],
+)
+def test_another_conversion_is_told_by_its_first_difference(journal, temporary, now, told):
+    left = unfinished(temporary)
+    assert left.n_frames == 12
+    left.compare(temporary, json.loads(json.dumps(SAID["of"])))
+    with pytest.raises(OutputError, match="was another conversion") as caught:
+        left.compare(temporary, now)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"precision": 0.01}, {"chunk_frames": 2}, {"stop": 90}, {"select": range(9)}],
+    ids=str,
+)
+def test_other_options_are_named(adk, tmp_path, monkeypatch, change):
+    add = Journal.add
+
+    def full(self, *words):
+        add(self, *words)
+        raise OSError(28, "full")
+
+    options = {"chunk_frames": 4}
+    monkeypatch.setattr(Journal, "add", full)
+    with pytest.raises(OutputError, match="--resume goes on"):
+        mdio.convert(adk["dcd"], tmp_path / "a.zarr", **options)
+    monkeypatch.undo()
+    with pytest.raises(OutputError, match="give --resume to go on with it, or --force"):
+        mdio.convert(adk["dcd"], tmp_path / "a.zarr", **options)
+    with pytest.raises(OutputError, match=r"was another conversion.* then, .* now"):
+        mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options | change)
+    mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options)
+    assert mdio.verify(tmp_path / "a.zarr", adk["dcd"]).ok
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]

@@ -1,0 +1,150 @@
+"""A web server that knows ranges, and can fail; an S3 server; outputs that they serve."""
+
+import random
+import threading
+import time
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+import mdio
+
+FORMATS = ("xtc", "trr", "dcd", "ncdf", "zarr", "quantised.zarr", "h5md", "segments")
+FAULTS = ("drop", "503", "cut", "flip")
+
+
+class Web:
+    """A folder on a web server.
+
+    `log` has (method, name, bytes sent) of each request; `faults` is the probability that one
+    fails, as `random` decides, in one of the ways of `kinds`; `latency_s` comes before each answer.
+    """
+
+    def __init__(self, root):
+        self.root, self.log, self.faults, self.kinds = root, [], 0.0, FAULTS
+        self.random, self.n_faults, self.latency_s = random.Random(0), 0, 0.0
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                pass
+
+            def do_GET(self):
+                web.answer(self)
+
+            do_HEAD = do_GET
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def answer(self, request):
+        time.sleep(self.latency_s)
+        fault = None
+        if self.random.random() < self.faults:
+            fault = self.random.choice(self.kinds)
+            self.n_faults += 1
+        if fault == "drop":
+            request.close_connection = True
+            return
+        path = self.root / request.path[1:]
+        if fault == "503" or not path.is_file():
+            request.send_response(503 if fault else 404)
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+            self.log.append((request.command, request.path, 0))
+            return
+        data, status = path.read_bytes(), path.stat()
+        nbytes, asked = len(data), request.headers.get("Range")
+        request.send_response(206 if asked else 200)
+        if asked:
+            first, last = asked.removeprefix("bytes=").split("-")
+            begin = int(first) if first else max(0, nbytes - int(last))
+            end = min(int(last), nbytes - 1) if first else nbytes - 1
+            request.send_header("Content-Range", f"bytes {begin}-{end}/{nbytes}")
+            data = data[begin : end + 1]
+        if fault == "flip" and data:
+            at = self.random.randrange(len(data))
+            data = data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]
+        self.log.append((request.command, request.path, len(data)))
+        request.send_header("Content-Length", str(len(data)))
+        request.send_header("ETag", f'"{status.st_mtime_ns}-{nbytes}"')
+        request.send_header("Last-Modified", formatdate(status.st_mtime, usegmt=True))
+        request.end_headers()
+        if request.command == "GET":
+            request.wfile.write(data[: len(data) // 2] if fault == "cut" else data)
+            request.close_connection = fault == "cut"
+
+    def sent_nbytes(self):
+        return sum(nbytes for *_, nbytes in self.log)
+
+
+@pytest.fixture(scope="session")
+def served(adk, tmp_path_factory):
+    """A folder with one trajectory in all formats, by name; ``ca`` is a group of outputs."""
+    folder = tmp_path_factory.mktemp("served")
+    for name in ("xtc", "trr", "dcd", "ncdf"):
+        (folder / f"adk.{name}").write_bytes(adk[name].read_bytes())
+    options = {"top": adk["psf"], "groups": {"ca": "name CA"}, "chunk_frames": 10}
+    mdio.convert(adk["dcd"], folder / "adk.zarr", **options)
+    mdio.convert(adk["dcd"], folder / "adk.h5md", **options)
+    mdio.convert(adk["dcd"], folder / "adk.quantised.zarr", precision=0.01, **options)
+    mdio.convert(adk["dcd"], folder / "adk.segments", segments=3, container="dcd")
+    return folder
+
+
+@pytest.fixture
+def web(served):
+    one = Web(served)
+    yield one
+    one.server.shutdown()
+    one.server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch):
+    """Forget what was found out about objects of other tests, which had the same names."""
+    from mdio.core.files.remote import objects
+
+    objects._known.clear()
+    monkeypatch.setattr(objects, "PAUSE_S", 0.001)
+
+
+@pytest.fixture(scope="module")
+def bucket(served):
+    """The same folder in an S3 store, as ``s3://bucket``; credentials are in the environment."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    patch = pytest.MonkeyPatch()
+    patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    patch.setenv("AWS_ACCESS_KEY_ID", "ThePublicName")
+    patch.setenv("AWS_SECRET_ACCESS_KEY", "TheSecretItself")
+    patch.setenv("AWS_REGION", "us-east-1")
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1")
+    client.create_bucket(Bucket="bucket")
+    for path in served.rglob("*"):
+        if path.is_file():
+            client.upload_file(str(path), "bucket", str(path.relative_to(served)))
+    from mdio.core.files.remote import objects
+
+    objects._store.cache_clear()
+    yield "s3://bucket"
+    server.stop()
+    patch.undo()
+    objects._store.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _later_tests_fork_again(monkeypatch):
+    """Let go of what makes workers start anew once a process has read from stores."""
+    from mdio.core.files.remote import objects
+
+    monkeypatch.setattr(objects, "_pid", 0)

@@ -1,0 +1,132 @@
+"""DCD files of restarts, with headers as NAMD and OpenMM write them."""
+
+import struct
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+
+import mdio
+from mdio.core.errors import SourceError
+
+N_ATOMS = 5
+FS_PER_AKMA = 48.88821
+
+
+def namd(path, mark, first, last, every, dt_fs=2.0):
+    """Write frames of the steps that follow `first`: istart is the first one's, in units of nsavc.
+
+    NPRIV, NSAVC and NSTEP are those of Output.C; the cell's angles are cosines.
+    """
+    istart = every * ((first + every) // every)
+    nstep = every * (last // every)
+    n_frames = (nstep - istart) // every + 1
+    words = [n_frames, istart, every, nstep, 0, 0, 0, 0, 0]
+    titles = [b"Created by NAMD", b"REMARKS of a restart"]
+    cell = [50.0, 0.0, 50.0, 0.0, 0.0, 50.0]
+    return _write(path, words, dt_fs / FS_PER_AKMA, titles, n_frames, mark, cell)
+
+
+def openmm(path, mark, first, last, every, dt_fs=2.0):
+    """Write frames as app.DCDFile does: istart is the first one's step; angles in degrees."""
+    istart = first + every
+    n_frames = (last - first) // every
+    words = [n_frames, istart, every, istart + n_frames * every, 0, 0, 0, 0, 0]
+    titles = [b"Created by OpenMM", b"Created Sun Jan  1 00:00:00 2023"]
+    cell = [50.0, 90.0, 50.0, 90.0, 90.0, 50.0]
+    return _write(path, words, dt_fs / 1000 / 0.04888821, titles, n_frames, mark, cell)
+
+
+def _write(path, words, delta, titles, n_frames, mark, cell):
+    text = b"".join(title.ljust(80) for title in titles)
+    record = struct.pack("<4s9if10i", b"CORD", *words, delta, 1, *[0] * 8, 24)
+    data = [record, struct.pack("<i", len(titles)) + text, struct.pack("<i", N_ATOMS)]
+    _, istart, every, *_ = words
+    for frame in range(n_frames):
+        data.append(struct.pack("<6d", *cell))
+        planes = (mark, istart + frame * every, 0.0)
+        data += [np.full(N_ATOMS, number, "<f4").tobytes() for number in planes]
+    marked = (struct.pack("<i", len(one)) + one + struct.pack("<i", len(one)) for one in data)
+    path.write_bytes(b"".join(marked))
+    return path
+
+
+def seen(paths, **options):
+    """Return which file each frame is of, and its step; checks the times."""
+    with mdio.open([str(path) for path in paths], **options) as layout:
+        block = layout.read(0, layout.info.n_frames)
+        notes = layout.notes
+    steps = block.positions[:, 0, 1]
+    np.testing.assert_allclose(block.time, 0.002 * steps, rtol=1e-6)
+    return list(zip(block.positions[:, 0, 0].tolist(), steps.tolist(), strict=True)), notes
+
+
+@pytest.fixture(params=[namd, openmm])
+def program(request):
+    return request.param
+
+
+def test_they_are_read_as_by_mdanalysis(program, tmp_path):
+    path = program(tmp_path / "a.dcd", 0, 4000, 6000, 500)
+    universe = mda.Universe.empty(N_ATOMS)
+    universe.load_new(str(path))
+    with mdio.open(path) as layout:
+        block = layout.read(0, layout.info.n_frames)
+        assert layout.info.n_frames == len(universe.trajectory) == 4
+    for number, ts in enumerate(universe.trajectory):
+        assert np.array_equal(ts.positions, block.positions[number])
+        assert ts.time == pytest.approx(block.time[number])
+        assert np.allclose(ts.dimensions, block.box[number])
+
+
+def test_a_restart_that_writes_more_often(program, tmp_path):
+    """From the checkpoint at step 4000, each 250 steps; the first run went on to step 5000."""
+    parts = [
+        program(tmp_path / "z1.dcd", 0, 0, 5000, 500),
+        program(tmp_path / "a2.dcd", 1, 4000, 6000, 250),
+    ]
+    former = [(0.0, float(step)) for step in range(500, 4001, 500)]
+    restart = [(1.0, float(step)) for step in range(4250, 6001, 250)]
+    for order in (parts, parts[::-1]):
+        found, notes = seen(order)
+        assert found == former + restart
+        assert any("dropped" in note and "z1.dcd" in note for note in notes)
+    found, _ = seen(parts, overlap="keep-first")
+    assert found[:10] == [(0.0, float(step)) for step in range(500, 5001, 500)]
+    assert found[10:] == [(1.0, float(step)) for step in range(5250, 6001, 250)]
+    with pytest.raises(SourceError, match="overlap in time"):
+        seen(parts, overlap="error")
+
+
+def test_restarts_that_follow_each_other(program, tmp_path):
+    parts = [
+        program(tmp_path / f"{n}.dcd", n, 2000 * n, 2000 * n + 2000, 500 // (n + 1))
+        for n in range(2)
+    ]
+    found, notes = seen(parts)
+    assert [step for _, step in found] == [*range(500, 2001, 500), *range(2250, 4001, 250)]
+    assert not notes
+
+
+def test_steps_that_start_at_0_again(program, tmp_path):
+    """A restart without ``firsttimestep``, or ``currentStep``: times do not tell."""
+    parts = [program(tmp_path / f"{n}.dcd", n, 0, 2000, 500) for n in range(2)]
+    with pytest.raises(SourceError, match=r"begin at the same time.* --overlap keep-all"):
+        seen(parts)
+    with mdio.open([str(path) for path in parts], overlap="keep-all") as layout:
+        assert layout.info.n_frames == 8
+
+
+@pytest.mark.parametrize("steps_fs", [(2.0, 1.0), (4.0, 2.0)])
+def test_another_length_of_step_is_no_overlap_that_times_tell(program, tmp_path, steps_fs):
+    """Steps go on being counted, so that times of the second file fall among the first one's."""
+    parts = [
+        program(tmp_path / f"{n}.dcd", n, 4000 * n, 4000 * n + 4000, 500, steps_fs[n])
+        for n in range(2)
+    ]
+    with pytest.raises(SourceError, match=r"steps of 0\.00\d and 0\.00\d ps.*--overlap keep-all"):
+        seen(parts)
+    with mdio.open([str(path) for path in parts], overlap="keep-all") as layout:
+        assert layout.info.n_frames == 16
+    with mdio.open([str(path) for path in parts], overlap="keep-last") as layout:
+        assert layout.info.n_frames == 12

@@ -1,0 +1,132 @@
+"""Water residence beside waterdynamics, ion permeation beside a walk from frame to frame."""
+
+import warnings
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import GRO, XTC
+
+import mdio
+from mdio.core.errors import PlanError
+from mdio.mapreduce.programs.permeation import STATES, IonPermeation
+from mdio.mapreduce.programs.residence import WaterResidence, survival_probability
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def solvated():
+    """Real water: adenylate kinase in 11,084 molecules of it, 10 frames, a dodecahedral box."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return mda.Universe(GRO, XTC)
+
+
+@pytest.mark.parametrize("n_workers", [None, 2])
+@pytest.mark.parametrize(("radius", "around"), [(4.0, "protein"), (6.5, "resid 100 and name CA")])
+def test_survival_probability_is_that_of_waterdynamics(solvated, n_workers, radius, around):
+    from waterdynamics import SurvivalProbability
+
+    selection = f"name OW and around {radius} ({around})"
+    theirs = SurvivalProbability(solvated, selection)
+    theirs.run(tau_max=6)
+    program = WaterResidence(around=around, radius=radius, tau_max=6)
+    result = mdio.map_reduce(XTC, top=GRO, map=program, n_workers=n_workers)
+    found = survival_probability(result)
+    np.testing.assert_allclose(found, np.array(theirs.sp_timeseries, float), rtol=1e-12)
+    near = [set(solvated.select_atoms(selection).indices) for _ in solvated.trajectory]
+    assert result.n_pairs.tolist() == [len(one) for one in near]
+    assert result.keys.tolist() == sorted(set.union(*near))
+    for key, n_frames, n_stays, longest_ps in zip(
+        result.keys,
+        *(result.columns[c] for c in ("n_frames", "n_stays", "longest_ps")),
+        strict=True,
+    ):
+        here = "".join(".#"[key in one] for one in near)
+        stays = here.replace(".", " ").split()
+        assert (n_frames, n_stays) == (here.count("#"), len(stays))
+        assert longest_ps == pytest.approx(100 * (max(map(len, stays)) - 1))
+
+
+def test_frames_that_are_left_out_do_not_break_a_stay(solvated):
+    """Every other frame: those that are mapped follow each other."""
+    program = WaterResidence(radius=4.0, tau_max=8)
+    some = mdio.map_reduce(XTC, top=GRO, map=program, frames=slice(None, None, 2))
+    near = [
+        set(solvated.select_atoms("name OW and around 4 protein").indices)
+        for _ in solvated.trajectory[::2]
+    ]
+    expected = [1.0] + [
+        np.mean(
+            [len(set.intersection(*near[t : t + tau + 1])) / len(near[t]) for t in range(5 - tau)]
+        )
+        for tau in range(1, 5)
+    ]
+    found = survival_probability(some)
+    np.testing.assert_allclose(found[:5], expected, rtol=1e-12)
+    assert np.isnan(found[5:]).all()
+    twice = mdio.map_reduce(
+        {"a": XTC, "b": XTC}, top=GRO, map=program, frames=slice(None, None, 2), n_workers=2
+    )
+    np.testing.assert_allclose(survival_probability(twice), found, rtol=1e-12)
+
+
+def walked(universe, ions, around, thickness):
+    """Return {ion: (state, transitions)}, walking through the frames with one state an ion."""
+    states, found = {}, {}
+    for ts in universe.trajectory:
+        cell = ts.triclinic_dimensions[2, 2]
+        middle = cell / 2 if around is None else around.positions[:, 2].astype(float).mean()
+        for index, place in zip(ions.indices, ions.positions[:, 2].astype(float), strict=True):
+            z = (place - middle + cell / 2) % cell - cell / 2
+            before = states.get(index)
+            if z > thickness / 2:
+                now = "above"
+            elif z < -thickness / 2:
+                now = "below"
+            elif before in ("above", "into from above"):
+                now = "into from above"
+            elif before in ("below", "into from below"):
+                now = "into from below"
+            else:
+                now = "inside"
+            if before not in (None, now):
+                steps = found.setdefault(index, np.zeros((5, 5), int))
+                steps[STATES.index(before), STATES.index(now)] += 1
+            states[index] = now
+    none = np.zeros((5, 5), int)
+    return {index: (STATES.index(now), found.get(index, none)) for index, now in states.items()}
+
+
+@pytest.mark.parametrize("around", [None, "protein"])
+@pytest.mark.parametrize("n_workers", [None, 2])
+def test_permeation_is_that_of_a_walk(solvated, around, n_workers):
+    """Waters stand for ions: they are many, and real."""
+    ions = solvated.select_atoms("name OW")[::40]
+    group = None if around is None else solvated.select_atoms(around)
+    expected = walked(solvated, ions, group, 12.0)
+    chosen = "index " + " ".join(map(str, ions.indices))
+    program = IonPermeation(ions=chosen, around=around, thickness=12.0)
+    result = mdio.map_reduce(XTC, top=GRO, map=program, n_workers=n_workers)
+    assert result.keys.tolist() == sorted(expected)
+    for row, key in enumerate(result.keys.tolist()):
+        assert result.columns["state"][row] == expected[key][0]
+        np.testing.assert_array_equal(result.columns["transitions"][row], expected[key][1])
+    steps = result.columns["transitions"]
+    assert result.columns["n_up"].sum() == steps[:, 2, 0].sum() > 0
+    assert result.columns["n_down"].sum() == steps[:, 1, 4].sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (WaterResidence(radius=-1.0), "cannot be negative"),
+        (WaterResidence(water="name CA"), "are among 'protein'"),
+        (IonPermeation(ions="name OW", thickness=0.0), "give a positive one"),
+        (IonPermeation(ions="name XX"), "selects no atom"),
+    ],
+)
+def test_programs_refuse(program, message):
+    with pytest.raises(PlanError, match=message):
+        mdio.map_reduce(XTC, top=GRO, map=program)

@@ -1,0 +1,75 @@
+"""Ranks of two nodes analyse what each has (run by test_analysis_cached.py, on some ranks)."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import mdio
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+TOP, FOLDER = sys.argv[1], Path(sys.argv[2])
+CACHE = FOLDER / "c"
+NODES = ["a", "b"][: min(SIZE, 2)]
+os.environ["MDIO_NODE"] = NODES[RANK % len(NODES)]
+
+
+def analysed(executor, path, **arguments):
+    """Return the result, which is that of one process, and its bytes from source and cache."""
+    kernel = mdio.RMSD("name CA")
+    found = mdio.analyze(path, top=TOP, kernel=kernel, executor=executor, cache=CACHE, **arguments)
+    if RANK == 0:
+        expected = mdio.analyze(path, top=TOP, kernel=kernel, **arguments)
+        for name in ("frame", "time", "values"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name)), (path, name)
+    numbers = found.to_json()
+    return found, numbers["nbytes_source"], numbers["nbytes_cache"]
+
+
+def units_by_node():
+    """Return the names of units that each node has."""
+    found = {}
+    for node in NODES:
+        paths = (CACHE / f"node-{node}").rglob("*.unit")
+        found[node] = {f"{path.parent.name}/{path.name}" for path in paths if "-t" not in path.stem}
+    return found
+
+
+def check(executor, path):
+    """First pass, second pass, every third frame, a lost node, and all nodes again."""
+    _, from_source, _ = analysed(executor, path)
+    assert from_source > 0
+    has = units_by_node()
+    assert len(set().union(*has.values())) == sum(map(len, has.values())), "some were read twice"
+    assert all(has.values())
+    for arguments in ({}, {"start": 3, "step": 3}):
+        found, from_source, from_cache = analysed(executor, path, **arguments)
+        assert from_source == 0, path
+        assert from_cache > 0
+        assert found.notes == ()
+    if len(NODES) > 1:
+        COMM.Barrier()
+        if RANK == 0:
+            shutil.rmtree(CACHE / "node-b")
+        COMM.Barrier()
+        _, from_source, from_cache = analysed(executor, path)
+        assert from_source > 0
+        assert from_cache > 0
+        assert units_by_node()["a"] == has["a"]
+        assert analysed(executor, path)[1] == 0
+    COMM.Barrier()
+    if RANK == 0:
+        shutil.rmtree(CACHE)
+    COMM.Barrier()
+
+
+with mdio.MPIExecutor(COMM) as executor:
+    for name in ("adk.dcd", "adk.zarr"):
+        check(executor, FOLDER / name)
+COMM.Barrier()
+if RANK == 0:
+    print(f"checks passed on {SIZE} ranks")
