@@ -164,11 +164,16 @@ def opened_source(where: Path, path: object) -> OpenFile:
 
 
 def _identifying_file(where: Path) -> Path:
-    if not where.is_dir():
-        return where
-    for name in MANIFESTS:
-        if (where / name).is_file():
-            return where / name
+    try:
+        if not where.is_dir():
+            return where
+        for name in MANIFESTS:
+            if (where / name).is_file():
+                return where / name
+    except OSError as error:
+        raise SourceError(
+            f"{where}: cannot be read ({error.strerror}); check its disk or network and try again"
+        ) from error
     raise SourceError(
         f"{where}: a folder without a manifest (none of {', '.join(MANIFESTS)}); "
         "give a trajectory file or a finished output of mdio"

@@ -83,7 +83,8 @@ def test_the_second_pass_takes_nothing_from_the_source(sources, kind, tmp_path):
             some, from_source, _ = taken(lambda: layout.read(11, 60, atoms=[7, 3, 3000]))
             same_positions = expected.positions[11:60][:, [7, 3, 3000]]
             assert np.array_equal(some.positions, same_positions)
-            assert from_source == 0 or kind in ("zarr", "h5md")
+            opens_again = kind == "segments" and turn == 0  # one that was opened without a cache
+            assert from_source <= 1024 * opens_again or kind in ("zarr", "h5md")
             again = pickle.loads(pickle.dumps(layout))
             assert again.info.n_frames == 98
             assert taken(lambda: again.read(90, 98))[1] == 0  # noqa: B023
@@ -156,7 +157,9 @@ def test_damage_on_the_disk_of_the_node_is_read_again_and_told_once(sources, kin
     with opened(sources[kind], cache) as layout:
         layout.read(0, 98)
     assert not [problem for _, problem in verify_units(cache) if problem]
-    assert taken(lambda: opened(sources[kind], cache).read(0, 98))[1] == 0
+    with opened(sources[kind], cache) as layout:
+        _ = layout.info  # opening looks at the source, frames do not
+        assert taken(lambda: layout.read(0, 98))[1] == 0
 
 
 def test_units_of_a_damaged_source_do_not_outlive_its_repair(sources, tmp_path):
