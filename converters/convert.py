@@ -144,6 +144,7 @@ def planned(
         chunk_frames=options.chunk_frames,
         chunk_atoms=options.chunk_atoms,
         contiguous=options.contiguous,
+        pattern=options.pattern or "blocks",
         flavour=options.flavour,
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from mdio.converters.selection import Selection
 from mdio.core.errors import PlanError
+from mdio.layouts.chunk_shapes import Pattern
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 
@@ -64,6 +65,9 @@ class ConversionOptions:
     chunk_frames: int | None = None
     chunk_atoms: int | None = None
     """Frames and atoms in a chunk; None = planned for the stripes."""
+    pattern: Pattern | None = None
+    """How an h5md or zarr output will be read, for which its chunks are planned; one of
+    `mdio.layouts.chunk_shapes.PATTERNS`, None = ``blocks``."""
     contiguous: bool = False
     """Each array of an h5md file in one piece, without chunks."""
     flavour: str | None = None

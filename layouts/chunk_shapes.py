@@ -9,10 +9,13 @@ as much as the empty ends of stripes, and both count as padding.
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 __all__ = [
     "MAX_PADDING",
     "MIB",
+    "PATTERNS",
+    "Pattern",
     "fit_parts",
     "group_frames",
     "plan_chunks",
@@ -20,6 +23,12 @@ __all__ = [
     "split_atoms",
     "tall_chunks",
 ]
+
+Pattern = Literal["frames", "blocks", "selection", "timeseries"]
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+"""How outputs may be read: single frames in any order (chunks hold about 64 KiB), runs of whole
+frames (these, and fill stripes), the same few neighbouring atoms of all frames (many frames of a
+part of the atoms), all frames of each atom (as many frames as memory lets, of few atoms)."""
 
 MIB = 1 << 20
 MAX_PADDING = 0.15

@@ -20,6 +20,7 @@ from mdio.layouts.chunk_shapes import (
     MAX_CHUNK_NBYTES,
     MAX_PADDING,
     MIB,
+    Pattern,
     fit_parts,
     group_frames,
     plan_chunks,
@@ -43,8 +44,8 @@ QUANTISED_NBYTES = 32 * MIB
 """Decoded bytes of all chunks over one run of frames, which a reader of whole frames holds."""
 FEW_FRAMES = 4
 """Frames of differenced chunks where frames are large, or read one at a time."""
-RANDOM_NBYTES = 1 << 16
-"""What a chunk has, about, if frames are read one at a time: more would be read in vain."""
+RANDOM_NBYTES, SERIES_NBYTES = 1 << 16, 1 << 18
+"""What a chunk has, about, if frames are read one at a time, or atoms: more would be in vain."""
 LARGEST_CHUNK_NBYTES = (1 << 32) - 1
 """Chunks of HDF5 cannot be larger."""
 
@@ -76,10 +77,8 @@ class WriteOptions:
     topology_nbytes: int = 0
     """Of what is stored of the topology, if it is."""
     expected_frames: int | None = None  # for which to plan chunks, if others will be added
-    pattern: Literal["blocks", "selection", "frames"] = "blocks"
-    """How the output will be read: runs of whole frames, the same few neighbouring atoms of all
-    frames, or single frames in any order. Chunks hold whole frames and fill stripes; many frames
-    of a part of the atoms; or about 64 KiB."""
+    pattern: Pattern = "blocks"
+    """How the output will be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +205,9 @@ def _plan_shape(info: TrajectoryInfo, options: WriteOptions, quantised: bool) ->
     frame_nbytes = 12 * n_atoms
     stripe = options.stripe_nbytes
     most = max(1, MAX_BLOCK_NBYTES // info.frame_nbytes)
-    if quantised:
+    if options.pattern == "timeseries":
+        frames, atoms = tall_chunks(n_atoms, n_frames, most, SERIES_NBYTES)
+    elif quantised:
         # Chunks of one frame could not be differenced; two already gain most of it.
         few = max(2, min(FEW_FRAMES, most))
         many = max(few, min(QUANTISED_NBYTES // frame_nbytes, most, QUANTISED_FRAMES))

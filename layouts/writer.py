@@ -17,7 +17,10 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.output import EncodedChunk, OutputMeta, PieceRecord
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 
-__all__ = ["EncodedChunk", "LayoutWriter", "OutputMeta", "PieceRecord"]
+__all__ = ["CHUNK_OPTIONS", "EncodedChunk", "LayoutWriter", "OutputMeta", "PieceRecord"]
+
+CHUNK_OPTIONS = frozenset({"pattern", "chunk_frames", "chunk_atoms"})
+"""Options of conversions that layouts in chunks have."""
 
 
 class LayoutWriter(ABC):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mdio.advisor.advise import advise
     from mdio.analysis.backends import DaskBackend, MPIBackend
     from mdio.analysis.driver import analyze
-    from mdio.analysis.kernels.registry import RMSD, RMSF, Dihedrals, Pairs
+    from mdio.analysis.kernels.registry import MSD, RMSD, RMSF, VACF, Dihedrals, Pairs
     from mdio.converters.convert import append, convert
     from mdio.converters.repair import repair
     from mdio.converters.split import split
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = [
+    "MSD",
     "RMSD",
     "RMSF",
+    "VACF",
     "DaskBackend",
     "DaskExecutor",
     "Dihedrals",
@@ -58,6 +60,7 @@ _HOMES = {
     "Dihedrals": "mdio.analysis.kernels.registry:Dihedrals",
     "FrameBlock": "mdio.core.frames:FrameBlock",
     "MPIBackend": "mdio.analysis.backends:MPIBackend",
+    "MSD": "mdio.analysis.kernels.registry:MSD",
     "MPIExecutor": "mdio.parallel.mpi_executor:MPIExecutor",
     "Pairs": "mdio.analysis.kernels.registry:Pairs",
     "Processes": "mdio.parallel.executors:Processes",
@@ -65,6 +68,7 @@ _HOMES = {
     "RMSF": "mdio.analysis.kernels.registry:RMSF",
     "Serial": "mdio.parallel.executors:Serial",
     "TrajectoryInfo": "mdio.core.frames:TrajectoryInfo",
+    "VACF": "mdio.analysis.kernels.registry:VACF",
     "advise": "mdio.advisor.advise:advise",
     "analyze": "mdio.analysis.driver:analyze",
     "append": "mdio.converters.convert:append",

@@ -11,6 +11,7 @@ from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.mpio import MPIOConversion
 from mdio.converters.strategies.parts import PartsConversion
 from mdio.core.errors import PlanError
+from mdio.layouts.chunk_shapes import PATTERNS
 from mdio.layouts.registry import writable_layouts, writer_class
 from mdio.parallel.executors import Executor
 
@@ -28,6 +29,7 @@ OWN = {
     "segments": "--segments",
     "chunk_frames": "--chunk-frames",
     "chunk_atoms": "--chunk-atoms",
+    "pattern": "--for",
     "contiguous": "--contiguous",
     "per_rank": "--per-rank",
     "mpio": "--mpio",
@@ -49,6 +51,8 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
             f"{out}: {option} belongs to the {where}, not to {layout}; leave it out, or "
             "choose another output"
         )
+    if options.pattern is not None and options.pattern not in PATTERNS:
+        raise PlanError(f"--for {options.pattern}: give one of {', '.join(PATTERNS)}")
     if options.per_rank and options.mpio is not None:
         raise PlanError(
             "--per-rank is for writing without parallel HDF5; leave --mpio and --collective out"

@@ -58,7 +58,7 @@ from mdio.layouts.h5md.remaking import FormerChunks, holds_chunks, placed, remak
 from mdio.layouts.h5md.seal import problem_of_seal, seal_of
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
-from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
+from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
 __all__ = ["H5MDWriter"]
 
@@ -75,7 +75,7 @@ class H5MDWriter(LayoutWriter):
     above it: the error is at most half of it, and the floats compress well.
     """
 
-    own_options = frozenset({"chunk_frames", "chunk_atoms", "contiguous", "mpio", "per_rank"})
+    own_options = CHUNK_OPTIONS | {"contiguous", "mpio", "per_rank"}
     in_parts = "mdio.layouts.h5md.parts.writer:H5MDPartsWriter"
     through_mpi = "mdio.layouts.h5md.mpio.writer:H5MDMPIOWriter"
     resumes = True

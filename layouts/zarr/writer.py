@@ -21,7 +21,7 @@ from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
 from mdio.layouts.codecs.scratch import Scratch
 from mdio.layouts.manifest import FULL_SYSTEM, is_group_name, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
-from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
+from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 from mdio.layouts.zarr.choice import choose
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import METADATA, ArrayMetadata, group_metadata
@@ -49,7 +49,7 @@ _scratch = Scratch()
 class ZarrWriter(LayoutWriter):
     """Writes ``NAME.zarr``; see `mdio.layouts.zarr.tree` for what is in it."""
 
-    own_options = frozenset({"chunk_frames", "chunk_atoms"})
+    own_options = CHUNK_OPTIONS
     resumes = True
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:

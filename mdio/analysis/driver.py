@@ -16,6 +16,7 @@ from mdio.analysis.placing import blocks_on_dask
 from mdio.analysis.plan import MPIO_MODES, MPIOMode, Plan, Request, Trajectory
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult
+from mdio.analysis.series import analyze_series
 from mdio.analysis.work import (
     BlockResult,
     BlockWork,
@@ -173,6 +174,8 @@ def analyze(
         (begin_ps, end_ps, dt_ps),
         cache=kept,
     )
+    if chosen.over_atoms:
+        return analyze_series(request, run_in, progress)
     if isinstance(run_in, MPIExecutor):
         from mdio.analysis.ranks import analyze_on_ranks
 

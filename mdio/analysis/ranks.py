@@ -18,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.indexing import index_together
 from mdio.analysis.kernels.kernel import UserKernel
 from mdio.analysis.mpio import check_mpio, shared_file
 from mdio.analysis.placing import blocks_of_rank
@@ -29,6 +28,7 @@ from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes,
 from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, worker_name
 from mdio.parallel.gather import Gathered, How, gather_rows
+from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = ["analyze_on_ranks", "plan_from_root"]

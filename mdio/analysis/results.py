@@ -54,6 +54,8 @@ class AnalysisResult:
     """Names of its rows, where they are not frames but atoms, say."""
     per_frame: bool = True
     """Whether `values` has one row a frame."""
+    of_frames: int | None = None
+    """Where rows are lags, `frame` and `time` are these, and this many frames were analysed."""
     ranks: list[WorkerTiming] = field(default_factory=list)
     """Of each worker; under MPI also of ranks without any block."""
     gather: str | None = None
@@ -70,7 +72,12 @@ class AnalysisResult:
     @property
     def n_frames(self) -> int:
         """Number of frames analysed."""
-        return len(self.frame)
+        return len(self.frame) if self.of_frames is None else self.of_frames
+
+    @property
+    def over(self) -> str:
+        """What rows are of: frames, lags, or whatever has `row_labels`."""
+        return "row" if not self.per_frame else "frame" if self.of_frames is None else "lag"
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the run: frames, seconds, `mdio.core.timing.summary`."""
@@ -111,7 +118,7 @@ class AnalysisResult:
 
         names, rows = table(self)
         found = pd.DataFrame(list(rows), columns=names)
-        return found.set_index(["frame", "time_ps"] if self.per_frame else names[0])
+        return found.set_index(names[:2] if self.per_frame else names[0])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the values over time (or over their rows), one line a column; needs matplotlib."""
@@ -121,7 +128,7 @@ class AnalysisResult:
         rows = columns_of(self.values)
         over = self.time if self.per_frame else np.arange(len(rows))
         ax.plot(over, rows, linewidth=1)
-        ax.set_xlabel("time (ps)" if self.per_frame else "row")
+        ax.set_xlabel({"frame": "time (ps)", "lag": "lag (ps)"}.get(self.over, "row"))
         if len(self.labels) == rows.shape[1] <= MOST_LINES_NAMED:
             ax.legend(self.labels)
         return ax

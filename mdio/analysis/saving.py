@@ -23,6 +23,11 @@ class Values(Protocol):
     row_labels: Sequence[str]
     per_frame: bool
 
+    @property
+    def over(self) -> str:
+        """What rows are of."""
+        ...
+
 
 def columns_of(values: NDArray[Any]) -> NDArray[Any]:
     """Return values as rows and columns, (rows, columns)."""
@@ -31,14 +36,14 @@ def columns_of(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def table(result: Values) -> tuple[list[str], Iterator[Row]]:
-    """Return names of columns and the rows: frame and time in ps, or a row's name, then values."""
+    """Return names of columns and the rows: frame or lag, time in ps; or a row's name; values."""
     rows = columns_of(result.values)
     names = list(result.labels)
     if len(names) != rows.shape[1]:
         names = [f"value{column}" for column in range(rows.shape[1])]
     if result.per_frame:
         heads = zip(result.frame.tolist(), result.time.tolist(), strict=True)
-        return ["frame", "time_ps", *names], (
+        return [result.over, "time_ps", *names], (
             (*head, *row.tolist()) for head, row in zip(heads, rows, strict=True)
         )
     if len(result.row_labels) == len(rows):
@@ -80,7 +85,7 @@ def _xvg(result: Values, file: BinaryIO) -> None:
     names, rows = table(result)
     first = 1 if result.per_frame else 0
     begin = len(names) - columns_of(result.values).shape[1]
-    over = "Time (ps)" if result.per_frame else "Row"
+    over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, "Row")
     lines = [f'@    xaxis  label "{over}"', "@TYPE xy"]
     lines += [f'@ s{at} legend "{name}"' for at, name in enumerate(names[begin:])]
     file.write(("\n".join(lines) + "\n").encode())

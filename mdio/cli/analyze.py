@@ -46,6 +46,8 @@ ONLY_FOR: dict[str, tuple[object, tuple[str, ...]]] = {
     "--superpose": (False, ("rmsf",)),
     "--to-select": (None, ("pairs",)),
     "--repeat": (1, ("rmsd",)),
+    "--max-lag": (None, ("msd", "vacf")),
+    "--dims": ("xyz", ("msd",)),
 }
 """The defaults of these options, and the kernels that know them."""
 
@@ -99,6 +101,15 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument(
         "--repeat", type=positive, default=1, metavar="X", help="compute RMSD X times a frame"
+    )
+    what.add_argument(
+        "--max-lag",
+        type=float,
+        metavar="PS",
+        help="msd, vacf: longest lag (default: from the first frame to the last)",
+    )
+    what.add_argument(
+        "--dims", default="xyz", metavar="XYZ", help="msd: along which axes (default: xyz)"
     )
     workers = parser.add_argument_group("workers")
     add_workers(workers, mpi_option=False)
@@ -168,6 +179,10 @@ def _kernel(args: argparse.Namespace) -> Kernel:
         chosen["reference"] = args.ref_frame
     if args.kernel == "rmsf":
         chosen["superpose"] = args.superpose
+    if args.kernel in ("msd", "vacf"):
+        chosen["max_lag_ps"] = args.max_lag
+    if args.kernel == "msd":
+        chosen["dims"] = args.dims
     if args.kernel == "pairs":
         chosen["to"] = args.to_select
     if args.kernel == "rmsd":
@@ -297,7 +312,7 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.out is None:
         print(*shown(result), sep="\n")
     else:
-        columns = "frame, time and values" if result.per_frame else "values"
+        columns = f"{result.over}, time and values" if result.per_frame else "values"
         print(f"  {args.out}: {columns} of shape {result.values.shape}")
     if args.timings is not None:
         print(f"  {args.timings}: times of every block")

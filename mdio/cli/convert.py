@@ -13,18 +13,15 @@ from mdio.cli.shared.common import (
     add_overlap,
     add_resume,
     add_source,
-    auto_or_positive,
     count,
     human_nbytes,
-    parse_nbytes,
     parse_precision,
-    parse_stripes,
-    positive,
     print_json,
     progress_bar,
     source_options,
 )
 from mdio.cli.shared.periodic import add_periodic
+from mdio.cli.shared.placing import add_placing
 from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
 from mdio.converters.convert import Conversion, prepare
 from mdio.converters.opening import salvage_offered
@@ -99,52 +96,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "for floats in zarr: lz4 where OUT lies on a network, else none",
     )
     add_periodic(stored)
-    place = parser.add_argument_group("how it lies on disk")
-    place.add_argument(
-        "--chunk-frames", type=auto_or_positive, metavar="N|auto", help="frames in a chunk"
-    )
-    place.add_argument(
-        "--chunk-atoms", type=auto_or_positive, metavar="N|auto", help="atoms in a chunk"
-    )
-    place.add_argument(
-        "--contiguous",
-        action="store_true",
-        help="h5md: each array in one piece, without chunks (--chunk-frames is then how many "
-        "frames share a checksum)",
-    )
-    place.add_argument(
-        "--container",
-        choices=("xtc", "trr", "dcd", "ncdf"),
-        help="format of the segments (default: that of the source)",
-    )
-    place.add_argument(
-        "--flavour",
-        choices=("gromacs",),
-        help="h5md: in the units and under the names that GROMACS 2026 reads",
-    )
-    place.add_argument("--segments", type=positive, metavar="N", help="number of segments")
-    place.add_argument(
-        "--stripe-size",
-        type=parse_nbytes,
-        metavar="SIZE",
-        help="stripe that chunks should fit, and Lustre is asked for (default: what the folder of "
-        "OUT has on Lustre, else 1M)",
-    )
-    place.add_argument(
-        "--direct",
-        choices=("on", "off", "auto"),
-        default="auto",
-        help="on: large writes go past the page cache (auto: if OUT is on a disk of this machine "
-        "and larger than a quarter of the memory that is available)",
-    )
-    counts = place.add_mutually_exclusive_group()
-    counts.add_argument("--stripe-count", type=int, metavar="N", help="stripes, -1 for all targets")
-    counts.add_argument(
-        "--progressive",
-        type=parse_stripes,
-        metavar="END:N,...,-1:N",
-        help="stripes that grow with the file on Lustre: 1G:1,-1:8 is one up to 1 GiB, then eight",
-    )
+    add_placing(parser)
     add_running(parser)
     together = parser.add_mutually_exclusive_group()
     together.add_argument(
@@ -225,6 +177,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         compression=args.compression,
         pbc=args.pbc,
         center=args.center,
+        pattern=args.pattern,
         chunk_frames=args.chunk_frames,
         chunk_atoms=args.chunk_atoms,
         contiguous=args.contiguous,

@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from mdio.analysis.indexing import index_together
 from mdio.analysis.plan import Request
 from mdio.analysis.ranks import plan_from_root
 from mdio.core.timing import Stopwatch
@@ -25,6 +24,7 @@ from mdio.mapreduce.results import MapReduceResult
 from mdio.mapreduce.runs import Run, choose_cuts, gathered, kind_of
 from mdio.parallel.agreement import Agreement
 from mdio.parallel.exchange import exchange_rows
+from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = ["map_reduce_on_ranks"]

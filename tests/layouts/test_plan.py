@@ -39,7 +39,7 @@ def plans(draw, **fixed):
     options = WriteOptions(
         stripe_nbytes=draw(STRIPES),
         groups=groups,
-        pattern=draw(st.sampled_from(["blocks", "selection", "frames"])),
+        pattern=draw(st.sampled_from(["blocks", "selection", "frames", "timeseries"])),
         **{name: draw(values) for name, values in fixed.items()},
     )
     quantised = draw(st.booleans())
@@ -265,7 +265,7 @@ def test_a_selection_wants_few_atoms_of_many_frames():
     assert selection.alignment_nbytes == MIB
 
 
-@pytest.mark.parametrize("pattern", ["blocks", "selection", "frames"])
+@pytest.mark.parametrize("pattern", ["blocks", "selection", "frames", "timeseries"])
 def test_what_is_asked_wins_over_the_pattern(pattern):
     options = WriteOptions(chunk_frames=7, chunk_atoms=100, pattern=pattern)
     plan = plan_pieces(info(4187, 3341), options, quantised=False)

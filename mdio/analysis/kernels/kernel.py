@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,8 @@ class Kernel(ABC):
 
     fields: tuple[str, ...] = ("positions",)
     """Which per-atom arrays it looks at."""
+    over_atoms: ClassVar[bool] = False
+    """Whether it is given all frames of some atoms, not some frames of all."""
 
     @abstractmethod
     def prepare(self, system: System) -> Prepared:

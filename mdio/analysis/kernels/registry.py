@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import MappingProxyType
 
+from mdio.analysis.kernels.correlations import MSD, VACF
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSF, Distances, RadiusOfGyration
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, UserKernel
@@ -15,8 +16,10 @@ from mdio.core.words import did_you_mean
 
 __all__ = [
     "KERNELS",
+    "MSD",
     "RMSD",
     "RMSF",
+    "VACF",
     "Dihedrals",
     "Distances",
     "Kernel",
@@ -36,6 +39,8 @@ KERNELS: MappingProxyType[str, Callable[..., Kernel]] = MappingProxyType(
         "pairs": Pairs,
         "rgyr": RadiusOfGyration,
         "rmsf": RMSF,
+        "msd": MSD,
+        "vacf": VACF,
     }
 )
 """What the command line calls each."""

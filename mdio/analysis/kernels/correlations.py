@@ -1,0 +1,282 @@
+"""Kernels over the time series of each atom: mean square displacement, velocity autocorrelation.
+
+Both are means over all pairs of frames that lie a lag apart, which Fourier transforms give for all
+lags at once (Kneller et al. 1995, 10.1016/0010-4655(95)00048-K; Calandrini et al. 2011,
+10.1051/sfn/201112010). The transforms of atoms add up, so that a batch of them, however many,
+leaves one spectrum behind, and one more transform in the end makes lags of it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.reducers import Sum
+from mdio.analysis.system import System
+from mdio.core.errors import BlockError, PlanError
+from mdio.core.frames import FrameBlock
+
+__all__ = ["MSD", "VACF", "Lagged", "Lags"]
+
+Series = NDArray[np.float64]
+
+TRANSFORM_NBYTES = 16 << 20
+"""Of a transform that is held at a time."""
+UNEVEN = 0.01
+"""Part of the time step that frames may lie beside their place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lags:
+    """Which lags there are between evenly spaced frames."""
+
+    n_frames: int
+    dt_ps: float
+    n_lags: int
+    """From 0 on, in frames."""
+
+    @classmethod
+    def of(cls, time: NDArray[np.float64], max_lag_ps: float | None) -> Lags:
+        """Return the lags between frames at `time` (F,), in ps, of up to `max_lag_ps`.
+
+        Raises
+        ------
+        PlanError
+            Fewer than two frames, or frames that lie unevenly.
+        """
+        n_frames = len(time)
+        if n_frames < 2:
+            raise PlanError("one frame alone has no lags; choose two or more")
+        dt_ps = float(time[-1] - time[0]) / (n_frames - 1)
+        beside = np.abs(time - time[0] - dt_ps * np.arange(n_frames))
+        slack = UNEVEN * dt_ps + 4 * float(np.spacing(np.float32(np.abs(time).max())))
+        if not dt_ps > 0 or beside.max() > slack:
+            at = int(beside.argmax())
+            raise PlanError(
+                f"frames must be evenly spaced in time, but frame {at} of {n_frames} lies at "
+                f"{time[at]:g} ps, not {time[0] + at * dt_ps:g} ps; choose frames that are "
+                "(--start, --step, --dt)"
+            )
+        if max_lag_ps is None:
+            return cls(n_frames, dt_ps, n_frames)
+        return cls(n_frames, dt_ps, min(n_frames, int(max_lag_ps / dt_ps + 1e-6) + 1))
+
+    @property
+    def padded(self) -> int:
+        """Length of transforms in which no lag reaches around the end."""
+        from scipy.fft import next_fast_len
+
+        return int(next_fast_len(self.n_frames + self.n_lags - 1, real=True))
+
+    @property
+    def time(self) -> Series:
+        """The lags in ps, (n_lags,)."""
+        return self.dt_ps * np.arange(self.n_lags)
+
+    def spectrum(
+        self, vectors: NDArray[np.float32], axes: list[int], *, about_mean: bool = False
+    ) -> tuple[Series, Series]:
+        """Return the squares of `vectors` (F, A, 3) at each frame, and their power spectrum.
+
+        Both are summed over atoms and `axes`: (F,) and (padded // 2 + 1,). With `about_mean` each
+        vector is seen from its mean: small numbers lose fewer digits.
+        """
+        from scipy.fft import rfft
+
+        padded = self.padded
+        squares, power = np.zeros(self.n_frames), np.zeros(padded // 2 + 1)
+        batch = max(1, TRANSFORM_NBYTES // (8 * padded * len(axes)))
+        for at in range(0, vectors.shape[1], batch):
+            part = vectors[:, at : at + batch, axes].reshape(self.n_frames, -1)
+            series = np.ascontiguousarray(part.T, dtype=np.float64)
+            if about_mean:
+                series -= series.mean(axis=1, keepdims=True)
+            squares += np.einsum("sf,sf->f", series, series)
+            found = rfft(series, padded, axis=1, overwrite_x=True)
+            power += np.einsum("sk,sk->k", found.real, found.real)
+            power += np.einsum("sk,sk->k", found.imag, found.imag)
+        return squares, power
+
+    def products(self, power: Series) -> Series:
+        """Return the sums of products of vectors a lag apart, (n_lags,)."""
+        from scipy.fft import irfft
+
+        return np.asarray(irfft(power, self.padded)[: self.n_lags])
+
+    @property
+    def n_pairs(self) -> Series:
+        """Pairs of frames that lie each lag apart, (n_lags,)."""
+        return self.n_frames - np.arange(self.n_lags, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Lagged(Kernel):
+    """A kernel that looks at all frames of some atoms, and gives one value for each lag.
+
+    Parameters
+    ----------
+    select
+        Which atoms; all by default.
+    max_lag_ps
+        Longest lag, ps; by default from the first frame to the last. The longer, the fewer pairs of
+        frames there are to average over.
+    """
+
+    select: str | None = None
+    max_lag_ps: float | None = None
+
+    over_atoms = True
+    label: ClassVar[str]
+
+    def prepare(self, system: System) -> Prepared:
+        """Find the atoms.
+
+        Raises
+        ------
+        PlanError
+            The longest lag is negative, or the trajectory lacks what is looked at.
+        """
+        if self.max_lag_ps is not None and not self.max_lag_ps >= 0:
+            raise PlanError(f"the longest lag is {self.max_lag_ps} ps; give 0 or more")
+        atoms = system.select(self.select)
+        return Prepared(self.sums, atoms, Sum(), self.fields, labels=(self.label,))
+
+    def lags(self, time: NDArray[np.float64]) -> Lags:
+        """Return the lags between frames at `time`."""
+        return Lags.of(time, self.max_lag_ps)
+
+    @abstractmethod
+    def sums(self, block: FrameBlock) -> Series:
+        """Return numbers that add up over batches of atoms; `block` has all frames of one."""
+
+    @abstractmethod
+    def means(self, sums: Series, lags: Lags, n_atoms: int) -> Series:
+        """Return the value at each lag, (n_lags,), from the sums over all atoms."""
+
+    def notes(self, block: FrameBlock) -> tuple[str, ...]:  # noqa: ARG002
+        """Return what the user should know of the frames of a batch."""
+        return ()
+
+
+@dataclass(frozen=True)
+class MSD(Lagged):
+    """The mean square displacement of atoms over each lag: (lags,) float64, square angstrom.
+
+    The mean over atoms and over all pairs of frames that lie the lag apart, as
+    `MDAnalysis.analysis.msd.EinsteinMSD`. Atoms must not jump over the box: `mdio convert --pbc
+    nojump` first. Rows of the result are lags: `frame` is the lag in frames, `time` in ps.
+
+    Parameters
+    ----------
+    select
+        Which atoms; all by default.
+    max_lag_ps
+        Longest lag, ps; by default from the first frame to the last.
+    dims
+        Of x, y and z: along which of them; ``"xy"`` for a membrane.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> result = mdio.analyze(DCD, top=PSF, kernel=mdio.MSD("name CA", max_lag_ps=10))
+    >>> result.values[:3].round(2)
+    array([0.  , 0.15, 0.24])
+    """
+
+    dims: str = "xyz"
+
+    label = "msd_angstrom2"
+
+    def prepare(self, system: System) -> Prepared:
+        """Find the atoms."""
+        if "".join(sorted({*self.dims} & {*"xyz"})) != "".join(sorted(self.dims)) or not self.dims:
+            raise PlanError(
+                f"the dimensions are {self.dims!r}; give some of x, y and z, such as xy"
+            )
+        return super().prepare(system)
+
+    def sums(self, block: FrameBlock) -> Series:
+        """Return squares of positions and their spectrum."""
+        axes = ["xyz".index(one) for one in self.dims]
+        lags = self.lags(block.time)
+        return np.concatenate(lags.spectrum(block.positions, axes, about_mean=True))
+
+    def means(self, sums: Series, lags: Lags, n_atoms: int) -> Series:
+        """Return the mean of (x(t + lag) - x(t))^2, of its three terms."""
+        squares, power = np.split(sums, [lags.n_frames])
+        before = np.concatenate([[0.0], np.cumsum(squares)])
+        at = np.arange(lags.n_lags)
+        both = before[lags.n_frames - at] + before[-1] - before[at]
+        values = np.maximum(both - 2 * lags.products(power), 0) / (lags.n_pairs * n_atoms)
+        values[0] = 0
+        return np.asarray(values)
+
+    def notes(self, block: FrameBlock) -> tuple[str, ...]:
+        """Tell of atoms that move by more than half of the box between two frames."""
+        edges = block.box[:, :3].min(axis=1)
+        for at in range(1, block.n_frames):
+            moved = np.abs(block.positions[at] - block.positions[at - 1]).max(initial=0)
+            if 0 < edges[at] < 2 * moved:
+                return (
+                    "atoms move by more than half of the box between two frames, as where they "
+                    "are put back into it; the displacement is of atoms that go on, which "
+                    "mdio convert --pbc nojump makes",
+                )
+        return ()
+
+
+@dataclass(frozen=True)
+class VACF(Lagged):
+    """The velocity autocorrelation over each lag: (lags,) float64, square angstrom/ps.
+
+    The mean of v(t) v(t + lag) over atoms and over all pairs of frames that lie the lag apart;
+    divided by its first value it begins with 1. Rows of the result are lags, as those of `MSD`.
+
+    Parameters
+    ----------
+    select
+        Which atoms; all by default.
+    max_lag_ps
+        Longest lag, ps; by default from the first frame to the last.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import GRO, TRR
+    >>> result = mdio.analyze(TRR, top=GRO, kernel=mdio.VACF("name CA"), stop=5)
+    >>> result.frame
+    array([0, 1, 2, 3, 4])
+    """
+
+    fields = ("velocities",)
+    label = "vacf_angstrom2_per_ps2"
+
+    def prepare(self, system: System) -> Prepared:
+        """Find the atoms."""
+        if not system.layout.info.has_velocities:
+            raise PlanError(
+                f"{system.layout.path}: it has no velocities; give a trajectory that has them "
+                "(TRR, NetCDF, H5MD, ...)"
+            )
+        return super().prepare(system)
+
+    def sums(self, block: FrameBlock) -> Series:
+        """Return the spectrum of the velocities."""
+        assert block.velocities is not None
+        if np.isnan(block.velocities[:, :1]).any():
+            n_lacking = int(np.isnan(block.velocities[:, 0, 0]).sum())
+            raise BlockError(
+                f"{n_lacking} of {block.n_frames} frames have no velocities; choose frames that "
+                "have them (--step, --dt)"
+            )
+        return self.lags(block.time).spectrum(block.velocities, [0, 1, 2])[1]
+
+    def means(self, sums: Series, lags: Lags, n_atoms: int) -> Series:
+        """Return the mean product."""
+        return lags.products(sums) / (lags.n_pairs * n_atoms)

@@ -1,0 +1,191 @@
+"""The driver of kernels over atoms: all frames of a batch of atoms at a time, in parallel.
+
+Memory stays bounded whatever the number of atoms. In layouts whose chunks are a few atoms wide a
+batch is some of these, and everything is read once; elsewhere every batch reads all frames, so that
+batches are as large as they may be. Batches are the same whatever the workers, and their sums are
+added in order, so that the result is too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.analysis.kernels.correlations import Lagged
+from mdio.analysis.plan import Plan, Request
+from mdio.analysis.results import AnalysisResult
+from mdio.analysis.work import READ_NBYTES, told
+from mdio.core.blocks import sub_blocks
+from mdio.core.errors import PlanError
+from mdio.core.files.reading import reads
+from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.timing import BlockTiming, Stopwatch
+from mdio.core.words import human_nbytes
+from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.views.view import ViewLayout
+from mdio.parallel.executors import Executor, Serial
+
+__all__ = ["analyze_series", "batches_of"]
+
+NARROW_NBYTES = 32 << 20
+"""Time series that a batch has where chunks are a few atoms wide."""
+WIDE_NBYTES = 256 << 20
+"""What it has elsewhere."""
+
+Batch = tuple[int, AtomIndices]
+Progress = Callable[[int, int], None]
+
+
+class Summed(NamedTuple):
+    """What a batch gives."""
+
+    sums: NDArray[np.float64]
+    time: NDArray[np.float64]
+    """Of all frames, from the first batch; else of none."""
+    timing: BlockTiming
+
+
+def describe(batch: Batch) -> str:
+    """Return how messages call a batch."""
+    number, atoms = batch
+    return f"batch {number} (atoms {atoms.min()} to {atoms.max()})"
+
+
+def batches_of(
+    atoms: AtomIndices, info: TrajectoryInfo, n_frames: int, n_fields: int
+) -> list[AtomIndices]:
+    """Cut atoms into batches, where chunks of atoms end if that can be.
+
+    Parameters
+    ----------
+    atoms
+        Which.
+    info
+        Of the layout.
+    n_frames, n_fields
+        How much is read of each atom.
+    """
+    width = info.chunk_atoms or info.n_atoms
+    is_narrow = width < info.n_atoms
+    most = max(1, (NARROW_NBYTES if is_narrow else WIDE_NBYTES) // (12 * n_frames * n_fields))
+    if is_narrow and width <= most:
+        edges = np.concatenate([[0], np.flatnonzero(np.diff(atoms // width)) + 1, [len(atoms)]])
+    else:
+        edges = np.arange(len(atoms) + 1)
+    return [atoms[run.start : run.stop] for run in sub_blocks(edges, range(len(atoms)), most)]
+
+
+class SeriesWork:
+    """Reads and sums one batch of atoms; opens the trajectory once in each process."""
+
+    def __init__(self, layout: Layout, frames: range, kernel: Lagged) -> None:
+        self.layout, self.frames, self.kernel = layout, frames, kernel
+
+    def __call__(self, batch: Batch) -> Summed:
+        """Return the sums of one batch."""
+        number, atoms = batch
+        frames = self.frames
+        timing = BlockTiming(number, frames.start, frames.stop, frames.step, len(frames))
+        before = reads.nbytes_source, reads.nbytes_cache
+        whole, watch = Stopwatch(), Stopwatch()
+        info = self.layout.info
+        timing.t_open_s = watch.lap()
+        loop = Stopwatch()
+        block = self._read(atoms, info)
+        timing.t_io_s = watch.lap()
+        timing.nbytes_read = block.nbytes
+        timing.nbytes_source = reads.nbytes_source - before[0]
+        timing.nbytes_cache = reads.nbytes_cache - before[1]
+        sums = self.kernel.sums(block)
+        timing.notes = (*self.layout.cache_notes, *self.kernel.notes(block))
+        timing.t_comp_s = watch.lap()
+        timing.t_all_frame_s, timing.t_block_s = loop.lap(), whole.lap()
+        return Summed(sums, block.time[: None if number == 0 else 0], timing)
+
+    def _read(self, atoms: AtomIndices, info: TrajectoryInfo) -> FrameBlock:
+        fields = self.kernel.fields
+        block = FrameBlock.empty(
+            len(self.frames), len(atoms), velocities="velocities" in fields and info.has_velocities
+        )
+        view = ViewLayout(self.layout.path, source=self.layout, frames=self.frames)
+        run = max(1, 4 * READ_NBYTES // (12 * len(atoms) * len(fields)))
+        edges = np.searchsorted(np.asarray(self.frames), self.layout.boundaries())
+        for part in sub_blocks(np.unique(edges), range(len(self.frames)), run):
+            rows = block.frames(slice(part.start, part.stop))
+            view.read(part.start, part.stop, atoms=atoms, out=rows)
+        return block
+
+
+def analyze_series(
+    request: Request, executor: Executor, progress: Progress | None
+) -> AnalysisResult:
+    """Run a kernel over atoms (under MPI on all ranks); see `mdio.analysis.driver.analyze`."""
+    if request.reducer is not None or request.mpio is not None:
+        raise PlanError(
+            f"{type(request.kernel).__name__} has a way of its own to read frames and join them; "
+            "leave out the reducer, --mpio and --collective"
+        )
+    kernel = cast(Lagged, request.kernel)
+    plan = executor.from_owner(request.plan)
+    try:
+        return _analyze(plan, kernel, executor, progress)
+    finally:
+        if plan.is_ours:
+            plan.layout.close()
+
+
+def _analyze(
+    plan: Plan, kernel: Lagged, executor: Executor, progress: Progress | None
+) -> AnalysisResult:
+    watch = Stopwatch()
+    info, prepared, n_frames = plan.layout.info, plan.prepared, len(plan.frames)
+    atoms = np.arange(info.n_atoms) if prepared.atoms is None else prepared.atoms
+    batches = batches_of(atoms, info, n_frames, 1 + (kernel.fields != ("positions",)))
+    notes = (*plan.notes, *_told_of_batches(batches, info))
+    layout = plan.layout if isinstance(executor, Serial) else plan.for_workers().layout
+    work = SeriesWork(layout, plan.frames, kernel)
+    # Sums of batches that are done before their turn wait for it.
+    early: dict[int, Summed] = {}
+    time, timings, sums = np.empty(0), [], np.zeros(0)
+    for number, summed in executor.imap(work, enumerate(batches), describe=describe):
+        summed.timing.gathered()
+        early[number] = summed
+        while (ready := early.pop(len(timings), None)) is not None:
+            sums = ready.sums if not timings else sums + ready.sums
+            time = ready.time if not timings else time
+            if progress is not None:
+                done = [n_frames * k // len(batches) for k in (len(timings), len(timings) + 1)]
+                progress(done[1] - done[0], ready.timing.nbytes_read)
+            timings.append(ready.timing)
+    if timings:
+        lags = kernel.lags(time)
+        frame, time = np.arange(lags.n_lags), lags.time
+        values = kernel.means(sums, lags, len(atoms))
+        plan.count(timings[0])
+    else:  # a rank that gets no results
+        frame, values = np.empty(0, np.int64), np.empty(0)
+    return AnalysisResult(
+        frame=frame,
+        time=time,
+        values=values,
+        timings=timings,
+        seconds=plan.opened_s + watch.lap(),
+        executor=executor.name,
+        workers=executor.n_workers,
+        prepare_s=plan.prepare_s,
+        labels=prepared.labels,
+        of_frames=n_frames,
+        notes=told(notes, timings),
+    )
+
+
+def _told_of_batches(batches: Sequence[AtomIndices], info: TrajectoryInfo) -> tuple[str, ...]:
+    if len(batches) == 1 or (info.chunk_atoms or info.n_atoms) < info.n_atoms:
+        return ()
+    return (
+        f"{info.path}: all frames are read {len(batches)} times, since {human_nbytes(WIDE_NBYTES)} "
+        "of time series are held at a time; what mdio convert --for timeseries writes is read once",
+    )

@@ -1,0 +1,232 @@
+"""Mean square displacements beside MDAnalysis', velocity autocorrelations beside plain sums."""
+
+import subprocess
+import sys
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from MDAnalysis.analysis.msd import EinsteinMSD
+from MDAnalysis.analysis.rms import RMSF
+from MDAnalysis.transformations import NoJump
+from MDAnalysisTests.datafiles import DCD, GRO, PSF, TRR
+from suites.under_mpi import needs_mpi, run_under_mpi
+
+import mdio
+from mdio.analysis import series
+from mdio.analysis.reducers import Mean
+from mdio.core.errors import BlockError, PlanError
+
+CA = "protein and name CA"
+
+pytestmark = pytest.mark.filterwarnings("ignore:DCDReader currently makes:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, adk):
+    """ADK for time series: Zarr and H5MD of floats, Zarr of an XTC's integers."""
+    folder = tmp_path_factory.mktemp("series")
+    for name, source, more in (
+        ("adk.zarr", "dcd", {"chunk_atoms": 50}),
+        ("adk.h5md", "dcd", {"chunk_atoms": 50}),
+        ("integers.zarr", "xtc", {"chunk_atoms": 50}),
+    ):
+        mdio.convert(adk[source], folder / name, pattern="timeseries", **more)
+    return folder
+
+
+def einstein(universe, select=CA, **how):
+    return EinsteinMSD(universe, select=select, fft=False, **how).run().results.timeseries
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    monkeypatch.setattr(series, "NARROW_NBYTES", 98 * 12 * 130)
+    monkeypatch.setattr(series, "WIDE_NBYTES", 98 * 12 * 100)
+
+
+@pytest.mark.parametrize("name", ["adk.zarr", "adk.h5md", "dcd"])
+@pytest.mark.usefixtures("small_batches")
+def test_msd_is_that_of_mdanalysis(folder, adk, name):
+    path = adk[name] if name in adk else folder / name
+    want = einstein(mda.Universe(PSF, str(adk["dcd"])))
+    result = mdio.analyze(path, top=PSF, kernel=mdio.MSD(CA))
+    np.testing.assert_allclose(result.values, want, atol=1e-9)
+    assert result.frame.tolist() == list(range(98))
+    assert result.n_frames == 98
+    assert result.time[1] == pytest.approx(mdio.open(path).info.dt_ps)
+
+
+def test_msd_of_integers_is_that_of_the_xtc(folder, adk):
+    want = einstein(mda.Universe(PSF, str(adk["xtc"])), "resid 1:20")
+    result = mdio.analyze(folder / "integers.zarr", top=PSF, kernel=mdio.MSD("resid 1:20"))
+    np.testing.assert_allclose(result.values, want, atol=1e-9)
+
+
+@pytest.mark.parametrize("dims", ["x", "yz"])
+def test_msd_along_axes_of_some_frames_up_to_a_lag(folder, adk, dims):
+    universe = mda.Universe(PSF, str(adk["dcd"]))
+    run = EinsteinMSD(universe, select=CA, msd_type=dims, fft=False).run(start=5, stop=90, step=3)
+    kernel = mdio.MSD(CA, max_lag_ps=30.0, dims=dims)
+    result = mdio.analyze(folder / "adk.zarr", top=PSF, kernel=kernel, start=5, stop=90, step=3)
+    np.testing.assert_allclose(result.values, run.results.timeseries[: len(result.values)])
+    assert 30.0 - 3 < result.time[-1] <= 30.0
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("name", ["adk.zarr", "dcd"])
+def test_workers_give_the_same_to_the_bit(folder, adk, name):
+    path = adk[name] if name in adk else folder / name
+    alone = mdio.analyze(path, kernel="msd")
+    assert len(alone.timings) > 10
+    with mdio.Processes(2) as executor:
+        both = mdio.analyze(path, kernel="msd", executor=executor)
+    assert np.array_equal(alone.values, both.values)
+    assert both.notes == alone.notes
+    assert ("read 34 times" in " ".join(both.notes)) == (name == "dcd")
+
+
+def test_each_chunk_is_read_once(folder, monkeypatch):
+    """What is read of an output for time series is what it has, however many batches there are."""
+    monkeypatch.setattr(series, "NARROW_NBYTES", 98 * 12 * 130)
+    result = mdio.analyze(folder / "adk.zarr", kernel="msd", verify=False)
+    assert len(result.timings) == 34
+    assert result.to_json()["nbytes_source"] < 1.2 * 98 * 3341 * 12
+
+
+def test_msd_after_nojump(tmp_path, solvated_like):
+    """Where water leaves the box, what is wrapped is told of; what goes on is MDAnalysis' value."""
+    top, wrapped = solvated_like
+    raw = mdio.analyze(wrapped, kernel="msd")
+    assert any("--pbc nojump" in note for note in raw.notes)
+    mdio.convert(wrapped, tmp_path / "on.zarr", pbc="nojump", pattern="timeseries")
+    result = mdio.analyze(tmp_path / "on.zarr", kernel="msd")
+    assert not any("nojump" in note for note in result.notes)
+    universe = mda.Universe(str(top), str(wrapped))
+    universe.trajectory.add_transformations(NoJump())
+    np.testing.assert_allclose(result.values, einstein(universe, "all"), rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def solvated_like(tmp_path):
+    """Two hundred atoms that walk through a box of 20 angstrom and are put back into it."""
+    rng = np.random.default_rng(5)
+    universe = mda.Universe.empty(200, trajectory=True)
+    path = np.cumsum(rng.normal(scale=0.6, size=(60, 200, 3)), axis=0) + 10
+    universe.load_new((path % 20).astype("f4"), dimensions=[20, 20, 20, 90, 90, 90], dt=2.0)
+    universe.add_TopologyAttr("names", ["OW"] * 200)
+    wrapped, top = tmp_path / "wrapped.trr", tmp_path / "top.pdb"
+    universe.atoms.write(str(wrapped), frames="all")
+    universe.add_TopologyAttr("resnames", ["SOL"])
+    universe.atoms.write(str(top))
+    return top, wrapped
+
+
+def plain_vacf(velocities):
+    n_frames = len(velocities)
+    values = []
+    for lag in range(n_frames):
+        products = velocities[: n_frames - lag] * velocities[lag:]
+        values.append(products.sum(axis=2).mean())
+    return np.array(values)
+
+
+@pytest.mark.parametrize("select", ["all", "name OW and resid 500:900"])
+def test_vacf_is_the_mean_of_products(tmp_path, select):
+    universe = mda.Universe(GRO, TRR)
+    atoms = universe.select_atoms(select)
+    velocities = np.array([atoms.velocities for _ in universe.trajectory], dtype=np.float64)
+    result = mdio.analyze(TRR, top=GRO, kernel=mdio.VACF(select))
+    np.testing.assert_allclose(result.values, plain_vacf(velocities), rtol=1e-10, atol=1e-9)
+    mdio.convert(TRR, tmp_path / "v.zarr", pattern="timeseries")
+    again = mdio.analyze(tmp_path / "v.zarr", top=GRO, kernel=mdio.VACF(select))
+    np.testing.assert_allclose(again.values, result.values, rtol=1e-10, atol=1e-9)
+
+
+def test_rmsf_of_an_output_for_time_series(folder, adk):
+    universe = mda.Universe(PSF, str(adk["dcd"]))
+    want = RMSF(universe.select_atoms(CA)).run().results.rmsf
+    for name in ("adk.zarr", "adk.h5md"):
+        result = mdio.analyze(folder / name, top=PSF, kernel=mdio.RMSF(CA))
+        np.testing.assert_allclose(result.values, want, atol=1e-5)
+
+
+def test_what_cannot_be_correlated(adk, tmp_path):
+    for words, how in (
+        ("no velocities", {"kernel": "vacf"}),
+        ("one frame alone", {"kernel": "msd", "stop": 1}),
+        ("some of x, y and z", {"kernel": mdio.MSD(dims="xx")}),
+        ("give 0 or more", {"kernel": mdio.MSD(max_lag_ps=-1)}),
+        ("leave out the reducer", {"kernel": "msd", "reducer": Mean()}),
+    ):
+        with pytest.raises(PlanError, match=words):
+            mdio.analyze(adk["dcd"], **how)
+    mdio.convert(adk["dcd"], tmp_path / "a.dcd", stop=10)
+    mdio.convert(adk["xtc"], tmp_path / "a.xtc", stop=10)
+    mdio.convert(adk["xtc"], tmp_path / "b.xtc", start=40, stop=50)
+    with pytest.raises(PlanError, match="evenly spaced in time, but frame 9 of 20"):
+        mdio.analyze([tmp_path / "a.xtc", tmp_path / "b.xtc"], kernel="msd")
+
+
+def test_frames_without_velocities_are_named(tmp_path):
+    universe = mda.Universe.empty(4, trajectory=True, velocities=True)
+    with mda.Writer(str(tmp_path / "some.trr"), 4) as writer:
+        for frame in range(6):
+            ts = universe.trajectory.ts
+            ts.positions, ts.time, ts.dimensions = (
+                np.ones((4, 3)) * frame,
+                frame,
+                [9] * 3 + [90] * 3,
+            )
+            ts.has_velocities = frame % 2 == 0
+            if ts.has_velocities:
+                ts.velocities = np.ones((4, 3)) * frame
+            writer.write(universe.atoms)
+    with pytest.raises(BlockError, match="3 of 6 frames have no velocities"):
+        mdio.analyze(tmp_path / "some.trr", kernel="vacf")
+    result = mdio.analyze(tmp_path / "some.trr", kernel="vacf", step=2)
+    np.testing.assert_allclose(result.values, [3 * 20 / 3, 3 * 8 / 2, 0], rtol=1e-6, atol=1e-9)
+
+
+def test_on_the_command_line(folder, tmp_path):
+    def run(*words):
+        command = [sys.executable, "-m", "mdio.cli.main", "analyze", *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    out = tmp_path / "msd.xvg"
+    done = run("msd", folder / "adk.zarr", "--max-lag", 20, "--dims", "xy", "-o", out, "-w", 2)
+    assert done.returncode == 0, done.stderr
+    assert "lag, time and values of shape (21,)" in done.stdout
+    assert 'label "Lag (ps)"' in out.read_text()
+    rows = np.loadtxt(out, comments=("@", "#"))
+    want = mdio.analyze(folder / "adk.zarr", kernel=mdio.MSD(max_lag_ps=20, dims="xy"))
+    np.testing.assert_array_equal(rows[:, 1], want.values)
+    assert run("msd", folder / "adk.zarr", "-o", tmp_path / "m.csv").returncode == 0
+    assert (tmp_path / "m.csv").read_text().startswith("lag,time_ps,msd_angstrom2\n0,0.0,0.0\n")
+    refused = run("rmsf", folder / "adk.zarr", "--max-lag", 20)
+    assert "--max-lag 20.0 is for msd and vacf" in refused.stderr
+
+
+@needs_mpi
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_on_ranks(folder, tmp_path, n_ranks):
+    out = tmp_path / "msd.npz"
+    command = ("analyze", "msd", folder / "adk.zarr", "--executor", "mpi", "-o", out)
+    code, _, err = run_under_mpi(n_ranks, "-m", "mdio.cli.main", *command)
+    assert code == 0, err
+    want = mdio.analyze(folder / "adk.zarr", kernel="msd")
+    assert np.array_equal(np.load(out)["values"], want.values)
+
+
+def test_batches_end_where_chunks_do():
+    info = mdio.open(DCD).info.replace(chunk_atoms=100)
+    atoms = np.arange(50, 1000)
+    batches = series.batches_of(atoms, info, 98, 1)
+    assert np.array_equal(np.concatenate(batches), atoms)
+    many = series.batches_of(atoms, info, 12_000, 1)
+    assert [int(one[0]) for one in many] == [50, 200, 400, 600, 800]
+    assert max(map(len, series.batches_of(atoms, info, 10**7, 1))) <= 100
+    with pytest.raises(PlanError, match="--for belongs to the layouts h5md and zarr"):
+        mdio.convert(DCD, "out.xtc", pattern="timeseries")
+    with pytest.raises(PlanError, match="--for series: give one of frames, blocks"):
+        mdio.convert(DCD, "out.zarr", pattern="series")
