@@ -149,7 +149,8 @@ def _analyze(
     work = SeriesWork(layout, plan.frames, kernel)
     # Sums of batches that are done before their turn wait for it.
     early: dict[int, Summed] = {}
-    time, timings, sums = np.empty(0), [], np.zeros(0)
+    time, sums = np.empty(0), np.zeros(0)
+    timings: list[BlockTiming] = []
     for number, summed in executor.imap(work, enumerate(batches), describe=describe):
         summed.timing.gathered()
         early[number] = summed

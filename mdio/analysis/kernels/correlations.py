@@ -76,7 +76,7 @@ class Lags:
     @property
     def time(self) -> Series:
         """The lags in ps, (n_lags,)."""
-        return self.dt_ps * np.arange(self.n_lags)
+        return self.dt_ps * np.arange(self.n_lags, dtype=np.float64)
 
     def spectrum(
         self, vectors: NDArray[np.float32], axes: list[int], *, about_mean: bool = False
