@@ -35,14 +35,7 @@ from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.reading import OpenFile, reads
 from mdio.layouts.caching import reads as unit_reads
 from mdio.layouts.caching.units import units_of
-from mdio.parallel.assignment import (
-    BLOCK_WORDS,
-    MANY_UNITS,
-    assign,
-    assign_words,
-    share_together,
-    to_words,
-)
+from mdio.parallel.assignment import assign, assign_words, share_together, words_in_block
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from measuring import append_jsonl
@@ -65,19 +58,16 @@ def peak_nbytes() -> int:
 def one_rank(n_units: int, n_nodes: int) -> Row:
     """Time what one of so many ranks does; units lie on one node each, a tenth on none."""
     rng = np.random.default_rng(n_nodes)
-    n_own = max(1, n_units // n_nodes)
     names = [f"node{number}" for number in range(n_nodes)]
-    owner = rng.integers(0, n_nodes, -(-n_own // 64)).astype(np.uint16)
+    words = words_in_block(n_units)
+    owner = rng.integers(0, n_nodes, -(-n_units // (64 * words * n_nodes)) * words)
     there = rng.random(len(owner)) < 0.9
     held = np.stack(
-        [
-            to_words(np.where((owner == node) & there, ~np.uint64(0), 0).view(np.uint8))
-            for node in range(n_nodes)
-        ]
+        [np.where((owner == node) & there, ~np.uint64(0), 0) for node in range(n_nodes)]
     )
     begun, cpu = time.perf_counter(), time.process_time()
     sent = held.copy()  # what the others have sent
-    mine = assign_words(sent, names, 0, BLOCK_WORDS if n_units > MANY_UNITS else 1)
+    mine = assign_words(sent, names, words)
     back = mine.copy()  # what they get
     row = {"seconds": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
     assert np.bitwise_count(back).sum() == 64 * held.shape[1]

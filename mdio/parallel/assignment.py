@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["assign", "assign_words", "preferred", "share_together", "to_words", "unit_keys"]
+__all__ = ["assign", "assign_words", "preferred", "share_together", "unit_keys", "words_in_block"]
 
 Words = NDArray[np.uint64]
 
@@ -26,12 +26,13 @@ EXACT_UNITS = 1 << 20
 """Up to so many units, loads are balanced to the unit; beyond, by the law of large numbers."""
 MOST_SETS = 2048
 """Different sets of nodes that have a unit, up to which they are gone through one by one."""
-BLOCK_WORDS = 8
-"""Neighbouring words for which nodes are asked in the same order; a line of a processor's cache."""
+MOST_BLOCKS = 1 << 19
+"""Into so many blocks at most, and 2**18 at least, very many units are cut: for each, nodes are put
+into an order of their own, which then takes the same time however many units there are."""
 CHUNK_WORDS = 1 << 18
 """Words of all nodes that are assigned at a time: they fit into a processor's cache."""
-MANY_UNITS = 1 << 26
-"""Up to so many units, each word has an order of its own, and loads are more even."""
+PIECE_NBYTES = 32 << 20
+"""Of a bitmap, that ranks send each other at a time."""
 MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Constants of SplitMix64 (Steele, Lea, Flood 2014)."""
 
@@ -141,16 +142,12 @@ def assign(
     return np.asarray(owners)
 
 
-def to_words(bits: NDArray[np.uint8]) -> Words:
-    """Return packed bits as words of 64 units, of whole blocks, filled up with zeros."""
-    padded = np.zeros(-(-len(bits) // (8 * BLOCK_WORDS)) * 8 * BLOCK_WORDS, np.uint8)
-    padded[: len(bits)] = bits
-    return padded.view("<u8").astype(np.uint64, copy=False)
+def words_in_block(n_units: int) -> int:
+    """Return how many words of 64 units share an order of nodes."""
+    return 1 << max(0, -(-n_units // (64 * MOST_BLOCKS)) - 1).bit_length()
 
 
-def assign_words(
-    held: Words, names: Sequence[str], first: int = 0, block_words: int = BLOCK_WORDS
-) -> Words:
+def assign_words(held: Words, names: Sequence[str], block_words: int, first: int = 0) -> Words:
     """Assign very many units, 64 with each operation.
 
     Parameters
@@ -159,10 +156,10 @@ def assign_words(
         Of each node, a bit for each unit that it has; whole blocks. Overwritten, since it is large.
     names
         Of the nodes.
-    first
-        Number of the first block of these words.
     block_words
         Words of a block.
+    first
+        Number of the first block of these words.
 
     Returns
     -------
@@ -200,7 +197,7 @@ def share_together(
     Parameters
     ----------
     held : (ceil(U / 8),) uint8
-        Packed bits of the units that this node has.
+        Packed bits of the units that this node has. May be overwritten, since it may be large.
     n_units
         How many units U there are.
     name, n_workers
@@ -224,23 +221,31 @@ def share_together(
         bits = np.unpackbits(every, axis=1, count=n_units, bitorder="little").astype(bool)
         mine = assign(bits, names, workers, numbers) == comm.rank
         return np.packbits(mine, bitorder="little")
-    # Each rank decides of one stretch for all nodes: a bitmap's worth of bytes goes each way.
-    words = to_words(held)
-    block_words = BLOCK_WORDS if n_units > MANY_UNITS else 1
-    n_blocks = len(words) // block_words
-    edges = np.arange(comm.size + 1) * n_blocks // comm.size
-    counts = (np.diff(edges) * block_words).tolist()
-    starts = (edges[:-1] * block_words).tolist()
-    own = counts[comm.rank]
-    gathered = np.empty((comm.size, own), np.uint64)
-    even, evenly = [own] * comm.size, [own * k for k in range(comm.size)]
+    # Of each piece, each rank decides of one stretch for all nodes, in the same memory every time.
+    block_words = words_in_block(n_units)
+    n_blocks = -(-len(held) // (8 * block_words))
+    for begin in range(0, n_blocks, step := max(comm.size, PIECE_NBYTES // (8 * block_words))):
+        piece = held[8 * block_words * begin : 8 * block_words * (begin + step)]
+        _share_piece(piece, names, block_words, begin, comm)
+    if n_units % 8:
+        held[-1] &= (1 << n_units % 8) - 1
+    return held
+
+
+def _share_piece(
+    held: NDArray[np.uint8], names: Sequence[str], block_words: int, first: int, comm: Any
+) -> None:
+    """Replace packed bits of what this node has by those of what it reads (collective)."""
     from mpi4py import MPI
 
-    comm.Alltoallv([words, counts, starts, MPI.UINT64_T], [gathered, even, evenly, MPI.UINT64_T])
-    decided = assign_words(gathered, names, int(edges[comm.rank]), block_words)
-    del gathered
-    comm.Alltoallv([decided, even, evenly, MPI.UINT64_T], [words, counts, starts, MPI.UINT64_T])
-    mine = words.view(np.uint8)[: -(-n_units // 8)]
-    if n_units % 8:
-        mine[-1] &= (1 << n_units % 8) - 1
-    return mine
+    block_nbytes = 8 * block_words
+    edges = -(-len(held) // block_nbytes) * np.arange(comm.size + 1) // comm.size
+    ends = np.minimum(edges * block_nbytes, len(held))
+    counts, starts = np.diff(ends).tolist(), ends[:-1].tolist()
+    n_blocks = int(edges[comm.rank + 1] - edges[comm.rank])
+    words = np.zeros((comm.size, n_blocks * block_words), "<u8")
+    own = counts[comm.rank]
+    even, evenly = [own] * comm.size, [n_blocks * block_nbytes * k for k in range(comm.size)]
+    comm.Alltoallv([held, counts, starts, MPI.BYTE], [words, even, evenly, MPI.BYTE])
+    assign_words(words, names, block_words, first + int(edges[comm.rank]))
+    comm.Alltoallv([words, even, evenly, MPI.BYTE], [held, counts, starts, MPI.BYTE])

@@ -6,7 +6,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdio.parallel.assignment import assign, assign_words, preferred, to_words, unit_keys
+from mdio.parallel.assignment import (
+    MOST_BLOCKS,
+    assign,
+    assign_words,
+    preferred,
+    unit_keys,
+    words_in_block,
+)
 
 
 def names_of(n_nodes):
@@ -27,8 +34,9 @@ def check_case(rng):
     names = [f"{name}-{rng.integers(1000)}" for name in names_of(n_nodes)]
     workers = rng.integers(1, 9, n_nodes)
     owners = assign(held, names, workers)
-    words = np.stack([to_words(np.packbits(one, bitorder="little")) for one in held])
-    mine = assign_words(words, names, block_words=int(rng.choice([1, 2, 8])))
+    packed = np.packbits(held, axis=1, bitorder="little")
+    words = np.pad(packed, ((0, 0), (0, 64 - packed.shape[1]))).view("<u8")
+    mine = assign_words(words, names, int(rng.choice([1, 2, 8])), int(rng.integers(99)))
     total = np.zeros(mine.shape[1], np.uint64)
     for one in mine:
         assert not (total & one).any()
@@ -99,10 +107,18 @@ def test_very_many_units_are_about_even():
     words = np.zeros((10, 8 * 2000), np.uint64)
     for held in (words, ~words):
         for block_words, most in ((8, 1.25), (1, 1.1)):
-            mine = assign_words(held.copy(), names_of(10), block_words=block_words)
+            mine = assign_words(held.copy(), names_of(10), block_words)
             counts = np.bitwise_count(mine).sum(axis=1)
             assert counts.sum() == 64 * 8 * 2000
             assert counts.max() < most * counts.mean()
+
+
+def test_blocks_of_units_are_many_but_not_too_many():
+    for n_units in (1, 64 * MOST_BLOCKS, 64 * MOST_BLOCKS + 1, 10**9, 10**12):
+        words = words_in_block(n_units)
+        n_blocks = -(-n_units // (64 * words))
+        assert n_blocks <= MOST_BLOCKS
+        assert words == 1 or n_blocks > MOST_BLOCKS // 2
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mdio
+from mdio.parallel import assignment
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -67,6 +68,26 @@ def check(executor, path):
     COMM.Barrier()
 
 
+def check_very_many_units():
+    """As if a million were few: each unit is read once, by a node that has it, if one does."""
+    usual = assignment.EXACT_UNITS, assignment.PIECE_NBYTES
+    assignment.EXACT_UNITS, assignment.PIECE_NBYTES = 10, 100
+    try:
+        for n_units in (11, 64, 5003):
+            held = np.random.default_rng(RANK).random(n_units) < 0.4
+            bits = np.packbits(held, bitorder="little")
+            mine = assignment.share_together(bits.copy(), n_units, f"n{RANK}", 1, COMM)
+            assert mine.shape == bits.shape
+            every = np.unpackbits(np.stack(COMM.allgather(mine)), axis=1, bitorder="little")
+            assert (every.sum(axis=0) == (np.arange(every.shape[1]) < n_units)).all()
+            there = np.array(COMM.allgather(held))
+            reads = every[:, :n_units].astype(bool)
+            assert ((reads & there).any(axis=0) == there.any(axis=0)).all()
+    finally:
+        assignment.EXACT_UNITS, assignment.PIECE_NBYTES = usual
+
+
+check_very_many_units()
 with mdio.MPIExecutor(COMM) as executor:
     for name in ("adk.dcd", "adk.zarr"):
         check(executor, FOLDER / name)
