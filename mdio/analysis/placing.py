@@ -98,7 +98,8 @@ def blocks_on_dask(
         if address in threads:
             nodes.setdefault(name, []).append(address)
     if not nodes:  # they may come later
-        return needed.blocks(np.arange(len(needed.which))), []
+        blocks = needed.blocks(np.arange(len(needed.which)))
+        return blocks, [()] * len(blocks)
     names = sorted(nodes)
     held = np.zeros((len(names), len(needed.which)), bool)
     first = [nodes[name][0] for name in names]

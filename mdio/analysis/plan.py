@@ -135,6 +135,7 @@ class Request:
             if (dt_ps := self.times[2]) is not None:
                 note = note_on_dt(layout.info, view.info, dt_ps)
                 notes += () if note is None else (note,)
+            source, cache = layout, layout.members[0].cache
             if isinstance(chosen, range):
                 frames = chosen
             else:  # they lie unevenly: a view numbers them anew
@@ -146,10 +147,12 @@ class Request:
             taken = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]
             if self.reducer is not None:
                 prepared = replace(prepared, reducer=self.reducer)
-            cache, units = layout.members[0].cache, None
+            units = None
             if cache is not None and (prepared.atoms is None or len(prepared.atoms)):
-                units = units_of(layout, prepared.atoms)
-                edges = units.edges
+                units = units_of(source, prepared.atoms)
+                if layout is view:
+                    units = replace(units, edges=np.searchsorted(chosen, units.edges))
+                edges = np.unique(units.edges)
             blocks = aligned_blocks(edges, frames, self.n_blocks)
             prepare_s = watch.lap()
             return Plan(

@@ -17,6 +17,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel
+from mdio.analysis.placing import blocks_on_dask
 from mdio.analysis.plan import Request, Trajectory
 from mdio.core.cache.folder import Cache
 from mdio.core.errors import PlanError, WorkerDiedError
@@ -24,7 +25,7 @@ from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.mapreduce.frames import Frames, choose_frames
 from mdio.mapreduce.job import Job, Progress, Settings
-from mdio.mapreduce.mapping import Mapped, MapWork, block_label, head, part_of
+from mdio.mapreduce.mapping import MapWork, block_label, head, part_of
 from mdio.mapreduce.program import Program
 from mdio.mapreduce.ranks import map_reduce_on_ranks
 from mdio.mapreduce.reducing import ReduceItem, ReduceWork, Table, joined, range_label
@@ -92,7 +93,7 @@ def map_reduce(
     frames
         See `mdio.mapreduce.frames.choose_frames`; each is mapped once.
     top, select, group, verify, overlap, cache, cache_size, progress
-        As for `mdio.analyze`; blocks are not placed where the cache has them.
+        As for `mdio.analyze`.
     fields
         Which per-atom arrays blocks have, where the trajectory has them: by default positions.
     executor
@@ -178,49 +179,57 @@ def map_reduce(
             plans[label] = plan = request.plan()
             if plan.is_ours:
                 stack.callback(plan.layout.close)
-        return _map_reduce(Job.of(plans, settings), run_in, stack)
+        return _map_reduce(Job.of(plans, settings), run_in, stack, blocks_per_worker)
 
 
-def _map_reduce(job: Job, executor: Executor, stack: ExitStack) -> MapReduceResult:
+def _map_reduce(
+    job: Job, executor: Executor, stack: ExitStack, blocks_per_worker: int
+) -> MapReduceResult:
     watch = Stopwatch()
     settings, table = job.settings, job.table
-    client = executor.client if isinstance(executor, DaskExecutor) else None
+    dask = executor if isinstance(executor, DaskExecutor) else None
+    client = dask.client if dask else None
     is_here = isinstance(executor, Serial)
     # On a cluster, pairs stay in the memory of the workers, which Dask looks after.
     folder = None if client else stack.enter_context(settings.folder())
-    plans = job.plans if is_here else [plan.for_workers() for plan in job.plans]
+    given = list(job.plans.values())
+    plans = given if is_here else [plan.for_workers() for plan in given]
     work = MapWork(plans, settings.program, settings.spool(folder, shares=not is_here))
-    mapped: dict[int, Mapped] = {}
+    items = job.items(enumerate(plan.blocks) for plan in given)
+    if dask and all(plan.units is not None for plan in given):
+        placed = [blocks_on_dask(plan, client, blocks_per_worker) for plan in given]
+        items = job.items(blocks for blocks, _ in placed)
+        dask.place([where for _, places in placed for where in places])
     futures: dict[int, Any] = {}
     leave: dict[str, Any] = {"leave": head} if client else {}
-    for number, one in _done(executor, work, job.items, block_label, **leave):
+    for _, one in _done(executor, work, items, block_label, **leave):
         if client:
-            futures[number], one = one
-        job.note(job.items[number], one)
-        mapped[number] = one
-    done = [mapped[number] for number in range(len(job.items))]
+            future, one = one
+            futures[one.at] = future
+        job.note(one)
     map_s = watch.lap()
-    runs = [run for one in done for run in one.runs]
+    runs = [run for at in sorted(job.mapped) for run in job.mapped[at].runs]
     reduced = Table.empty()
     if runs:
         kind = kind_of(runs)
         cuts = choose_cuts(runs, kind, settings.n_ranges(runs, kind, executor.n_workers))
         ends = [None, *cuts.tolist(), None]
         ranges = enumerate(itertools.pairwise(ends))
-        items: Iterator[ReduceItem]
+        parts: Iterator[ReduceItem]
         if client:
             submit = partial(client.submit, part_of, pure=False)
-            items = ((n, [submit(one, *of) for one in futures.values()]) for n, of in ranges)
+            mapped = [futures[at] for at in sorted(futures)]
+            parts = ((n, [submit(one, *of) for one in mapped]) for n, of in ranges)
         else:
             edges = [run.edges(cuts) for run in runs]
-            items = (
+            parts = (
                 (n, [[run.part(*at[n : n + 2]) for run, at in zip(runs, edges, strict=True)]])
                 for n, _ in ranges
             )
         reducing = ReduceWork(settings.program.reduce, kind, table, settings.keep_going)
-        tables = dict(_done(executor, reducing, items, range_label))
+        tables = dict(_done(executor, reducing, parts, range_label))
         reduced = joined([tables[number] for number in sorted(tables)], kind)
-    result = job.result(done, reduced, executor, runs)
+    result = job.result(reduced, executor, runs)
     result.reduce_s = watch.lap()
     result.seconds += map_s + result.reduce_s
     return result

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
 from mdio.analysis.plan import Plan
+from mdio.analysis.work import NumberedBlock, told
 from mdio.core.errors import OutputError
 from mdio.mapreduce.frames import FrameTable
 from mdio.mapreduce.mapping import MapItem, Mapped
@@ -89,37 +90,48 @@ class Settings:
 class Job:
     """A map-reduce whose trajectories are open."""
 
-    plans: list[Plan]
+    plans: dict[str, Plan]
+    """By label."""
     settings: Settings
     table: FrameTable
-    items: list[MapItem]
+    mapped: dict[int, Mapped] = field(default_factory=dict)
+    """What is done, by where it begins."""
 
     @classmethod
-    def of(cls, plans: Mapping[str, Plan], settings: Settings) -> Job:
-        """Count frames and blocks."""
+    def of(cls, plans: dict[str, Plan], settings: Settings) -> Job:
+        """Count frames."""
         table = FrameTable.of({label: plan.chosen for label, plan in plans.items()})
-        items: list[MapItem] = []
-        for number, (label, plan) in enumerate(plans.items()):
-            for block in plan.blocks:
-                at = int(table.firsts[number]) + plan.frames.index(block.start)
-                items.append(MapItem(len(items), number, label, block, at))
-        return cls(list(plans.values()), settings, table, items)
+        return cls(plans, settings, table)
 
-    def note(self, item: MapItem, mapped: Mapped) -> None:
-        """Note the times of a block's frames."""
-        self.table.time[item.at : item.at + len(item.frames)] = mapped.time
+    def items(self, blocks: Iterable[Iterable[NumberedBlock]]) -> list[MapItem]:
+        """Return what is to be mapped: some blocks of each trajectory."""
+        found = []
+        of_each = zip(self.table.firsts.tolist(), self.plans.items(), blocks, strict=True)
+        for trajectory, (first, (label, plan), some) in enumerate(of_each):
+            for number, block in some:
+                at = first + plan.frames.index(block.start)
+                found.append(MapItem(at, number, trajectory, label, block))
+        return found
+
+    def note(self, mapped: Mapped) -> None:
+        """Take what became of a block."""
+        self.mapped[mapped.at] = mapped
+        self.table.time[mapped.at : mapped.at + len(mapped.time)] = mapped.time
         mapped.timing.gathered()
         if self.settings.progress is not None:
             self.settings.progress(mapped.timing.n_frames, mapped.timing.nbytes_read)
 
-    def result(
-        self, mapped: Sequence[Mapped], reduced: Table, executor: Executor, runs: Sequence[Run]
-    ) -> MapReduceResult:
+    def result(self, reduced: Table, executor: Executor, runs: Sequence[Run]) -> MapReduceResult:
         """Return the result, but for how long it took; `runs` are those of all workers."""
+        plans = list(self.plans.values())
+        mapped = [self.mapped[at] for at in sorted(self.mapped)]
+        timings = [one.timing for one in mapped]
+        for plan in plans if timings else ():
+            plan.count(timings[0])
         labels, of = self.table.labels, reduced.trajectory
         n_pairs = np.zeros(len(self.table.number), np.int64)
-        for item, one in zip(self.items, mapped, strict=False):
-            n_pairs[item.at : item.at + len(item.frames)] = one.n_pairs
+        for one in mapped:
+            n_pairs[one.at : one.at + len(one.n_pairs)] = one.n_pairs
         nbytes = [(len(run) * run.kind.nbytes, run.path is not None) for run in runs]
         return MapReduceResult(
             keys=reduced.keys,
@@ -129,14 +141,14 @@ class Job:
             frame=self.table.number,
             time=self.table.time,
             n_pairs=n_pairs,
-            timings=[one.timing for one in mapped],
-            seconds=sum(plan.opened_s for plan in self.plans),
+            timings=timings,
+            seconds=sum(plan.opened_s for plan in plans),
             reduce_s=0.0,
             executor=executor.name,
             workers=executor.n_workers,
             nbytes_shuffled=sum(one for one, _ in nbytes),
             nbytes_on_disk=sum(one for one, on_disk in nbytes if on_disk),
             firsts=tuple(self.table.firsts.tolist()),
-            prepare_s=sum(plan.prepare_s for plan in self.plans),
-            notes=tuple(note for plan in self.plans for note in plan.notes),
+            prepare_s=sum(plan.prepare_s for plan in plans),
+            notes=told(tuple(note for plan in plans for note in plan.notes), timings),
         )

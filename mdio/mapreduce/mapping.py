@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +22,16 @@ from mdio.mapreduce.runs import Run, Spool, gathered
 __all__ = ["MapItem", "MapWork", "Mapped", "block_label", "head", "part_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class MapItem:
+class MapItem(NamedTuple):
     """A block to map."""
 
+    at: int
+    """Where its first frame is among all that are mapped, by which the block is known."""
     number: int
     trajectory: int
     label: str
     frames: range
     """Of the layout."""
-    at: int
-    """Where its first frame is among all that are mapped."""
 
 
 def block_label(item: MapItem) -> str:
@@ -45,6 +44,7 @@ def block_label(item: MapItem) -> str:
 class Mapped:
     """What became of a block."""
 
+    at: int
     runs: list[Run]
     n_pairs: NDArray[np.int64]
     """Of each frame."""
@@ -102,7 +102,7 @@ class MapWork:
         self._functions[item.trajectory].at = item.at
         done = self._works[item.trajectory]((item.number, item.frames))
         n_pairs = Stack().finish(done.state)  # type: ignore[arg-type]
-        return Mapped(self._spool.finish(), n_pairs, done.time, done.timing)
+        return Mapped(item.at, self._spool.finish(), n_pairs, done.time, done.timing)
 
 
 class _Counting:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from mdio.analysis.placing import blocks_of_rank
 from mdio.analysis.plan import Request
 from mdio.analysis.ranks import plan_from_root
 from mdio.core.timing import Stopwatch
@@ -69,17 +70,19 @@ def map_reduce_on_ranks(
         settings = replace(settings, progress=None)
     job = Job.of(plans, settings)
     spool = settings.spool(folder, shares=False)
-    work = _RankWork(MapWork(job.plans, settings.program, spool), comm.rank)
-    mapped: dict[int, Mapped] = {}
-    for number, one in executor.imap(work, job.items, describe=block_label):
-        job.note(job.items[number], one)
-        mapped[number] = one
+    opened = list(plans.values())
+    work = _RankWork(MapWork(opened, settings.program, spool), comm.rank)
+    items, own = job.items(enumerate(plan.blocks) for plan in opened), False
+    if all(plan.units is not None for plan in opened):
+        items, own = job.items(blocks_of_rank(plan, comm) for plan in opened), True
+    for _, one in executor.imap(work, items, describe=block_label, own=own):
+        job.note(one)
     job.table.time[:] = comm.bcast(job.table.time)
     map_s = watch.lap()
     every = comm.allgather([replace(run, pairs=None) for run in work.runs])
     runs = [run for of_rank in every for run in of_rank]
     reduced = _reduced(job, runs, work.runs, comm, agreement) if runs else Table.empty()
-    result = job.result([mapped[number] for number in sorted(mapped)], reduced, executor, runs)
+    result = job.result(reduced, executor, runs)
     result.reduce_s = watch.lap()
     result.seconds += map_s + result.reduce_s
     return comm.bcast(result) if executor.to_all else result

@@ -20,6 +20,8 @@ from mdio.core.timing import BlockTiming, summary
 __all__ = ["TABLE_SUFFIXES", "MapReduceResult"]
 
 TABLE_SUFFIXES = (".npz", ".csv", ".parquet")
+TIMES = ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read", "nbytes_source", "nbytes_cache")
+"""Of the map, in `MapReduceResult.to_json`."""
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class MapReduceResult:
             "seconds": self.seconds,
             "reduce_s": self.reduce_s,
             "prepare_s": self.prepare_s,
-            **{name: times[name] for name in ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read")},
+            **{name: times[name] for name in TIMES},
             "executor": self.executor,
             "workers": self.workers,
             "nbytes_shuffled": self.nbytes_shuffled,

@@ -152,7 +152,7 @@ class DaskExecutor(Executor):
                 for number, item in source:
                     key = f"{stream.prefix}{number}"
                     where: dict[str, Any] = {}
-                    if places:
+                    if places and places[number]:
                         where = {"workers": list(places[number]), "allow_other_workers": True}
                     future = client.submit(
                         _call, token, payload, item, key=key, pure=False, **where

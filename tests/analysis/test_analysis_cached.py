@@ -110,9 +110,19 @@ class Slow:
         return np.linalg.norm(block.positions[:, 0] - block.positions[:, -1], axis=1)
 
 
+def far_atoms(block):
+    rows, atoms = np.nonzero(block.positions[:, :, 2] > 10)
+    return atoms, rows, {}
+
+
+def how_many(key, frame, time, values):
+    return {"n": len(frame)}
+
+
 @pytest.mark.filterwarnings("default")
 def test_a_dask_worker_is_killed(adk, tmp_path):
     distributed = pytest.importorskip("distributed")
+    dask = pytest.importorskip("dask")
     kernel = Slow()
     expected = mdio.analyze(adk["dcd"], kernel=kernel)
     one = {"nthreads": 1, "memory_limit": 0, "silence_logs": 50}
@@ -122,6 +132,8 @@ def test_a_dask_worker_is_killed(adk, tmp_path):
     }
     scheduler = {"cls": distributed.Scheduler, "options": {"dashboard_address": ":0"}}
     with (
+        # A worker that is free may else take what another one's node has.
+        dask.config.set({"distributed.scheduler.work-stealing": False}),
         distributed.SpecCluster(workers, scheduler, silence_logs=50) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -142,6 +154,14 @@ def test_a_dask_worker_is_killed(adk, tmp_path):
             same(found, expected)
             if turn < 2:
                 assert (found.to_json()["nbytes_source"] == 0) == (turn == 1)
+            if turn == 1:
+                pairs = {"map": far_atoms, "reduce": how_many, "frames": [*range(40), 50, 77]}
+                rows = mdio.map_reduce(adk["dcd"], **pairs, executor=executor, cache=tmp_path / "c")
+                assert rows.to_json()["nbytes_source"] == 0
+                assert rows.to_json()["nbytes_cache"] > 0
+                alone = mdio.map_reduce(adk["dcd"], **pairs)
+                assert np.array_equal(rows.keys, alone.keys)
+                assert np.array_equal(rows.columns["n"], alone.columns["n"])
         timer.join()
         assert pid not in client.run(os.getpid).values()
     nodes = sorted(path.name for path in (tmp_path / "c").iterdir())

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from mapreduce import programs
+
 import mdio
 from mdio.parallel import assignment
 
@@ -31,6 +34,22 @@ def analysed(executor, path, **arguments):
     return found, numbers["nbytes_source"], numbers["nbytes_cache"]
 
 
+def check_map_reduce(executor, path):
+    """Of all frames, of a list of them, of replicas: read where they are, each once."""
+    program = programs.Windows("few")
+    arguments = {"top": TOP, "map": program.map, "executor": executor, "cache": CACHE}
+    for given, frames in ((path, None), (path, [1, 2, 5, 60, 61, 70]), ({"x": path}, slice(9, 80))):
+        found = mdio.map_reduce(given, **arguments, frames=frames)
+        numbers = found.to_json()
+        assert numbers["nbytes_cache"] > 0 and numbers["nbytes_source"] == 0, (frames, numbers)
+        if RANK == 0:
+            expected = mdio.map_reduce(given, top=TOP, map=program.map, frames=frames)
+            assert np.array_equal(found.keys, expected.keys)
+            assert np.array_equal(found.n_pairs, expected.n_pairs)
+            for name, column in expected.columns.items():
+                assert np.array_equal(found.columns[name], column), name
+
+
 def units_by_node():
     """Return the names of units that each node has."""
     found = {}
@@ -52,6 +71,8 @@ def check(executor, path):
         assert from_source == 0, path
         assert from_cache > 0
         assert found.notes == ()
+    check_map_reduce(executor, path)
+    assert units_by_node() == has, "some were read by another node"
     if len(NODES) > 1:
         COMM.Barrier()
         if RANK == 0:
