@@ -350,7 +350,9 @@ def test_without_locks_the_process_decides() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_signals_leave_the_former_output(tmp_path: Path, number: signal.Signals) -> None:
+def test_signals_leave_the_former_output(
+    tmp_path: Path, number: signal.Signals, ending_signals: None
+) -> None:
     target = tmp_path / "a.xtc"
     target.write_text("old")
     child = at_work(target)
