@@ -18,7 +18,7 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.topology.selecting import select as select_stored
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import Layout
-from mdio.layouts.foreign.universe import selection_errors, topology_of, universe_of
+from mdio.layouts.foreign.universe import selected, topology_of, universe_of
 from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.units import runs_of_frames
 from mdio.layouts.views.opening import open_source
@@ -279,7 +279,7 @@ class _Known:
     stored: Topology | None
     source: Layout
 
-    def select(self, selection: str, among: NDArray[np.int64]) -> NDArray[np.int64]:
+    def select(self, selection: str, among: NDArray[np.int64], option: str) -> NDArray[np.int64]:
         """Return those of some atoms that a selection means."""
         if self.stored is not None:
             found = select_stored(self.stored.take(among), selection)
@@ -287,20 +287,14 @@ class _Known:
                 return among[found]
             self.universe = self.universe or stored_universe(self.stored, self.source)
         assert self.universe is not None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = self.universe.atoms[among].select_atoms(selection).indices
-        return np.asarray(found, np.int64)
+        return selected(self.universe.atoms[among], selection, option)
 
 
 def _indices(
     selection: Selection, known: _Known, among: NDArray[np.int64], option: str
 ) -> NDArray[np.int64]:
     if isinstance(selection, str):
-        try:
-            found = known.select(selection, among)
-        except selection_errors() as error:
-            raise PlanError(f"{option}: cannot select {selection!r} ({error})") from error
+        found = known.select(selection, among, option)
     else:
         found = np.asarray(selection)
         if not np.issubdtype(found.dtype, np.integer) or found.ndim != 1:

@@ -205,15 +205,12 @@ class TransformedLayout(Layout):
         )
 
     def _selected(self, selection: str) -> NDArray[np.int64]:
-        from mdio.layouts.foreign.universe import selection_errors
+        from mdio.layouts.foreign.universe import selected
 
-        try:
-            found = self.universe.select_atoms(selection).indices
-        except selection_errors() as error:
-            raise PlanError(f"--center: cannot select {selection!r} ({error})") from error
+        found = selected(self.universe.atoms, selection, "--center")
         if not len(found):
             raise PlanError(f"--center: {selection!r} selects no atoms")
-        return np.asarray(found, np.int64)
+        return found
 
     def _bonds(self) -> NDArray[np.int64]:
         bonds = getattr(self.universe.atoms, "bonds", None)

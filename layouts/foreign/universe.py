@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.errors import PlanError
 from mdio.core.topology.topology import (
     ATOMS,
     BONDS,
@@ -19,19 +20,48 @@ from mdio.core.topology.topology import (
     Texts,
     Topology,
 )
+from mdio.core.words import did_you_mean
 
 if TYPE_CHECKING:
-    from MDAnalysis import Universe
+    from MDAnalysis import AtomGroup, Universe
     from MDAnalysis.core.topology import Topology as TopologyOfMDAnalysis
 
-__all__ = ["made_for_mdanalysis", "selection_errors", "topology_of", "universe_of"]
+__all__ = ["made_for_mdanalysis", "selected", "topology_of", "universe_of"]
+
+_UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 
 
-def selection_errors() -> tuple[type[Exception], ...]:
-    """Return what is raised for selections; MDAnalysis' own error only once it is imported."""
-    exceptions = sys.modules.get("MDAnalysis.exceptions")
-    own = () if exceptions is None else (exceptions.SelectionError,)
-    return (*own, AttributeError, ValueError)
+def selected(atoms: AtomGroup, selection: str, option: str = "") -> NDArray[np.int64]:
+    """Return the indices of those of some atoms that a selection means.
+
+    Parameters
+    ----------
+    atoms
+        To select from.
+    selection
+        In MDAnalysis' selection language.
+    option
+        What gave it, for the message.
+
+    Raises
+    ------
+    PlanError
+        MDAnalysis does not understand it, or the topology lacks what it asks for.
+    """
+    from MDAnalysis.core.selection import _OPERATIONS, _SELECTIONDICT
+    from MDAnalysis.exceptions import SelectionError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = atoms.select_atoms(selection).indices
+    except (SelectionError, AttributeError, ValueError) as error:
+        unknown = _UNKNOWN.search(str(error))
+        words = {*_SELECTIONDICT, *_OPERATIONS}
+        hint = did_you_mean(unknown[1], words) if unknown else ""
+        where = f"{option}: " if option else ""
+        raise PlanError(f"{where}cannot select {selection!r} ({error}){hint}") from error
+    return np.asarray(found, np.int64)
 
 
 def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> Topology:

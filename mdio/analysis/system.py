@@ -16,7 +16,7 @@ from mdio.core.frames import FrameBlock
 from mdio.core.topology.selecting import select as select_stored
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import Layout
-from mdio.layouts.foreign.universe import selection_errors
+from mdio.layouts.foreign.universe import selected
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 
@@ -104,11 +104,8 @@ class System:
         found = None
         if self.topology is not None:  # MDAnalysis takes longer to import than this
             found = select_stored(self.topology, selection)
-        try:
-            if found is None:
-                found = self.universe.select_atoms(selection).indices.astype(np.int64)
-        except selection_errors() as error:
-            raise PlanError(f"cannot select {selection!r} ({error})") from error
+        if found is None:
+            found = selected(self.universe.atoms, selection)
         if not found.size:
             raise PlanError(f"{selection!r} selects no atom of {self._top or self.layout.path}")
         return self.to_layout(found, selection)

@@ -210,6 +210,7 @@ class TestDihedrals:
             (Dihedrals("resname XXX"), "no atom"),
             (Dihedrals("resid 1"), "no residue"),
             (Dihedrals("wrong ("), "cannot select"),
+            (Dihedrals("protien and name CA"), "'protien'.*did you mean 'protein'"),
             (Dihedrals(angles=("omega",)), "phi, psi, chi1"),
             (Dihedrals(angles=()), "phi, psi, chi1"),
         ):

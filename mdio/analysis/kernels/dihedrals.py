@@ -16,6 +16,7 @@ from mdio.analysis.system import System
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import dihedrals
+from mdio.layouts.foreign.universe import selected
 
 __all__ = ["Dihedrals"]
 
@@ -91,12 +92,8 @@ class Dihedrals(Kernel):
 
 
 def _residues(system: System, select: str) -> Any:
-    from MDAnalysis.exceptions import NoDataError, SelectionError
-
-    try:
-        residues = system.universe.select_atoms(select).residues
-    except (SelectionError, NoDataError, AttributeError, ValueError) as error:
-        raise PlanError(f"cannot select {select!r} ({error})") from error
+    atoms = system.universe.atoms
+    residues = atoms[selected(atoms, select)].residues
     if not len(residues):
         raise PlanError(f"{select!r} selects no atoms")
     return residues
