@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
-from mdio.core.files.copying import read_all
+from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.output import PieceRecord
@@ -133,11 +133,9 @@ def summed(receipt: PieceRecord, frame_nbytes: int | None) -> list[tuple[int, in
 def is_stored(receipt: PieceRecord, frame_nbytes: int | None, path: Path, offset: int) -> bool:
     """Return whether the bytes of a piece are in a file from `offset` on, by their checksums."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with OpenFile(path) as file:
             for crc, nbytes in summed(receipt, frame_nbytes):
-                data = bytearray(nbytes)
-                read_all(file.fileno(), memoryview(data), offset)
-                if crc32c(data) != crc:
+                if crc32c(file.array(offset, nbytes)) != crc:
                     return False
                 offset += nbytes
     except OSError:

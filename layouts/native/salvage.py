@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from mdio.core.files.index import FrameIndex
+from mdio.core.files.reading import OpenFile
 from mdio.layouts.native.in_parts import FrameMarks
 
 __all__ = ["scan_around_damage"]
+
+PIECE_NBYTES = 1 << 20
 
 
 def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[int]]:
@@ -36,21 +38,21 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
     """
     offsets: list[int] = []
     whole: list[int] = []
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with OpenFile(path) as file:
+        size = file.nbytes
 
         def end_of(at: int) -> int | None:
             """Return where the frame that begins here ends; None if none does."""
-            size = marks.size_of(data[at : at + marks.head_nbytes])
-            return None if size is None or at + size > len(data) else at + size
+            nbytes = marks.size_of(file.peek(at, marks.head_nbytes))
+            return None if nbytes is None or at + nbytes > size else at + nbytes
 
         at = end = 0
-        while at < len(data):
+        while at < size:
             stop = end_of(at)
-            sound = stop is not None and (stop == len(data) or end_of(stop) is not None)
+            sound = stop is not None and (stop == size or end_of(stop) is not None)
             following = stop
             if not sound:
-                found = (_next(data, begin, at + 1, end_of) for begin in marks.begins)
-                following = min((one for one in found if one is not None), default=None)
+                following = _next(file, marks.begins, at + 1, end_of)
                 # A frame before damage is whole if what comes next does not begin within it.
                 sound = stop is not None and (following is None or following >= stop)
                 if sound and following != stop:
@@ -63,15 +65,27 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
             if following is None:
                 break
             at = following
-        lost_nbytes = len(data) - end
+        lost_nbytes = size - end
     return FrameIndex(np.array(offsets, np.int64), end, marks.n_atoms, lost_nbytes), whole
 
 
 def _next(
-    data: mmap.mmap, begin: bytes, at: int, end_of: Callable[[int], int | None]
+    file: OpenFile, begins: Sequence[bytes], at: int, end_of: Callable[[int], int | None]
 ) -> int | None:
-    while (at := data.find(begin, at)) >= 0:
-        if end_of(at) is not None:
-            return at
-        at += 1
+    """Return where the next frame begins, from `at` on; None if none does."""
+    more = max(map(len, begins)) - 1
+    while at < file.nbytes:
+        data = file.peek(at, PIECE_NBYTES + more)
+        for place in sorted(_places(data, begins)):
+            if end_of(at + place) is not None:
+                return at + place
+        at += PIECE_NBYTES
     return None
+
+
+def _places(data: bytes, begins: Sequence[bytes]) -> Iterator[int]:
+    for begin in begins:
+        place = data.find(begin)
+        while place >= 0:
+            yield place
+            place = data.find(begin, place + 1)

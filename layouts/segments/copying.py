@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -11,11 +11,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.copying import link_or_copy, read_all, write_sliced
+from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.copying import link_or_copy, write_sliced
 from mdio.core.files.index import store_index
 from mdio.core.files.piece_sums import PieceSums, Sums, changed, piece_edges
 from mdio.core.files.publish import output_errors
+from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import write_all
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
@@ -37,16 +38,6 @@ ROOM_NBYTES = kernels.PADDING
 
 Part = tuple[FrameBytes, int, int]
 """Frames ``start:stop`` of a file."""
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[int]:
-    """Open a source for reading."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            yield file.fileno()
-    except FileNotFoundError as error:
-        raise SourceError(f"{path}: it is no longer there; check the path") from error
 
 
 class SegmentsCopier(SegmentsWriter):
@@ -190,7 +181,7 @@ class SegmentsCopier(SegmentsWriter):
                 write_all(target, 0, header)
                 at, crc = len(header), crc32c(header)
                 crcs.append(crc)
-            with _reading(frames.path) as source:
+            with OpenFile(frames.path) as source:
                 for data, run in self._runs(source, frames, start, stop):
                     crc = crc32c(data, crc)
                     crcs += self._sums(data, frames, run).tolist()
@@ -201,7 +192,7 @@ class SegmentsCopier(SegmentsWriter):
         return crc, PieceSums(offsets, HEADS[self.container], crcs)
 
     def _runs(
-        self, source: int, frames: FrameBytes, start: int, stop: int
+        self, source: OpenFile, frames: FrameBytes, start: int, stop: int
     ) -> Iterator[tuple[memoryview, range]]:
         """Yield the bytes of consecutive frames, which can be read, and their numbers."""
         edges = frames.edges
@@ -212,10 +203,7 @@ class SegmentsCopier(SegmentsWriter):
             if self._buffer.size < nbytes + ROOM_NBYTES:
                 self._buffer = np.zeros(nbytes + ROOM_NBYTES, np.uint8)
             data = self._buffer.data[:nbytes]
-            try:
-                read_all(source, data, int(edges[run.start]))
-            except SourceError as error:
-                raise SourceError(f"{frames.path}: {error}") from error
+            source.fill(int(edges[run.start]), data)
             if frames.check is not None:
                 frames.check(self._buffer, run, frames, self.plan.n_atoms)
             yield data, run

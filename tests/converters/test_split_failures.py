@@ -167,16 +167,15 @@ def test_copying_without_copy_file_range(tmp_path, monkeypatch, code):
             monkeypatch.delattr(os, "copy_file_range")
         with (tmp_path / "a").open("rb") as a, (tmp_path / step).open("w+b") as b:
             copying.copy_bytes(a.fileno(), 17, 900_001, b.fileno(), 5)
-            buffer = memoryview(bytearray(900_001))
-            copying.read_all(a.fileno(), buffer, 17)
-            copying.write_sliced(b.fileno(), buffer, 1_000_000)
+            copying.write_sliced(b.fileno(), memoryview(data)[17:900_018], 1_000_000)
         written = (tmp_path / step).read_bytes()
         assert written[5 : 5 + 900_001] == data[17 : 17 + 900_001] == written[1_000_000:]
-        with (tmp_path / "a").open("rb") as a, (tmp_path / step).open("w+b") as b:
-            with pytest.raises(SourceError, match="ends at byte 1000003"):
-                copying.copy_bytes(a.fileno(), 1_000_000, 10, b.fileno(), 0)
-            with pytest.raises(SourceError, match="ends at byte 1000003"):
-                copying.read_all(a.fileno(), memoryview(bytearray(10)), 1_000_000)
+        with (
+            (tmp_path / "a").open("rb") as a,
+            (tmp_path / step).open("w+b") as b,
+            pytest.raises(SourceError, match="ends at byte 1000003"),
+        ):
+            copying.copy_bytes(a.fileno(), 1_000_000, 10, b.fileno(), 0)
 
 
 def test_copying_into_a_full_disk(tmp_path, monkeypatch):

@@ -3,8 +3,10 @@
     python tests/trust/read_faults.py --rounds 2000 --seed 1
 
 Opening, reading and asking for a size fail (input/output error, permission, stale handle), at any
-call, for every format and every way to read: `mdio.open`, a Universe, a conversion, an analysis, a
-verification. What is read without an error has to be what is read without a fault.
+call, for every format and every way to read: `mdio.open`, a Universe, an analysis, a verification,
+and all that makes outputs of a source, in one go, in parts, by its bytes, with a topology, added to
+another or against a damaged one. What is read without an error has to be what is read without a
+fault.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import MDAnalysis as mda
@@ -28,7 +31,7 @@ import numpy as np
 import shim
 
 import mdio
-from mdio.core.errors import MdioError
+from mdio.core.errors import MdioError, OutputError
 
 ERRORS = (errno.EIO, errno.EACCES, errno.ESTALE)
 READS = 3
@@ -52,11 +55,35 @@ def _universe(path: Path) -> np.ndarray:
     return found
 
 
-def _convert(path: Path) -> np.ndarray:
-    out = path.parent.parent / "elsewhere" / "out.zarr"
-    mdio.convert(path, out, force=True)
+def _write_topology(path: Path) -> None:
+    with mdio.open(path) as layout:
+        universe = mda.Universe.empty(layout.info.n_atoms, trajectory=True)
+    universe.atoms.write(path.with_name("top.pdb"))
+
+
+def _made(suffix: str, make: Callable[[Path, Path], object], path: Path) -> np.ndarray:
+    """Return what is in the output that `make` makes."""
+    out = path.parent.parent / "elsewhere" / f"out.{suffix}"
+    make(path, out)
     with mdio.open(out) as layout:
         return layout.read(0, layout.info.n_frames).positions
+
+
+def _with_topology(path: Path, out: Path) -> None:
+    mdio.convert(path, out, top=path.with_name("top.pdb"), groups={"a": "index 0:3"}, force=True)
+
+
+def _append(path: Path, out: Path) -> None:
+    with shim.resting():
+        mdio.convert(path, out, stop=2, force=True)
+    mdio.append(path, out)
+
+
+def _repair(path: Path, out: Path) -> None:
+    with shim.resting():
+        mdio.convert(path, out, force=True)
+        next(out.rglob("c.0.0.0")).unlink()
+    mdio.repair(out, path)
 
 
 def _analyze(path: Path) -> np.ndarray:
@@ -74,9 +101,15 @@ def _verify(path: Path) -> np.ndarray:
 WAYS: dict[str, Callable[[Path], np.ndarray]] = {
     "open": _open,
     "Universe": _universe,
-    "convert": _convert,
     "analyze": _analyze,
     "verify": _verify,
+    "convert": partial(_made, "zarr", partial(mdio.convert, force=True)),
+    "convert, parts": partial(_made, "h5md", partial(mdio.convert, force=True, per_rank=True)),
+    "convert, native": partial(_made, "trr", partial(mdio.convert, force=True)),
+    "convert, topology": partial(_made, "zarr", _with_topology),
+    "split": partial(_made, "segments", lambda *both: mdio.split(*both, 2, force=True)),
+    "append": partial(_made, "zarr", _append),
+    "repair": partial(_made, "zarr", _repair),
 }
 
 
@@ -84,6 +117,8 @@ def one_round(
     whole: Path, base: Path, way: str, truth: dict[tuple[str, Path], tuple], rng: random.Random
 ) -> str:
     shutil.rmtree(base / "read", ignore_errors=True)
+    shutil.rmtree(base / "elsewhere", ignore_errors=True)
+    (base / "elsewhere").mkdir()
     shutil.copytree(whole.parent, base / "read")  # without an index
     path = base / "read" / whole.name
     if (way, whole) not in truth:
@@ -99,7 +134,8 @@ def one_round(
         found = WAYS[way](path)
     except MdioError as problem:
         shim.fail(-1)
-        assert "/read" in str(problem), f"no file: {problem!r}"
+        assert "/read/" in str(problem), f"no file: {problem!r}"
+        assert not isinstance(problem, OutputError), f"not what is wrong: {problem!r}"
         return "told"
     shim.fail(-1)
     assert np.array_equal(found, values, equal_nan=True), "other values"
@@ -118,8 +154,9 @@ def main() -> int:
     truth: dict[tuple[str, Path], tuple] = {}
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        (base / "elsewhere").mkdir()
         wholes = [mutants.make_whole(kind, base / str(k)) for k, kind in enumerate(mutants.FORMATS)]
+        for path in (path for variants in wholes for path in variants):
+            _write_topology(path)
         shim.watch(base / "read")
         for number in range(given.rounds):
             way = list(WAYS)[number // len(wholes) % len(WAYS)]

@@ -21,7 +21,7 @@ static char root[PATH_MAX];
 static size_t root_nbytes;
 static int log_fd = -1;
 static long left = -1;
-static int error_number, manner;
+static int error_number, manner, resting;
 static long n_fired;
 
 #define REAL(type, name, ...) type (*real)(__VA_ARGS__) = dlsym(RTLD_NEXT, #name)
@@ -35,6 +35,8 @@ void trust_watch(const char *folder, const char *log) {
 void trust_fail(long after, int error, int how) {
   left = after, error_number = error, manner = how, n_fired = 0;
 }
+
+void trust_rest(int on) { resting = on; }
 
 long trust_fired(void) { return n_fired; }
 
@@ -63,7 +65,7 @@ static const char *path_of(int folder, const char *path, char *room) {
 }
 
 static int counted(void) {
-  if (left < 0) return 0;
+  if (left < 0 || resting) return 0;
   if (left > 0) return left--, 0;
   if (manner != 1) left = -1;
   n_fired++;
@@ -76,7 +78,7 @@ static int fails(void) { return manner < 2 && counted(); }
 static int reading_fails(void) { return manner == 3 && counted(); }
 
 static size_t shortened(size_t n) {
-  if (left < 0 || manner != 2 || n < 2) return n;
+  if (left < 0 || resting || manner != 2 || n < 2) return n;
   if (left > 0) return left--, n;
   n_fired++;
   return n / 2;
@@ -163,6 +165,7 @@ WRITE_PARTS_AT(pwritev64v2, COMMA int flags, COMMA flags)
 ssize_t copy_file_range(int in, off64_t *from, int out, off64_t *to, size_t n, unsigned flags) {
   char room[PATH_MAX];
   REAL(ssize_t, copy_file_range, int, off64_t *, int, off64_t *, size_t, unsigned);
+  if (path_of(in, NULL, room) && reading_fails()) return -1;
   if (!path_of(out, NULL, room)) return real(in, from, out, to, n, flags);
   errno = EOPNOTSUPP; /* then it is copied by reading and writing, which are seen here */
   return -1;

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("shim.c")
@@ -40,6 +42,17 @@ def watch(folder: Path, log: Path | str = "") -> None:
 def fail(after: int, error: int = 0, how: int = 0) -> None:
     """Let the call that comes `after` others fail (how 0), all from it on (1); or be short (2)."""
     ctypes.CDLL(None).trust_fail(ctypes.c_long(after), error, how)
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """Let nothing fail for a while, and count nothing."""
+    library = ctypes.CDLL(None)
+    library.trust_rest(1)
+    try:
+        yield
+    finally:
+        library.trust_rest(0)
 
 
 def _number(name: str) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
+from mdio.core.files.reading import OpenFile
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.dcd.header import CELL_NBYTES, DCDHeader
 
@@ -66,8 +67,8 @@ def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameBytes | None:
     stride = max(header.nsavc, 1)
     if header.free is not None or header.istart + stride * n_frames > INT32_MAX:
         return None
-    with path.open("rb") as file:
-        raw = file.read(header.nbytes)
+    with OpenFile(path) as file:
+        raw = file.peek(0, header.nbytes)
     own = _Header(raw, header.marker.itemsize + 4, header.order, header.istart, stride)
     numbers = np.arange(n_frames + 1, dtype=np.int64)
     edges = header.nbytes + header.frame_nbytes(header.n_atoms) * numbers

@@ -8,6 +8,7 @@ import numpy as np
 
 from mdio.core.errors import SourceError
 from mdio.core.files.index import FrameIndex
+from mdio.core.files.reading import OpenFile
 from mdio.layouts.native.fixed_records import PositionalFile
 from mdio.layouts.native.in_parts import FrameMarks
 from mdio.layouts.native.trr.header import FIXED_NBYTES, FrameHeader, parse_header
@@ -54,8 +55,8 @@ def marks_of(path: Path, n_atoms: int | None = None) -> FrameMarks:
         except SourceError:
             return None
 
-    with path.open("rb", buffering=0) as file:
-        head = file.read(FIXED_NBYTES)
+    with OpenFile(path) as file:
+        head = file.peek(0, FIXED_NBYTES)
     n_atoms = header_of(head, path, 0, n_atoms).n_atoms
     return FrameMarks(n_atoms, [head[:24]], size_of, FIXED_NBYTES)  # as `looks_like_trr`
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from mdio.core.errors import SourceError
 from mdio.core.files.writing import write_all
 
-__all__ = ["copy_bytes", "link_or_copy", "read_all", "write_sliced"]
+__all__ = ["copy_bytes", "link_or_copy", "write_sliced"]
 
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
 """Small enough for the cache of one core, unless the file system wants larger writes (NFS and
@@ -54,19 +54,6 @@ def link_or_copy(source: Path, target: Path) -> None:
         target.hardlink_to(source)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def read_all(source: int, buffer: memoryview, offset: int) -> None:
-    """Fill `buffer` with the bytes of an open file from `offset` on.
-
-    Raises
-    ------
-    SourceError
-        The file ends too early or cannot be read; the message does not name it.
-    """
-    done = 0
-    while done < len(buffer):
-        done += _read(source, buffer[done:], offset + done)
 
 
 def write_sliced(target: int, data: memoryview, at: int) -> None:

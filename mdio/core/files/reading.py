@@ -214,7 +214,6 @@ class OpenFile(ByteSource):
                 self.remote = RemoteObject(path, last_nbytes)
             elif descriptor < 0:
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.nbytes = self.status().st_size
         except OSError as failure:
             self.close()
             missing = isinstance(failure, FileNotFoundError)
@@ -223,6 +222,7 @@ class OpenFile(ByteSource):
                 if missing
                 else f"{path}: cannot be opened ({failure.strerror})"
             ) from failure
+        self.nbytes = self.status().st_size
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the descriptor behind."""
@@ -243,8 +243,14 @@ class OpenFile(ByteSource):
         return _identity(self.status()) == self._which
 
     def status(self) -> os.stat_result:
-        """Return size, time and identity of what is open; of an object, as they were then."""
-        return os.fstat(self._descriptor) if self.remote is None else self.remote.status
+        """Return size, time and identity of what is open; of an object, as they were then.
+
+        Raises `error` where the system cannot tell them.
+        """
+        try:
+            return os.fstat(self._descriptor) if self.remote is None else self.remote.status
+        except OSError as failure:
+            raise self.error(f"{self.path}: cannot be read ({failure.strerror})") from failure
 
     def fileno(self) -> int:
         """Return the descriptor, for what only the system can do (copying in the kernel)."""
