@@ -170,7 +170,8 @@ def main() -> int:
                 where = f"{ours[-1].filename.partition(ROOT)[2]}:{ours[-1].lineno}"
                 failures[f"{way}, {kind}: {error!r} at {where}"[:400]] += 1
             shim.fail(-1)
-    told = {"rounds": given.rounds, "found": dict(seen), "failures": dict(failures)}
+    many = [f"{count} x {what}" for what, count in failures.items()]
+    told = {"rounds": given.rounds, "found": dict(seen), "failures": many}
     print(json.dumps(told, indent=1))
     return 1 if failures else 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROUNDS = {"power_cuts.py": 11, "faults.py": 22, "read_faults.py": 60, "flips.py": 24}
+ROUNDS = {"power_cuts.py": 11, "faults.py": 22, "read_faults.py": 132, "flips.py": 24}
 
 
 @pytest.mark.parametrize("name", ROUNDS)

@@ -84,6 +84,10 @@ def test_what_cannot_be_opened_or_read(path, tmp_path, monkeypatch):
         folder.nbytes = 10
         with pytest.raises(SourceError, match=r"bytes at 0 cannot be read \(Is a directory\)"):
             folder.peek(0, 3)
+    file = OpenFile(path)
+    file.close()
+    with pytest.raises(SourceError, match=rf"{path.name}: cannot be read \(Bad file descriptor\)"):
+        file.status()
 
 
 def test_the_first_long_read_rises(path, monkeypatch):
