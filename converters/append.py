@@ -23,6 +23,7 @@ from mdio.converters.striping import StripeRequest
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint
+from mdio.core.files.remote.paths import path_of, refuse_remote
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import continuation_of
@@ -72,6 +73,7 @@ def prepare_append(
     SourceError
         A source does not fit, or adds nothing.
     """
+    refuse_remote(out, "adding frames to an output")
     for one in fields(options):
         asked = getattr(options, one.name)
         if one.name not in OWN and asked and asked != getattr(DEFAULT, one.name):
@@ -84,7 +86,7 @@ def prepare_append(
     try:
         continuation_of(old, 0)
         files = [sources] if isinstance(sources, str | PathLike) else list(sources)
-        return _Plan(old, [Path(file) for file in files], options).make(executor)
+        return _Plan(old, [path_of(file) for file in files], options).make(executor)
     except BaseException:
         old.close()
         raise

@@ -57,7 +57,7 @@ def prepare(
     """
     if options.append:
         return prepare_append(source, out, options, executor or Serial())
-    target = Path(out)
+    target = path_of(out)
     layout_name = layout_name_for_output(target, options.to)
     check_options(options, layout_name, target)
     if options.flavour is not None:

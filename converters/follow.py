@@ -14,6 +14,7 @@ from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
+from mdio.core.files.remote.paths import refuse_remote
 from mdio.parallel.executors import Executor, Serial
 
 __all__ = ["follow"]
@@ -89,6 +90,8 @@ def follow(
         if getattr(wanted, name):
             option = name.removesuffix("_ps").replace("_", "-")
             raise PlanError(f"--{option} does not go with --follow; leave it out")
+    refuse_remote(source, "following a source")
+    refuse_remote(out, "publishing again and again")
     follower = _Follower(Path(source), Path(out), wanted, executor or Serial(), force=force)
     if append:
         follower.resume()

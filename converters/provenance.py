@@ -45,12 +45,12 @@ class Appended:
         )
 
 
-def check_room(out: Path, nbytes: float) -> None:
-    """Refuse at once what cannot fit on the disk."""
-    free = shutil.disk_usage(out.absolute().parent).free
+def check_room(out: Path, nbytes: float, folder: Path) -> None:
+    """Refuse at once what cannot fit on the disk of `folder`, where it is built."""
+    free = shutil.disk_usage(folder).free
     if nbytes > free:
         raise OutputError(
-            f"{out}: needs {nbytes:.0f} bytes, but only {free} are free there; "
+            f"{out}: needs {nbytes:.0f} bytes, but only {free} are free in {folder}; "
             "free some space, choose another folder, or use --precision or --select"
         )
 

@@ -20,6 +20,7 @@ from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.repairs import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.remote.paths import path_of, refuse_remote
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import (
     FULL_SYSTEM,
@@ -117,8 +118,9 @@ def repair(
     if not result.bad:
         return result
     if against is None:
-        _find_lost(Path(out), result)
+        _find_lost(path_of(out), result)
         return result
+    refuse_remote(out, "a repair")
     made = Processes(workers) if workers > 1 else Serial()
     with made if executor is None else nullcontext(executor) as chosen:
         _prepare(Path(out), against, top, names, chosen).run(chosen, force=True, progress=progress)

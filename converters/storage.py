@@ -6,10 +6,11 @@ from pathlib import Path
 
 from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import free_memory
+from mdio.core.files.remote.paths import RemotePath
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.striping.networks import has_one_writer, is_network
 from mdio.layouts.striping.stripes import file_system_type
-from mdio.parallel.executors import Executor
+from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = ["goes_direct", "goes_through_owner", "telling_file_system"]
@@ -44,10 +45,12 @@ def goes_direct(asked: str, plan: LayoutPlan, target: Path) -> bool:
 
 
 def goes_through_owner(plan: LayoutPlan, target: Path, executor: Executor) -> bool:
-    """Return whether ranks hand what they encode to rank 0, which alone writes.
+    """Return whether workers hand what they encode to the owner, which alone writes.
 
     That is one more way over the network that joins them, and pays where several machines that
-    write to one file hold each other up.
+    write to one file hold each other up. What goes into a store is built where the owner is.
     """
+    if isinstance(target, RemotePath):
+        return not isinstance(executor, Serial | Processes)
     several = isinstance(executor, MPIExecutor) and executor.n_workers > 1
     return several and plan.n_files == 1 and has_one_writer(file_system_type(target))

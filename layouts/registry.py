@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named
-from mdio.core.files.remote.paths import MANIFESTS, RemotePath, path_of, refuse_remote_output
+from mdio.core.files.remote.paths import MANIFESTS, RemotePath, path_of
 from mdio.layouts.base import Layout
 from mdio.layouts.writer import LayoutWriter
 
@@ -167,7 +167,6 @@ def output_suffixes() -> dict[str, str]:
 
 def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> str:
     """Return the layout to write: `to`, or what the suffix of `path` says."""
-    refuse_remote_output(path)
     if to is not None:
         writer_class(to)
         return to

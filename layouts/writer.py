@@ -54,6 +54,9 @@ class LayoutWriter(ABC):
     resumes: ClassVar[bool] = False
     """Whether another run can go on with what is stored; then `files` and `holds` are there."""
 
+    writes_files_once: ClassVar[bool] = False
+    """Whether the `files` of a stored piece are not written again, so that they can be sent on."""
+
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         self.path = path
         self.plan = plan

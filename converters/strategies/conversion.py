@@ -27,6 +27,8 @@ from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.journals.journal import Journal
 from mdio.core.files.journals.unfinished import allocated_nbytes
 from mdio.core.files.publish import output_errors, publish, temporary_for
+from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.remote.uploading import Upload
 from mdio.layouts.h5md.layout import refers_to_parts
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.striping.stripes import StripeRecord
@@ -72,11 +74,11 @@ class Conversion:
         self.writer_options = writer_options
         # The topologies of what is repaired are there.
         self.beside = {} if self.repairs else topologies(self.choice, self.out, job.files)
-        # Of a simulation that goes on, frames that are there can be had.
-        info, frames = self.view.source.info, self.view.frames
+        info, frames = self.view.source.info, self.view.frames  # of a simulation that goes on too
         may_grow = bool(info.lost) or int(max(frames[0], frames[-1])) + 1 < info.n_frames
         self.states = SourceStates(job.files, may_grow=may_grow)
         self._journal: Journal | None = None
+        self._upload = Upload(self.out) if isinstance(self.out, RemotePath) else None
 
     @classmethod
     def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
@@ -223,7 +225,7 @@ class Conversion:
         self, stack: ExitStack, words: Mapping[str, Any], *, force: bool, resume: bool
     ) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
-        # The same topology may serve several outputs: one that is there already stays.
+        # One that is there may serve several outputs: it stays.
         new = {path: data for path, data in self.beside.items() if not holds(path, data)}
         temporary = stack.enter_context(
             publish(
@@ -236,15 +238,14 @@ class Conversion:
                 check=self._check,
                 begun=words,
                 resume=resume,
-                # What is begun anew each time is not gone on with.
-                anew=force or self.job.options.growing,
+                anew=force or self.job.options.growing,  # begun anew each time
+                upload=self._upload,
             )
         )
-        needed = self._needed_nbytes
-        if needed is not None:
-            check_room(self.out, needed - allocated_nbytes(temporary))
+        if (needed := self._needed_nbytes) is not None:
+            check_room(self.out, needed - allocated_nbytes(temporary), temporary.parent)
         for path, data in new.items():
-            temporary_for(path.absolute(), temporary).write_bytes(data)
+            temporary_for(temporary.with_name(path.name), temporary).write_bytes(data)
         return temporary
 
     def _open(
@@ -282,15 +283,13 @@ class Conversion:
 
     def _pieces(self, writer: LayoutWriter) -> list[tuple[int, int]]:
         """Return the pieces that are yet to be made."""
-        every = writer.write_tasks()
-        return [one for one in every if one[0] >= self.n_taken and one[0] not in writer.done]
+        left = (one for one in writer.write_tasks() if one[0] not in writer.done)
+        return [one for one in left if one[0] >= self.n_taken]
 
     def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
         """Do this process' share, and store and commit in the owner what others have encoded."""
-        nbytes = 0
-        imap = executor.imap
-        if isinstance(executor, MPIExecutor):
-            # What a rank writes may take the system now a little, now long.
+        nbytes, imap = 0, executor.imap
+        if isinstance(executor, MPIExecutor):  # a write may take the system now a little, now long
             imap = partial(executor.imap, at_own_pace=True)
         writer: LayoutWriter = work.writer
         pieces = spread(self._pieces(writer), writer.plan.segment_frames, executor.n_workers)
@@ -303,7 +302,9 @@ class Conversion:
         return nbytes
 
     def _note(self, writer: LayoutWriter, record: PieceRecord) -> None:
-        """Tell the journal what is stored."""
+        """Tell the journal what is stored, and send it on where the output goes into a store."""
+        if self._upload is not None and writer.writes_files_once:
+            self._upload.add(writer.path, writer.files(record))
         if self._journal is not None:
             with output_errors(writer.path):
                 for one in writer.settled(record):

@@ -126,7 +126,9 @@ class MPIOConversion(Conversion):
         Nothing is where the journal tells of what can be gone on with.
         """
         names = executor.from_owner(
-            lambda: [temporary_for(path.absolute(), temporary) for path in self.beside]
+            lambda: [
+                temporary_for(temporary.with_name(path.name), temporary) for path in self.beside
+            ]
         )
         paths = [temporary, *names, journal_of(temporary), temporary.with_suffix(".lock")]
         return lambda: [] if unfinished(temporary) else paths

@@ -19,6 +19,7 @@ from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.journals.journal import Journal
 from mdio.core.files.journals.unfinished import unfinished
 from mdio.core.files.publish import output_errors, parts_of, temporary_for
+from mdio.core.files.remote.paths import is_remote, refuse_remote
 from mdio.layouts.base import Layout
 from mdio.layouts.output import NotFinite
 from mdio.layouts.plan import LayoutPlan
@@ -53,7 +54,10 @@ def _reason(job: Job, executor: Executor) -> str | None:
     if former:
         return former.manifest.get("parts_reason") if "parts" in former.manifest else None
     if job.options.per_rank:
+        refuse_remote(job.out, "an output in parts (--per-rank)")
         return ASKED
+    if is_remote(job.out):
+        return None
     several = isinstance(executor, MPIExecutor) and executor.n_workers > 1
     if job.plan.compression is None or job.options.flavour is not None or not several:
         return None

@@ -20,9 +20,10 @@ NETWORKS = {
     "pvfs2",
     "smb3",
     "smbfs",
+    "store",
     "wekafs",
 }
-"""As the table of mounts names them."""
+"""As the table of mounts names them, and stores of objects."""
 ONE_WRITER = {"ceph", "fuse.ceph-fuse"}
 """Where a client keeps what it writes to a file only while no other writes to it: of several, each
 waits for the servers with every write (Ceph documentation, "Capabilities in CephFS")."""

@@ -18,6 +18,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
 
+from mdio.core.files.remote.paths import is_remote
+
 __all__ = [
     "StripeRecord",
     "Striping",
@@ -74,8 +76,10 @@ def file_system_type(path: str | PathLike[str], mountinfo: str = "/proc/self/mou
     -------
     str
         ``lustre``, ``nfs4``, ``ext4``, ``xfs``, ``tmpfs``, ``overlay``, ``beegfs``, ``gpfs``, ...;
-        ``unknown`` where there is no such table.
+        ``unknown`` where there is no such table; ``store`` for a URL.
     """
+    if is_remote(path):
+        return "store"
     where = Path(os.path.realpath(path))
     found, depth = "unknown", -1
     try:

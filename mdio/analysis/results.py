@@ -17,6 +17,7 @@ from mdio.analysis.saving import RESULT_SUFFIXES, columns_of, save_as, table
 from mdio.analysis.timings import record
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import publish
+from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
 
 __all__ = ["AnalysisResult", "check_output"]
@@ -162,7 +163,9 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
     OutputError
         Its folder is missing or read-only, or it is a folder itself.
     """
-    target = Path(path)
+    target = path_of(path)
+    if isinstance(target, RemotePath):
+        return target
     if target.is_dir():
         raise OutputError(f"{target}: it is a folder; give the name of a file")
     if suffixes and target.suffix.lower() not in suffixes:

@@ -22,7 +22,8 @@ from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputEr
 from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import unfinished
 from mdio.core.files.marks import PARTS_MARKER, is_output
-from mdio.core.files.remote.paths import refuse_remote_output
+from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.remote.uploading import Upload
 from mdio.core.files.replacing import (
     parts_of,
     put_in_place,
@@ -169,6 +170,7 @@ def publish(
     begun: Mapping[str, Any] | None = None,
     resume: bool = False,
     anew: bool | None = None,
+    upload: Upload | None = None,
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends well.
 
@@ -201,6 +203,8 @@ def publish(
         error, or with `anew` removed.
     anew
         Remove what a former run has left; None = with `force`.
+    upload
+        Into a store: what sends files of the output while it is built.
 
     Yields
     ------
@@ -215,8 +219,32 @@ def publish(
         is missing or read-only, or something is left that can be gone on with, or cannot, with
         `resume`. In the end: the disk is full, the target has appeared.
     """
-    refuse_remote_output(target)
-    goal = Path(target).absolute()
+    where = path_of(target)
+    if isinstance(where, RemotePath):
+        names = [Path(companion).name for companion in companions]
+        upload = Upload(where) if upload is None else upload
+        with (
+            upload.building(
+                force=force,
+                resume=resume,
+                sources=[path_of(source) for source in sources],
+                companions=[where.with_name(name) for name in names],
+                check=check,
+            ) as local,
+            publish(
+                local,
+                companions=[local.with_name(name) for name in names],
+                in_parts=in_parts,
+                was_in_parts=was_in_parts,
+                check=check,
+                begun=begun,
+                resume=resume,
+                anew=force if anew is None else anew,
+            ) as temporary,
+        ):
+            yield temporary
+        return
+    goal = where.absolute()
     beside = [Path(companion).absolute() for companion in companions]
     parts = parts_of(goal)
     read = [Path(source) for source in sources]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import stat
@@ -20,14 +19,21 @@ from typing import Any
 
 from mdio.core.errors import MissingExtraError
 
-__all__ = ["URL", "ObjectFile", "RemoteObject", "look", "threads_would_be_lost"]
+__all__ = [
+    "PAUSE_S",
+    "TRIES",
+    "URL",
+    "RemoteObject",
+    "forget",
+    "look",
+    "store_of",
+    "threads_would_be_lost",
+    "told",
+]
 
 URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
 HEAD_NBYTES = 16 << 10
 """Bytes of an object that come with the request that opens it: enough for metadata and headers."""
-BLOCK_NBYTES = 1 << 20
-"""What libraries read through a file object is asked for in blocks of this size."""
-MAX_BLOCKS = 16
 KNOWN_S = 2.0
 """So long an answer about an object counts: formats ask the same several times to know a file."""
 MAX_KNOWN = 64
@@ -100,7 +106,7 @@ def _store(root: str, process: int) -> Any:  # noqa: ARG001
     )
 
 
-def _where(path: Path) -> tuple[Any, str]:
+def store_of(path: Path) -> tuple[Any, str]:
     """Return store and name of an object."""
     global _pid
     if _pid not in (0, os.getpid()):
@@ -117,7 +123,7 @@ def _where(path: Path) -> tuple[Any, str]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
     """Turn errors of obstore into OSError, without what their texts may give away."""
     from obstore import exceptions
 
@@ -125,6 +131,8 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise FileNotFoundError(2, "no such object", str(path)) from None
+    except exceptions.AlreadyExistsError:
+        raise FileExistsError(17, "there is one already", str(path)) from None
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
         raise PermissionError(
             13, "the store refuses it; see credentials, region and endpoint", str(path)
@@ -139,10 +147,10 @@ def _get(path: Path, wanted: Any) -> _Look:
     """Ask for a range (first byte, one beyond the last; or ``{"suffix": n}``) of an object."""
     import obstore
 
-    store, name = _where(path)
+    store, name = store_of(path)
     for attempt in range(TRIES):
         try:
-            with _told(path):
+            with told(path):
                 answer = obstore.get(store, name, options={"range": wanted})
                 begin, end = answer.range
                 data = answer.bytes().to_bytes()
@@ -176,9 +184,9 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
     except PermissionError:
         raise
     except OSError:  # nothing to have a range of, or no such ranges here: see what it is
-        store, name = _where(path)
+        store, name = store_of(path)
         try:
-            with _told(path):
+            with told(path):
                 now = _Look(_State.of(obstore.head(store, name)), 0, b"")
         except FileNotFoundError:
             now = None
@@ -188,6 +196,12 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
         while len(_known) > MAX_KNOWN:
             _known.popitem(last=False)
     return now
+
+
+def forget(path: Path) -> None:
+    """Forget what was found out about an object, which is changed."""
+    with _lock:
+        _known.pop(str(path), None)
 
 
 class RemoteObject:
@@ -235,8 +249,7 @@ class RemoteObject:
         else:
             found = _get(self.path, (offset, offset + nbytes))
             if found.state != self.state:
-                with _lock:
-                    _known.pop(str(self.path), None)
+                forget(self.path)
                 raise OSError(
                     5,
                     f"it was replaced while it was open: {self.state.nbytes} bytes with ETag "
@@ -251,60 +264,3 @@ class RemoteObject:
             view[: len(part)] = part
             at += len(part)
         return at
-
-
-class ObjectFile(io.RawIOBase):
-    """An object as a file, for libraries that want one: it is read in blocks, which are kept."""
-
-    def __init__(self, remote: RemoteObject) -> None:
-        self._object, self._at = remote, 0
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return where it is."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a byte."""
-        base = (0, self._at, self._object.state.nbytes)[whence]
-        if base + offset < 0:
-            raise OSError(22, "before the beginning", str(self._object.path))
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, target: Any) -> int:
-        """Fill `target` from there on; return how many bytes came."""
-        view = memoryview(target).cast("B")
-        done = 0
-        while done < len(view):
-            number, begin = divmod(self._at, BLOCK_NBYTES)
-            if not begin and len(view) - done > BLOCK_NBYTES:
-                n_read = self._object.read_into([view[done:]], self._at)
-            else:
-                part = self._block(number)[begin : begin + len(view) - done]
-                n_read = len(part)
-                view[done : done + n_read] = part
-            if not n_read:
-                break
-            done, self._at = done + n_read, self._at + n_read
-        return done
-
-    def _block(self, number: int) -> bytes:
-        found = self._blocks.get(number)
-        if found is None:
-            begin = number * BLOCK_NBYTES
-            room = bytearray(max(0, min(BLOCK_NBYTES, self._object.state.nbytes - begin)))
-            self._object.read_into([room], begin)
-            found = self._blocks[number] = bytes(room)
-            if len(self._blocks) > MAX_BLOCKS:
-                self._blocks.popitem(last=False)
-        self._blocks.move_to_end(number)
-        return found

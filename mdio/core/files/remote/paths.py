@@ -19,9 +19,10 @@ from pathlib import Path, PosixPath
 from typing import Any
 
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.remote.objects import URL, ObjectFile, RemoteObject, look
+from mdio.core.files.remote.blocks import ObjectFile
+from mdio.core.files.remote.objects import URL, RemoteObject, look
 
-__all__ = ["MANIFESTS", "RemotePath", "is_remote", "path_of", "refuse_remote_output"]
+__all__ = ["MANIFESTS", "RemotePath", "is_remote", "path_of", "refuse_remote"]
 
 MANIFESTS = ("zarr.json", "manifest.json", ".zgroup", ".zmetadata")
 
@@ -54,14 +55,11 @@ def path_of(path: str | os.PathLike[str]) -> Path:
     return RemotePath(text)
 
 
-def refuse_remote_output(path: str | os.PathLike[str]) -> None:
-    """Raise PlanError if an output is to be written to a URL."""
-    text = os.fsdecode(path)
-    if re.match(r"(s3|gs|az|https?):/", text, re.IGNORECASE):  # a `Path` has one of two slashes
-        shown = re.sub(r":/+([^/]*@)?", "://", re.split(r"[?#]", text)[0], count=1)
+def refuse_remote(path: str | os.PathLike[str], what: str) -> None:
+    """Raise PlanError for a URL where only files will do."""
+    if is_remote(path):
         raise PlanError(
-            f"{shown}: outputs are not written to stores; write it here and upload the "
-            "folder or file when it is finished (aws s3 cp --recursive, rclone copy, ...)"
+            f"{path_of(path)}: {what} needs it on a disk; copy it here, and back when that is done"
         )
 
 
@@ -136,7 +134,7 @@ class RemotePath(PosixPath):
     def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
         """Return a file object that reads; raises PlanError for any other mode."""
         if mode != "rb":
-            refuse_remote_output(self)
+            raise PlanError(f"{self}: an object of a store is not opened for writing")
         return ObjectFile(RemoteObject(self))
 
     def read_bytes(self) -> bytes:

@@ -7,6 +7,8 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from oracles.stores import SERVERS, Between, environment, s3_server
+from oracles.stores import client as client_of
 
 import mdio
 
@@ -114,30 +116,40 @@ def _nothing_known(monkeypatch):
     monkeypatch.setattr(objects, "PAUSE_S", 0.001)
 
 
-@pytest.fixture(scope="module")
-def bucket(served):
-    """The same folder in an S3 store, as ``s3://bucket``; credentials are in the environment."""
-    import boto3
-    from moto.server import ThreadedMotoServer
+@pytest.fixture(scope="module", params=SERVERS)
+def s3_port(request, tmp_path_factory):
+    """The port of an S3 server; there is a bucket in it, called ``bucket``."""
+    with s3_server(request.param, tmp_path_factory.mktemp("s3") / "server") as port:
+        yield port
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
+
+@pytest.fixture(scope="module")
+def client(s3_port):
+    """boto3's, by which objects are looked at."""
+    return client_of(s3_port)
+
+
+@pytest.fixture(scope="module")
+def between(s3_port):
+    """What can fail between the server and us; requests of `bucket` pass it."""
+    one = Between(s3_port)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def bucket(served, client, between):
+    """The same folder in an S3 store, as ``s3://bucket``; credentials are in the environment."""
+    from mdio.core.files.remote import objects
+
     patch = pytest.MonkeyPatch()
-    patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    patch.setenv("AWS_ACCESS_KEY_ID", "ThePublicName")
-    patch.setenv("AWS_SECRET_ACCESS_KEY", "TheSecretItself")
-    patch.setenv("AWS_REGION", "us-east-1")
-    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1")
-    client.create_bucket(Bucket="bucket")
+    for name, value in environment(between.port).items():
+        patch.setenv(name, value)
     for path in served.rglob("*"):
         if path.is_file():
             client.upload_file(str(path), "bucket", str(path.relative_to(served)))
-    from mdio.core.files.remote import objects
-
     objects._store.cache_clear()
     yield "s3://bucket"
-    server.stop()
     patch.undo()
     objects._store.cache_clear()
 

@@ -116,11 +116,6 @@ class TestBudgets:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("out", ["s3://bucket/a.zarr", "https://host/a.xtc"])
-    def test_outputs(self, adk, out):
-        with pytest.raises(PlanError, match=r"write it here and upload the folder"):
-            mdio.convert(adk["dcd"], out)
-
     @pytest.mark.parametrize(
         "url", ["https://me:Secret1@host/a.xtc", "https://host/a.xtc?sig=Secret1", "s3:///a.xtc"]
     )

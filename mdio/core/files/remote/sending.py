@@ -1,0 +1,133 @@
+"""Requests that change what is in a store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from mdio.core.files.remote import objects
+from mdio.core.files.remote.paths import RemotePath
+
+__all__ = ["copy", "delete", "names_below", "put"]
+
+PART_NBYTES = 8 << 20
+"""Larger files are sent in parts of this size, several at a time; there is nothing under their name
+before all have come."""
+PARTS = 8
+
+
+def put(target: RemotePath, data: bytes | Path, *, new: bool = False) -> None:
+    """Send some bytes, or those of a file, as an object; it is there whole or not at all.
+
+    Parameters
+    ----------
+    target
+        Its name.
+    data
+        What it is to hold.
+    new
+        Refuse where there is an object of this name. Where a store has no conditions, that is
+        looked at before.
+
+    Raises
+    ------
+    FileExistsError
+        With `new`: there is one.
+    OSError
+        The store does not take it, after `objects.TRIES` tries.
+    """
+    import obstore
+    from obstore.exceptions import NotSupportedError
+
+    store, name = objects.store_of(target)
+    mode = "create" if new else "overwrite"
+    for attempt in range(objects.TRIES):
+        try:
+            with objects.told(target):
+                try:
+                    large = not new and isinstance(data, Path)
+                    obstore.put(
+                        store,
+                        name,
+                        data,
+                        mode=mode,  # type: ignore[arg-type]
+                        use_multipart=None if large else False,
+                        chunk_size=PART_NBYTES,
+                        max_concurrency=PARTS,
+                    )
+                except (NotSupportedError, NotImplementedError):
+                    if not new or objects.look(target) is not None:
+                        raise
+                    mode = "overwrite"
+                    continue
+            break
+        except FileExistsError:
+            # Of a try whose answer was lost, it is ours.
+            if attempt and isinstance(data, bytes) and _holds(target, data):
+                break
+            raise
+        except PermissionError:
+            raise
+        except FileNotFoundError:
+            raise OSError(2, "there is no such bucket", str(target)) from None
+        except OSError:
+            if attempt == objects.TRIES - 1:
+                raise
+            time.sleep(objects.PAUSE_S * 2**attempt)
+        finally:
+            objects.forget(target)
+
+
+def _holds(target: RemotePath, data: bytes) -> bool:
+    objects.forget(target)
+    try:
+        return target.read_bytes() == data
+    except OSError:
+        return False
+
+
+def copy(source: RemotePath, target: RemotePath) -> None:
+    """Have the store copy an object, over one that is there; raises OSError."""
+    import obstore
+
+    store, name = objects.store_of(source)
+    with objects.told(source):
+        obstore.copy(store, name, objects.store_of(target)[1])
+    objects.forget(target)
+
+
+def delete(targets: Iterable[RemotePath]) -> None:
+    """Remove objects; those that are not there are none. Raises OSError."""
+    import obstore
+
+    paths = list(targets)
+    for path in paths:
+        objects.forget(path)
+    if paths:
+        store = objects.store_of(paths[0])[0]
+        with objects.told(paths[0]):
+            try:
+                obstore.delete(store, [objects.store_of(path)[1] for path in paths])
+            except FileNotFoundError:
+                for path in paths:  # some stores take one that is not there for an error
+                    try:
+                        obstore.delete(store, objects.store_of(path)[1])
+                    except FileNotFoundError:
+                        continue
+
+
+def names_below(folder: RemotePath) -> dict[str, int]:
+    """Return the names of all objects below `folder`, relative to it, and their bytes.
+
+    Raises
+    ------
+    OSError
+        The store does not list them.
+    """
+    import obstore
+
+    store, name = objects.store_of(folder)
+    with objects.told(folder):
+        found = [one for some in obstore.list(store, f"{name}/") for one in some]
+    return {one["path"][len(name) + 1 :]: one["size"] for one in found}

@@ -1,0 +1,239 @@
+"""Outputs appear in a store only when they are whole, though nothing can be renamed there.
+
+An output is built on this machine, in a folder of its own below the one for temporary files, and
+sent from there: a file as one object, which appears at once; a folder object by object, some of
+them while others are still being made, and its manifest last, since without it there is no output.
+
+While a folder is being sent, the object `MARK` in it says so: another run is refused unless it is
+told to begin anew, and then removes what is there. What is replaced stays until the new output
+is whole in the store, in a folder inside the former one, and has been looked at. Then the former
+manifest goes, the store copies the new objects to their names, and the new manifest follows. A run
+that dies in between leaves a mark that says so, and the next one goes on with that.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from mdio.core.errors import MdioError, OutputError, PlanError
+from mdio.core.files.remote.paths import MANIFESTS, RemotePath
+from mdio.core.files.remote.places import SENDERS, Place
+from mdio.core.files.remote.sending import delete, put
+
+__all__ = ["Upload"]
+
+STATE = "sent.json"
+
+
+class Upload:
+    """The way of one output into a store.
+
+    Parameters
+    ----------
+    goal
+        File or folder to be.
+
+    Raises
+    ------
+    PlanError
+        A web server, which takes nothing.
+    """
+
+    def __init__(self, goal: RemotePath) -> None:
+        if str(goal).lower().startswith("http"):
+            raise PlanError(
+                f"{goal}: web servers are read from, not written to; write to the store behind it "
+                "(s3://, gs://, az://) or to a disk"
+            )
+        self.goal = goal
+        self._place = Place(goal)
+        number = hashlib.sha256(str(goal).encode()).hexdigest()[:16]
+        self._folder = _own_folder() / number
+        self._local = self._folder / goal.name
+        self._sent: dict[str, list[int]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._under_way: list[Future[None]] = []
+
+    @contextmanager
+    def building(
+        self,
+        *,
+        force: bool,
+        resume: bool,
+        sources: Sequence[Path],
+        companions: Sequence[Path],
+        check: Callable[[Path], None] | None,
+    ) -> Iterator[Path]:
+        """Yield where the output is to be built, and send it when the block ends well.
+
+        Parameters are those of `mdio.core.files.publish.publish`. `check` looks at a folder in the
+        store before it replaces anything.
+
+        Raises
+        ------
+        OutputError
+            The output exists already, is a source, is another's or unfinished; or the store does
+            not take it.
+        """
+        for source in sources:
+            if self.goal == source or self.goal in source.parents or source in self.goal.parents:
+                raise OutputError(
+                    f"{self.goal}: the output is the source {source} itself, or one lies inside "
+                    "the other; choose another name"
+                )
+        with self._told():
+            state = self._noted() if resume else {}
+            if self._place.look(force=force, former=state.get("token")):
+                self._sent = dict(state["sent"])
+            for one in [] if force else companions:
+                if one.exists():
+                    raise OutputError(
+                        f"{one}: it exists already; choose another name or use --force"
+                    )
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove(self._local)  # of a run that could not send it
+        whole = False
+        try:
+            yield self._local
+            whole = True
+            with self._told():
+                self._finish(companions, check)
+        except BaseException as error:
+            if self._pool is not None:
+                self._pool.shutdown(wait=True, cancel_futures=True)
+            if whole and isinstance(error, OutputError):
+                raise OutputError(
+                    f"{error}; what was to be there is whole in {self._local} until the next run"
+                ) from error
+            with suppress(OSError):
+                if whole or any(self._folder.glob(".*.journal")):
+                    self._note()
+                else:
+                    shutil.rmtree(self._folder, ignore_errors=True)
+                    self._place.withdraw()
+            raise
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, built: Path, files: Iterable[Path]) -> None:
+        """Send files of the folder that is being built at `built`, which are not written again.
+
+        Raises
+        ------
+        OutputError
+            The store has not taken an earlier one.
+        """
+        with self._told():
+            self._begin()
+            for future in [one for one in self._under_way if one.done()]:
+                self._under_way.remove(future)
+                future.result()
+            for file in files:
+                self._send(file.relative_to(built).as_posix(), file)
+
+    def _begin(self) -> None:
+        if not self._place.begun:
+            self._note()  # first: by it a run that is killed is known
+            self._place.mark()
+
+    def _send(self, name: str, file: Path) -> None:
+        status = file.stat()
+        known = [status.st_size, status.st_mtime_ns]
+        if self._sent.get(name) == known:
+            return
+
+        def work() -> None:
+            put(self._place.where / name, file)
+            self._sent[name] = known
+
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(SENDERS, thread_name_prefix="mdio-send")
+        self._under_way.append(self._pool.submit(work))
+
+    def _finish(self, companions: Sequence[Path], check: Callable[[Path], None] | None) -> None:
+        """Send what is left, the manifest last."""
+        beside = [self._folder / one.name for one in companions]
+        beside = [one for one in beside if one.exists()]
+        if self._local.is_file():
+            self._send_beside(beside)
+            self._place.put_object(self._local)
+            return
+        self._begin()
+        files = {
+            path.relative_to(self._local).as_posix(): path
+            for path in self._local.rglob("*")
+            if path.is_file() and not path.name.endswith(".mdio-index")
+        }
+        last = [(name, files.pop(name)) for name in MANIFESTS if name in files]
+        for name, file in files.items():
+            self._send(name, file)
+        for future in self._under_way:
+            future.result()
+        self._place.compare({name: file.stat().st_size for name, file in files.items()})
+        where = self._place.where
+        if where == self.goal:
+            self._send_beside(beside)
+        for name, file in last:
+            put(where / name, file)
+        try:
+            if check is not None:
+                check(where)
+        except MdioError:
+            delete(where / name for name, _ in last)
+            raise
+        if where != self.goal:
+            self._send_beside(beside)
+        self._place.finish()
+
+    def _send_beside(self, beside: Sequence[Path]) -> None:
+        for one in beside:
+            put(self.goal.with_name(one.name), one)
+
+    def _note(self) -> None:
+        """Note what was sent, for a run that goes on."""
+        state = {"token": self._place.token, "sent": dict(self._sent)}
+        (self._folder / STATE).write_text(json.dumps(state))
+
+    def _noted(self) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            found = json.loads((self._folder / STATE).read_bytes())
+            return found if isinstance(found, dict) else {}
+        return {}
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn what the store says into OutputError."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, MdioError):
+                raise
+            raise OutputError(
+                f"{error.filename or self.goal}: the store did not take it "
+                f"({error.strerror or error})"
+            ) from error
+
+
+def _own_folder() -> Path:
+    """Return the folder for what is to be sent, which is this user's alone."""
+    folder = Path(tempfile.gettempdir(), f"mdio-{getpass.getuser()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise OutputError(f"{folder}: it belongs to somebody else; set TMPDIR to a folder of yours")
+    return folder
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,339 @@
+"""What is written into a store is what is written to a disk, is there whole or not, and alone."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+import zarr
+
+import mdio
+from mdio.cli.main import main
+from mdio.core.errors import MdioError, OutputError, PlanError
+from mdio.core.files.remote import objects, places
+
+SUFFIXES = (".zarr", ".h5md", ".segments", ".dcd", ".xtc", ".trr", ".ncdf")
+
+
+@pytest.fixture(autouse=True)
+def spool(monkeypatch, tmp_path):
+    """Where outputs are built before they are sent."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spool"))
+    (tmp_path / "spool").mkdir()
+    return tmp_path / "spool"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_fails(between):
+    between.log.clear()
+    yield
+    between.faults = between.latency_s = 0.0
+
+
+@pytest.fixture(scope="session")
+def positions(adk):
+    universe = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
+    return np.array([ts.positions.copy() for ts in universe.trajectory])
+
+
+@pytest.fixture
+def names(client):
+    def found(prefix):
+        answer = client.list_objects_v2(Bucket="bucket", Prefix=prefix)
+        return [one["Key"] for one in answer.get("Contents", [])]
+
+    return found
+
+
+def put_names(between):
+    """Return the names of objects that were written, in order."""
+    paths = [path.split("?")[0] for method, path, _ in between.log if method == "PUT"]
+    return [path.removeprefix("/bucket/") for path in paths]
+
+
+def looks_like(url, positions, bound=0.01):
+    objects._known.clear()
+    with mdio.open(url) as layout:
+        return np.abs(layout.read(0, 98).positions - positions).max() < bound
+
+
+def stopping_after(n_frames):
+    done = 0
+
+    def progress(n, _):
+        nonlocal done
+        done += n
+        if done >= n_frames:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+class TestOutputs:
+    @pytest.mark.parametrize("suffix", SUFFIXES)
+    def test_are_those_of_a_disk(self, bucket, adk, positions, names, spool, suffix):
+        out = f"{bucket}/made{suffix}"
+        for force in (False, True):
+            made = mdio.convert(adk["dcd"], out, top=adk["psf"], select="all", force=force)
+            assert made.out == out
+            assert looks_like(out, positions)
+            assert mdio.verify(out).ok
+        left = names(f"made{suffix}")
+        assert not [name for name in left if places.MARK in name or places.STAGE in name]
+        assert not list(spool.glob("mdio-*/*"))
+
+    def test_zarr_as_zarr_python_sees_it(self, bucket, adk, positions, client, tmp_path, names):
+        mdio.convert(adk["dcd"], f"{bucket}/seen.zarr", precision="none", compression="none")
+        for name in names("seen.zarr/"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            client.download_file("bucket", name, str(tmp_path / name))
+        tree = zarr.open_group(tmp_path / "seen.zarr", mode="r")
+        assert (tree["particles/trajectory/position/value"][:] == positions).all()
+
+    @pytest.mark.parametrize("suffix", [".zarr", ".segments"])
+    def test_manifest_is_the_last_of_them(self, bucket, adk, between, suffix):
+        mdio.convert(adk["dcd"], f"{bucket}/order{suffix}")
+        sent = put_names(between)
+        manifest = "zarr.json" if suffix == ".zarr" else "manifest.json"
+        assert sent[0].endswith(places.MARK)
+        assert sent[-1] == f"order{suffix}/{manifest}"
+
+    def test_shards_are_sent_while_others_are_made(self, bucket, adk, between):
+        seen = []
+        mdio.convert(
+            adk["dcd"],
+            f"{bucket}/while.zarr",
+            chunk_frames=10,
+            progress=lambda *_: seen.append(places.MARK in str(put_names(between))),
+        )
+        assert seen[-1]
+
+    def test_topologies_beside(self, bucket, adk, names):
+        options = {"top": adk["psf"], "select": "name CA"}
+        made = mdio.convert(adk["dcd"], f"{bucket}/some.h5md", **options)
+        assert made.topologies == (f"{bucket}/some.top.pdb",)
+        assert names("some") == ["some.h5md", "some.top.pdb"]
+
+    def test_of_dasks_workers(self, bucket, adk, positions):
+        from dask.distributed import Client, LocalCluster
+
+        with (
+            LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=None) as made,
+            Client(made) as client,
+        ):
+            executor = mdio.DaskExecutor(client)
+            mdio.convert(adk["dcd"], f"{bucket}/dask.zarr", executor=executor)
+        assert looks_like(f"{bucket}/dask.zarr", positions)
+
+    def test_command_line(self, bucket, adk, capsys, names):
+        out = f"{bucket}/line.zarr"
+        assert main(["convert", str(adk["dcd"]), out, "-w", "2", "--verify"]) == 0
+        assert main(["convert", str(adk["dcd"]), out]) == 1
+        assert f"{out}: it exists already" in capsys.readouterr().err
+        table = f"{bucket}/rgyr.csv"
+        assert main(["analyze", "rgyr", out, "-s", str(adk["psf"]), "-o", table]) == 0
+        assert names("rgyr") == ["rgyr.csv"]
+
+
+class TestReplacing:
+    def test_former_output_stays_until_the_new_one_is_whole(
+        self, bucket, adk, positions, between, monkeypatch
+    ):
+        out = f"{bucket}/replaced.zarr"
+        mdio.convert(adk["dcd"], out)
+        between.log.clear()
+
+        def fails(*_):
+            raise OSError(5, "no room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(places.Place, "_exchange", fails)
+            with pytest.raises(OutputError, match="no room"):
+                mdio.convert(adk["dcd"], out, force=True, chunk_frames=7)
+        assert all(places.STAGE in name or places.MARK in name for name in put_names(between))
+        assert looks_like(out, positions)
+        mdio.convert(adk["dcd"], out, force=True, chunk_frames=7)
+        with mdio.open(out) as layout:
+            assert layout.info.chunk_frames == 7
+
+    def test_an_exchange_that_was_broken_off_is_finished(
+        self, bucket, adk, positions, monkeypatch, names
+    ):
+        out = f"{bucket}/broken.zarr"
+        mdio.convert(adk["dcd"], out)
+        copied = []
+        copy = places.copy
+
+        def breaks_off(source, target):
+            copied.append(target)
+            if len(copied) > 5:
+                raise OSError(5, "the line is dead")
+            copy(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(places, "copy", breaks_off)
+            with pytest.raises(OutputError, match="the line is dead"):
+                mdio.convert(adk["dcd"], out, force=True, chunk_frames=7)
+        objects._known.clear()
+        with pytest.raises(MdioError):  # never a mixture
+            mdio.open(out).read(0, 98)
+        with pytest.raises(OutputError, match="exists already"):
+            mdio.convert(adk["dcd"], out)
+        assert looks_like(out, positions)
+        with mdio.open(out) as layout:
+            assert layout.info.chunk_frames == 7
+        assert not [one for one in names("broken.zarr") if places.STAGE in one]
+
+    def test_what_others_wrote_is_not(self, bucket, adk, client, names):
+        client.put_object(Bucket="bucket", Key="others.zarr/zarr.json", Body=b"{}")
+        client.put_object(Bucket="bucket", Key="others.zarr/data/c", Body=b"theirs")
+        with pytest.raises(OutputError, match="objects below it that mdio did not write"):
+            mdio.convert(adk["dcd"], f"{bucket}/others.zarr", force=True)
+        assert len(names("others.zarr/")) == 2
+
+    def test_a_source_is_not(self, bucket, adk):
+        mdio.convert(adk["dcd"], f"{bucket}/source.zarr")
+        with pytest.raises(OutputError, match="the output is the source"):
+            mdio.convert(f"{bucket}/source.zarr", f"{bucket}/source.zarr", force=True)
+
+    def test_web_servers_are_not_written_to(self, adk):
+        with pytest.raises(PlanError, match="web servers are read from, not written to"):
+            mdio.convert(adk["dcd"], "https://host/a.xtc")
+
+    def test_what_needs_a_disk(self, bucket, adk):
+        out = f"{bucket}/adk.zarr"
+        for call in (
+            lambda: mdio.append(adk["dcd"], out),
+            lambda: mdio.convert(adk["dcd"], f"{bucket}/parts.h5md", per_rank=True),
+        ):
+            with pytest.raises(PlanError, match="needs it on a disk"):
+                call()
+
+
+class TestUnfinished:
+    def test_is_none_and_is_gone_on_with(self, bucket, adk, positions, between):
+        out = f"{bucket}/resumed.zarr"
+        options = {"chunk_frames": 10, "precision": "none"}
+        with pytest.raises(KeyboardInterrupt):
+            mdio.convert(adk["dcd"], out, progress=stopping_after(90), **options)
+        with pytest.raises(MdioError, match="no such object"):
+            mdio.open(out)
+        objects._known.clear()
+        with pytest.raises(OutputError, match="is not finished there"):
+            mdio.convert(adk["dcd"], out, **options)
+        mdio.convert(adk["dcd"], out, resume=True, **options)
+        assert looks_like(out, positions)
+        shards = [name for name in put_names(between) if "position/value/c." in name]
+        assert len(shards) == len(set(shards)) > 0
+
+    def test_of_a_run_that_was_killed(self, bucket, adk, positions, between, spool):
+        out = f"{bucket}/killed.zarr"
+        words = ["convert", str(adk["dcd"]), out, "--chunk-frames", "10"]
+        code = "import sys; from mdio.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        between.latency_s = 0.3
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *words], env=os.environ | {"TMPDIR": str(spool)}
+        )
+        while not any("position/value/c." in name for name in put_names(between)):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        between.latency_s = 0.0
+        with pytest.raises(MdioError, match="no such object"):
+            mdio.open(out)
+        with pytest.raises(OutputError, match="is not finished there"):
+            mdio.convert(adk["dcd"], out, chunk_frames=10)
+        mdio.convert(adk["dcd"], out, chunk_frames=10, resume=True)
+        assert looks_like(out, positions)
+
+    def test_of_somebody_else_goes_with_force(self, bucket, adk, positions, client, names):
+        out = f"{bucket}/dead.zarr"
+        mark = json.dumps({"token": "0", "begun": "2026-01-01 00:00:00 UTC"}).encode()
+        client.put_object(Bucket="bucket", Key=f"dead.zarr/{places.MARK}", Body=mark)
+        client.put_object(Bucket="bucket", Key="dead.zarr/old/c", Body=b"left")
+        with pytest.raises(OutputError, match="begun 2026-01-01 00:00:00 UTC is not finished"):
+            mdio.convert(adk["dcd"], out)
+        mdio.convert(adk["dcd"], out, force=True)
+        assert looks_like(out, positions)
+        assert "dead.zarr/old/c" not in names("dead.zarr/")
+
+    def test_another_run_meanwhile(self, bucket, adk, client):
+        key = f"raced.zarr/{places.MARK}"
+
+        def progress(*_):
+            client.put_object(Bucket="bucket", Key=key, Body=b'{"token": "another"}')
+
+        with pytest.raises(OutputError, match="another run has begun to write it meanwhile"):
+            mdio.convert(adk["dcd"], f"{bucket}/raced.zarr", progress=progress)
+
+    def test_errors_leave_nothing(self, bucket, adk, names, tmp_path, spool):
+        cut = tmp_path / "damaged.xtc"
+        data = bytearray(adk["xtc"].read_bytes())
+        data[len(data) // 2 : len(data) // 2 + 4000] = bytes(4000)
+        cut.write_bytes(data)
+        with pytest.raises(MdioError):
+            mdio.convert(cut, f"{bucket}/error.zarr", chunk_frames=5)
+        assert not names("error.zarr")
+        assert not list(spool.glob("mdio-*/*"))
+
+    def test_a_whole_output_that_was_not_taken_is_kept_here(self, bucket, adk, monkeypatch, spool):
+        def refuses(target, *_, **__):
+            raise PermissionError(13, "the store refuses it", str(target))
+
+        monkeypatch.setattr(places, "put", refuses)
+        with pytest.raises(OutputError, match=r"refuses it.*is whole in .*until the next run"):
+            mdio.convert(adk["dcd"], f"{bucket}/kept.dcd")
+        (kept,) = spool.glob("mdio-*/*/kept.dcd")
+        assert mdio.open(kept).info.n_frames == 98
+
+
+N_FAULTS = int(os.environ.get("MDIO_TEST_N_FAULTS", "100"))
+
+
+def test_faults_end_in_a_whole_output_or_a_clear_error(bucket, adk, positions, between, names):
+    """Requests that are not heard, or whose answers are lost; refusals; answers that are cut."""
+    between.kinds = ("unheard", "unanswered", "503", "cut")
+    seen, begin = {"whole": 0, "error": 0}, between.n_faults
+    while between.n_faults < begin + N_FAULTS:
+        for suffix in (".zarr", ".segments", ".h5md"):
+            out = f"{bucket}/faults{suffix}"
+            between.faults = between.random.choice([0.05, 0.4])
+            try:
+                mdio.convert(adk["dcd"], out, force=True, precision=None)
+                seen["whole"] += 1
+                done = True
+            except MdioError as error:
+                assert "faults" in str(error)
+                seen["error"] += 1
+                done = False
+            between.faults = 0.0
+            objects._known.clear()
+            if done or names(f"faults{suffix}") == [f"faults{suffix}"]:
+                assert looks_like(out, positions)
+            else:
+                with mdio.open(out) if _is_there(out) else _Nothing() as layout:
+                    if layout is not None:
+                        assert looks_like(out, positions)
+    assert min(seen.values()) > 0
+
+
+def _is_there(out):
+    try:
+        mdio.open(out).info  # noqa: B018
+    except MdioError:
+        return False
+    return True
+
+
+class _Nothing:
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *_):
+        pass
