@@ -18,7 +18,6 @@ from mdio.converters.selection import AtomChoice, check_whole, open_with_topolog
 from mdio.converters.strategies.choice import choose
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
-from mdio.converters.strategies.write_tasks import not_finite
 from mdio.converters.striping import StripeRequest
 from mdio.converters.transform import TransformedLayout
 from mdio.core.errors import PlanError, SourceError
@@ -246,7 +245,9 @@ class _Plan:
         if known is None or not taken:
             return None
         total, n_frames = NotFinite(**known), self.old.info.n_frames
-        tail = not_finite(self.old.read(taken, n_frames), taken) if taken < n_frames else None
+        tail = None
+        if taken < n_frames:
+            tail = NotFinite.among(self.old.read(taken, n_frames).positions, taken)
         if tail is None:
             return total
         n_more = total.coordinates - tail.coordinates

@@ -28,7 +28,7 @@ from mdio.layouts.manifest import (
     indices_from_runs,
     runs_from_indices,
 )
-from mdio.layouts.output import Unit
+from mdio.layouts.output import NotFinite, Unit
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import OutputMeta
@@ -263,6 +263,7 @@ def _meta(
         "source": str(source.path),
     }
     striping = manifest["stripe"]
+    odd = manifest.get("not_finite")
     return OutputMeta(
         uuid=manifest["uuid"],
         created=manifest["created"],
@@ -273,5 +274,6 @@ def _meta(
         groups={name: indices_from_runs(r) for name, r in manifest["group_atoms"].items()},
         source_precision=source.info.precision if source.info.xtc_integers else None,
         striping={k: v for k, v in striping.items() if k not in ("stripe_nbytes", "stripe_count")},
+        not_finite=None if odd is None else NotFinite(**odd),
         repaired=[*manifest.get("repaired", []), done],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,15 @@ from mdio.core.files.index import FrameIndex
 from mdio.core.files.piece_sums import PieceSums
 
 __all__ = ["FrameBytes", "FrameCheck", "joined_index"]
+
+EXPONENT, SWAPPED = 0x7F800000, 0x0000807F
+EXPONENTS = {
+    ("<", "little"): EXPONENT,
+    (">", "big"): EXPONENT,
+    ("<", "big"): SWAPPED,
+    (">", "little"): SWAPPED,
+}
+"""Bits that are all set in a float that is no number, by its order and the machine's."""
 
 FrameCheck = Callable[[NDArray[np.uint8], range, "FrameBytes", int], None]
 """Given a buffer, the frames whose bytes it begins with, all frames and the number of atoms; raises
@@ -38,6 +48,9 @@ class FrameBytes:
         Checksums of the whole file that its frames are to have, if there are any.
     check
         Tells from their bytes whether frames can be read; None where any bytes can.
+    byte_order
+        Of the floats that are positions, ``<`` or ``>``; None where positions are integers, and
+        finite.
     """
 
     path: Path
@@ -46,6 +59,7 @@ class FrameBytes:
     first: int = 0
     sums: PieceSums | None = None
     check: FrameCheck | None = None
+    byte_order: str | None = None
 
     @property
     def n_frames(self) -> int:
@@ -56,6 +70,16 @@ class FrameBytes:
     def nbytes(self) -> int:
         """Bytes of all frames."""
         return int(self.edges[-1] - self.edges[0])
+
+    def may_be_odd(self, data: memoryview) -> bool:
+        """Return whether bytes of frames may hold positions that are NaN or infinite.
+
+        Those of their exponents, all ones, are looked for in all words of four bytes.
+        """
+        if self.byte_order is None:
+            return False
+        mask = np.uint32(EXPONENTS[self.byte_order, sys.byteorder])
+        return bool((np.frombuffer(data, np.uint32) & mask).max(initial=0) == mask)
 
     def part(self, start: int, stop: int) -> FrameBytes:
         """Return frames ``start:stop`` of these."""

@@ -30,6 +30,18 @@ class NotFinite:
     """In how many frames they are."""
     first_frame: int
 
+    @classmethod
+    def among(cls, positions: NDArray[np.float32], first: int) -> NotFinite | None:
+        """Return how many of (F, N, 3) are; `first` is the number of the first frame."""
+        # Two passes over what is in the processor's cache: NaN goes through both, infinity is one
+        # end.
+        low, high = positions.min(initial=0), positions.max(initial=0)
+        if np.isfinite(low) and np.isfinite(high):
+            return None
+        counts = (~np.isfinite(positions)).sum(axis=(1, 2))
+        frames = np.flatnonzero(counts)
+        return cls(int(counts.sum()), len(frames), first + int(frames[0]))
+
     def __str__(self) -> str:
         return (
             f"positions are kept as they are, and of them {plural(self.coordinates, 'coordinate')} "

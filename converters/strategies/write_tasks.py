@@ -64,17 +64,6 @@ def describe_on(executor: Executor) -> Callable[[Piece], str]:
     return describe_task if rank is None else lambda piece: f"{describe_task(piece)} (rank {rank})"
 
 
-def not_finite(block: FrameBlock, first: int) -> NotFinite | None:
-    """Return how many coordinates are NaN or infinite; `first` is the number of the first frame."""
-    # Two passes over what is in the processor's cache: NaN goes through both, infinity is one end.
-    low, high = block.positions.min(initial=0), block.positions.max(initial=0)
-    if np.isfinite(low) and np.isfinite(high):
-        return None
-    counts = (~np.isfinite(block.positions)).sum(axis=(1, 2))
-    frames = np.flatnonzero(counts)
-    return NotFinite(int(counts.sum()), len(frames), first + int(frames[0]))
-
-
 def sum_of(one: NotFinite | None, other: NotFinite | None, first: int) -> NotFinite | None:
     """Return `one`, and `other` of frames that are counted from frame `first` of it."""
     if other is None:
@@ -114,7 +103,7 @@ class WriteTaskWorker:
         for first in range(start, stop, step):
             if kept is None:
                 block = self._read(first, min(first + step, stop))
-                found = not_finite(block, first - start)
+                found = NotFinite.among(block.positions, first - start)
                 odd = odd + found if odd and found else odd or found
             else:
                 block = self.source.read(first, min(first + step, stop), atoms=[])

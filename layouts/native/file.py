@@ -70,7 +70,8 @@ class IndexedLayout(NativeLayout):
         """Return where its frames lie; see `Layout.frame_bytes`."""
         edges = np.append(self.index.offsets, np.int64(self.index.nbytes))
         sums = self.options.get("sums")
-        return FrameBytes(self.path, edges, sums=sums, check=self.check_frames)
+        order = None if self.info.xtc_integers else ">"
+        return FrameBytes(self.path, edges, sums=sums, check=self.check_frames, byte_order=order)
 
     @classmethod
     @abstractmethod

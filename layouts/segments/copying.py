@@ -23,7 +23,9 @@ from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc.native import kernels
 from mdio.layouts.base import Layout
 from mdio.layouts.frame_bytes import FrameBytes, joined_index
+from mdio.layouts.output import NotFinite
 from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
@@ -38,6 +40,8 @@ ROOM_NBYTES = kernels.PADDING
 
 Part = tuple[FrameBytes, int, int]
 """Frames ``start:stop`` of a file."""
+Copied = tuple[int, PieceSums, NotFinite | None]
+"""The crc32c of all bytes of a segment, those of pieces, and positions that are no numbers."""
 
 
 class SegmentsCopier(SegmentsWriter):
@@ -92,7 +96,7 @@ class SegmentsCopier(SegmentsWriter):
             The segment cannot be written.
         """
         number = self._number(start)
-        crc, sums = self._stored(number, former) or self._copied(number, start, stop)
+        crc, sums, odd = self._stored(number, former) or self._copied(number, start, stop)
         return PieceRecord(
             start,
             stop,
@@ -101,7 +105,8 @@ class SegmentsCopier(SegmentsWriter):
             np.empty((0, 6), np.float32),
             np.array([self.first_times_ps[number]]),
             np.empty(0, np.int64),
-            extra={"table": np.frombuffer(sums.table, np.uint8)},
+            odd,
+            {"table": np.frombuffer(sums.table, np.uint8)},
         )
 
     def commit(self, record: PieceRecord) -> None:
@@ -137,17 +142,28 @@ class SegmentsCopier(SegmentsWriter):
             return False
         return crc == receipt.crcs["file"][0]
 
-    def _copied(self, number: int, start: int, stop: int) -> tuple[int, PieceSums]:
-        """Copy a segment; return the crc32c of all its bytes, and of pieces."""
+    def _copied(self, number: int, start: int, stop: int) -> Copied:
+        """Copy a segment."""
         parts = list(self._parts(start, stop))
         path = self._file(number)
         with output_errors(path), path.open("wb", buffering=0) as file:
-            crc, sums = self._copy_parts(parts, file.fileno())
+            crc, sums, suspects = self._copy_parts(parts, file.fileno())
         if parts[0][0].header is None:
             store_index(path, joined_index(parts, self.plan.n_atoms))
-        return crc, sums
+        odd = self._not_finite(path, suspects) if suspects else None
+        return crc, sums, odd
 
-    def _stored(self, number: int, former: Layout | None) -> tuple[int, PieceSums] | None:
+    def _not_finite(self, path: Path, suspects: Sequence[range]) -> NotFinite | None:
+        """Return how many positions in these frames of a segment are NaN or infinite."""
+        odd: NotFinite | None = None
+        with layout_class(self.container)(path) as layout:
+            for run in suspects:
+                positions = layout.read(run.start, run.stop).positions
+                found = NotFinite.among(positions, run.start)
+                odd = odd + found if odd and found else odd or found
+        return odd
+
+    def _stored(self, number: int, former: Layout | None) -> Copied | None:
         """Take a segment from the output that is repaired, if it is whole there."""
         with suppress(CorruptLayoutError):
             manifest = {} if former is None else former.manifest or {}
@@ -159,7 +175,7 @@ class SegmentsCopier(SegmentsWriter):
                 link_or_copy(segmented.path / segment.file, path)
                 if self.frames[0].header is None:
                     store_index(path, sums.index(self.plan.n_atoms))
-                return segment.crc32c, sums
+                return segment.crc32c, sums, None
         return None
 
     def _parts(self, first: int, stop: int) -> Iterator[Part]:
@@ -169,9 +185,20 @@ class SegmentsCopier(SegmentsWriter):
             if begin < stop and first < end:
                 yield frames, max(first - begin, 0), min(stop, end) - begin
 
-    def _copy_parts(self, parts: Sequence[Part], target: int) -> tuple[int, PieceSums]:
-        """Copy frames one after the other; return the crc32c of all bytes, and of pieces."""
-        crc = 0
+    def _copy_parts(self, parts: Sequence[Part], target: int) -> tuple[int, PieceSums, list[range]]:
+        """Copy frames one after the other.
+
+        Returns
+        -------
+        crc : int
+            The crc32c of all bytes.
+        sums : PieceSums
+            Those of pieces.
+        suspects : list of range
+            Frames in which positions may be NaN or infinite.
+        """
+        crc = n_copied = 0
+        suspects: list[range] = []
         crcs: list[int] = []
         edges: list[NDArray[np.int64]] = []
         at = 0
@@ -188,8 +215,11 @@ class SegmentsCopier(SegmentsWriter):
                     write_sliced(target, data, at)
                     edges.append(frames.edges[run.start : run.stop] - frames.edges[run.start] + at)
                     at += len(data)
+                    if frames.may_be_odd(data):
+                        suspects.append(range(n_copied, n_copied + len(run)))
+                    n_copied += len(run)
         offsets = np.append(np.concatenate(edges), np.int64(at))
-        return crc, PieceSums(offsets, HEADS[self.container], crcs)
+        return crc, PieceSums(offsets, HEADS[self.container], crcs), suspects
 
     def _runs(
         self, source: OpenFile, frames: FrameBytes, start: int, stop: int

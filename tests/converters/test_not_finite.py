@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from MDAnalysisTests.datafiles import DCD
 from suites.native_files import CELLS, made_up, write_dcd
 
 import mdio
@@ -41,6 +42,35 @@ def test_they_are_counted(source, tmp_path, name):
     odd = ~np.isfinite(positions)
     assert np.array_equal(got[odd], positions[odd], equal_nan=True)
     assert mdio.verify(tmp_path / name, path).ok
+
+
+@pytest.mark.parametrize("suffix", ["dcd", "trr", "ncdf", "xtc"])
+def test_in_bytes_that_are_copied(source, tmp_path, suffix):
+    path, _ = source
+    native = tmp_path / f"native.{suffix}"
+    atoms = None if suffix != "xtc" else range(8)  # up to nine are floats in XTC
+    mdio.convert(path, native, select=atoms)
+    result = mdio.split(native, tmp_path / "a.segments", 2)
+    assert result.copied
+    told = "5 coordinates in 2 frames (the first is frame 4) are NaN or infinite"
+    assert [note for note in result.plan.notes if told in note]
+    with mdio.open(tmp_path / "a.segments") as layout:
+        expected = {"coordinates": 5, "frames": 2, "first_frame": 4}
+        assert layout.manifest["not_finite"] == expected
+    result = mdio.split(DCD, tmp_path / "b.segments", 2)
+    assert result.copied and "NaN" not in str(result.plan.notes)
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.segments"])
+def test_repaired_outputs_tell_the_same(source, tmp_path, name):
+    out = tmp_path / name
+    mdio.convert(source[0], out, **KINDS[name])
+    with mdio.open(out) as layout:
+        told = layout.manifest["not_finite"]
+    max(out.rglob("c.0.0.0" if name == "a.zarr" else "*.ncdf")).unlink()
+    assert mdio.repair(out, source[0]).repaired
+    with mdio.open(out) as layout:
+        assert layout.manifest["not_finite"] == told
 
 
 def test_of_the_frames_that_are_kept(source, tmp_path, capsys):

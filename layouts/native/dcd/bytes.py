@@ -72,7 +72,8 @@ def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameBytes | None:
     own = _Header(raw, header.marker.itemsize + 4, header.order, header.istart, stride)
     numbers = np.arange(n_frames + 1, dtype=np.int64)
     edges = header.nbytes + header.frame_nbytes(header.n_atoms) * numbers
-    return FrameBytes(path, edges, own, check=_Check(tuple(_markers(header))))
+    check = _Check(tuple(_markers(header)))
+    return FrameBytes(path, edges, own, check=check, byte_order=header.order)
 
 
 def _markers(header: DCDHeader) -> Iterator[tuple[int, bytes]]:

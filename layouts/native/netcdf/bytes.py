@@ -45,4 +45,4 @@ def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameBytes | None:
         return None
     if max(fixed, default=0) > begin:
         return None
-    return FrameBytes(path, edges, _Header(data.file.peek(0, begin)))
+    return FrameBytes(path, edges, _Header(data.file.peek(0, begin)), byte_order=">")
