@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from mdio.converters.append import prepare_append
-from mdio.converters.options import ConversionOptions, ConvertResult, Progress, check_flavour
+from mdio.converters.options import (
+    ConversionOptions,
+    ConvertResult,
+    Progress,
+    check_flavour,
+    takes_options,
+)
 from mdio.converters.selection import check_whole, choose_atoms, open_with_topology, readable
 from mdio.converters.storage import goes_direct, goes_through_owner, telling_file_system
 from mdio.converters.strategies.choice import check_options, choose
@@ -183,6 +189,7 @@ def planned(
     return choose(job, executor)
 
 
+@takes_options
 def convert(
     source: Paths,
     out: str | PathLike[str],
@@ -215,7 +222,7 @@ def convert(
     progress
         Called with (frames, decoded bytes) done since the last call.
     **options
-        The fields of `ConversionOptions`: ``top``, ``select``, ``groups``, ``precision``, ...
+        Those of `ConversionOptions`, by name: ``top``, ``select``, ``groups``, ``precision``, ...
 
     Returns
     -------
@@ -248,6 +255,7 @@ def convert(
         return conversion.run(chosen, force=force, resume=resume, progress=progress)
 
 
+@takes_options
 def append(
     sources: Paths, out: str | PathLike[str], *, workers: int = 1, **options: Any
 ) -> ConvertResult:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.converters.convert import prepare
-from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.converters.options import ConversionOptions, ConvertResult, takes_options
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.core.files.remote.paths import refuse_remote
@@ -29,6 +29,7 @@ ENDLESS_FRAMES = 1 << 24
 AnyPath = str | PathLike[str]
 
 
+@takes_options
 def follow(
     source: AnyPath,
     out: AnyPath,

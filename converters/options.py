@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import wraps
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from mdio.converters.selection import Selection
-from mdio.core.errors import PlanError
+from mdio.core.errors import OptionError, PlanError
 from mdio.layouts.chunk_shapes import Pattern
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 
-__all__ = ["ConversionOptions", "ConvertResult", "Progress", "check_flavour"]
+__all__ = ["ConversionOptions", "ConvertResult", "Progress", "check_flavour", "takes_options"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Progress = Callable[[int, int], None]
 """Called with frames and bytes (decoded) done since the last call."""
@@ -104,6 +110,29 @@ class ConversionOptions:
     """``KEY=VALUE`` for MPI-IO."""
     verify: bool = True
     """Whether what is read is compared with the checksums that the source holds."""
+
+
+def takes_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function whose ``**options`` are fields of `ConversionOptions` say so, and check them.
+
+    Its signature has each of them by name. A name that is none of them is an OptionError.
+    """
+    own = inspect.signature(function)
+    fields = inspect.signature(ConversionOptions).parameters
+    taken = {n: one for n, one in own.parameters.items() if one.kind is not one.VAR_KEYWORD}
+    known = {**taken, **{name: one for name, one in fields.items() if name not in taken}}
+
+    @wraps(function)
+    def checked(*args: P.args, **words: P.kwargs) -> R:
+        for name in words.keys() - known.keys():
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f" (did you mean {near[0]}?)" if near else ""
+            every = ", ".join(sorted(known))
+            raise OptionError(f"{function.__name__} has no option {name}{meant}; it has {every}")
+        return function(*args, **words)
+
+    vars(checked)["__signature__"] = own.replace(parameters=list(known.values()))
+    return checked
 
 
 def check_flavour(options: ConversionOptions, layout: str) -> None:

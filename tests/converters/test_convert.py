@@ -1,8 +1,10 @@
 """Conversions as a user makes them, held against MDAnalysis reading the source."""
 
+import inspect
 import json
 import subprocess
 import sys
+from dataclasses import fields
 
 import MDAnalysis as mda
 import numpy as np
@@ -11,6 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from suites.outputs import contents
 
 import mdio
+from mdio.converters.follow import follow
+from mdio.converters.options import ConversionOptions
 from mdio.core.errors import PlanError, SourceError
 
 SOURCES = ["xtc", "dcd", "ncdf", "trr"]
@@ -251,8 +255,17 @@ def test_memory_does_not_grow_with_the_trajectory(adk, tmp_path):
 
 
 def test_plan_only(adk, tmp_path):
-    from mdio.converters.convert import ConversionOptions, prepare
+    from mdio.converters.convert import prepare
 
     conversion = prepare(adk["xtc"], tmp_path / "a.zarr", ConversionOptions())
     assert json.loads(json.dumps(conversion.plan.to_json()))["n_frames"] == 98
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("function", [mdio.convert, mdio.append, follow])
+def test_options_are_named(adk, tmp_path, function):
+    parameters = inspect.signature(function).parameters
+    assert {one.name for one in fields(ConversionOptions)} <= parameters.keys()
+    assert not [one for one in parameters.values() if one.kind is one.VAR_KEYWORD]
+    with pytest.raises(TypeError, match=r"no option selct \(did you mean select\?\); it has .*top"):
+        function(adk["xtc"], tmp_path / "a.zarr", selct="name CA")
