@@ -313,9 +313,9 @@ class Conversion:
     def _commit(self, writer: LayoutWriter, record: PieceRecord, progress: Progress | None) -> None:
         """Take note of a piece that is stored, and of coordinates in it that are no numbers."""
         writer.commit(record)
-        if self.repairs is None:  # else they are counted already
-            odd = sum_of(writer.meta.not_finite, record.not_finite, record.start)
-            writer.meta = replace(writer.meta, not_finite=odd)
+        odd = None if self.repairs else record.not_finite  # those of repairs are counted
+        odd = sum_of(writer.meta.not_finite, odd, record.start)
+        writer.meta = replace(writer.meta, not_finite=odd)
         if progress is not None:
             n_frames = record.stop - record.start
             progress(n_frames, n_frames * self.view.info.frame_nbytes)
