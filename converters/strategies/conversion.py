@@ -317,5 +317,4 @@ class Conversion:
         odd = sum_of(writer.meta.not_finite, odd, record.start)
         writer.meta = replace(writer.meta, not_finite=odd)
         if progress is not None:
-            n_frames = record.stop - record.start
-            progress(n_frames, n_frames * self.view.info.frame_nbytes)
+            progress(n := record.stop - record.start, n * self.view.info.frame_nbytes)
