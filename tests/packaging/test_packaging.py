@@ -103,3 +103,12 @@ def test_citation_and_workflows_are_whole():
     for path in (ROOT / ".github/workflows").glob("*.yml"):
         jobs = yaml.safe_load(path.read_text())["jobs"]
         assert all(job["runs-on"] and job["steps"] for job in jobs.values())
+
+
+def test_the_paper_cites_what_its_bibliography_has():
+    paper = (PACKAGING / "joss/paper.md").read_text()
+    entries = (PACKAGING / "joss/paper.bib").read_text()
+    cited = set(re.findall(r"@(\w+)[\];]", paper))
+    assert cited == set(re.findall(r"^@\w+\{(\w+),", entries, re.MULTILINE))
+    sections = re.findall(r"^# (.+)$", paper, re.MULTILINE)
+    assert {"Summary", "Statement of need", "State of the field", "References"} <= set(sections)
