@@ -6,8 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# A machine with much else to do is no failure.
+settings.register_profile("mdio", deadline=None)
+settings.load_profile("mdio")
 
 
 @pytest.fixture(autouse=True)

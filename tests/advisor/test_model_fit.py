@@ -193,7 +193,7 @@ rows = st.builds(
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rows, min_size=1, max_size=4), st.integers(1, 10_000_000))
 def test_any_rows_give_a_profile_that_predicts(tmp_path_factory, table, n_ranks):
     profile = fit_profile(table, name='a "name"\n\\', source="")

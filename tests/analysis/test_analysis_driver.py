@@ -77,7 +77,7 @@ def killed_late(block):
     return block.time
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     chunk=st.sampled_from([None, 1, 7, 50, 200]),
     workers=st.integers(1, 9),

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -36,7 +36,6 @@ def parts_of(rows, cuts):
 
 
 @pytest.mark.parametrize(("reducer", "want"), CASES, ids=IDS)
-@settings(deadline=None)
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 100), max_size=8), right=st.booleans())
 def test_any_partition(reducer, want, rows, cuts, right):
     states = [reducer.lift(part) for part in parts_of(rows, cuts)]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mdio.core.blocks import aligned_blocks, block_name, ceil_partition, split_evenly, sub_blocks
@@ -24,7 +24,6 @@ def joined(blocks):
     return [frame for block in blocks for frame in block]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 500), st.integers(1, 60))
 def test_split_evenly(n_frames, n_parts):
     parts = split_evenly(n_frames, n_parts)
@@ -32,7 +31,6 @@ def test_split_evenly(n_frames, n_parts):
     assert [list(p) for p in parts] == [p for p in want if p]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 500), st.integers(1, 60))
 def test_ceil_partition(n_frames, n_parts):
     parts = ceil_partition(n_frames, n_parts)
@@ -49,7 +47,6 @@ def test_papers_partition():
     assert [len(p) for p in ceil_partition(5, 4)] == [2, 2, 1, 0]
 
 
-@settings(deadline=None)
 @given(trajectories(), st.integers(1, 50))
 def test_aligned_blocks_cover_frames_once(trajectory, n_blocks):
     edges, frames = trajectory
@@ -59,7 +56,6 @@ def test_aligned_blocks_cover_frames_once(trajectory, n_blocks):
     assert all(len(block) for block in blocks)
 
 
-@settings(deadline=None)
 @given(trajectories(), st.integers(1, 50))
 def test_aligned_blocks_share_no_piece(trajectory, n_blocks):
     edges, frames = trajectory
@@ -72,7 +68,6 @@ def test_aligned_blocks_share_no_piece(trajectory, n_blocks):
         assert all(len(p) == 1 for p in pieces)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 20), st.integers(1, 12))
 def test_aligned_blocks_are_balanced(n_pieces, chunk, n_blocks):
     frames = range(n_pieces * chunk)
@@ -94,7 +89,6 @@ def test_one_chunk_for_many_workers():
     assert aligned_blocks([0, 100], range(100), 4) == split_evenly(100, 4)
 
 
-@settings(deadline=None)
 @given(trajectories(), st.integers(1, 60))
 def test_sub_blocks(trajectory, max_frames):
     edges, frames = trajectory
@@ -108,7 +102,6 @@ def test_sub_blocks(trajectory, max_frames):
         assert all(run.stop in edges for run in runs[:-1])
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 60))
 def test_sub_blocks_of_single_frames_are_full(n_frames, max_frames):
     runs = list(sub_blocks(np.arange(n_frames + 1), range(n_frames), max_frames))

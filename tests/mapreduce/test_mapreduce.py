@@ -105,7 +105,7 @@ def test_frame_by_frame(adk):
     same(by_frame, found)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[*HealthCheck])
+@settings(max_examples=25, suppress_health_check=[*HealthCheck])
 @given(
     data=st.data(),
     memory=st.integers(1, 3000),

@@ -52,7 +52,7 @@ def check_case(rng):
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_each_unit_is_read_once_and_where_it_is(seed):
     check_case(np.random.default_rng(seed))
 

@@ -104,7 +104,6 @@ def test_another_timestep_is_filled_not_given(trajectory, reference):
 
 @settings(
     max_examples=20,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())

@@ -90,7 +90,7 @@ offsets = st.one_of(st.integers(0, 9).map(lambda n: n * BLOCK), st.integers(0, 4
 
 
 @given(runs=st.lists(st.tuples(offsets, st.lists(sizes, max_size=5)), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @pytest.mark.parametrize("checked", [True, False])
 def test_any_parts_at_any_offsets(tmp_path_factory, checked, runs):
     path = tmp_path_factory.mktemp("direct") / "a"

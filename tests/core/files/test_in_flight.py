@@ -85,7 +85,7 @@ ranges = st.lists(
 
 
 @pytest.mark.usefixtures("_as_if_all_reads_waited")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(expected=ranges, read=ranges, sizes=st.sampled_from([(4096, 4096), (30_000, 7_000)]))
 def test_bytes_are_those_of_the_file_whatever_was_expected(file, expected, read, sizes):
     flight = InFlight(*sizes)

@@ -21,7 +21,7 @@ CELLS = st.tuples(LENGTH, LENGTH, LENGTH, ANGLE, ANGLE, ANGLE).filter(
     lambda cell: triclinic_vectors(cell).diagonal().min() > 10
 )
 SEEDS = st.integers(0, 2**32 - 1)
-ALL = settings(max_examples=40, deadline=None)
+ALL = settings(max_examples=40)
 
 
 def system(cell, seed, n_frames=1):

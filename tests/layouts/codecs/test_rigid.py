@@ -15,7 +15,7 @@ from mdio.core import kernels
 from mdio.core.kernels import decode_rigid, encode_rigid
 from mdio.layouts.codecs.quantised import QuantisedFormat, decode_chunk, encode_chunk
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+QUICK = settings(max_examples=40, derandomize=True)
 GOLDEN = Path(__file__).parents[2] / "golden/quantised"
 RIGID = QuantisedFormat(0.01, compressor="rigid")
 WATER = np.array([[0, 0, 0], [0.7570, 0.5859, 0], [-0.7570, 0.5859, 0], [0, 0.15, 0]])
