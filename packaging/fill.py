@@ -6,7 +6,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 UNKNOWN = ("HOME_URL", "OWNER", "SHA256")
-FILES = ("mdakit/metadata.yaml", "conda/recipe.yaml", "spack/package.py", "easybuild/*.eb")
+FILES = (
+    "mdakit/metadata.yaml",
+    "conda/recipe.yaml",
+    "spack/package.py",
+    "easybuild/*.eb",
+    "workflows/snakemake/meta.yaml",
+)
 
 
 def main():
