@@ -161,18 +161,11 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
                 ts.positions = positions
             else:
                 ts._pos = positions
-            if velocities is not None:
-                ts.has_velocities = True
-                if sys.getrefcount(ts._velocities) > self._n_references:
-                    ts.velocities = velocities
-                else:
-                    ts._velocities = velocities
-            if forces is not None:
-                ts.has_forces = True
-                if sys.getrefcount(ts._forces) > self._n_references:
-                    ts.forces = forces
-                else:
-                    ts._forces = forces
+            for name, array in (("velocities", velocities), ("forces", forces)):
+                if array is not None:
+                    setattr(ts, f"has_{name}", True)
+                    is_kept = sys.getrefcount(getattr(ts, f"_{name}")) > self._n_references
+                    setattr(ts, name if is_kept else f"_{name}", array)
         if self._sparse:
             self._leave_out(ts)
         ts.dimensions = box

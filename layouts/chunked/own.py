@@ -31,29 +31,19 @@ class OwnOutput(ABC, Generic[Array]):
 
     A subclass sets `arrays`, and reads times, steps and boxes.
 
-    Parameters
-    ----------
-    path
-        The file or folder.
-    manifest
-        As it is in it.
-    group
-        Particle group whose atoms are those of the trajectory; the full system by default.
-    verify
-        Whether what is read is compared with its checksums.
-
-    Raises
-    ------
-    CorruptLayoutError
-        It is not what its manifest says.
-    PlanError
-        There is no such group.
+    `path`: the file or folder. `manifest`: as it is in it. `group`: particle group whose atoms are
+    those of the trajectory; the full system by default. `verify`: whether what is read is compared
+    with its checksums.
+    Raises CorruptLayoutError: it is not what its manifest says. PlanError: there is no such group.
     """
 
     arrays: dict[tuple[str, str], Array]
     """By group and field."""
     _factors: Mapping[str, float] = {}
     """What fields are multiplied by that are stored in other units."""
+
+    _near: tuple[int, int, Sequence[NDArray[Any]]] = (0, -1, ((), (), ()))  # type: ignore[assignment]
+    """Times, steps and boxes of a run of frames, around those that were read last."""
 
     def __init__(self, path: Path, manifest: Any, group: str | None, *, verify: bool) -> None:
         self.path, self._verifies = path, verify
@@ -73,18 +63,22 @@ class OwnOutput(ABC, Generic[Array]):
         self.groups = StoredGroups(members)
 
     @abstractmethod
-    def _read_column(self, name: str, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Fill `out` with ``time``, ``step`` or ``box`` of frames; raises CorruptLayoutError."""
+    def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Return ``time``, ``step`` or ``box`` of frames; raises CorruptLayoutError."""
+
+    @abstractmethod
+    def _held(self, start: int, stop: int) -> tuple[int, int]:
+        """Return a run of frames around these whose times, steps and boxes memory holds."""
 
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in it, as the trajectory of its group."""
         manifest = self.manifest
-        time, box = np.zeros(2), np.zeros((1, 6), np.float32)
+        time, box = [0.0, 0.0], np.zeros((1, 6), np.float32)
         # Without verifying, damaged outputs are opened to be repaired.
         with nullcontext() if self._verifies else suppress(CorruptLayoutError):
-            self._read_column("box", 0, 1, box)
-            self._read_column("time", 0, 1, time[:1])
-            self._read_column("time", self.n_frames - 1, self.n_frames, time[1:])
+            box = self.rows("box", 0, 1)
+            time[0] = float(self.rows("time", 0, 1)[0])
+            time[1] = float(self.rows("time", self.n_frames - 1, self.n_frames)[0])
         positions = self.arrays[self.group, "positions"]
         return TrajectoryInfo(
             layout=layout,
@@ -92,8 +86,8 @@ class OwnOutput(ABC, Generic[Array]):
             n_frames=self.n_frames,
             n_atoms=positions.n_atoms,
             dt_ps=float(manifest["dt_ps"]),
-            time_first_ps=float(time[0]),
-            time_last_ps=float(time[1]),
+            time_first_ps=time[0],
+            time_last_ps=time[1],
             has_velocities=(self.group, "velocities") in self.arrays,
             has_forces=(self.group, "forces") in self.arrays,
             has_box=bool(box.any()),
@@ -111,8 +105,14 @@ class OwnOutput(ABC, Generic[Array]):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         """Fill `block`; raises CorruptLayoutError."""
-        for name, column in (("time", block.time), ("step", block.step), ("box", block.box)):
-            self._read_column(name, start, stop, column)
+        first, last, (time, step, box) = self._near
+        if not first <= start <= stop <= last:
+            first, last = self._held(start, stop)
+            time, step, box = (self.rows(name, first, last) for name in ("time", "step", "box"))
+            self._near = first, last, (time, step, box)
+        block.time[:] = time[start - first : stop - first]
+        block.step[:] = step[start - first : stop - first]
+        block.box[:] = box[start - first : stop - first]
         if atoms is not None and not atoms.size:
             return
         group, atoms = self.stored_as(atoms)

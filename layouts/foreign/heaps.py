@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from mdio.core.errors import SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
-__all__ = ["check_heaps"]
+__all__ = ["FileObject", "check_heaps"]
 
 SIGNATURE = b"GCOL"
 HEADER = struct.Struct("<4sB3xQ")
@@ -34,17 +35,15 @@ MAX_ATTRIBUTES = 10_000
 """Attributes that are looked at: trajectories have a few dozen."""
 
 
-class _Watched:
-    """What h5py takes for a file that is read."""
+class FileObject(ABC):
+    """What h5py takes for a file, of so many bytes."""
 
-    def __init__(self, file: OpenFile) -> None:
-        self.damaged_at: int | None = None
-        self._file = file
-        self._at = 0
+    def __init__(self, nbytes: int) -> None:
+        self._at, self._nbytes = 0, nbytes
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go to a place in the file."""
-        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.nbytes}[whence]
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._nbytes}[whence]
         self._at = begin + offset
         return self._at
 
@@ -57,6 +56,19 @@ class _Watched:
         data = bytearray(nbytes)
         self.readinto(data)
         return bytes(data)
+
+    @abstractmethod
+    def readinto(self, target: Any) -> int:
+        """Fill a buffer; zeros where there is nothing."""
+
+
+class _Watched(FileObject):
+    """One that is read."""
+
+    def __init__(self, file: OpenFile) -> None:
+        super().__init__(file.nbytes)
+        self.damaged_at: int | None = None
+        self._file = file
 
     def readinto(self, target: Any) -> int:
         """Fill a buffer; zeros where there is nothing, or a damaged heap."""

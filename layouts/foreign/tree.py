@@ -25,14 +25,8 @@ from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 __all__ = ["ForeignTrajectory", "as_source_error"]
 
 FOREIGN_ERRORS = (
-    OSError,
-    LookupError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
+    *(OSError, LookupError, RuntimeError, ValueError, TypeError),
+    *(AttributeError, ArithmeticError, MemoryError),
 )
 """What h5py, zarr and its codecs raise for what is damaged or not what it should be."""
 

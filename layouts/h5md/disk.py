@@ -18,21 +18,21 @@ from typing import Any
 import h5py
 
 from mdio.core.errors import OutputError
-from mdio.layouts.h5md.io import FOREIGN_ERRORS
+from mdio.layouts.foreign.heaps import FileObject
+from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
 __all__ = ["OutputFile", "open_output"]
 
 MODES = {"x": os.O_CREAT | os.O_EXCL, "w": os.O_CREAT | os.O_TRUNC, "r+": 0}
 
 
-class _Disk:
-    """What h5py takes for a file: plain calls, of which the first that fails is kept."""
+class _Disk(FileObject):
+    """Plain calls, of which the first that fails is kept."""
 
     def __init__(self, path: Path, mode: str) -> None:
         self.failure: BaseException | None = None
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | MODES[mode], 0o666)
-        self._at = 0
-        self._size = os.fstat(self._fd).st_size
+        super().__init__(os.fstat(self._fd).st_size)
         self._kept: list[tuple[int, bytes]] = []
         """What came after the failure: HDF5 finds it again until it has closed the file."""
 
@@ -43,21 +43,6 @@ class _Disk:
                 call()
             except BaseException as error:
                 self.failure = error
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place in the file."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        """Return the place."""
-        return self._at
-
-    def read(self, nbytes: int) -> bytes:
-        """Return bytes; by this h5py knows an object for a file."""
-        data = bytearray(nbytes)
-        self.readinto(data)
-        return bytes(data)
 
     def readinto(self, target: Any) -> int:
         """Fill a buffer; zeros where there is nothing."""
@@ -89,12 +74,12 @@ class _Disk:
         if self.failure is not None:
             self._kept.append((self._at, bytes(view)))
         self._at += len(view)
-        self._size = max(self._size, self._at)
+        self._nbytes = max(self._nbytes, self._at)
         return len(view)
 
     def truncate(self, size: int) -> int:
         """Give the file its size."""
-        self._size = size
+        self._nbytes = size
         self._try(lambda: os.ftruncate(self._fd, size))
         return size
 
@@ -112,19 +97,9 @@ class _Disk:
 class OutputFile:
     """An HDF5 file that is written.
 
-    Parameters
-    ----------
-    path
-        The file.
-    mode
-        ``x`` for a new file, ``w`` for one that may be there, ``r+`` for one to go on with.
-    **options
-        Of `h5py.File`.
-
-    Attributes
-    ----------
-    file : h5py.File
-        The same, open. Its changes are on disk once `close` has returned.
+    `path`: the file. `mode`: ``x`` for a new file, ``w`` for one that may be there, ``r+`` for one
+    to go on with. `options`: of `h5py.File`. Attributes: `file` (h5py.File): the same, open. Its
+    changes are on disk once `close` has returned.
     """
 
     def __init__(self, path: Path, mode: str, **options: Any) -> None:

@@ -26,12 +26,12 @@ from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing import write_all
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.heaps import check_heaps
+from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
 __all__ = [
     "ARRAYS",
     "BOX",
     "CREATOR",
-    "FOREIGN_ERRORS",
     "FULL_SYSTEM",
     "MANIFEST",
     "PIECES",
@@ -70,17 +70,6 @@ MANIFEST = "mdio/manifest"
 
 CREATOR = "mdio"
 """What our files give as the name of the program that made them."""
-
-FOREIGN_ERRORS = (
-    OSError,
-    LookupError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-)
-"""What h5py raises for files that are damaged or not what they should be."""
 
 _FULL = {
     errno.ENOSPC: "the disk is full",
@@ -181,6 +170,11 @@ class Column:
         """Bytes of one row."""
         return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether all rows stay in memory once one of them is read."""
+        return self.row_nbytes * self.shape[0] <= CACHED_NBYTES
+
     def read(self, file: OpenFile, start: int, stop: int) -> NDArray[Any]:
         """Return rows ``start:stop``; raises CorruptLayoutError.
 
@@ -188,7 +182,7 @@ class Column:
         """
         rows = self._rows
         if rows is None:
-            if self.row_nbytes * self.shape[0] > CACHED_NBYTES:
+            if not self.is_kept:
                 if self.crc is not None and not self._verified:
                     self.verify(file)
                     self._verified = True

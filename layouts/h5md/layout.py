@@ -75,26 +75,15 @@ def refers_to_parts(path: Path) -> bool:
 class H5MDLayout(BackendLayout):
     """An H5MD file.
 
-    Parameters
-    ----------
-    path
-        The file.
-    group : str, optional
-        Particle group that is the trajectory; by default the full system, and the first group in
-        files of others.
-    convert_units : bool, optional
-        For files of others: whether their numbers are in units they name and are converted
-        (the default), or are taken as they are.
-    length_unit : str, optional
-        For files of others that name no units: that of lengths; times are in ps.
-    driver : {"mpio"}, optional
-        Read frames of our own files through parallel HDF5, on the ranks of `comm`, which open,
-        read (if `collective`) and close together. Without it any number of ranks may read as they
-        like, and checksums are verified.
-    comm : mpi4py.MPI.Intracomm, optional
-        The ranks; such a layout does not pickle.
-    collective : bool, optional
-        Whether reads are collective; a rank without frames calls `take_part`.
+    `path`: the file. `group` (str, optional): particle group that is the trajectory; by default the
+    full system, and the first group in files of others. `convert_units` (bool, optional): for files
+    of others: whether their numbers are in units they name and are converted (the default), or are
+    taken as they are. `length_unit` (str, optional): for files of others that name no units: that
+    of lengths; times are in ps. `driver` ({"mpio"}, optional): read frames of our own files through
+    parallel HDF5, on the ranks of `comm`, which open, read (if `collective`) and close together.
+    Without it any number of ranks may read as they like, and checksums are verified. `comm`
+    (mpi4py.MPI.Intracomm, optional): the ranks; such a layout does not pickle. `collective` (bool,
+    optional): whether reads are collective; a rank without frames calls `take_part`.
     """
 
     name: ClassVar[str] = "h5md"
@@ -152,21 +141,22 @@ class H5MDLayout(BackendLayout):
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
         """Turn what h5py and others raise for damaged files into an error that names the file."""
-        from mdio.layouts.h5md.io import FOREIGN_ERRORS
+        from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
         try:
             yield
         except MdioError:
             raise
-        except (*FOREIGN_ERRORS, MemoryError) as error:
+        except FOREIGN_ERRORS as error:
             text = " ".join(str(error).split()) or type(error).__name__
             raise CorruptLayoutError(
                 f"{self.path}: {what} ({text}); the file is damaged: convert the source again"
             ) from error
 
     def _open_anew(self) -> TrajectoryInfo:
+        from mdio.layouts.foreign.tree import FOREIGN_ERRORS
         from mdio.layouts.h5md.foreign import ForeignFile
-        from mdio.layouts.h5md.io import FOREIGN_ERRORS, MANIFEST
+        from mdio.layouts.h5md.io import MANIFEST
         from mdio.layouts.h5md.own import OwnFile
         from mdio.layouts.h5md.parts.reader import JoinedFile, is_joined
 
@@ -218,9 +208,7 @@ class H5MDLayout(BackendLayout):
             with suppress(*FOREIGN_ERRORS):  # a damaged file may not close; the first error counts
                 file.close()
                 self._close()
-            if isinstance(error, MdioError) or not isinstance(
-                error, (*FOREIGN_ERRORS, MemoryError)
-            ):
+            if isinstance(error, MdioError) or not isinstance(error, FOREIGN_ERRORS):
                 raise
             raise SourceError(
                 f"{self.path}: cannot be read as H5MD ({' '.join(str(error).split())})"

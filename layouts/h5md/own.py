@@ -21,12 +21,12 @@ from mdio.core.kernels import crc32c
 from mdio.core.topology.topology import Topology
 from mdio.layouts.chunked.groups import stored_topology
 from mdio.layouts.chunked.own import OwnOutput
+from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.chunks import PlacedChunks, plans_of, stored_chunks
 from mdio.layouts.h5md.file import chunk_table, run_table, value_path
 from mdio.layouts.h5md.io import (
     ARRAYS,
     BOX,
-    FOREIGN_ERRORS,
     FULL_SYSTEM,
     PIECES,
     RUN_FRAMES,
@@ -46,12 +46,8 @@ __all__ = ["OwnFile"]
 class OwnFile(OwnOutput[PlacedChunks]):
     """An H5MD file of mdio, open for reading by plain system calls.
 
-    Parameters
-    ----------
-    path, file
-        The file, and the same opened by h5py, which is not needed any more afterwards.
-    group, verify
-        See `OwnOutput`; as for what is raised.
+    `path`, `file`: the file, and the same opened by h5py, which is not needed any more afterwards.
+    `group`, `verify`: see `OwnOutput`; as for what is raised.
     """
 
     holds = "_bytes"
@@ -196,8 +192,9 @@ class OwnFile(OwnOutput[PlacedChunks]):
         """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""
         return self._columns[name].read(self._bytes, start, stop)
 
-    def _read_column(self, name: str, start: int, stop: int, out: NDArray[Any]) -> None:
-        out[:] = self.rows(name, start, stop)
+    def _held(self, start: int, stop: int) -> tuple[int, int]:
+        held = all(self._columns[name].is_kept for name in ("time", "step", "box"))
+        return (0, self.n_frames) if held else (start, stop)
 
     def units(self) -> Iterator[Unit]:
         """Yield every column, table and chunk, and the seal; see `Layout.units`."""

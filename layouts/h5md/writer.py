@@ -21,6 +21,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
+from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.disk import OutputFile
 from mdio.layouts.h5md.encoding import (
     atom_ids,
@@ -44,7 +45,6 @@ from mdio.layouts.h5md.file import (
 )
 from mdio.layouts.h5md.io import (
     ARRAYS,
-    FOREIGN_ERRORS,
     FULL_SYSTEM,
     MANIFEST,
     PIECES,
@@ -119,10 +119,7 @@ class H5MDWriter(LayoutWriter):
     def create(self) -> None:
         """Make the file with all its groups, and room for everything whose size is known.
 
-        Raises
-        ------
-        OutputError
-            It exists and is not empty, or cannot be written.
+        Raises OutputError: it exists and is not empty, or cannot be written.
         """
         with writing(self.path):
             self.places = create_file(self.path, self.plan, self._level, atom_ids(self.meta))
@@ -226,10 +223,7 @@ class H5MDWriter(LayoutWriter):
     def finish(self) -> None:
         """Add cells, checksums and, last, the manifest; flush and close.
 
-        Raises
-        ------
-        OutputError
-            A chunk was never stored, or the file cannot be written.
+        Raises OutputError: a chunk was never stored, or the file cannot be written.
         """
         missing = missing_chunks(self._stored, self._arrays, self.plan.n_frames)
         if missing is not None:

@@ -47,14 +47,8 @@ __all__ = ["OwnTree"]
 class OwnTree(OwnOutput[ShardedChunks]):
     """A Zarr tree of mdio.
 
-    Parameters
-    ----------
-    root
-        Of the tree; closed with it.
-    text
-        Its ``zarr.json``, with a manifest.
-    group, verify
-        See `OwnOutput`; as for what is raised.
+    `root`: of the tree; closed with it. `text`: its ``zarr.json``, with a manifest. `group`,
+    `verify`: see `OwnOutput`; as for what is raised.
     """
 
     holds = "_root"
@@ -182,8 +176,15 @@ class OwnTree(OwnOutput[ShardedChunks]):
             self._topology.file(0).tobytes(), self.manifest, self.group, self.path
         )
 
-    def _read_column(self, name: str, start: int, stop: int, out: NDArray[Any]) -> None:
-        self._columns[name].read(start, stop, out)
+    def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""
+        return self._columns[name].rows(start, stop)
+
+    def _held(self, start: int, stop: int) -> tuple[int, int]:
+        sizes = {column.rows_per_file for column in self._columns.values()}
+        begin = start - start % max(sizes)
+        end = min(begin + max(sizes), self.n_frames)
+        return (begin, end) if len(sizes) == 1 and stop <= end else (start, stop)
 
     def units(self) -> Iterator[Unit]:
         """Yield every chunk, file of numbers and ``zarr.json``; see `Layout.units`."""

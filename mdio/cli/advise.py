@@ -13,7 +13,14 @@ from mdio.advisor.model.profile import NAMES
 from mdio.analysis.kernels.registry import KERNELS
 from mdio.analysis.pages.report import check_report
 from mdio.analysis.results import check_output
-from mdio.cli.shared.common import add_no_verify, add_overlap, positive, print_json
+from mdio.cli.shared.common import (
+    add_no_verify,
+    add_told,
+    add_trajectory,
+    asked,
+    positive,
+    print_json,
+)
 from mdio.core.errors import PlanError
 
 __all__ = ["run", "setup"]
@@ -21,10 +28,7 @@ __all__ = ["run", "setup"]
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "trajectory", metavar="TRAJ", nargs="*", help="trajectory (several are joined)"
-    )
-    add_overlap(parser)
+    add_trajectory(parser, "*")
     parser.add_argument("-s", "--top", metavar="FILE", help="topology, for selections")
     parser.add_argument(
         "--analysis",
@@ -81,6 +85,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--local-dir",
+        dest="local_folder",
         metavar="DIR",
         help="also consider copies, or a cache, in such a folder on a disk of each node",
     )
@@ -93,13 +98,14 @@ def setup(parser: argparse.ArgumentParser) -> None:
         help="whole runs on that machine, from mdio analyze --timings (layout: as-is)",
     )
     add_no_verify(parser, "TRAJ")
-    parser.add_argument("--save-measurements", metavar="FILE", help="keep them for --replay")
+    parser.add_argument(
+        "--save-measurements", dest="save", metavar="FILE", help="keep them for --replay"
+    )
     parser.add_argument(
         "--replay", metavar="FILE", help="decide from saved measurements; no data are touched"
     )
     parser.add_argument("--report", metavar="FILE", help="an HTML page with plots and tables")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_told(parser, "no progress bar")
 
 
 def _step(text: str) -> float:
@@ -139,29 +145,11 @@ def run(args: argparse.Namespace) -> int:
         raise PlanError("--replay decides from a file; leave out the trajectory")
     if args.report is not None:
         check_report(args.report)
-    if args.save_measurements is not None:
-        check_output(args.save_measurements)
+    if args.save is not None:
+        check_output(args.save)
     with _bar(args.quiet) as progress:
-        advice = advise(
-            args.trajectory or None,
-            top=args.top,
-            analysis=args.analysis,
-            select=args.select,
-            ranks=args.ranks,
-            passes=args.passes,
-            target=args.target,
-            machine=args.machine,
-            allow_lossy=args.allow_lossy,
-            local_folder=args.local_dir,
-            calibrate=args.calibrate,
-            replay=args.replay,
-            save=args.save_measurements,
-            progress=progress,
-            cache=args.cache,
-            nodes=args.nodes,
-            overlap=args.overlap,
-            verify=args.verify_reads,
-        )
+        given = asked(advise, args) | {"trajectory": args.trajectory or None}
+        advice = advise(**given, progress=progress)
     if args.report is not None:
         advice.save_report(args.report)
     if args.json:

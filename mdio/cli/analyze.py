@@ -17,8 +17,10 @@ from mdio.cli.shared.common import (
     add_cache,
     add_frame_options,
     add_no_verify,
-    add_overlap,
     add_source,
+    add_told,
+    add_trajectory,
+    asked,
     count,
     positive,
     print_json,
@@ -60,10 +62,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(KERNELS)}, or module:function of your own, which takes a block of frames "
         "and returns an array with one row a frame",
     )
-    parser.add_argument(
-        "trajectory", metavar="TRAJ", nargs="+", help="trajectory (several are joined)"
-    )
-    add_overlap(parser)
+    add_trajectory(parser)
     add_source(parser)
     atoms = parser.add_argument_group("atoms")
     atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections and masses")
@@ -151,8 +150,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", metavar="FILE", help="an HTML page that shows where the time went"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    add_told(parser)
 
 
 def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
@@ -221,35 +219,15 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
         trajectory = open_source(
             args.trajectory,
             overlap=args.overlap,
-            verify=args.verify_reads,
+            verify=args.verify,
             fields=kernel.fields,
             **how,
         )
     _check_outputs(args)
     quiet = args.quiet or not executor.is_owner
-    bar = progress_bar(_n_frames(args, quiet), "analyze", quiet=quiet)
-    with bar as progress:
-        result = analyze(
-            trajectory,
-            kernel=kernel,
-            top=args.top,
-            group=args.group,
-            executor=executor,
-            blocks_per_worker=args.blocks_per_worker,
-            start=args.start,
-            stop=args.stop,
-            step=args.step,
-            begin_ps=args.begin,
-            end_ps=args.end,
-            dt_ps=args.dt,
-            gather=args.gather,
-            mpio=args.mpio,
-            verify=args.verify_reads,
-            overlap=args.overlap,
-            cache=args.cache,
-            cache_size=args.cache_size,
-            progress=progress,
-        )
+    given = asked(analyze, args) | {"trajectory": trajectory, "kernel": kernel, "select": None}
+    with progress_bar(_n_frames(args, quiet), "analyze", quiet=quiet) as progress:
+        result = analyze(**given | {"executor": executor, "progress": progress})
     if executor.is_owner:
         _tell(args, result)
     return 0

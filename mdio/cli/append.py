@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from mdio.cli.convert import add_running, run_with
-from mdio.cli.shared.common import add_no_verify, add_overlap, add_resume
+from mdio.cli.shared.common import add_no_verify, add_overlap, add_resume, asked
 from mdio.cli.shared.workers import chosen_executor
 from mdio.converters.options import ConversionOptions
 
@@ -26,17 +26,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add_resume(parser)
     add_no_verify(parser, "SRC and OUT")
-    parser.set_defaults(verify=False, per_rank=True)  # parts are as they were
+    parser.set_defaults(compared=False, per_rank=True)  # parts are as they were
 
 
 def run(args: argparse.Namespace) -> int:
     """Add the frames, and say so; under MPI, rank 0 owns the output and speaks for all."""
-    options = ConversionOptions(
-        append=True,
-        overlap=args.overlap,
-        top=args.top,
-        salvage=args.salvage,
-        verify=args.verify_reads,
-    )
+    given = asked(ConversionOptions, args) | {"append": True, "per_rank": False}
     with chosen_executor(args) as executor:
-        return run_with(options, args, executor)
+        return run_with(ConversionOptions(**given), args, executor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from typing import Any
 
 from mdio.cli.follow import add_follow, follow_with
 from mdio.cli.shared.common import (
@@ -13,6 +14,8 @@ from mdio.cli.shared.common import (
     add_overlap,
     add_resume,
     add_source,
+    add_told,
+    asked,
     count,
     human_nbytes,
     parse_precision,
@@ -71,6 +74,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     atoms.add_argument("--select", metavar="SEL", help="keep these atoms only")
     atoms.add_argument(
         "--group",
+        dest="groups",
         metavar="NAME=SEL",
         type=_group,
         action="append",
@@ -119,6 +123,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--hint",
+        dest="hints",
         metavar="KEY=VALUE",
         action="append",
         default=[],
@@ -133,7 +138,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--append", action="store_true", help="add frames to an existing output (mdio append)"
     )
     add_resume(parser)
-    parser.add_argument("--verify", action="store_true", help="compare with the source afterwards")
+    parser.add_argument(
+        "--verify", dest="compared", action="store_true", help="compare with the source afterwards"
+    )
     add_follow(parser)
     add_no_verify(parser, "SRC")
 
@@ -145,128 +152,13 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--salvage", action="store_true", help="convert the complete frames of a truncated source"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    add_told(parser)
 
 
 def _options(args: argparse.Namespace) -> ConversionOptions:
-    groups = dict(args.group)
-    if len(groups) < len(args.group):
+    if len(dict(args.groups)) < len(args.groups):
         raise PlanError("a --group name is given twice; every group needs its own")
     if args.mpio and executor_name(args) != "mpi":
         raise PlanError("--mpio and --collective are for ranks of MPI; add --mpi")
-    if args.hint and not args.mpio:
+    if args.hints and not args.mpio:
         raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
-    return ConversionOptions(
-        to=args.to,
-        top=args.top,
-        topology=args.topology,
-        select=args.select,
-        groups=groups,
-        overlap=args.overlap,
-        source_options=source_options(args),
-        salvage=args.salvage,
-        direct=args.direct,
-        start=args.start,
-        stop=args.stop,
-        step=args.step,
-        begin_ps=args.begin,
-        end_ps=args.end,
-        dt_ps=args.dt,
-        precision=args.precision,
-        compression=args.compression,
-        pbc=args.pbc,
-        center=args.center,
-        pattern=args.pattern,
-        chunk_frames=args.chunk_frames,
-        chunk_atoms=args.chunk_atoms,
-        contiguous=args.contiguous,
-        container=args.container,
-        flavour=args.flavour,
-        segments=args.segments,
-        stripe_nbytes=args.stripe_size,
-        stripe_count=args.progressive[-1][1] if args.progressive else args.stripe_count,
-        progressive=args.progressive[:-1] if args.progressive else (),
-        mpio=args.mpio,
-        per_rank=args.per_rank,
-        hints=args.hint,
-        append=args.append,
-        verify=args.verify_reads,
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
-    with chosen_executor(args) as executor, salvage_offered(args.salvage):
-        if args.follow:
-            return follow_with(_options(args), args, executor)
-        return run_with(_options(args), args, executor)
-
-
-def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
-    """Do what `options` say, of `args` the files and how it is told."""
-    # Prepared once: the others get the opened source and the plan, and find the index stored.
-    conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
-    _say_parts(args, conversion, executor)
-    if args.dry_run:
-        if executor.is_owner:
-            _print_plan(args, conversion.plan)
-        conversion.close()
-        return 0
-    quiet = args.quiet or not executor.is_owner
-    with progress_bar(conversion.plan.n_frames, "convert", quiet=quiet) as progress:
-        result = conversion.run(executor, force=args.force, resume=args.resume, progress=progress)
-    checked = _verified(args, conversion, executor) if args.verify else None
-    if executor.is_owner:
-        report = result.to_json()
-        if checked is not None:
-            report["verify"] = checked.to_json()
-        if args.json:
-            print_json(report)
-        elif not args.quiet:
-            _print_summary(result)
-            if checked is not None and checked.ok:
-                print(
-                    f"  verified: {checked.frames_compared:,} frames compared with the source, "
-                    f"largest difference {checked.max_abs_diff_angstrom:g} angstrom"
-                )
-    if checked is not None and not checked.ok:
-        raise CorruptLayoutError(f"{args.out}: verify failed: {checked.bad[0]}")
-    return 0
-
-
-def _say_parts(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> None:
-    """Say that the output comes in parts where nobody asked for that."""
-    unasked = conversion.in_parts and not args.per_rank
-    if unasked and executor.is_owner and not args.quiet:
-        print(f"mdio convert: {args.out}: {conversion.plan.notes[-1]}", file=sys.stderr)
-
-
-def _print_plan(args: argparse.Namespace, plan: LayoutPlan) -> None:
-    if args.json:
-        print_json({"out": args.out, "plan": plan.to_json()})
-    else:
-        print(plan_table(plan))
-
-
-def _verified(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:
-    quiet = args.quiet or not executor.is_owner
-    with progress_bar(conversion.plan.n_frames, "verify", quiet=quiet) as progress:
-        try:
-            view = conversion.view
-            return verify(args.out, view=view, executor=executor, progress=progress)
-        finally:
-            conversion.close()
-
-
-def _print_summary(result: ConvertResult) -> None:
-    rate = result.n_frames / max(result.seconds, 1e-9)
-    print(
-        f"{result.out}: {result.n_frames:,} frames of {result.n_atoms:,} atoms as {result.layout}, "
-        f"{human_nbytes(result.nbytes_in)} -> {human_nbytes(result.nbytes_out)} "
-        f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {count(result.workers, 'worker')})"
-    )
-    for note in result.plan.notes:
-        print(f"  note: {note}")
-    for path in result.topologies:
-        print(f"  topology that fits: {shlex.quote(path)}")

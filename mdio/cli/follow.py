@@ -52,7 +52,7 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
 
 def follow_with(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
     """Follow the source; say so now and then, and in the end."""
-    if len(args.source) != 1 or isinstance(executor, MPIExecutor) or args.dry_run or args.verify:
+    if len(args.source) != 1 or isinstance(executor, MPIExecutor) or args.dry_run or args.compared:
         raise PlanError("--follow is for one source, without --mpi, --dry-run and --verify")
 
     def tell(n_frames: int) -> None:

@@ -14,7 +14,9 @@ from mdio.cli.shared.common import (
     add_cache,
     add_frame_options,
     add_no_verify,
-    add_overlap,
+    add_told,
+    add_trajectory,
+    asked,
     count,
     parse_nbytes,
     positive,
@@ -44,9 +46,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "program", metavar="MODULE:CLASS", help="a class with the methods map and reduce"
     )
-    parser.add_argument(
-        "trajectory", metavar="TRAJ", nargs="+", help="trajectory (several are joined)"
-    )
+    add_trajectory(parser)
     parser.add_argument(
         "--replicas",
         action="store_true",
@@ -60,7 +60,6 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="an argument of the class (repeatable)",
     )
-    add_overlap(parser)
     atoms = parser.add_argument_group("atoms")
     atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections")
     atoms.add_argument("--select", metavar="SEL", help="which atoms blocks have")
@@ -93,8 +92,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--out", metavar="FILE", help=f"a row a key: {', '.join(TABLE_SUFFIXES)}"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    add_told(parser)
 
 
 def _program(args: argparse.Namespace) -> Any:
@@ -121,7 +119,7 @@ def _program(args: argparse.Namespace) -> Any:
 
 
 def _frames(args: argparse.Namespace) -> Frames | None:
-    numbers, times = (args.start, args.stop, args.step), (args.begin, args.end, args.dt)
+    numbers, times = (args.start, args.stop, args.step), (args.begin_ps, args.end_ps, args.dt_ps)
     by_number, by_time = ({*one} != {None} for one in (numbers, times))
     if by_number and by_time:
         raise PlanError("choose frames by number (--start --stop --step) or time (-b -e --dt)")
@@ -151,28 +149,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, executor: Executor) -> int:
-    program, frames, trajectory = _program(args), _frames(args), _trajectory(args)
+    given = {"trajectory": _trajectory(args), "map": _program(args), "frames": _frames(args)}
+    given = asked(map_reduce, args) | given | {"executor": executor}
     if args.out is not None:
         check_output(args.out, TABLE_SUFFIXES)
     with progress_bar(0, "map", quiet=args.quiet or not executor.is_owner) as progress:
-        result = map_reduce(
-            trajectory,
-            map=program,
-            frames=frames,
-            top=args.top,
-            select=args.select,
-            executor=executor,
-            memory=args.memory,
-            local_dir=args.local_dir,
-            keep_going=args.keep_going,
-            blocks_per_worker=args.blocks_per_worker,
-            group=args.group,
-            verify=args.verify_reads,
-            overlap=args.overlap,
-            cache=args.cache,
-            cache_size=args.cache_size,
-            progress=progress,
-        )
+        result = map_reduce(**given, progress=progress)
     if executor.is_owner:
         _tell(args, result)
     return 1 if result.failures else 0

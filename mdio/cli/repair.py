@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.shared.common import count, positive, print_json, progress_bar
+from mdio.cli.shared.common import add_told, count, positive, print_json, progress_bar
 from mdio.converters.repair import RepairResult, repair
 from mdio.layouts.registry import open_layout
 
@@ -26,8 +26,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-w", "--workers", type=positive, metavar="N", default=1, help="worker processes"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    add_told(parser)
 
 
 def run(args: argparse.Namespace) -> int:

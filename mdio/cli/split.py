@@ -7,6 +7,7 @@ import argparse
 from mdio.cli.shared.common import (
     add_overlap,
     add_resume,
+    add_told,
     human_nbytes,
     positive,
     print_json,
@@ -36,8 +37,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     add_resume(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    add_told(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 
-from mdio.cli.shared.common import print_json, progress_bar
+from mdio.cli.shared.common import add_told, asked, print_json, progress_bar
 from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.converters.opening import open_damaged
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
@@ -61,8 +61,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         help="check all of them (default)",
     )
     add_workers(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_told(parser, "no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,14 +73,8 @@ def run(args: argparse.Namespace) -> int:
             with open_damaged(args.out) as layout:
                 n_frames = layout.info.n_frames
         with progress_bar(n_frames, "verify", quiet=quiet) as progress:
-            result = verify(
-                args.out,
-                args.against,
-                top=args.top,
-                wanted=args.wanted,
-                executor=executor,
-                progress=progress,
-            )
+            given = asked(verify, args) | {"executor": executor, "progress": progress}
+            result = verify(**given)
         if executor.is_owner:
             _tell(args, result)
     return 0 if result.ok else 1

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 __all__ = ["BlockTiming", "Stopwatch", "WorkerTiming", "per_worker", "summary", "worker_name"]
@@ -54,70 +54,11 @@ PAPER_NAMES = {
 }
 """What the papers' Table 1 calls each time (with the unit behind it), but for t_RMSD."""
 
-ADDED = (
-    "n_frames",
-    "t_open_s",
-    "t_io_s",
-    "t_comp_s",
-    "t_end_loop_s",
-    "t_all_frame_s",
-    "t_block_s",
-    "t_comm_s",
-    "nbytes_read",
-    "nbytes_source",
-    "nbytes_cache",
-)
-"""What a worker has as the sum over its blocks."""
 
+@dataclass(slots=True, kw_only=True)
+class _Times:
+    """What is measured of a block or a worker, in seconds and bytes, and what follows from it."""
 
-class _Derived:
-    """The times that follow from others."""
-
-    __slots__ = ()
-    t_open_s: float
-    t_io_s: float
-    t_comp_s: float
-    t_end_loop_s: float
-    t_all_frame_s: float
-    t_block_s: float
-    t_comm_s: float
-
-    @property
-    def t_overhead1_s(self) -> float:
-        """What the loop spends on neither reading nor computing."""
-        return self.t_all_frame_s - self.t_io_s - self.t_comp_s - self.t_end_loop_s
-
-    @property
-    def t_overhead2_s(self) -> float:
-        """What the block function spends outside of the loop and of opening."""
-        return self.t_block_s - self.t_all_frame_s - self.t_open_s
-
-    @property
-    def t_total_s(self) -> float:
-        """All of it, the papers' t_N: t_block + t_comm."""
-        return self.t_block_s + self.t_comm_s
-
-    def table1(self) -> dict[str, float]:
-        """Return all times, derived ones too, by the papers' names."""
-        return {paper: getattr(self, name) for name, paper in PAPER_NAMES.items()}
-
-
-@dataclass(slots=True)
-class BlockTiming(_Derived):
-    """The times of one block in one worker, in seconds."""
-
-    block: int
-    """Number of the block."""
-    start: int
-    stop: int
-    step: int
-    n_frames: int
-    worker: str = field(default_factory=worker_name)
-    """Host and process."""
-    rank: int | None = None
-    """Under MPI."""
-    began_unix_s: float = field(default_factory=time.time)
-    """When the worker took the block up, on the worker's clock."""
     t_open_s: float = 0.0
     """Opening the trajectory, t0 - t00: in the first block of each worker only."""
     t_io_s: float = 0.0
@@ -141,13 +82,49 @@ class BlockTiming(_Derived):
     """Bytes of files that reading frames took, by position."""
     nbytes_cache: int = 0
     """Bytes that it took from the node's cache instead."""
-    notes: tuple[str, ...] = ()
-    """What this worker has to tell of the cache."""
-
     slowest_read_s: float = 0.0
     """Longest time that one read took."""
     slowest_file: str | None = None
     """The file from which it read."""
+
+    @property
+    def t_overhead1_s(self) -> float:
+        """What the loop spends on neither reading nor computing."""
+        return self.t_all_frame_s - self.t_io_s - self.t_comp_s - self.t_end_loop_s
+
+    @property
+    def t_overhead2_s(self) -> float:
+        """What the block function spends outside of the loop and of opening."""
+        return self.t_block_s - self.t_all_frame_s - self.t_open_s
+
+    @property
+    def t_total_s(self) -> float:
+        """All of it, the papers' t_N: t_block + t_comm."""
+        return self.t_block_s + self.t_comm_s
+
+    def table1(self) -> dict[str, float]:
+        """Return all times, derived ones too, by the papers' names."""
+        return {paper: getattr(self, name) for name, paper in PAPER_NAMES.items()}
+
+
+@dataclass(slots=True)
+class BlockTiming(_Times):
+    """The times of one block in one worker, in seconds."""
+
+    block: int
+    """Number of the block."""
+    start: int
+    stop: int
+    step: int
+    n_frames: int
+    worker: str = field(default_factory=worker_name)
+    """Host and process."""
+    rank: int | None = None
+    """Under MPI."""
+    began_unix_s: float = field(default_factory=time.time)
+    """When the worker took the block up, on the worker's clock."""
+    notes: tuple[str, ...] = ()
+    """What this worker has to tell of the cache."""
 
     def gathered(self) -> None:
         """Note that the result has arrived; called where all results are gathered.
@@ -166,20 +143,13 @@ class BlockTiming(_Derived):
 
 
 @dataclass(slots=True)
-class WorkerTiming(_Derived):
+class WorkerTiming(_Times):
     """The times of one worker or rank, summed over its blocks, in seconds."""
 
     worker: str
     rank: int | None = None
     n_blocks: int = 0
     n_frames: int = 0
-    t_open_s: float = 0.0
-    t_io_s: float = 0.0
-    t_comp_s: float = 0.0
-    t_end_loop_s: float = 0.0
-    t_all_frame_s: float = 0.0
-    t_block_s: float = 0.0
-    t_comm_s: float = 0.0
     t_wait_s: float = 0.0
     """Of t_comm: under MPI, from the end of this rank's last block until all ranks had done
     theirs."""
@@ -187,13 +157,6 @@ class WorkerTiming(_Derived):
     """Of t_comm: one-sided, making the global array and putting this rank's rows (t6 - t5)."""
     t_get_s: float = 0.0
     """Of t_comm: one-sided, getting the whole (t7 - t6; rank 0)."""
-    nbytes_read: int = 0
-    nbytes_source: int = 0
-    nbytes_cache: int = 0
-
-    slowest_read_s: float = 0.0
-    """Of its blocks the longest."""
-    slowest_file: str | None = None
 
     @property
     def t_own_s(self) -> float:
@@ -217,6 +180,10 @@ class WorkerTiming(_Derived):
                 "ratio_comp_comm": _ratio(self.t_comp_s, self.t_comm_s),
             }
         )
+
+
+ADDED = ("n_frames", *(f.name for f in fields(_Times) if not f.name.startswith("slowest")))
+"""What a worker has as the sum over its blocks."""
 
 
 def _ratio(above: float, below: float) -> float | None:
@@ -243,19 +210,12 @@ SUMMED = ("t_open_s", "t_io_s", "t_comp_s", "t_comm_s")
 def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
     """Return what the workers' times come to.
 
-    Parameters
-    ----------
-    timings
-        Of blocks, or already of workers.
-
-    Returns
-    -------
-    dict
-        ``t_open_s``, ``t_io_s``, ``t_comp_s``, ``t_comm_s``: sums over all workers; each also as
-        ``t_*_max_s``, that of the worker with most of it; ``t_total_max_s``, the papers' t_total
-        (the longest sum of a worker's blocks); ``ratio_comp_io`` = t_comp / t_IO and
-        ``ratio_comp_comm`` = t_comp / t_comm (None where the divisor is 0); ``workers``: how many
-        took part; ``nbytes_read``, ``nbytes_source`` and ``nbytes_cache``.
+    `timings`: of blocks, or already of workers.
+    Returns dict: ``t_open_s``, ``t_io_s``, ``t_comp_s``, ``t_comm_s``: sums over all workers; each
+    also as ``t_*_max_s``, that of the worker with most of it; ``t_total_max_s``, the papers'
+    t_total (the longest sum of a worker's blocks); ``ratio_comp_io`` = t_comp / t_IO and
+    ``ratio_comp_comm`` = t_comp / t_comm (None where the divisor is 0); ``workers``: how many took
+    part; ``nbytes_read``, ``nbytes_source`` and ``nbytes_cache``.
     """
     workers = [timing for timing in timings if isinstance(timing, WorkerTiming)]
     workers += per_worker([timing for timing in timings if isinstance(timing, BlockTiming)])

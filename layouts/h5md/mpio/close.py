@@ -16,7 +16,7 @@ import time
 
 import h5py
 
-from mdio.layouts.h5md.io import FOREIGN_ERRORS
+from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
 __all__ = ["close_file"]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.requests import ByteRange
 from mdio.layouts.base import AtomIndices
+from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.file import value_path
-from mdio.layouts.h5md.io import FOREIGN_ERRORS
 from mdio.layouts.h5md.mpio.writer import transfer_list
 from mdio.layouts.h5md.own import OwnFile
 
@@ -28,13 +28,9 @@ class MPIOFile(OwnFile):
     For comparison with plain reads: HDF5 verifies no checksums of ours. Boxes, times and steps are
     read as in `OwnFile`.
 
-    Parameters
-    ----------
-    path, file, group
-        See `OwnFile`; `file` is open on all ranks and stays so until `close` (collective).
-    collective
-        Whether reads are collective: then all ranks read equally often, the same fields; a rank
-        without frames calls `take_part` instead.
+    `path`, `file`, `group`: see `OwnFile`; `file` is open on all ranks and stays so until `close`
+    (collective). `collective`: whether reads are collective: then all ranks read equally often, the
+    same fields; a rank without frames calls `take_part` instead.
     """
 
     def __init__(self, path: Path, file: h5py.File, group: str | None, collective: bool) -> None:

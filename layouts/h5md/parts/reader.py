@@ -25,8 +25,8 @@ from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.files.handles import Handles
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.chunks import PlacedChunks
-from mdio.layouts.h5md.io import FOREIGN_ERRORS
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile
 from mdio.layouts.output import EncodedChunk, Unit
@@ -72,10 +72,8 @@ def is_joined(file: h5py.File) -> bool:
 def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]]:
     """Return the folder of the parts and what the manifest says of each.
 
-    Raises
-    ------
-    CorruptLayoutError
-        They do not follow one another from the first frame to the last, or lie elsewhere.
+    Raises CorruptLayoutError: they do not follow one another from the first frame to the last, or
+    lie elsewhere.
     """
     folder, rows = manifest.get("parts_folder"), manifest.get("parts")
     parts: list[Part] = []

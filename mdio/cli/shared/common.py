@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, Literal
 
 from mdio.core.words import human_nbytes
@@ -22,6 +23,9 @@ __all__ = [
     "add_overlap",
     "add_resume",
     "add_source",
+    "add_told",
+    "add_trajectory",
+    "asked",
     "auto_or_positive",
     "count",
     "human_nbytes",
@@ -36,6 +40,28 @@ __all__ = [
 ]
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def asked(target: Callable[..., Any], args: argparse.Namespace) -> dict[str, Any]:
+    """Return what `args` has under the names of the arguments of `target`."""
+    return {name: vars(args)[name] for name in signature(target).parameters if name in args}
+
+
+def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
+    """Add trajectories that are read and joined."""
+    parser.add_argument(
+        "trajectory", metavar="TRAJ", nargs=nargs, help="trajectory (several are joined)"
+    )
+    add_overlap(parser)
+
+
+def add_told(
+    parser: argparse.ArgumentParser, quiet: str | None = "no progress bar, no summary"
+) -> None:
+    """Add how much is printed."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    if quiet is not None:
+        parser.add_argument("--quiet", action="store_true", help=quiet)
 
 
 def add_overlap(parser: argparse.ArgumentParser) -> None:
@@ -176,9 +202,12 @@ def add_frame_options(parser: argparse.ArgumentParser) -> None:
     frames.add_argument("--start", type=int, metavar="N", help="first frame (0 is the first)")
     frames.add_argument("--stop", type=int, metavar="N", help="frame to stop before")
     frames.add_argument("--step", type=positive, metavar="N", help="every Nth frame")
-    frames.add_argument("-b", "--begin", type=float, metavar="PS", help="first time, ps")
-    frames.add_argument("-e", "--end", type=float, metavar="PS", help="last time, ps")
-    frames.add_argument("--dt", type=float, metavar="PS", help="keep one frame every PS ps")
+    for names, dest, text in (
+        (("-b", "--begin"), "begin_ps", "first time, ps"),
+        (("-e", "--end"), "end_ps", "last time, ps"),
+        (("--dt",), "dt_ps", "keep one frame every PS ps"),
+    ):
+        frames.add_argument(*names, dest=dest, type=float, metavar="PS", help=text)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
@@ -194,7 +223,7 @@ def add_no_verify(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the option that trusts the disk; `what` is read."""
     parser.add_argument(
         "--no-verify",
-        dest="verify_reads",
+        dest="verify",
         action="store_false",
         help=f"trust the disk: do not compare what is read of {what} with its checksums",
     )
@@ -209,8 +238,7 @@ def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> 
         metavar="FOLDER",
         help=f"for {files} (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    add_told(parser, "print nothing")
 
 
 @contextmanager

@@ -45,6 +45,7 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--segments", type=positive, metavar="N", help="number of segments")
     place.add_argument(
         "--stripe-size",
+        dest="stripe_nbytes",
         type=parse_nbytes,
         metavar="SIZE",
         help="stripe that chunks should fit, and Lustre is asked for (default: what the folder of "

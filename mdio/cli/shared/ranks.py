@@ -64,10 +64,8 @@ def _leave_quietly(code: Any) -> None:
 def world(option: str) -> Any:
     """Return COMM_WORLD for the option that asks for MPI.
 
-    Raises
-    ------
-    MissingExtraError
-        mpi4py is not installed, or finds no MPI (on rank 0; other ranks leave with its exit code).
+    Raises MissingExtraError: mpi4py is not installed, or finds no MPI (on rank 0; other ranks leave
+    with its exit code).
     """
     try:
         from mpi4py import MPI

@@ -21,12 +21,8 @@ EXECUTORS = ("serial", "processes", "dask", "mpi")
 def add_workers(parser: Any, *, mpi_option: bool = True) -> None:
     """Add the options to a parser or a group of one.
 
-    Parameters
-    ----------
-    parser
-        Of argparse.
-    mpi_option
-        Whether ``--mpi`` is there as a short form of ``--executor mpi``.
+    `parser`: of argparse. `mpi_option`: whether ``--mpi`` is there as a short form of ``--executor
+    mpi``.
     """
     parser.add_argument(
         "--executor", choices=EXECUTORS, help="default: processes with -w, else serial"

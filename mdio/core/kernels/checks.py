@@ -86,14 +86,14 @@ def step_size(step: float, name: str) -> float:
     return float(step)
 
 
-def deltas_arguments(
-    deltas: Int32s, out: Float32s, atoms: Int64s | None, first: int, last: int | None
+def wanted(
+    shape: tuple[int, ...], out: Float32s, atoms: Int64s | None, first: int, last: int | None
 ) -> tuple[Float32s, Int64s | None, int]:
-    """Check what undoing integers is given; return output, atoms and last frame."""
-    n_frames, n_atoms = integer_frames(deltas, "deltas").shape[:2]
+    """Check what of `shape` (frames, atoms, ...) is wanted; return output, atoms, last frame."""
+    n_frames, n_atoms = shape[:2]
     last = n_frames if last is None else last
     if not 0 <= first <= last <= n_frames:
-        raise IndexError(f"frames {first}:{last} asked for, but the deltas have {n_frames} frames")
+        raise IndexError(f"frames {first}:{last} asked for, but there are {n_frames} frames")
     atoms, n_out = indices(atoms, n_atoms)
     return output(out, last - first, n_out), atoms, last
 

@@ -83,7 +83,9 @@ def dequantise_deltas(
     first, last
         Frames that are wanted; those before `first` are summed but not written.
     """
-    out, atoms, last = checks.deltas_arguments(deltas, out, atoms, first, last)
+    out, atoms, last = checks.wanted(
+        checks.integer_frames(deltas, "deltas").shape, out, atoms, first, last
+    )
     if out.size:
         backend.module.dequantise_deltas(
             deltas, checks.step_size(step, "step"), out, atoms, first, last
@@ -103,7 +105,9 @@ def dequantise_xtc(
     An integer becomes ``float32(integer) * (float32(1) / float32(precision)) * float32(10)``, each
     product rounded to float32; the other arguments are those of `dequantise_deltas`.
     """
-    out, atoms, last = checks.deltas_arguments(deltas, out, atoms, first, last)
+    out, atoms, last = checks.wanted(
+        checks.integer_frames(deltas, "deltas").shape, out, atoms, first, last
+    )
     if out.size:
         precision = checks.step_size(precision_per_nm, "precision_per_nm")
         backend.module.dequantise_xtc(deltas, precision, out, atoms, first, last)

@@ -123,10 +123,10 @@ def sum_packed(
     ValueError
         The bytes do not fit together, whether those wanted are concerned or not.
     """
-    out, atoms, last = _arguments(packed, shape, out, atoms, first, last)
+    out, atoms, last = checks.wanted(shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
     undo = backend.module.sum_packed_xtc if xtc else backend.module.sum_packed_step
-    undo(packed, *shape, scale, out, atoms, first, last)
+    undo(_bytes(packed), *shape, scale, out, atoms, first, last)
 
 
 def sum_packed_neighbours(
@@ -155,7 +155,7 @@ def sum_packed_neighbours(
     """
     shape = (n_frames, kept.size)
     checks.kept_bytes(kept, kept.size)
-    out, atoms, last = _arguments(packed, shape, out, atoms, first, last)
+    out, atoms, last = checks.wanted(shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
     most = neighbours_room(kept.size)
     room = np.empty(most, np.uint8) if room is None else room
@@ -166,7 +166,7 @@ def sum_packed_neighbours(
         if xtc
         else backend.module.sum_packed_neighbours_step
     )
-    undo(packed, n_frames, kept, scale, out, atoms, first, last, room)
+    undo(_bytes(packed), n_frames, kept, scale, out, atoms, first, last, room)
 
 
 def encode_rigid(deltas: Int32s) -> tuple[bytes, Bytes] | None:
@@ -205,11 +205,11 @@ def decode_rigid(
     xtc: bool,
 ) -> None:
     """Undo `encode_rigid`; `description` is (n,) uint8, the others are as for `sum_packed`."""
-    out, atoms, last = _arguments(data, shape, out, atoms, first, last)
+    out, atoms, last = checks.wanted(shape, out, atoms, first, last)
     description = np.frombuffer(checks.buffer(description), np.uint8)
     scale = checks.step_size(scale, "scale")
     undo = backend.module.decode_rigid_xtc if xtc else backend.module.decode_rigid_step
-    undo(description, data, *shape, scale, out, atoms, first, last)
+    undo(description, _bytes(data), *shape, scale, out, atoms, first, last)
 
 
 def neighbours_room(n_atoms: int) -> int:
@@ -217,19 +217,7 @@ def neighbours_room(n_atoms: int) -> int:
     return NEIGHBOUR_ROWS * _plain_nbytes(3 * n_atoms) + 4
 
 
-def _arguments(
-    packed: Bytes,
-    shape: tuple[int, int],
-    out: Float32s,
-    atoms: Int64s | None,
-    first: int,
-    last: int | None,
-) -> tuple[Float32s, Int64s | None, int]:
-    n_frames, n_atoms = shape
+def _bytes(packed: Bytes) -> Bytes:
     if packed.dtype != np.uint8 or packed.ndim != 1 or not packed.flags.c_contiguous:
         raise TypeError("packed must be a contiguous array of uint8")
-    last = n_frames if last is None else last
-    if not 0 <= first <= last <= n_frames:
-        raise IndexError(f"frames {first}:{last} asked for, but there are {n_frames} frames")
-    atoms, n_out = checks.indices(atoms, n_atoms)
-    return checks.output(out, last - first, n_out), atoms, last
+    return packed

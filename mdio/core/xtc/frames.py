@@ -30,19 +30,9 @@ cache until they are decoded."""
 class XTCFrames(Closing):
     """The frames of one open XTC file; not for several threads at once.
 
-    Parameters
-    ----------
-    path
-        The file.
-    index
-        Its frames, from `scan`.
-    sums
-        Checksums that all bytes are compared with when they are read; None = not.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be opened.
+    `path`: the file. `index`: its frames, from `scan`. `sums`: checksums that all bytes are
+    compared with when they are read; None = not.
+    Raises SourceError: the file cannot be opened.
     """
 
     def __init__(self, path: Path, index: FrameIndex, sums: PieceSums | None = None) -> None:
@@ -78,32 +68,15 @@ class XTCFrames(Closing):
     ) -> None:
         """Read a run of F = ``stop - start`` frames into the caller's arrays.
 
-        Parameters
-        ----------
-        start, stop
-            First frame, and one beyond the last.
-        positions : (F, k, 3) float32
-            Filled with coordinates, angstrom. Frames are contiguous, with any stride between them.
-            With k = 0 only headers are read.
-        vectors : (F, 3, 3) float32
-            Filled with box vectors, nm, as they are in the file; C-contiguous, as are the others.
-        time : (F,) float64
-            Filled, ps.
-        step : (F,) int64
-            Filled.
-        atoms : (k,) int64, optional
-            Which atoms, in which order; all by default. Decoding ends after the last of them.
-        n_threads
-            Threads that decode, each its own frames (the native module only).
-
-        Raises
-        ------
-        FrameRangeError
-            Frames or atoms that are not there.
-        ValueError
-            Arrays of other shapes.
-        SourceError
-            The bytes are not what the index says, or do not decode.
+        `start`, `stop`: first frame, and one beyond the last. `positions`, (F, k, 3) float32:
+        filled with coordinates, angstrom. Frames are contiguous, with any stride between them. With
+        k = 0 only headers are read. `vectors`, (F, 3, 3) float32: filled with box vectors, nm, as
+        they are in the file; C-contiguous, as are the others. `time`, (F,) float64: filled, ps.
+        `step`, (F,) int64: filled. `atoms`, (k,) int64, optional: which atoms, in which order; all
+        by default. Decoding ends after the last of them. `n_threads`: threads that decode, each its
+        own frames (the native module only).
+        Raises FrameRangeError: frames or atoms that are not there. ValueError: arrays of other
+        shapes. SourceError: the bytes are not what the index says, or do not decode.
         """
         self._check_range(start, stop)
         n_wanted = self.n_atoms if atoms is None else len(atoms)
@@ -121,7 +94,7 @@ class XTCFrames(Closing):
         edges = self._edges[start : stop + 1]
         with source_errors(self.path):
             if n_wanted and xtc_native.NATIVE:
-                self._decode(start, edges, positions, vectors, time, step, atoms, n_threads)
+                self._decode(start, edges, (positions, vectors, time, step), atoms, n_threads)
                 return
             if n_wanted and self.sums is not None:  # the fallback reads by itself
                 self._read_run(int(edges[0]), int(edges[-1] - edges[0]))
@@ -136,14 +109,7 @@ class XTCFrames(Closing):
             if n_wanted:
                 xtc_fallback.read_positions(self.path, start, edges, self.n_atoms, positions, atoms)
 
-    def _read_headers(
-        self,
-        start: int,
-        edges: NDArray[np.int64],
-        vectors: NDArray[np.float32],
-        time: NDArray[np.float64],
-        step: NDArray[np.int64],
-    ) -> None:
+    def _read_headers(self, start: int, edges: NDArray[np.int64], *out: NDArray[Any]) -> None:
         """Read headers of an object's frames, a request each."""
         for row, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
             raw = self.file.peek(begin, HEADER_NBYTES)
@@ -153,8 +119,9 @@ class XTCFrames(Closing):
                     f"frame {start + row} at byte {begin}: {head.nbytes} bytes, expected "
                     f"{end - begin}"
                 )
-            vectors[row] = np.reshape(head.vectors_nm, (3, 3))
-            time[row], step[row] = head.time_ps, head.step
+            values = np.reshape(head.vectors_nm, (3, 3)), head.time_ps, head.step
+            for array, value in zip(out, values, strict=True):
+                array[row] = value
 
     def byte_range(self, start: int, stop: int) -> ByteRange:
         """Return where a run of frames lies."""
@@ -176,14 +143,11 @@ class XTCFrames(Closing):
         self,
         start: int,
         edges: NDArray[np.int64],
-        positions: NDArray[np.float32],
-        vectors: NDArray[np.float32],
-        time: NDArray[np.float64],
-        step: NDArray[np.int64],
+        out: tuple[NDArray[Any], ...],
         atoms: NDArray[np.int64] | None,
         n_threads: int,
     ) -> None:
-        """Read and decode with the native module, some MiB at a time."""
+        """Read and decode into the arrays of `out` with the native module, some MiB at a time."""
         targets = None
         if atoms is not None:
             atoms = np.ascontiguousarray(atoms, np.int64)
@@ -195,16 +159,17 @@ class XTCFrames(Closing):
             last = int(np.searchsorted(edges, edges[first] + RUN_NBYTES, side="right")) - 1
             last = min(max(last, first + 1), n_frames)
             run = slice(first, last)
+            positions, vectors, time, step = (array[run] for array in out)
             data = self._read_run(int(edges[first]), int(edges[last] - edges[first]))
             xtc_native.kernels.decode(
                 data,
                 start + first,
                 np.ascontiguousarray(edges[first : last + 1]),
                 self.n_atoms,
-                positions[run],
-                vectors[run],
-                time[run],
-                step[run],
+                positions,
+                vectors,
+                time,
+                step,
                 atoms,
                 targets,
                 n_threads,
