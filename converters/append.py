@@ -65,12 +65,8 @@ def prepare_append(
     out. Of others for the same times the continuation's are taken, or what `options.overlap` says,
     as where files are joined.
 
-    Raises
-    ------
-    PlanError
-        `out` is none of mdio's that frames can be added to; an option that follows from it.
-    SourceError
-        A source does not fit, or adds nothing.
+    Raises PlanError: `out` is none of mdio's that frames can be added to; an option that follows
+    from it. SourceError: a source does not fit, or adds nothing.
     """
     refuse_remote(out, "adding frames to an output")
     for one in fields(options):

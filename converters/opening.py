@@ -46,10 +46,7 @@ def open_damaged(path: str | PathLike[str]) -> Layout:
 def salvage_offered(salvage: bool) -> Iterator[None]:
     """Say, of a source that turns out damaged, that the rest of it can be had, if it was not asked.
 
-    Parameters
-    ----------
-    salvage
-        Whether it was.
+    `salvage`: whether it was.
     """
     try:
         yield

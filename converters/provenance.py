@@ -71,24 +71,12 @@ def output_meta(
 ) -> OutputMeta:
     """Return what an output says of its source.
 
-    Parameters
-    ----------
-    paths
-        The source's files.
-    source
-        What is in them, joined.
-    dt_ps, frames, atoms, groups
-        What is kept; see `OutputMeta`.
-    transformed
-        The ``--pbc`` and ``--center`` that frames went through; None = none.
-    joined
-        How the files were joined, if not just as given.
-    opened
-        What they were said to be, where they do not say it themselves.
-    topology
-        Of the atoms that are kept, if the output is to hold it.
-    unreadable
-        Runs of frames that were left out since they cannot be read.
+    `paths`: the source's files. `source`: what is in them, joined. `dt_ps`, `frames`, `atoms`,
+    `groups`: what is kept; see `OutputMeta`. `transformed`: the ``--pbc`` and ``--center`` that
+    frames went through; None = none. `joined`: how the files were joined, if not just as given.
+    `opened`: what they were said to be, where they do not say it themselves. `topology`: of the
+    atoms that are kept, if the output is to hold it. `unreadable`: runs of frames that were left
+    out since they cannot be read.
     """
     prints = [fingerprint(path) for path in paths]
     files = prints[0] if len(prints) == 1 else {"path": prints[0]["path"], "files": prints}

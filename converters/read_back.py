@@ -31,10 +31,7 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
     reads all, but would take as long as any other pass over the trajectory. `look` is called with
     the manifest, and may raise.
 
-    Raises
-    ------
-    OutputError
-        It is not as planned, or cannot be read.
+    Raises OutputError: it is not as planned, or cannot be read.
     """
     try:
         with layout_class(plan.layout)(path) as layout:

@@ -43,10 +43,7 @@ Selection = str | NDArray[np.int64]
 def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) -> None:
     """Refuse to take a source that is cut for a whole one.
 
-    Raises
-    ------
-    SourceError
-        The frames that are asked for may go beyond those that are whole.
+    Raises SourceError: the frames that are asked for may go beyond those that are whole.
     """
     for lost in info.lost:
         whole = lost.first + lost.frame
@@ -88,10 +85,7 @@ def _reads(read: Callable[[], Any]) -> bool:
 def load_topology(top: str | PathLike[str], source: Layout) -> Universe:
     """Return a Universe of topology `top` with the first frame of `source` as its coordinates.
 
-    Raises
-    ------
-    SourceError
-        The topology cannot be read, or has another number of atoms than `source`.
+    Raises SourceError: the topology cannot be read, or has another number of atoms than `source`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses and missing attributes are not our user's concern
@@ -141,10 +135,8 @@ def open_with_topology(
 
     `options` are those of `open_source`.
 
-    Raises
-    ------
-    SourceError
-        The source cannot be opened, or needs a topology that was not given or cannot be read.
+    Raises SourceError: the source cannot be opened, or needs a topology that was not given or
+    cannot be read.
     """
     layout = open_source(source, **options)
     try:
@@ -168,14 +160,9 @@ def atom_count(top: str | PathLike[str] | Universe) -> int:
 class AtomChoice:
     """The atoms to keep, and the groups among them.
 
-    Attributes
-    ----------
-    universe : Universe or None
-        The topology, where one was given.
-    kept : (A,) int64 array or None
-        Indices in the source; None = all.
-    groups : dict of name to int64 array
-        Indices into the kept atoms.
+    Attributes: `universe` (Universe or None): the topology, where one was given. `kept`, (A,) int64
+    array or None: indices in the source; None = all. `groups` (dict of name to int64 array):
+    indices into the kept atoms.
     """
 
     def __init__(
@@ -226,23 +213,12 @@ def choose_atoms(
 ) -> AtomChoice:
     """Turn what the user selected into indices.
 
-    Parameters
-    ----------
-    source
-        The trajectory: its first frame serves selections by place, its atoms are counted.
-    top
-        Topology file; needed for selection strings, and checked against `source` if given.
-    select
-        Atoms to keep: MDAnalysis selection language, or indices in the source.
-    groups
-        Names and selections, of the atoms that are kept.
-
-    Raises
-    ------
-    PlanError
-        A selection that is wrong, empty, or needs a topology that was not given.
-    SourceError
-        The topology does not fit the source.
+    `source`: the trajectory: its first frame serves selections by place, its atoms are counted.
+    `top`: topology file; needed for selection strings, and checked against `source` if given.
+    `select`: atoms to keep: MDAnalysis selection language, or indices in the source. `groups`:
+    names and selections, of the atoms that are kept.
+    Raises PlanError: a selection that is wrong, empty, or needs a topology that was not given.
+    SourceError: the topology does not fit the source.
     """
     strings = [s for s in (select, *groups.values()) if isinstance(s, str)]
     stored = source.topology() if top is None else None

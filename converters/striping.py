@@ -44,16 +44,9 @@ class StripeRequest:
         Where nothing was asked, the folder's own default stays, which may be better than a size
         and a count can say (a progressive one); it is only taken note of.
 
-        Returns
-        -------
-        StripeRecord or None
-            For the manifest; None where nothing was asked and files are not striped. Whatever the
-            file system answers is in it, and does not stop the conversion.
-
-        Raises
-        ------
-        OutputError
-            The folder cannot be made.
+        Returns StripeRecord or None: for the manifest; None where nothing was asked and files are
+        not striped. Whatever the file system answers is in it, and does not stop the conversion.
+        Raises OutputError: the folder cannot be made.
         """
         if not self._explicit and not stripes(temporary):
             return None

@@ -22,20 +22,10 @@ def topologies(choice: AtomChoice, out: Path, sources: Sequence[Path] = ()) -> d
     and ``md.h5md``) share a topology if it is the same; where another one has the name and may
     belong to another output, the name gets the suffix of `out` too (``md.h5md.top.pdb``).
 
-    Parameters
-    ----------
-    choice
-        What is kept.
-    out
-        The output.
-    sources
-        What is converted: no outputs, even if they share the stem.
-
-    Returns
-    -------
-    dict of path to bytes
-        ``NAME.top.pdb`` and ``NAME.GROUP.top.pdb``; ``.gro`` where the coordinates do not fit the
-        columns of a PDB file.
+    `choice`: what is kept. `out`: the output. `sources`: what is converted: no outputs, even if
+    they share the stem.
+    Returns dict of path to bytes: ``NAME.top.pdb`` and ``NAME.GROUP.top.pdb``; ``.gro`` where the
+    coordinates do not fit the columns of a PDB file.
     """
     if choice.universe is None:
         return {}

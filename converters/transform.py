@@ -78,21 +78,11 @@ class TransformedLayout(Layout):
     atoms) put into the cell. Only atoms that are wanted, and those that their molecules and the
     centre need, are read.
 
-    Parameters
-    ----------
-    path
-        Path of the source, for messages.
-    source
-        The layout to read from.
-    top
-        Topology file; None = what the source has.
-    pbc
-        One of `PBC_CHOICES`, or None.
-    center
-        Selection whose centre of geometry goes to the centre of the box, or None. With ``whole``,
-        molecules are then put into the cell as with ``mol``, around those atoms.
-    steps
-        What has been prepared of these; for other processes.
+    `path`: path of the source, for messages. `source`: the layout to read from. `top`: topology
+    file; None = what the source has. `pbc`: one of `PBC_CHOICES`, or None. `center`: selection
+    whose centre of geometry goes to the centre of the box, or None. With ``whole``, molecules are
+    then put into the cell as with ``mol``, around those atoms. `steps`: what has been prepared of
+    these; for other processes.
     """
 
     name = "transformed"
@@ -157,10 +147,7 @@ class TransformedLayout(Layout):
     def prepared(self, atoms: AtomIndices | None) -> Steps:
         """Return the steps for some atoms of the source, which are kept for the next time.
 
-        Raises
-        ------
-        PlanError
-            There is no topology, or it has no bonds, or the selection is wrong.
+        Raises PlanError: there is no topology, or it has no bonds, or the selection is wrong.
         """
         steps: Steps | None = self.options["steps"]
         if steps is None or not steps.is_for(atoms):

@@ -49,14 +49,8 @@ def plan_padding(
 ) -> float:
     """Return which share of what is stored is padding if chunks begin on stripe boundaries.
 
-    Parameters
-    ----------
-    shape, chunk
-        (frames, atoms) of the array and of a chunk.
-    stripe_nbytes
-        Stripe size; 1 = chunks lie close to each other.
-    item_nbytes
-        Bytes of one atom in one frame.
+    `shape`, `chunk`: (frames, atoms) of the array and of a chunk. `stripe_nbytes`: stripe size; 1 =
+    chunks lie close to each other. `item_nbytes`: bytes of one atom in one frame.
     """
     n_chunks = math.ceil(shape[0] / chunk[0]) * math.ceil(shape[1] / chunk[1])
     used = math.ceil(item_nbytes * chunk[0] * chunk[1] / stripe_nbytes) * stripe_nbytes
@@ -81,22 +75,12 @@ def plan_chunks(frame_nbytes: int, n_frames: int, stripe_nbytes: int) -> tuple[i
     The smallest number of stripes that make 1 MiB or more and that whole frames fill to 95%, the
     unused end of the last chunk counted as empty; if none does, to 85%.
 
-    Parameters
-    ----------
-    frame_nbytes
-        Bytes of one frame in one array.
-    n_frames
-        Frames there are: a chunk never holds more.
-    stripe_nbytes
-        Stripe size.
-
-    Returns
-    -------
-    chunk_frames : int
-    padding : float
-        Share of what is stored that is padding if chunks begin on stripe boundaries; at most 0.15.
-        0 where that is not worth while, since no chunk of up to 16 MiB fits or the whole trajectory
-        is smaller than a stripe: such chunks lie close to each other.
+    `frame_nbytes`: bytes of one frame in one array. `n_frames`: frames there are: a chunk never
+    holds more. `stripe_nbytes`: stripe size.
+    Returns chunk_frames : int. padding : float: share of what is stored that is padding if chunks
+    begin on stripe boundaries; at most 0.15. 0 where that is not worth while, since no chunk of up
+    to 16 MiB fits or the whole trajectory is smaller than a stripe: such chunks lie close to each
+    other.
     """
     if frame_nbytes * n_frames <= stripe_nbytes:
         return fit_parts(max(MIB // frame_nbytes, 1), n_frames), 0.0
@@ -139,14 +123,8 @@ def split_atoms(n_atoms: int, stripe_nbytes: int) -> int:
 def tall_chunks(n_atoms: int, n_frames: int, frames: int, chunk_nbytes: int) -> tuple[int, int]:
     """Return (frames, atoms) of chunks that hold many frames of some of the atoms.
 
-    Parameters
-    ----------
-    n_atoms, n_frames
-        Of the array.
-    frames
-        Wanted frames of a chunk.
-    chunk_nbytes
-        About what a chunk should have, decoded.
+    `n_atoms`, `n_frames`: of the array. `frames`: wanted frames of a chunk. `chunk_nbytes`: about
+    what a chunk should have, decoded.
     """
     chunk_frames = fit_parts(frames, n_frames)
     n_parts = math.ceil(12 * chunk_frames * n_atoms / chunk_nbytes)

@@ -21,10 +21,7 @@ __all__ = ["plan_contiguous"]
 def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     """Plan arrays without chunks; as `mdio.layouts.plan.plan_pieces` with chunks.
 
-    Raises
-    ------
-    PlanError
-        Compression, precision or chunks of a part of the atoms are asked for too.
+    Raises PlanError: compression, precision or chunks of a part of the atoms are asked for too.
     """
     precision = None if options.precision in ("auto", "none") else options.precision
     for option, value in (

@@ -78,16 +78,9 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
 def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
     """Write indices as runs, in their order.
 
-    Parameters
-    ----------
-    indices : (n,) int
-        In any order, repeats allowed.
-
-    Returns
-    -------
-    list of [start, stop, step]
-        Each stands for ``range(start, stop, step)``, `step` > 0; one after the other they give the
-        indices back.
+    `indices`, (n,) int: in any order, repeats allowed.
+    Returns list of [start, stop, step]: each stands for ``range(start, stop, step)``, `step` > 0;
+    one after the other they give the indices back.
     """
     values = np.asarray(indices, np.int64)
     steps = np.diff(values)
@@ -116,21 +109,13 @@ def indices_from_runs(runs: Runs) -> NDArray[np.int64]:
 def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, Any]:
     """Return the manifest of an output as JSON-able values.
 
-    Parameters
-    ----------
-    plan, meta
-        What was planned, and what the output says of its source.
-    **extra
-        What only the writer knows: ``has_box`` (whether any frame has a non-zero box) at least,
-        and what else its layout wants to find again.
-
-    Returns
-    -------
-    dict
-        Frames and atoms that were kept, and the atoms of the groups, are runs of
-        [start, stop, step]; ``atoms`` is None where all are kept; the atoms of a group are
-        indices into the atoms that are kept. ``error_bound_angstrom`` is how far a stored
-        coordinate may lie from the source's.
+    `plan`, `meta`: what was planned, and what the output says of its source. `extra`: what only the
+    writer knows: ``has_box`` (whether any frame has a non-zero box) at least, and what else its
+    layout wants to find again.
+    Returns dict: frames and atoms that were kept, and the atoms of the groups, are runs of [start,
+    stop, step]; ``atoms`` is None where all are kept; the atoms of a group are indices into the
+    atoms that are kept. ``error_bound_angstrom`` is how far a stored coordinate may lie from the
+    source's.
     """
     precision = plan.precision
     lossy = precision is not None and not plan.keeps_integers
@@ -204,13 +189,10 @@ def is_group_name(name: str) -> bool:
 def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
     """Return `manifest` if this version of mdio can read what it describes.
 
-    Raises
-    ------
-    CorruptLayoutError
-        No manifest of mdio, a newer format version, a checksum that is wrong (manifests of older
-        versions have none), keys that are missing or of a wrong type, names of groups that lead
-        elsewhere, or runs of atoms that do not add up (so that nothing is allocated on a lying
-        number).
+    Raises CorruptLayoutError: no manifest of mdio, a newer format version, a checksum that is wrong
+    (manifests of older versions have none), keys that are missing or of a wrong type, names of
+    groups that lead elsewhere, or runs of atoms that do not add up (so that nothing is allocated on
+    a lying number).
     """
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CorruptLayoutError(

@@ -118,16 +118,9 @@ def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:
 def plan_table(plan: LayoutPlan) -> str:
     """Return `plan` as lines of text, without a newline at the end.
 
-    Parameters
-    ----------
-    plan
-        Of any layout.
-
-    Returns
-    -------
-    str
-        What will be written, in two columns; then, for layouts with chunks, a table with the
-        chunks (frames x atoms) of every array; then what the user should know.
+    `plan`: of any layout.
+    Returns str: what will be written, in two columns; then, for layouts with chunks, a table with
+    the chunks (frames x atoms) of every array; then what the user should know.
     """
     overview = _overview(plan)
     width = max(len(name) for name, _ in overview)

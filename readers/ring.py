@@ -78,12 +78,7 @@ class BufferRing:
     Whoever keeps an array of a block, or a view of one, keeps its memory: that is not given out
     again, and left to him if more is needed.
 
-    Parameters
-    ----------
-    info, fields
-        Of the layout: what a block has.
-    n_buffers
-        How many are kept at most.
+    `info`, `fields`: of the layout: what a block has. `n_buffers`: how many are kept at most.
     """
 
     def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...], n_buffers: int) -> None:

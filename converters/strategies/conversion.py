@@ -42,16 +42,8 @@ __all__ = ["Conversion"]
 class Conversion:
     """A planned conversion: look at `plan`, then `run` it.
 
-    Parameters
-    ----------
-    job
-        What is to be made.
-    plan
-        What will be written.
-    writer
-        Its class; that of the job by default.
-    **writer_options
-        Of the writer.
+    `job`: what is to be made. `plan`: what will be written. `writer`: its class; that of the job by
+    default. `writer_options`: of the writer.
     """
 
     copies: ClassVar[bool] = False
@@ -84,10 +76,7 @@ class Conversion:
     def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
         """Plan `job` for `executor`; None if this is not the strategy for it.
 
-        Raises
-        ------
-        SourceError, PlanError
-            The source is damaged; options that do not fit.
+        Raises SourceError, PlanError: the source is damaged; options that do not fit.
         """
         return cls(job, job.plan)
 
@@ -103,14 +92,8 @@ class Conversion:
 
         With `resume`, go on where a former run ended; begin where there is none.
 
-        Raises
-        ------
-        OutputError
-            The output exists, the disk is full, ...
-        SourceError
-            The source turns out damaged on the way.
-        PlanError
-            With `resume`, an output that cannot be gone on with.
+        Raises OutputError: the output exists, the disk is full, ... SourceError: the source turns
+        out damaged on the way. PlanError: with `resume`, an output that cannot be gone on with.
         """
         stack = ExitStack()
         begun = 0.0

@@ -23,14 +23,8 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
 
     Nothing is done where frames are not followed, or by one worker, which meets them in order.
 
-    Parameters
-    ----------
-    view
-        The frames that are written, of a `TransformedLayout`.
-    plan
-        Whose pieces.
-    executor
-        Where to count.
+    `view`: the frames that are written, of a `TransformedLayout`. `plan`: whose pieces. `executor`:
+    where to count.
     """
     whole: TransformedLayout | None = getattr(view, "source", None)
     if whole is None or not hasattr(whole, "counted") or executor.n_workers == 1:

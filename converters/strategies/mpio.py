@@ -41,12 +41,8 @@ class MPIOConversion(Conversion):
     def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
         """Plan where parallel HDF5 is asked for; see `Conversion.planned`.
 
-        Raises
-        ------
-        PlanError
-            Independent writes of compressed chunks.
-        MissingExtraError
-            There is no parallel HDF5.
+        Raises PlanError: independent writes of compressed chunks. MissingExtraError: there is no
+        parallel HDF5.
         """
         mode = job.options.mpio
         if mode is None or job.writer.through_mpi is None:

@@ -174,16 +174,9 @@ class PartsConversion(Conversion):
 class PartWorker:
     """Makes, fills and finishes parts, one after the other, in one process.
 
-    Parameters
-    ----------
-    source
-        All frames of the output.
-    writer
-        Of the file that joins the parts.
-    former
-        Folder of the parts that are repaired.
-    journaled
-        Whether each part has a journal; what that tells of it is gone on with.
+    `source`: all frames of the output. `writer`: of the file that joins the parts. `former`: folder
+    of the parts that are repaired. `journaled`: whether each part has a journal; what that tells of
+    it is gone on with.
     """
 
     def __init__(

@@ -31,10 +31,7 @@ class Repairs:
     def compare(self, manifest: Mapping[str, Any]) -> None:
         """Compare all checksums of the repaired output with those of the former one.
 
-        Raises
-        ------
-        SourceError
-            They differ: what was written again is not what was there.
+        Raises SourceError: they differ: what was written again is not what was there.
         """
         for key in SUMS:
             if key in self.manifest and manifest.get(key) != self.manifest[key]:

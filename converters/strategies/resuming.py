@@ -126,19 +126,10 @@ def _believed(
 
     What was not flushed, and what was stored last, is looked at.
 
-    Parameters
-    ----------
-    records
-        In the order in which they were written; of several of one piece, the last one counts.
-    holds
-        Tells whether the output holds what a record says, by its checksums.
-    temporary
-        For the message.
-
-    Raises
-    ------
-    OutputError
-        What had been flushed is not there: nothing of it can be believed.
+    `records`: in the order in which they were written; of several of one piece, the last one
+    counts. `holds`: tells whether the output holds what a record says, by its checksums.
+    `temporary`: for the message.
+    Raises OutputError: what had been flushed is not there: nothing of it can be believed.
     """
     last = {record.first: record for record in records}
     found, looked_at = [], 0

@@ -32,14 +32,8 @@ def spread(pieces: Sequence[Piece], segment_frames: Sequence[int], n_workers: in
 
     Who writes into a file holds its lock in the kernel, and others who write there wait.
 
-    Parameters
-    ----------
-    pieces
-        (start, stop) frames, in order.
-    segment_frames
-        Frames of each file; none if there is but one.
-    n_workers
-        How many write at the same time.
+    `pieces`: (start, stop) frames, in order. `segment_frames`: frames of each file; none if there
+    is but one. `n_workers`: how many write at the same time.
     """
     if n_workers == 1 or len(segment_frames) < 2:
         return list(pieces)

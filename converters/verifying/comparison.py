@@ -22,16 +22,9 @@ def compare_blocks(
 ) -> tuple[float, list[str]]:
     """Return the largest difference of a coordinate (angstrom), and what is not as it should be.
 
-    Parameters
-    ----------
-    mine, theirs
-        The same frames and atoms, of the output and of its source.
-    allowed
-        By how much positions may differ (angstrom) besides rounding.
-    tables
-        Whether the output keeps box, time and step of each frame.
-    rounded
-        Of which arrays its format rounds float32.
+    `mine`, `theirs`: the same frames and atoms, of the output and of its source. `allowed`: by how
+    much positions may differ (angstrom) besides rounding. `tables`: whether the output keeps box,
+    time and step of each frame. `rounded`: of which arrays its format rounds float32.
     """
     largest = 0.0
     problems = []

@@ -81,14 +81,8 @@ def unit_edges(layout: _Readable, n_atoms: int) -> NDArray[np.int64]:
 class UnitReads:
     """Reads one layout, or one stored group of it, through a cache.
 
-    Parameters
-    ----------
-    layout
-        Open.
-    cache
-        The node's.
-    label, atoms
-        What of the layout units hold, as `mdio.layouts.base.Layout.cached_as` has it.
+    `layout`: open. `cache`: the node's. `label`, `atoms`: what of the layout units hold, as
+    `mdio.layouts.base.Layout.cached_as` has it.
     """
 
     def __init__(

@@ -31,12 +31,8 @@ class UnitsOfOne:
 class CacheUnits:
     """Units of a trajectory, of one or several files; pickles to some bytes a unit.
 
-    Attributes
-    ----------
-    edges : (U + 1,) int64
-        Frames at which units begin, ``n_frames`` last.
-    parts
-        Of what they are, in order.
+    Attributes: `edges`, (U + 1,) int64: frames at which units begin, ``n_frames`` last. `parts`: of
+    what they are, in order.
     """
 
     edges: NDArray[np.int64]

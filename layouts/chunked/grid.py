@@ -51,17 +51,9 @@ class Columns(NamedTuple):
 class ChunkGrid:
     """The chunks of an array of coordinates, (F, A, 3) float32.
 
-    Parameters
-    ----------
-    what
-        What messages call it.
-    shape, chunk
-        Frames and atoms, of all and of a chunk.
-    plain
-        Whether chunks lie as they are in memory.
-    in_pieces
-        Whether what is read of a frame's row of a chunk is widened to whole pieces
-        (`mdio.core.files.piece_sums`).
+    `what`: what messages call it. `shape`, `chunk`: frames and atoms, of all and of a chunk.
+    `plain`: whether chunks lie as they are in memory. `in_pieces`: whether what is read of a
+    frame's row of a chunk is widened to whole pieces (`mdio.core.files.piece_sums`).
     """
 
     def __init__(

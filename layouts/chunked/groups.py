@@ -22,10 +22,7 @@ Covered = tuple[str, AtomIndices | None]
 def stored_topology(data: bytes, manifest: Mapping[str, Any], group: str, path: Path) -> Topology:
     """Return what an output holds of the atoms of one of its groups, or of all.
 
-    Raises
-    ------
-    CorruptLayoutError
-        It is damaged, or of another number of atoms.
+    Raises CorruptLayoutError: it is damaged, or of another number of atoms.
     """
     found = Topology.from_bytes(data, str(path))
     if found.n_atoms != manifest["n_atoms"]:
@@ -40,10 +37,8 @@ def stored_topology(data: bytes, manifest: Mapping[str, Any], group: str, path: 
 class StoredGroups:
     """The atom groups that an output holds besides the full system.
 
-    Parameters
-    ----------
-    groups
-        Atoms of each group, as indices into the full system, in the order in which they are stored.
+    `groups`: atoms of each group, as indices into the full system, in the order in which they are
+    stored.
     """
 
     def __init__(self, groups: Mapping[str, AtomIndices]) -> None:
@@ -56,18 +51,11 @@ class StoredGroups:
     def cover(self, atoms: AtomIndices) -> Covered | None:
         """Find the smallest group that holds all of `atoms`.
 
-        Parameters
-        ----------
-        atoms : (n,) int64
-            Indices into the full system, in any order.
-
-        Returns
-        -------
-        (name, indices) or None
-            The group, and where in it each of `atoms` is stored; None instead of the indices if
-            they are all atoms of the group in its order. None where no group has them all. The
-            answer for the last selection is kept, since an analysis asks for one selection
-            block after block.
+        `atoms`, (n,) int64: indices into the full system, in any order.
+        Returns (name, indices) or None: the group, and where in it each of `atoms` is stored; None
+        instead of the indices if they are all atoms of the group in its order. None where no group
+        has them all. The answer for the last selection is kept, since an analysis asks for one
+        selection block after block.
         """
         if self._last is not None and np.array_equal(self._last[0], atoms):
             return self._last[1]

@@ -23,12 +23,7 @@ __all__ = ["Continuation", "continuation_of"]
 class Continuation(ABC):
     """What becomes of an output when frames are added to it.
 
-    Parameters
-    ----------
-    old
-        The output.
-    stop
-        Its frames before this one are kept.
+    `old`: the output. `stop`: its frames before this one are kept.
     """
 
     taken = 0
@@ -64,17 +59,9 @@ class Continuation(ABC):
     def plan(self, info: TrajectoryInfo, n_parts: int) -> LayoutPlan:
         """Plan the new output, of the frames of `info`, on the grid of the old one.
 
-        Parameters
-        ----------
-        info
-            Of all frames: the kept ones, and those that are added.
-        n_parts
-            In how many parts what is added should lie, if in parts.
-
-        Raises
-        ------
-        PlanError
-            An older version wrote the old one, in a way that does not go on.
+        `info`: of all frames: the kept ones, and those that are added. `n_parts`: in how many parts
+        what is added should lie, if in parts.
+        Raises PlanError: an older version wrote the old one, in a way that does not go on.
         """
 
     @abstractmethod
@@ -92,10 +79,7 @@ class Continuation(ABC):
 def continuation_of(old: Layout, stop: int) -> Continuation:
     """Return what continues an output, of which frames before `stop` are kept.
 
-    Raises
-    ------
-    PlanError
-        It is none of mdio, or of a layout to which nothing is added.
+    Raises PlanError: it is none of mdio, or of a layout to which nothing is added.
     """
     address = getattr(old, "continuation", None)  # layouts without one say nothing
     if old.manifest is None or address is None:

@@ -23,24 +23,11 @@ __all__ = ["PlacedChunks", "plans_of", "stored_chunks"]
 class PlacedChunks(ChunkedArray):
     """One ``/particles/GROUP/ELEMENT/value``.
 
-    Parameters
-    ----------
-    what
-        File and array, for messages.
-    shape
-        (F, A, 3).
-    chunk
-        Frames and atoms in a chunk.
-    file
-        Which has the chunks.
-    offset, nbytes, crcs : (frame chunks, atom chunks)
-        Place, stored bytes and checksum (of what they hold) of each chunk.
-    deflated
-        Whether chunks went through HDF5's filters shuffle and deflate.
-    pieces
-        Checksums of parts of chunks, if there are any; see `mdio.layouts.h5md.io.PIECES`.
-    verify
-        Whether reads compare checksums.
+    `what`: file and array, for messages. `shape`: (F, A, 3). `chunk`: frames and atoms in a chunk.
+    `file`: which has the chunks. `offset`, `nbytes`, `crcs`, (frame chunks, atom chunks): place,
+    stored bytes and checksum (of what they hold) of each chunk. `deflated`: whether chunks went
+    through HDF5's filters shuffle and deflate. `pieces`: checksums of parts of chunks, if there are
+    any; see `mdio.layouts.h5md.io.PIECES`. `verify`: whether reads compare checksums.
     """
 
     sums_of_decoded = True
@@ -113,10 +100,7 @@ def plans_of(arrays: Arrays, *, contiguous: bool) -> tuple[ArrayPlan, ...]:
 def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChunk]:
     """Yield the chunks of frames ``start:stop`` of all arrays, each checked.
 
-    Raises
-    ------
-    CorruptLayoutError
-        One of them is not what was written.
+    Raises CorruptLayoutError: one of them is not what was written.
     """
     for (group, field), array in arrays.items():
         rows = range(start // array.chunk_frames, -(-stop // array.chunk_frames))

@@ -50,10 +50,7 @@ FLOAT32_DIGITS = 2.0**23
 def gzip_level(compression: str | None) -> int | None:
     """Return the zlib level that ``gzip`` or ``gzip:LEVEL`` asks for; None for no compression.
 
-    Raises
-    ------
-    PlanError
-        Another compressor: readers of H5MD have only those that every HDF5 has.
+    Raises PlanError: another compressor: readers of H5MD have only those that every HDF5 has.
     """
     if compression is None or compression == "none":
         return None
@@ -72,10 +69,7 @@ def power_of_two_step(precision: float) -> float:
     Multiples of it are floats whose low bits are zero, which compress better than multiples of
     a decimal step, and rounding to them is exact arithmetic.
 
-    Raises
-    ------
-    PlanError
-        `precision` is not a positive number, or no float32 can hold its step.
+    Raises PlanError: `precision` is not a positive number, or no float32 can hold its step.
     """
     if not (math.isfinite(precision) and 2.0**-100 <= precision <= 2.0**100):
         raise PlanError(f"--precision {precision}: give a positive number of angstrom, or auto")
@@ -99,21 +93,11 @@ def chunks_of(
 ) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
     """Cut a run of frames into chunks.
 
-    Parameters
-    ----------
-    plan
-        The array.
-    start
-        First frame of `values`, which is the first of a chunk.
-    values : (F, A, 3) float32
-        Frames up to the end of a chunk, or of the trajectory.
-
-    Yields
-    ------
-    (i, j, chunk)
-        Number of the chunk along frames and along atoms, and its numbers: C-contiguous, little
-        endian, of the full chunk shape but in contiguous arrays (a view of `values` where it can
-        be).
+    `plan`: the array. `start`: first frame of `values`, which is the first of a chunk. `values`,
+    (F, A, 3) float32: frames up to the end of a chunk, or of the trajectory.
+    Yields (i, j, chunk): number of the chunk along frames and along atoms, and its numbers:
+    C-contiguous, little endian, of the full chunk shape but in contiguous arrays (a view of
+    `values` where it can be).
     """
     if start % plan.chunk_frames:
         raise ValueError(f"a piece begins at frame {start}, within a chunk of {plan.chunk_frames}")
@@ -152,10 +136,7 @@ def encode_chunk(chunk: NDArray[np.float32], level: int | None) -> tuple[Any, li
 def inflate(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
     """Fill `out` with what is in a compressed chunk; the opposite of `encode_chunk`.
 
-    Raises
-    ------
-    ValueError
-        It cannot be decompressed, or to another number of bytes.
+    Raises ValueError: it cannot be decompressed, or to another number of bytes.
     """
     again = "the file is damaged: convert the source again"
     if out.nbytes > DEFLATE_MAX_RATIO * stored.nbytes:

@@ -81,20 +81,10 @@ def create_file(
 ) -> Places:
     """Make the file with everything but the frames.
 
-    Parameters
-    ----------
-    path
-        Does not exist yet, or is empty (as ``lfs setstripe`` leaves it).
-    plan
-        Its arrays.
-    gzip_level
-        None for uncompressed chunks, which then have their places in the file at once.
-    atom_ids
-        By group, the numbers its atoms have in the source, where they are not 0, 1, 2, ...
-
-    Returns
-    -------
-    Places
+    `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `plan`: its arrays.
+    `gzip_level`: None for uncompressed chunks, which then have their places in the file at once.
+    `atom_ids`: by group, the numbers its atoms have in the source, where they are not 0, 1, 2, ...
+    Returns Places.
     """
     aligned = [a for a in plan.arrays if is_aligned(a, plan.alignment_nbytes)]
     others = [a for a in plan.arrays if a not in aligned]
@@ -210,10 +200,7 @@ def _offsets(dataset: h5py.Dataset, array: ArrayPlan) -> NDArray[np.int64]:
 def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where runs of `n_frames` frames of a contiguous dataset are; as `chunk_table`.
 
-    Raises
-    ------
-    ValueError
-        It is not in one piece, or it has no such runs.
+    Raises ValueError: it is not in one piece, or it has no such runs.
     """
     total, n_atoms = dataset.shape[:2]
     if not 1 <= n_frames <= total:
@@ -226,10 +213,8 @@ def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], 
 def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Ask HDF5 where the chunks of a (F, A, 3) dataset are.
 
-    Returns
-    -------
-    offset, nbytes : (frame chunks, atom chunks) int64
-        Place in the file and bytes stored there; -1 and 0 for a chunk that is not there.
+    Returns offset, nbytes : (frame chunks, atom chunks) int64: place in the file and bytes stored
+    there; -1 and 0 for a chunk that is not there.
     """
     chunk = dataset.chunks
     grid = tuple(-(-n // c) for n, c in zip(dataset.shape[:2], chunk[:2], strict=True))
@@ -254,21 +239,9 @@ def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.in
 def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flavour) -> bool:
     """Write the edges of the cells if there are any; H5MD says by their absence if not.
 
-    Parameters
-    ----------
-    file
-        Open.
-    column
-        The boxes in it.
-    source
-        The same file, for reading them.
-    flavour
-        In which units.
-
-    Returns
-    -------
-    bool
-        Whether there are any.
+    `file`: open. `column`: the boxes in it. `source`: the same file, for reading them. `flavour`:
+    in which units.
+    Returns bool: whether there are any.
     """
     box = file[f"particles/{FULL_SYSTEM}/box"]
     has_box = any(column.read(source, *slab)[:, :3].any() for slab in column.slabs())

@@ -37,14 +37,9 @@ FILLED_RATIO = 100_000
 class ForeignFile(ForeignTrajectory):
     """An H5MD file of another writer; see `ForeignTrajectory`.
 
-    Parameters
-    ----------
-    path, file
-        The file, opened by h5py; it is closed by `close`.
-    group
-        Particle group; the first by default, as MDAnalysis has it.
-    convert_units
-        Whether numbers have units and are converted.
+    `path`, `file`: the file, opened by h5py; it is closed by `close`. `group`: particle group; the
+    first by default, as MDAnalysis has it. `convert_units`: whether numbers have units and are
+    converted.
     """
 
     def __init__(

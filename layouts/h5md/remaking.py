@@ -51,12 +51,8 @@ def _chunk_nbytes(array: ArrayPlan, row: int, n_frames: int) -> int:
 def remake(path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64]]) -> Places:
     """Make everything but the chunks of an unfinished file as it was when it was created.
 
-    Parameters
-    ----------
-    path
-        Temporary path of the file.
-    plan, atom_ids
-        As for `create_file`; nothing is compressed.
+    `path`: temporary path of the file. `plan`, `atom_ids`: as for `create_file`; nothing is
+    compressed.
     """
     fresh = _beside(path, "new")
     fresh.unlink(missing_ok=True)
@@ -108,17 +104,8 @@ def placed(file: h5py.File, receipt: PieceRecord, plan: LayoutPlan, run: int) ->
 class FormerChunks:
     """Compressed chunks in the files of former runs.
 
-    Parameters
-    ----------
-    path
-        Temporary path of the file, which gets the name that its run has.
-    receipts
-        What former runs have stored, with the places of chunks.
-
-    Attributes
-    ----------
-    run : int
-        Number of this run.
+    `path`: temporary path of the file, which gets the name that its run has. `receipts`: what
+    former runs have stored, with the places of chunks. Attributes: `run` (int): number of this run.
     """
 
     def __init__(self, path: Path, receipts: Sequence[PieceRecord]) -> None:

@@ -52,14 +52,8 @@ def batches(start: int, stop: int, stride: int, nbytes: int) -> Iterator[tuple[i
 class Rows:
     """Equal byte ranges of consecutive records.
 
-    Parameters
-    ----------
-    buffer : (B,) uint8
-        Holds them.
-    n_rows
-        Number of records R.
-    stride
-        Bytes between the beginnings of two of them in `buffer`.
+    `buffer`, (B,) uint8: holds them. `n_rows`: number of records R. `stride`: bytes between the
+    beginnings of two of them in `buffer`.
     """
 
     def __init__(self, buffer: NDArray[np.uint8], n_rows: int, stride: int) -> None:
@@ -110,19 +104,10 @@ class PositionalFile(OpenFile):
     def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
         """Read `nbytes` of each of `n_rows` records; gaps between them are skipped if large.
 
-        Parameters
-        ----------
-        offset
-            Where the first wanted byte of the first record lies in the file.
-        stride
-            Distance between records in the file.
-        n_rows, nbytes
-            How many records, and how much of each; ``nbytes <= stride``.
-
-        Raises
-        ------
-        SourceError
-            The file ends before, or cannot be read.
+        `offset`: where the first wanted byte of the first record lies in the file. `stride`:
+        distance between records in the file. `n_rows`, `nbytes`: how many records, and how much of
+        each; ``nbytes <= stride``.
+        Raises SourceError: the file ends before, or cannot be read.
         """
         if spare_gaps(stride - nbytes, 1):
             buffer = np.empty(n_rows * nbytes, np.uint8)
@@ -140,12 +125,7 @@ class CheckedFile(PositionalFile):
 
     Reads are widened to whole pieces; of a large gap between wanted bytes, nothing is read.
 
-    Parameters
-    ----------
-    path
-        The file.
-    sums
-        Its checksums.
+    `path`: the file. `sums`: its checksums.
     """
 
     def __init__(self, path: Path, sums: PieceSums) -> None:

@@ -94,15 +94,8 @@ def extended(path: Path, marks: FrameMarks, former: FrameIndex) -> FrameIndex | 
 def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | None:
     """Find the frames that begin in one of `n_parts` equal parts of a file.
 
-    Returns
-    -------
-    Part or None
-        None if there is anything but frames; a walk over the file can say what.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read.
+    Returns Part or None: None if there is anything but frames; a walk over the file can say what.
+    Raises SourceError: the file cannot be read.
     """
     with OpenFile(path) as file:
         begin, end = (file.nbytes * k // n_parts for k in (part, part + 1))

@@ -23,18 +23,8 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
     is not so, the next such header is looked for; what lies before it is listed as a frame too,
     which cannot be read.
 
-    Parameters
-    ----------
-    path
-        The file.
-    marks
-        How its frames are known.
-
-    Returns
-    -------
-    index : FrameIndex
-    whole : list of int
-        Numbers of the frames with a header.
+    `path`: the file. `marks`: how its frames are known.
+    Returns index : FrameIndex. whole : list of int: numbers of the frames with a header.
     """
     offsets: list[int] = []
     whole: list[int] = []

@@ -37,10 +37,8 @@ WAITING_NBYTES = 64 << 20
 class _FileWriter(LayoutWriter):
     """What all four have in common.
 
-    Attributes
-    ----------
-    notes
-        After `finish`: what of the trajectory the format could not keep, in sentences.
+    Attributes: `notes`: after `finish`: what of the trajectory the format could not keep, in
+    sentences.
     """
 
     container: ClassVar[str]

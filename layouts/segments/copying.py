@@ -49,18 +49,9 @@ class SegmentsCopier(SegmentsWriter):
 
     Every worker copies whole segments (`copy`); the owner commits what comes back.
 
-    Parameters
-    ----------
-    path, plan, meta
-        As of every writer.
-    frames
-        The frames that are copied, one after the other.
-    first_times_ps
-        Time of the first frame of each segment.
-    kept
-        What is in all frames of the output.
-    n_taken
-        Frames before those of `frames`: of segments that are there.
+    `path`, `plan`, `meta`: as of every writer. `frames`: the frames that are copied, one after the
+    other. `first_times_ps`: time of the first frame of each segment. `kept`: what is in all frames
+    of the output. `n_taken`: frames before those of `frames`: of segments that are there.
     """
 
     def __init__(
@@ -88,12 +79,8 @@ class SegmentsCopier(SegmentsWriter):
     def copy(self, start: int, stop: int, former: Layout | None = None) -> PieceRecord:
         """Write one segment and its index; take it from the `former` output if it is whole there.
 
-        Raises
-        ------
-        SourceError
-            A source cannot be read, or holds what is no frame.
-        OutputError
-            The segment cannot be written.
+        Raises SourceError: a source cannot be read, or holds what is no frame. OutputError: the
+        segment cannot be written.
         """
         number = self._number(start)
         crc, sums, odd = self._stored(number, former) or self._copied(number, start, stop)

@@ -85,11 +85,8 @@ def even_split(n_frames: int, n_segments: int) -> tuple[int, ...]:
 def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
     """Return the segments that a manifest lists.
 
-    Raises
-    ------
-    CorruptLayoutError
-        They do not follow one another from the first frame to the last, or lie elsewhere than in
-        the folder.
+    Raises CorruptLayoutError: they do not follow one another from the first frame to the last, or
+    lie elsewhere than in the folder.
     """
     segments: list[Segment] = []
     at = 0
@@ -137,10 +134,7 @@ def write_sums(folder: Path, tables: Sequence[bytes]) -> dict[str, Any]:
 def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums | None:
     """Return the checksums of a segment; None in outputs of older versions, which have none.
 
-    Raises
-    ------
-    CorruptLayoutError
-        They are damaged, or of another output.
+    Raises CorruptLayoutError: they are damaged, or of another output.
     """
     if SUMS_KEY not in manifest:
         return None

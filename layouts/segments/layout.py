@@ -145,10 +145,8 @@ class SegmentsLayout(Layout):
     def member(self, number: int) -> Layout:
         """Open a segment by itself, for the caller to close.
 
-        Raises
-        ------
-        CorruptLayoutError
-            It is missing, damaged, or not the one that the manifest describes.
+        Raises CorruptLayoutError: it is missing, damaged, or not the one that the manifest
+        describes.
         """
         segment = self._segments[number]
         path = self.path / segment.file

@@ -22,11 +22,8 @@ def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     The container is what was asked for, else the source's own format, else ncdf; the number of
     segments is what was asked for, else so many that each has about 64 MiB decoded.
 
-    Raises
-    ------
-    PlanError
-        More segments than frames, none, an unknown container, and what
-        `mdio.layouts.native.encoder.native_plan` raises.
+    Raises PlanError: more segments than frames, none, an unknown container, and what
+    `mdio.layouts.native.encoder.native_plan` raises.
     """
     container = options.container
     if container is None:

@@ -26,10 +26,7 @@ _POOL = re.compile(r"^\+ Storage Pool: *(\d+)", re.MULTILINE)
 def parse_entry_info(printed: str) -> Striping | None:
     """Read what ``beegfs-ctl --getentryinfo`` prints (BeeGFS 6 and 7; 8 with ``--retro``).
 
-    Returns
-    -------
-    Striping or None
-        None if the text gives no chunk size and number of targets.
+    Returns Striping or None: None if the text gives no chunk size and number of targets.
     """
     chunk, targets, pool = (one.search(printed) for one in (_CHUNK, _TARGETS, _POOL))
     if chunk is None or targets is None:

@@ -34,20 +34,13 @@ _WORD = re.compile(
 def parse_getstripe(printed: str) -> Striping | None:
     """Read what ``lfs getstripe`` prints for one file or folder.
 
-    Parameters
-    ----------
-    printed
-        The text, plain or YAML (``-y``), of any version since 1.8: one line for a folder
-        (``stripe_count: 1 stripe_size: 1048576 ...``), a line for each value of a file
-        (``lmm_stripe_count: 1``), with components where the layout is composite
-        (``lcme_extent.e_start: 0``).
-
-    Returns
-    -------
-    Striping or None
-        None if the text gives no stripe size and count. Of a mirrored file the first mirror
-        counts, of a progressive one its last component; a component on the metadata server (data
-        on MDT) does not.
+    `printed`: the text, plain or YAML (``-y``), of any version since 1.8: one line for a folder
+    (``stripe_count: 1 stripe_size: 1048576 ...``), a line for each value of a file
+    (``lmm_stripe_count: 1``), with components where the layout is composite (``lcme_extent.e_start:
+    0``).
+    Returns Striping or None: None if the text gives no stripe size and count. Of a mirrored file
+    the first mirror counts, of a progressive one its last component; a component on the metadata
+    server (data on MDT) does not.
     """
     components: list[dict[str, str]] = []
     for match in _WORD.finditer(printed):
@@ -102,24 +95,13 @@ def set_stripe(
 ) -> StripeRecord:
     """Ask Lustre to stripe a file that does not exist yet, or the files to come in a folder.
 
-    Parameters
-    ----------
-    path
-        A folder that exists gets a default layout for what will be made in it. A file must not
-        exist: ``lfs`` makes it, empty, with its layout, and it is then opened without O_EXCL
-        (truncation leaves the layout as it is).
-    stripe_nbytes
-        Stripe size; Lustre wants multiples of 65,536.
-    stripe_count
-        Object storage targets; -1 = all, None = the file system's default.
-    progressive
-        Components of a progressive layout that come before the last one, as (end in bytes, stripe
-        count); the last has `stripe_count` and goes on to the end of the file.
-
-    Returns
-    -------
-    StripeRecord
-        Never raises: a refusal is in it.
+    `path`: a folder that exists gets a default layout for what will be made in it. A file must not
+    exist: ``lfs`` makes it, empty, with its layout, and it is then opened without O_EXCL
+    (truncation leaves the layout as it is). `stripe_nbytes`: stripe size; Lustre wants multiples of
+    65,536. `stripe_count`: object storage targets; -1 = all, None = the file system's default.
+    `progressive`: components of a progressive layout that come before the last one, as (end in
+    bytes, stripe count); the last has `stripe_count` and goes on to the end of the file.
+    Returns StripeRecord: never raises: a refusal is in it.
     """
     where = Path(path)
     new_file = not where.exists()
@@ -146,20 +128,12 @@ def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:
     Names and values are those of ROMIO's users' guide; other MPI-IO libraries ignore what they do
     not know.
 
-    Parameters
-    ----------
-    plan
-        Gives stripe size and count. Where its chunks begin on stripe boundaries, every rank writes
-        whole stripes of its own, and gathering them in aggregators first would only copy them;
-        otherwise aggregators put the ranks' parts together. Data sieving (read a range, change it,
-        write it back, under a lock) is off for writing: no chunk is written in part.
-    extra
-        ``KEY=VALUE`` texts (``--hint``), which win.
-
-    Raises
-    ------
-    PlanError
-        A text that is not ``KEY=VALUE``.
+    `plan`: gives stripe size and count. Where its chunks begin on stripe boundaries, every rank
+    writes whole stripes of its own, and gathering them in aggregators first would only copy them;
+    otherwise aggregators put the ranks' parts together. Data sieving (read a range, change it,
+    write it back, under a lock) is off for writing: no chunk is written in part. `extra`:
+    ``KEY=VALUE`` texts (``--hint``), which win.
+    Raises PlanError: a text that is not ``KEY=VALUE``.
     """
     aligned = plan.alignment_nbytes > 1 and plan.compression is None and plan.precision is None
     hints = {

@@ -37,24 +37,13 @@ class ChainLayout(Layout):
     ``info.layout`` is ``chain``, and ``info.path`` that of the first member; compression and
     precision are kept where all members share them. Messages about bytes name the member.
 
-    Parameters
-    ----------
-    members
-        Layouts, or paths for `open_layout`.
-    overlap
-        What is done with frames whose times several members have: one of
-        `mdio.layouts.views.joining.OVERLAPS`. With all but ``keep-all``, members are put into the
-        order of their times; None is ``keep-last``, but an error where members look like replicas.
-    fields, **options
-        As for `open_layout`; passed on to it.
-
-    Raises
-    ------
-    ValueError, PlanError
-        There are no members, or an `overlap` that is none.
-    SourceError
-        When opened: a member cannot be read, has another number of atoms than the first, or times
-        that others have too.
+    `members`: layouts, or paths for `open_layout`. `overlap`: what is done with frames whose times
+    several members have: one of `mdio.layouts.views.joining.OVERLAPS`. With all but ``keep-all``,
+    members are put into the order of their times; None is ``keep-last``, but an error where members
+    look like replicas. `fields`, `options`: as for `open_layout`; passed on to it.
+    Raises ValueError, PlanError: there are no members, or an `overlap` that is none. SourceError:
+    when opened: a member cannot be read, has another number of atoms than the first, or times that
+    others have too.
     """
 
     name = "chain"

@@ -43,14 +43,9 @@ ReadTimes = Callable[[int, int, int], FrameBlock]
 class Joining:
     """Which frames of which files follow each other.
 
-    Attributes
-    ----------
-    parts
-        (number of the file as given, first frame, one beyond the last), in order.
-    notes
-        What was dropped, put into another order or is missing, a sentence each.
-    changes
-        Whether this is anything else than all frames of all files as given.
+    Attributes: `parts`: (number of the file as given, first frame, one beyond the last), in order.
+    `notes`: what was dropped, put into another order or is missing, a sentence each. `changes`:
+    whether this is anything else than all frames of all files as given.
     """
 
     parts: tuple[tuple[int, int, int], ...]
@@ -75,29 +70,14 @@ def join(
 
     Times alone are read, and only of frames that may be there twice.
 
-    Parameters
-    ----------
-    infos
-        Of each file, in the order given.
-    timed
-        Whether the times of each are its own; if not, frames are but counted, and files are joined
-        in the order given.
-    read
-        Gives times and steps.
-    overlap
-        One of `OVERLAPS`; None = the default, which takes a file that is given more than once to be
-        meant so, and joins all as given.
-    steps_ps
-        Of files whose times follow from counted integration steps (DCD), the length of a step:
-        where it changes, as many steps are another time, and times of two files are compared only
-        if that is asked for.
-
-    Raises
-    ------
-    PlanError
-        An `overlap` that is none.
-    SourceError
-        Frames are there twice, and must not be or cannot be told apart.
+    `infos`: of each file, in the order given. `timed`: whether the times of each are its own; if
+    not, frames are but counted, and files are joined in the order given. `read`: gives times and
+    steps. `overlap`: one of `OVERLAPS`; None = the default, which takes a file that is given more
+    than once to be meant so, and joins all as given. `steps_ps`: of files whose times follow from
+    counted integration steps (DCD), the length of a step: where it changes, as many steps are
+    another time, and times of two files are compared only if that is asked for.
+    Raises PlanError: an `overlap` that is none. SourceError: frames are there twice, and must not
+    be or cannot be told apart.
     """
     check_overlap(overlap)
     given = [number for number, info in enumerate(infos) if info.n_frames]
@@ -287,14 +267,8 @@ def pieces_of(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (member, first of its frames, one beyond the last) of a run of a chain's frames.
 
-    Parameters
-    ----------
-    edges
-        Where the members begin in the chain, and where it ends.
-    starts
-        The first frame of each member that is in it.
-    start, stop
-        The run.
+    `edges`: where the members begin in the chain, and where it ends. `starts`: the first frame of
+    each member that is in it. `start`, `stop`: the run.
     """
     number = int(np.searchsorted(edges, start, side="right")) - 1
     while start < stop:

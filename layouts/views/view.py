@@ -40,26 +40,12 @@ def select_frames(
 ) -> Frames:
     """Choose frames of `source` by number, and of these by time.
 
-    Parameters
-    ----------
-    source
-        Whose frames.
-    start, stop, step
-        As a Python slice; negative numbers count from the end; `step` is positive.
-    begin_ps, end_ps
-        Only frames whose time lies between these, both included (as ``-b`` and ``-e`` of GROMACS).
-    dt_ps
-        Of these, only frames at a multiple of this time after the first one kept.
-
-    Returns
-    -------
-    range or (F,) int64 array
-        Frame numbers in `source`, ascending.
-
-    Raises
-    ------
-    PlanError
-        No frames are left, or a step that is not positive.
+    `source`: whose frames. `start`, `stop`, `step`: as a Python slice; negative numbers count from
+    the end; `step` is positive. `begin_ps`, `end_ps`: only frames whose time lies between these,
+    both included (as ``-b`` and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of
+    this time after the first one kept.
+    Returns range or (F,) int64 array: frame numbers in `source`, ascending.
+    Raises PlanError: no frames are left, or a step that is not positive.
     """
     info = source.info
     if step is not None and step < 1:
@@ -138,18 +124,10 @@ def times_of(source: Layout, run: int = 65536) -> NDArray[np.float64]:
 class ViewLayout(Layout):
     """The chosen frames and atoms of a source.
 
-    Parameters
-    ----------
-    path
-        Path of the source, for messages.
-    source
-        The layout to read from.
-    frames
-        Frame numbers in the source, in the order wanted; all by default.
-    atoms
-        Atom indices in the source, in the order wanted; all by default.
-    unreadable
-        Runs of the source's frames that are left out since they cannot be read.
+    `path`: path of the source, for messages. `source`: the layout to read from. `frames`: frame
+    numbers in the source, in the order wanted; all by default. `atoms`: atom indices in the source,
+    in the order wanted; all by default. `unreadable`: runs of the source's frames that are left out
+    since they cannot be read.
     """
 
     name = "view"

@@ -27,17 +27,9 @@ Crcs = NDArray[np.uint32]
 class Checksums:
     """The tables of one array; they are read when they are first needed.
 
-    Parameters
-    ----------
-    decoded
-        Of chunks.
-    stored
-        Of chunks as they lie on disk, None where there is no table of them. Of an uncompressed
-        array it is `decoded`.
-    pieces
-        Of the pieces of frames, None where there is no table of them.
-    pieces_per_row
-        Of each column of chunks.
+    `decoded`: of chunks. `stored`: of chunks as they lie on disk, None where there is no table of
+    them. Of an uncompressed array it is `decoded`. `pieces`: of the pieces of frames, None where
+    there is no table of them. `pieces_per_row`: of each column of chunks.
     """
 
     def __init__(

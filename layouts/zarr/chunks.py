@@ -30,20 +30,9 @@ Bytes = NDArray[np.uint8]
 class ShardedChunks(ChunkedArray):
     """A per-atom array in shards.
 
-    Parameters
-    ----------
-    root
-        Of the tree.
-    name
-        Of the array in it.
-    what
-        What messages call it.
-    metadata
-        What its ``zarr.json`` says; shape (frames, atoms, 3), float32.
-    checksums
-        What is read should have these.
-    verify
-        Whether it is compared with them.
+    `root`: of the tree. `name`: of the array in it. `what`: what messages call it. `metadata`: what
+    its ``zarr.json`` says; shape (frames, atoms, 3), float32. `checksums`: what is read should have
+    these. `verify`: whether it is compared with them.
     """
 
     behind_nbytes = CRC_NBYTES

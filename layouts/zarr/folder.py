@@ -30,15 +30,8 @@ NO_WAITING = os.O_NONBLOCK
 class Folder(Closing):
     """A folder whose files are read.
 
-    Parameters
-    ----------
-    path
-        For opening it, and for messages.
-
-    Raises
-    ------
-    SourceError, CorruptLayoutError
-        It is not there, or cannot be opened.
+    `path`: for opening it, and for messages.
+    Raises SourceError, CorruptLayoutError: it is not there, or cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,19 +67,9 @@ class Folder(Closing):
     def open(self, name: str) -> int:
         """Return a descriptor of a file; -1 of an object, which has none.
 
-        Parameters
-        ----------
-        name
-            Relative to the folder.
-
-        Raises
-        ------
-        FileNotFoundError
-            It is not there.
-        CorruptLayoutError
-            It is no file of data, or cannot be opened.
-        SourceError
-            The process, or the machine, has too many files open.
+        `name`: relative to the folder.
+        Raises FileNotFoundError: it is not there. CorruptLayoutError: it is no file of data, or
+        cannot be opened. SourceError: the process, or the machine, has too many files open.
         """
         path = self.path / name
         if self._object is not None:

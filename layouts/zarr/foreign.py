@@ -48,14 +48,8 @@ ELEMENT_NAMES = (*ELEMENTS.values(), "id", "box", "edges", "value", "time", "ste
 class ForeignTree(ForeignTrajectory):
     """A Zarr tree of another writer; see `ForeignTrajectory`.
 
-    Parameters
-    ----------
-    path
-        Root of the tree.
-    group
-        Particle group; by default ``trajectory``, or else the first.
-    convert_units
-        Whether numbers have units and are converted.
+    `path`: root of the tree. `group`: particle group; by default ``trajectory``, or else the first.
+    `convert_units`: whether numbers have units and are converted.
     """
 
     def __init__(

@@ -65,18 +65,11 @@ class ZarrLayout(BackendLayout):
     others change ``zarr.json`` (attributes, consolidated metadata), it says so, and reading goes
     on; attributes at the root of the tree, beside the manifest, are of that kind, too.
 
-    Parameters
-    ----------
-    path
-        Folder.
-    group : str, optional
-        Particle group that is the trajectory; by default the full system, and in trees of others
-        ``trajectory`` or else the first group.
-    convert_units : bool, optional
-        For trees of others: whether their numbers are in units they name and are converted (the
-        default), or are taken as they are.
-    length_unit : str, optional
-        For trees of others that name no units: that of lengths; times are in ps.
+    `path`: folder. `group` (str, optional): particle group that is the trajectory; by default the
+    full system, and in trees of others ``trajectory`` or else the first group. `convert_units`
+    (bool, optional): for trees of others: whether their numbers are in units they name and are
+    converted (the default), or are taken as they are. `length_unit` (str, optional): for trees of
+    others that name no units: that of lengths; times are in ps.
     """
 
     name: ClassVar[str] = "zarr"

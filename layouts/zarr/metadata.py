@@ -131,10 +131,7 @@ class ArrayMetadata:
     def from_json(cls, node: Mapping[str, Any]) -> ArrayMetadata:
         """Undo `to_json`.
 
-        Raises
-        ------
-        ValueError
-            No array, or one that mdio would not have written.
+        Raises ValueError: no array, or one that mdio would not have written.
         """
         try:
             codecs = list(node["codecs"])
@@ -190,17 +187,8 @@ def _sizes(values: Sequence[Any]) -> tuple[int, ...]:
 def read_metadata(root: Folder, name: str = "") -> dict[str, Any]:
     """Return the ``zarr.json`` in a tree.
 
-    Parameters
-    ----------
-    root
-        Of the tree.
-    name
-        Of the group or array in it; that of the root by default.
-
-    Raises
-    ------
-    CorruptLayoutError
-        It is missing, or no JSON object.
+    `root`: of the tree. `name`: of the group or array in it; that of the root by default.
+    Raises CorruptLayoutError: it is missing, or no JSON object.
     """
     return parse_metadata(root.path / name / METADATA, read_node(root, name))
 

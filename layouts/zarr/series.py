@@ -57,16 +57,8 @@ def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
 class SeriesArray:
     """An array of numbers without shards, of which the files read last are kept in memory.
 
-    Parameters
-    ----------
-    root
-        Of the tree.
-    name
-        Of the array in it.
-    metadata
-        What its ``zarr.json`` says.
-    crcs
-        The crc32c that the numbers of each file should have; by default, what the file says.
+    `root`: of the tree. `name`: of the array in it. `metadata`: what its ``zarr.json`` says.
+    `crcs`: the crc32c that the numbers of each file should have; by default, what the file says.
     """
 
     def __init__(
@@ -87,10 +79,7 @@ class SeriesArray:
     def file(self, number: int) -> Numbers:
         """Return the rows of one file.
 
-        Raises
-        ------
-        CorruptLayoutError
-            It is missing, truncated, or its checksum is wrong.
+        Raises CorruptLayoutError: it is missing, truncated, or its checksum is wrong.
         """
         kept = self._kept.get(number)
         if kept is not None:
@@ -159,12 +148,7 @@ class SeriesArray:
 class TableWriter:
     """Writes an array of numbers whose rows come in any order, each file when it is full.
 
-    Parameters
-    ----------
-    folders
-        Of the array and its copies.
-    metadata
-        How it lies on disk.
+    `folders`: of the array and its copies. `metadata`: how it lies on disk.
     """
 
     def __init__(self, folders: Sequence[Path], metadata: ArrayMetadata) -> None:
@@ -211,12 +195,7 @@ class _BoxWriter(TableWriter):
 class SeriesWriter:
     """Gathers the per-frame numbers of the pieces.
 
-    Parameters
-    ----------
-    root
-        Of the tree.
-    plan
-        What is written.
+    `root`: of the tree. `plan`: what is written.
     """
 
     def __init__(self, root: Path, plan: LayoutPlan) -> None:

@@ -36,19 +36,10 @@ def packed_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
 def pack_shard(chunks: Sequence[Bytes], n_chunks: int) -> tuple[list[Bytes], list[int]]:
     """Return the bytes of a shard, and the crc32c of each of its chunks.
 
-    Parameters
-    ----------
-    chunks
-        The bytes of the first chunks of the shard, encoded, in C order.
-    n_chunks
-        How many the shard has room for; those that are not given are missing.
-
-    Returns
-    -------
-    parts
-        What follows one another in the file, `chunks` themselves among them: nothing is copied.
-    crcs
-        As they are in `parts`.
+    `chunks`: the bytes of the first chunks of the shard, encoded, in C order. `n_chunks`: how many
+    the shard has room for; those that are not given are missing.
+    Returns parts: what follows one another in the file, `chunks` themselves among them: nothing is
+    copied. crcs: as they are in `parts`.
     """
     index = np.full((n_chunks, 2), MISSING, "<u8")
     crcs = [kernels.crc32c(chunk) for chunk in chunks]

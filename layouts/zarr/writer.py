@@ -65,11 +65,8 @@ class ZarrWriter(LayoutWriter):
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         """Plan an output of the frames and atoms of `info`. Pure.
 
-        Raises
-        ------
-        PlanError
-            A compressor or level that zarr does not have, a precision that is not positive, chunks
-            too large to compress, options of other layouts.
+        Raises PlanError: a compressor or level that zarr does not have, a precision that is not
+        positive, chunks too large to compress, options of other layouts.
         """
         if options.container is not None or options.segments is not None:
             raise PlanError("--container and --segments belong to the layout segments, not to zarr")

@@ -20,16 +20,9 @@ class Collected:
     Rows that are kept lie in one array from the first on: what is computed piece by piece is never
     joined, and a kernel can write where its rows shall stay.
 
-    Parameters
-    ----------
-    reducer
-        What becomes of the rows.
-    n_frames
-        Of the block.
-    shared
-        Where rows that are kept may go instead, if it accepts them.
-    first_row
-        Which of the shared rows is that of the block's first frame.
+    `reducer`: what becomes of the rows. `n_frames`: of the block. `shared`: where rows that are
+    kept may go instead, if it accepts them. `first_row`: which of the shared rows is that of the
+    block's first frame.
     """
 
     def __init__(
@@ -56,10 +49,7 @@ class Collected:
     def add(self, rows: NDArray[Any]) -> None:
         """Take the next rows.
 
-        Raises
-        ------
-        BlockError
-            They have another shape than those before.
+        Raises BlockError: they have another shape than those before.
         """
         shape = rows.shape[1:]
         if self.row_shape is None:

@@ -33,12 +33,8 @@ __all__ = ["SharedFile", "check_mpio", "shared_file"]
 def check_mpio(plan: Plan, mode: MPIOMode) -> None:
     """Find out before the work what cannot be read through parallel HDF5.
 
-    Raises
-    ------
-    PlanError
-        The trajectory is something else than one H5MD file of mdio, which was named by its path.
-    MissingExtraError
-        This h5py has no MPI.
+    Raises PlanError: the trajectory is something else than one H5MD file of mdio, which was named
+    by its path. MissingExtraError: this h5py has no MPI.
     """
     option = "--mpio" if mode == "independent" else "--collective"
     layout = plan.layout
@@ -63,16 +59,8 @@ def check_mpio(plan: Plan, mode: MPIOMode) -> None:
 class SharedFile:
     """What a rank reads its blocks from: like a layout, for `BlockWork`.
 
-    Parameters
-    ----------
-    layout
-        Open on all ranks.
-    atoms
-        Which are read.
-    agreement
-        Of the ranks that have opened it.
-    comm
-        The same ranks.
+    `layout`: open on all ranks. `atoms`: which are read. `agreement`: of the ranks that have opened
+    it. `comm`: the same ranks.
     """
 
     def __init__(
@@ -123,10 +111,7 @@ class SharedFile:
     ) -> FrameBlock:
         """Read some frames of the atoms (if reads are collective, together with the other ranks).
 
-        Raises
-        ------
-        MdioError
-            It cannot be read, or another rank has failed.
+        Raises MdioError: it cannot be read, or another rank has failed.
         """
         if not self._collective:
             return self._layout.read(start, stop, atoms=atoms, out=out)
@@ -144,10 +129,7 @@ class SharedFile:
     ) -> Iterator[tuple[int, Any]]:
         """Do this rank's share of `items` in collective reads; yield (number, result) of each.
 
-        Raises
-        ------
-        MdioError
-            Some item failed on some rank: that of the lowest number, on all ranks.
+        Raises MdioError: some item failed on some rank: that of the lowest number, on all ranks.
         """
         for item in items[self._comm.rank :: self._comm.size]:
             try:
@@ -175,10 +157,7 @@ class SharedFile:
 def shared_file(plan: Plan, mode: MPIOMode, executor: MPIExecutor) -> Iterator[SharedFile]:
     """Open the file on all ranks, and close it on all of them, also if some have failed.
 
-    Raises
-    ------
-    MdioError
-        As what is done meanwhile, on all ranks.
+    Raises MdioError: as what is done meanwhile, on all ranks.
     """
     comm, watch = executor.comm, Stopwatch()
     agreement = Agreement(comm, list)

@@ -107,10 +107,7 @@ class Request:
     def plan(self) -> Plan:
         """Open the trajectory, choose blocks, prepare the kernel.
 
-        Raises
-        ------
-        PlanError, SourceError, CorruptLayoutError
-            As `mdio.analysis.driver.analyze`.
+        Raises PlanError, SourceError, CorruptLayoutError: as `mdio.analysis.driver.analyze`.
         """
         try:
             return self._plan()

@@ -201,10 +201,7 @@ def _for_others(error: Exception | None) -> MdioError | None:
 def _gathered(work: _RankWork, plan: Plan, comm: Any, how: How) -> list[Gathered]:
     """Gather all frames' times and, if they are kept, all rows: each as it lies in memory.
 
-    Raises
-    ------
-    BlockError
-        Blocks have rows of different shapes (on all ranks).
+    Raises BlockError: blocks have rows of different shapes (on all ranks).
     """
     every = [found for of_rank in comm.allgather(_unlike(work.shapes)) for found in of_rank]
     check_shapes(sorted(every, key=lambda found: found[0][0]), plan.prepared)

@@ -31,15 +31,9 @@ AtomIndices = NDArray[np.int64]
 class System:
     """A trajectory and, if one was given, its topology, which is only read when it is asked for.
 
-    Parameters
-    ----------
-    layout
-        The trajectory.
-    top
-        Topology file, or an MDAnalysis Universe.
-    group
-        The stored atom group that `layout` reads; the topology may then be that of the group or
-        that of the full system.
+    `layout`: the trajectory. `top`: topology file, or an MDAnalysis Universe. `group`: the stored
+    atom group that `layout` reads; the topology may then be that of the group or that of the full
+    system.
     """
 
     def __init__(
@@ -58,12 +52,8 @@ class System:
     def universe(self) -> Universe:
         """The topology, as MDAnalysis has it.
 
-        Raises
-        ------
-        PlanError
-            None was given.
-        SourceError
-            It cannot be read, or does not fit the trajectory.
+        Raises PlanError: None was given. SourceError: it cannot be read, or does not fit the
+        trajectory.
         """
         if self._universe is None and self.topology is not None:
             self._universe = stored_universe(self.topology, self.layout)
@@ -84,20 +74,10 @@ class System:
     def select(self, selection: str | None) -> AtomIndices | None:
         """Return the atoms that a selection means, as indices into the layout's atoms.
 
-        Parameters
-        ----------
-        selection
-            In MDAnalysis' selection language; None or ``all`` needs no topology.
-
-        Returns
-        -------
-        (n,) int64, or None for all
-
-        Raises
-        ------
-        PlanError
-            The selection is wrong or empty, reaches outside of the stored group, or there is no
-            topology.
+        `selection`: in MDAnalysis' selection language; None or ``all`` needs no topology.
+        Returns (n,) int64, or None for all.
+        Raises PlanError: the selection is wrong or empty, reaches outside of the stored group, or
+        there is no topology.
         """
         if selection is None or selection.strip() == "all":
             return None
@@ -113,10 +93,8 @@ class System:
     def to_layout(self, atoms: AtomIndices, what: str) -> AtomIndices:
         """Turn indices into the topology's atoms into indices into the layout's atoms.
 
-        Raises
-        ------
-        PlanError
-            The stored group that the layout reads lacks some of them; `what` names them.
+        Raises PlanError: the stored group that the layout reads lacks some of them; `what` names
+        them.
         """
         if self._stored is None:
             return atoms
@@ -134,10 +112,8 @@ class System:
     def masses(self, atoms: AtomIndices | None) -> NDArray[np.float64]:
         """Return the masses (u) of atoms of the layout.
 
-        Raises
-        ------
-        PlanError
-            There is no topology, or it has no masses and no elements to tell them from.
+        Raises PlanError: there is no topology, or it has no masses and no elements to tell them
+        from.
         """
         known = None if self.topology is None else self.topology.numbers("masses")
         if known is not None:

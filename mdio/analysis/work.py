@@ -77,10 +77,7 @@ def check_shapes(
 ) -> None:
     """Raise BlockError if blocks have rows of different shapes that need to be of one.
 
-    Parameters
-    ----------
-    found
-        Blocks in order, and the shape of their rows.
+    `found`: blocks in order, and the shape of their rows.
     """
     if not prepared.reducer.of_one_shape:
         return
@@ -99,18 +96,10 @@ class BlockWork:
 
     Memory stays bounded whatever the size of a block: a read fills one buffer, which is used again.
 
-    Parameters
-    ----------
-    layout
-        The trajectory.
-    prepared
-        What to compute.
-    opened_s
-        How long opening took, if `layout` is open already: the first block here accounts for it.
-    on_read
-        Called with (frames, decoded bytes) after each read has been computed, in this process.
-    place
-        Where rows that are kept may go.
+    `layout`: the trajectory. `prepared`: what to compute. `opened_s`: how long opening took, if
+    `layout` is open already: the first block here accounts for it. `on_read`: called with (frames,
+    decoded bytes) after each read has been computed, in this process. `place`: where rows that are
+    kept may go.
     """
 
     def __init__(
@@ -139,10 +128,7 @@ class BlockWork:
     def __call__(self, item: NumberedBlock) -> BlockResult:
         """Compute one block.
 
-        Raises
-        ------
-        BlockError
-            The kernel failed, or its result has not one row a frame.
+        Raises BlockError: the kernel failed, or its result has not one row a frame.
         """
         number, block = item
         timing = BlockTiming(number, block.start, block.stop, block.step, len(block))

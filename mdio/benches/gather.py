@@ -40,26 +40,12 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 def measure(comm: Any, sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
     """Time every gather on the ranks of `comm` (collective).
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        The ranks.
-    sizes
-        Bytes that each rank sends, in rows of two doubles.
-    repeats
-        Of each; the ways take turns, and one round before them warms up.
-
-    Returns
-    -------
-    list of dict
-        On rank 0, one record a run: ``n_ranks``, ``nbytes_per_rank``, ``gather``, ``repeat``,
-        ``seconds`` (from a barrier until the last rank is through), ``seconds_root`` (until rank 0
-        is).
-
-    Raises
-    ------
-    BlockError
-        A gather gave other rows than were sent.
+    `comm` (mpi4py.MPI.Intracomm): the ranks. `sizes`: bytes that each rank sends, in rows of two
+    doubles. `repeats`: of each; the ways take turns, and one round before them warms up.
+    Returns list of dict: on rank 0, one record a run: ``n_ranks``, ``nbytes_per_rank``, ``gather``,
+    ``repeat``, ``seconds`` (from a barrier until the last rank is through), ``seconds_root`` (until
+    rank 0 is).
+    Raises BlockError: a gather gave other rows than were sent.
     """
     records = []
     for nbytes in sizes:
@@ -107,12 +93,7 @@ def launch(
 ) -> list[dict[str, Any]]:
     """Run `measure` on `n_ranks` ranks of a new MPI program.
 
-    Raises
-    ------
-    MissingExtraError
-        There is no mpiexec.
-    BlockError
-        The program failed.
+    Raises MissingExtraError: there is no mpiexec. BlockError: the program failed.
     """
     words = ["bench", "gather", "--on-ranks", "--json", "--repeats", str(repeats)]
     words += ["--nbytes", ",".join(map(str, sizes))]
@@ -131,12 +112,9 @@ def launch(
 def summarise(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for each number of ranks and size: the median of each way, and ratios.
 
-    Returns
-    -------
-    list of dict
-        ``n_ranks``, ``nbytes_per_rank``, a median time (seconds) for each way by its name, and
-        ``nonblocking_to_one_sided`` and ``nonblocking_to_kept_array``: one time divided by the
-        other.
+    Returns list of dict: ``n_ranks``, ``nbytes_per_rank``, a median time (seconds) for each way by
+    its name, and ``nonblocking_to_one_sided`` and ``nonblocking_to_kept_array``: one time divided
+    by the other.
     """
     groups: dict[tuple[int, int], dict[str, list[float]]] = {}
     for record in records:

@@ -106,10 +106,7 @@ def cases(
     Parallel HDF5 writes h5md only, and compresses in collective writes only; segments and native
     files have no chunks and compressors of ours.
 
-    Raises
-    ------
-    PlanError
-        None does.
+    Raises PlanError: None does.
     """
     every = itertools.product(layouts, ways, workers, compressions, chunk_frames)
     places = list(itertools.product(stripes, stripe_counts))
@@ -141,32 +138,13 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Write and read every case, and yield a record of each run.
 
-    Parameters
-    ----------
-    source
-        The trajectory.
-    folder
-        Where outputs are written, on the storage in question, one at a time; they are removed.
-    wanted, repeats
-        What to write, how often.
-    read
-        Whether to read outputs too, with the cache dropped and then from it; in the way in which
-        they were written.
-    mpiexec
-        Launcher with its options.
-    told
-        Called with a line before each run.
-
-    Yields
-    ------
-    dict
-        The case, ``repeat``, ``write_s``, ``nbytes``, ``read_cold_s``, ``read_warm_s`` and
-        ``cache_dropped``.
-
-    Raises
-    ------
-    BlockError
-        A command failed; the message has its own.
+    `source`: the trajectory. `folder`: where outputs are written, on the storage in question, one
+    at a time; they are removed. `wanted`, `repeats`: what to write, how often. `read`: whether to
+    read outputs too, with the cache dropped and then from it; in the way in which they were
+    written. `mpiexec`: launcher with its options. `told`: called with a line before each run.
+    Yields dict: the case, ``repeat``, ``write_s``, ``nbytes``, ``read_cold_s``, ``read_warm_s`` and
+    ``cache_dropped``.
+    Raises BlockError: a command failed; the message has its own.
     """
     for repeat in range(repeats):
         for case in wanted:
@@ -219,11 +197,8 @@ def _remove(out: Path) -> None:
 def summarise(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for each case and number of workers: medians, and the least and most.
 
-    Returns
-    -------
-    list of dict
-        ``case``, ``n_workers``, ``nbytes``, and of each of ``write_s``, ``read_cold_s`` and
-        ``read_warm_s`` that was measured (median, least, most).
+    Returns list of dict: ``case``, ``n_workers``, ``nbytes``, and of each of ``write_s``,
+    ``read_cold_s`` and ``read_warm_s`` that was measured (median, least, most).
     """
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for record in records:

@@ -40,19 +40,9 @@ def read_shared(
 ) -> dict[str, Any]:
     """Read every frame of an h5md file of ours once through parallel HDF5, on all ranks.
 
-    Parameters
-    ----------
-    path
-        The file.
-    ranks
-        Each reads a run of neighbouring frames, as in `read_all`.
-    collective
-        Whether ranks read together, in as many rounds as the longest run has blocks.
-
-    Returns
-    -------
-    dict
-        As `read_all`, on every rank.
+    `path`: the file. `ranks`: each reads a run of neighbouring frames, as in `read_all`.
+    `collective`: whether ranks read together, in as many rounds as the longest run has blocks.
+    Returns dict: as `read_all`, on every rank.
     """
     from mdio.layouts.h5md.layout import H5MDLayout
 
@@ -86,11 +76,8 @@ def read_shared(
 def read_all(path: str | os.PathLike[str], executor: Executor) -> dict[str, Any]:
     """Read every frame of a trajectory once, each worker a run of neighbouring frames.
 
-    Returns
-    -------
-    dict
-        ``read_s``, from before the first worker opens the trajectory until the last one is
-        through; ``n_frames`` and ``nbytes`` (decoded positions) read.
+    Returns dict: ``read_s``, from before the first worker opens the trajectory until the last one
+    is through; ``n_frames`` and ``nbytes`` (decoded positions) read.
     """
     layout = executor.from_owner(lambda: open_layout(path))
     n_frames, edges = layout.info.n_frames, layout.boundaries()

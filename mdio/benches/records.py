@@ -42,10 +42,7 @@ def provenance() -> dict[str, Any]:
 def make_folder(path: str | Path) -> Path:
     """Return the folder for a bench's outputs, made if need be.
 
-    Raises
-    ------
-    OutputError
-        It cannot be made or written.
+    Raises OutputError: it cannot be made or written.
     """
     folder = Path(path)
     try:
@@ -73,16 +70,9 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
 def mpiexec_command(mpiexec: str | None, n_ranks: int, *words: str) -> list[str]:
     """Return the command line that runs ``mdio WORDS`` on `n_ranks` ranks.
 
-    Parameters
-    ----------
-    mpiexec
-        The launcher with its options, such as ``srun --mpi=pmi2``; by default the ``mpiexec``
-        beside this Python, or else on PATH.
-
-    Raises
-    ------
-    MissingExtraError
-        There is no launcher.
+    `mpiexec`: the launcher with its options, such as ``srun --mpi=pmi2``; by default the
+    ``mpiexec`` beside this Python, or else on PATH.
+    Raises MissingExtraError: there is no launcher.
     """
     launcher = mpiexec.split() if mpiexec else []
     if not launcher:

@@ -75,10 +75,7 @@ class Study:
     def run(self, case: Case) -> Run:
         """Run one case once; return its record of timings.
 
-        Raises
-        ------
-        MdioError
-            As `mdio.analysis.driver.analyze`; BlockError if an MPI program fails.
+        Raises MdioError: as `mdio.analysis.driver.analyze`; BlockError if an MPI program fails.
         """
         if case.executor == "mpi":
             return self._run_mpi(case)
@@ -135,10 +132,7 @@ def cases_of(
 ) -> list[Case]:
     """Return all cases, by series; serial has one number of workers, and only MPI has gathers.
 
-    Raises
-    ------
-    SourceError, UnknownLayoutError
-        A trajectory that cannot be read.
+    Raises SourceError, UnknownLayoutError: a trajectory that cannot be read.
     """
     found = []
     for path in trajectories:
@@ -175,15 +169,12 @@ def run_all(
 def summarise(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one row a case: means and standard deviations over repeats, speed-up, efficiency.
 
-    Returns
-    -------
-    list of dict
-        ``t_total_max_s`` (the slowest rank, mean over repeats) with ``t_total_std_s``;
-        ``t_comp_mean_s``, ``t_io_mean_s``, ``t_open_mean_s``, ``t_comm_mean_s`` (means over ranks
-        and repeats) and ``t_comm_max_s``, each with ``_std``; ``seconds``; ``ratio_comp_io``;
-        ``speedup`` = t_total(1) / t_total(N) and ``efficiency`` = speedup / N with their standard
-        deviations. A series without a run on one worker is measured against its smallest number
-        N0, as if it had scaled perfectly up to there: ``base_ranks``.
+    Returns list of dict: ``t_total_max_s`` (the slowest rank, mean over repeats) with
+    ``t_total_std_s``; ``t_comp_mean_s``, ``t_io_mean_s``, ``t_open_mean_s``, ``t_comm_mean_s``
+    (means over ranks and repeats) and ``t_comm_max_s``, each with ``_std``; ``seconds``;
+    ``ratio_comp_io``; ``speedup`` = t_total(1) / t_total(N) and ``efficiency`` = speedup / N with
+    their standard deviations. A series without a run on one worker is measured against its smallest
+    number N0, as if it had scaled perfectly up to there: ``base_ranks``.
     """
     by_case: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for run in runs:

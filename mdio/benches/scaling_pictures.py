@@ -59,12 +59,7 @@ def save_scaling_page(
 ) -> None:
     """Write tables and pictures of a scaling bench as one HTML file.
 
-    Parameters
-    ----------
-    rows
-        Of `mdio.benches.scaling.summarise`.
-    runs
-        All runs, with what each rank did.
+    `rows`: of `mdio.benches.scaling.summarise`. `runs`: all runs, with what each rank did.
     """
     by_series: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

@@ -102,18 +102,11 @@ SCHEDULERS: dict[str, Callable[[int, int], list[float]]] = {
 def measure(name: str, n_tasks: int, n_workers: int) -> dict[str, Any]:
     """Run empty tasks on a scheduler.
 
-    Returns
-    -------
-    dict
-        ``scheduler``, ``n_tasks``, ``n_workers``; ``seconds`` until all results were back, start
-        of the scheduler included, and ``start_s`` of these until the first task ran;
-        ``tasks_per_s`` from the first task to the last; ``curve``: at most 40 pairs (seconds
-        since the first task, tasks a second until then since the pair before).
-
-    Raises
-    ------
-    MissingExtraError
-        Dask is not installed.
+    Returns dict: ``scheduler``, ``n_tasks``, ``n_workers``; ``seconds`` until all results were
+    back, start of the scheduler included, and ``start_s`` of these until the first task ran;
+    ``tasks_per_s`` from the first task to the last; ``curve``: at most 40 pairs (seconds since the
+    first task, tasks a second until then since the pair before).
+    Raises MissingExtraError: Dask is not installed.
     """
     begun, begun_unix_s = time.perf_counter(), time.time()
     moments = sorted(SCHEDULERS[name](n_tasks, n_workers))
@@ -140,10 +133,8 @@ def measure(name: str, n_tasks: int, n_workers: int) -> dict[str, Any]:
 def save_scheduler_page(path: str | PathLike[str], records: Sequence[dict[str, Any]]) -> None:
     """Write table and pictures as one HTML file.
 
-    Parameters
-    ----------
-    records
-        Of `measure`; of several with one scheduler the table has the median, the picture the last.
+    `records`: of `measure`; of several with one scheduler the table has the median, the picture the
+    last.
     """
     names = list(dict.fromkeys(record["scheduler"] for record in records))
     groups = [[record for record in records if record["scheduler"] == name] for name in names]

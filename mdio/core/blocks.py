@@ -28,17 +28,9 @@ def block_name(block: range) -> str:
 def split_evenly(n_frames: int, n_parts: int) -> list[range]:
     """Cut frames into contiguous parts whose lengths differ by at most one, longer ones first.
 
-    Parameters
-    ----------
-    n_frames
-        Frames there are.
-    n_parts
-        Parts wanted; there are fewer if there are fewer frames, and none is empty.
-
-    Raises
-    ------
-    PlanError
-        `n_parts` is not positive.
+    `n_frames`: frames there are. `n_parts`: parts wanted; there are fewer if there are fewer
+    frames, and none is empty.
+    Raises PlanError: `n_parts` is not positive.
     """
     _check(n_parts)
     n_parts = min(n_parts, n_frames)
@@ -54,10 +46,7 @@ def ceil_partition(n_frames: int, n_parts: int) -> list[range]:
 
     The last parts may be shorter, or empty: there are always `n_parts`, one for each rank.
 
-    Raises
-    ------
-    PlanError
-        `n_parts` is not positive.
+    Raises PlanError: `n_parts` is not positive.
     """
     _check(n_parts)
     size = -(-n_frames // n_parts)
@@ -75,24 +64,11 @@ def aligned_blocks(boundaries: ArrayLike, frames: range, n_blocks: int) -> list[
     there are fewer pieces than blocks, all boundaries are edges and the longest pieces are cut
     further, evenly: a chunk may then be read by several workers, so that none stands idle.
 
-    Parameters
-    ----------
-    boundaries : (n,) int
-        Ascending, as `Layout.boundaries` gives them.
-    frames
-        Which frames, with a positive step.
-    n_blocks
-        Blocks wanted; there are fewer only if there are fewer frames, and none is empty.
-
-    Returns
-    -------
-    list of range
-        In order; together they are `frames`.
-
-    Raises
-    ------
-    PlanError
-        `n_blocks` or the step is not positive.
+    `boundaries`, (n,) int: ascending, as `Layout.boundaries` gives them. `frames`: which frames,
+    with a positive step. `n_blocks`: blocks wanted; there are fewer only if there are fewer frames,
+    and none is empty.
+    Returns list of range: in order; together they are `frames`.
+    Raises PlanError: `n_blocks` or the step is not positive.
     """
     _check(n_blocks)
     if frames.step < 1:
@@ -114,14 +90,8 @@ def sub_blocks(boundaries: ArrayLike, block: range, max_frames: int) -> Iterator
     A run is as many whole pieces of the layout as span at most `max_frames` frames of the
     trajectory, or one piece if that is longer; with pieces of one frame, `max_frames` frames.
 
-    Parameters
-    ----------
-    boundaries : (n,) int
-        Ascending, beginning with 0.
-    block
-        Which frames.
-    max_frames
-        At least 1.
+    `boundaries`, (n,) int: ascending, beginning with 0. `block`: which frames. `max_frames`: at
+    least 1.
     """
     edges = np.asarray(boundaries, dtype=np.int64)
     at = 0

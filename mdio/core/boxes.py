@@ -22,23 +22,12 @@ def boxes_from_vectors(vectors: NDArray[Any], scale: float | None = None) -> NDA
     MDAnalysis' readers take these of the vectors as they lie in the file, and convert the units of
     the lengths afterwards: give nm vectors and a scale of 10 to match them.
 
-    Parameters
-    ----------
-    vectors : (F, 3, 3) float32 or float64
-        The cell vectors are the rows of each matrix.
-    scale
-        Multiplies the lengths, as float32 by float32.
-
-    Returns
-    -------
-    (F, 6) float32
-        Lengths, and the angles between second and third, first and third, first and second vector
-        in degrees. Zeros where a length is not positive or an angle not between 0 and 180.
-
-    Raises
-    ------
-    ValueError
-        The shape is not (F, 3, 3).
+    `vectors`, (F, 3, 3) float32 or float64: the cell vectors are the rows of each matrix. `scale`:
+    multiplies the lengths, as float32 by float32.
+    Returns (F, 6) float32: lengths, and the angles between second and third, first and third, first
+    and second vector in degrees. Zeros where a length is not positive or an angle not between 0 and
+    180.
+    Raises ValueError: the shape is not (F, 3, 3).
     """
     cells = np.ascontiguousarray(vectors, np.float64)
     if cells.ndim != 3 or cells.shape[1:] != (3, 3):
@@ -94,21 +83,10 @@ def _heights(lz: NDArray[np.float64], squares: NDArray[np.float64]) -> NDArray[n
 def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
     """Return the vectors of unit cells: the first along x, the second in the xy plane.
 
-    Parameters
-    ----------
-    boxes : (F, 6) float32
-        Lengths, and angles in degrees.
-
-    Returns
-    -------
-    (F, 3, 3) float32
-        In the unit of the lengths, a vector a row. Zeros for cells that are none: a number that is
-        not positive, an angle of 180 or more, angles that do not close.
-
-    Raises
-    ------
-    ValueError
-        The shape is not (F, 6).
+    `boxes`, (F, 6) float32: lengths, and angles in degrees.
+    Returns (F, 3, 3) float32: in the unit of the lengths, a vector a row. Zeros for cells that are
+    none: a number that is not positive, an angle of 180 or more, angles that do not close.
+    Raises ValueError: the shape is not (F, 6).
     """
     cells = np.ascontiguousarray(boxes, np.float64)
     if cells.ndim != 2 or cells.shape[1] != 6:

@@ -70,14 +70,9 @@ def _wait_of(frame: FrameType | None) -> Wait | None:
 class StallWatch:
     """Watches this process and those that it forks.
 
-    Parameters
-    ----------
-    timeout_s
-        How long one operation may take before it is told, and after which it is told again.
-    abort_s
-        How long before the process is ended; never by default.
-    tell
-        Called with each message; prints to stderr by default.
+    `timeout_s`: how long one operation may take before it is told, and after which it is told
+    again. `abort_s`: how long before the process is ended; never by default. `tell`: called with
+    each message; prints to stderr by default.
     """
 
     def __init__(

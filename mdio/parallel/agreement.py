@@ -24,16 +24,10 @@ __all__ = ["Agreement"]
 class Agreement:
     """Lets ranks agree to go on (collective calls, in the same order on all ranks).
 
-    Parameters
-    ----------
-    comm
-        An mpi4py intracommunicator; it is duplicated, so that a rank that is elsewhere when another
-        one asks cannot answer by mistake.
-    unfinished
-        Returns the files to remove before the program is ended, the output's own first; there may
-        be none.
-    grace_s
-        How long a rank that has failed waits for the others before it ends the program.
+    `comm`: an mpi4py intracommunicator; it is duplicated, so that a rank that is elsewhere when
+    another one asks cannot answer by mistake. `unfinished`: returns the files to remove before the
+    program is ended, the output's own first; there may be none. `grace_s`: how long a rank that has
+    failed waits for the others before it ends the program.
     """
 
     def __init__(
@@ -53,21 +47,10 @@ class Agreement:
     ) -> bool:
         """Return on all ranks if none has failed; otherwise raise the same error on all.
 
-        Parameters
-        ----------
-        error
-            What has failed here.
-        number
-            Of several errors, that with the lowest number is raised.
-        broken
-            Whether it has failed within a collective call, so that the program has to end.
-        asks
-            Anything that all ranks are to know if it is so on one.
-
-        Returns
-        -------
-        bool
-            Whether any rank asks.
+        `error`: what has failed here. `number`: of several errors, that with the lowest number is
+        raised. `broken`: whether it has failed within a collective call, so that the program has to
+        end. `asks`: anything that all ranks are to know if it is so on one.
+        Returns bool: whether any rank asks.
         """
         from mpi4py import MPI
 

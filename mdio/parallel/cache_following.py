@@ -26,16 +26,8 @@ class CacheFollower:
 
     What is done is known by the cache itself: a follower that was killed is simply started again.
 
-    Parameters
-    ----------
-    pattern
-        Of paths, as a shell expands it.
-    cache
-        This node's.
-    nodes
-        Names of all nodes that follow; this one takes the units that prefer it.
-    this
-        Name of this node.
+    `pattern`: of paths, as a shell expands it. `cache`: this node's. `nodes`: names of all nodes
+    that follow; this one takes the units that prefer it. `this`: name of this node.
     """
 
     pattern: str
@@ -102,33 +94,14 @@ def follow_into_cache(
 ) -> CacheFollower:
     """Keep what a simulation writes, as it is written, until told to end.
 
-    Parameters
-    ----------
-    pattern
-        Paths of trajectories, as a shell expands it: files that grow, files and outputs that come.
-    cache
-        This node's.
-    nodes
-        Names of all nodes that do so, each of which takes its share; this one alone by default.
-        A name is that of the machine, or ``MDIO_NODE``.
-    every_s
-        How much time lies between two looks.
-    until_idle_s
-        End when nothing has changed for so long; None = do not.
-    stopped
-        End when this is set, with what is complete by then.
-    told
-        Called after each look.
-
-    Returns
-    -------
-    CacheFollower
-        What was kept, and what there is to tell.
-
-    Raises
-    ------
-    PlanError
-        This node is not among `nodes`.
+    `pattern`: paths of trajectories, as a shell expands it: files that grow, files and outputs that
+    come. `cache`: this node's. `nodes`: names of all nodes that do so, each of which takes its
+    share; this one alone by default. A name is that of the machine, or ``MDIO_NODE``. `every_s`:
+    how much time lies between two looks. `until_idle_s`: end when nothing has changed for so long;
+    None = do not. `stopped`: end when this is set, with what is complete by then. `told`: called
+    after each look.
+    Returns CacheFollower: what was kept, and what there is to tell.
+    Raises PlanError: this node is not among `nodes`.
     """
     here = node_name() or socket.gethostname()
     names = list(dict.fromkeys(nodes)) or [here]

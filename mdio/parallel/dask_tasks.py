@@ -16,12 +16,8 @@ class TaskStream:
 
     It only watches: whatever goes wrong with it leaves the run alone.
 
-    Parameters
-    ----------
-    client
-        A `distributed.Client`; the plugin is put into its scheduler unless it is there.
-    token
-        What the run's tasks have in their keys.
+    `client`: a `distributed.Client`; the plugin is put into its scheduler unless it is there.
+    `token`: what the run's tasks have in their keys.
     """
 
     def __init__(self, client: Any, token: str) -> None:
@@ -40,11 +36,9 @@ class TaskStream:
     def tasks(self) -> list[dict[str, Any]]:
         """Return one record a task, by item.
 
-        Returns
-        -------
-        list of dict
-            ``block`` (number of the item), ``worker`` (address), ``thread``, ``start_unix_s`` and
-            ``stop_unix_s`` of the computation, ``transfer_s`` and ``deserialize_s`` before it.
+        Returns list of dict: ``block`` (number of the item), ``worker`` (address), ``thread``,
+        ``start_unix_s`` and ``stop_unix_s`` of the computation, ``transfer_s`` and
+        ``deserialize_s`` before it.
         """
         found = []
         for seen in self._fetch(start=self._since):

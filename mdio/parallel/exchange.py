@@ -23,19 +23,9 @@ PIECE_NBYTES = 1 << 30
 def exchange_rows(rows: NDArray[Any], counts: Sequence[int], comm: MPI.Intracomm) -> NDArray[Any]:
     """Send rows to all ranks and return what comes from them (collective; Alltoallv).
 
-    Parameters
-    ----------
-    rows : (n, ...)
-        C-contiguous, those for rank 0 first; of one dtype and shape of a row on all ranks.
-    counts
-        How many of them go to each rank.
-    comm : mpi4py.MPI.Intracomm
-        The ranks.
-
-    Returns
-    -------
-    (m, ...) array
-        In order of rank, of each as it sent them.
+    `rows`, (n, ...): C-contiguous, those for rank 0 first; of one dtype and shape of a row on all
+    ranks. `counts`: how many of them go to each rank. `comm` (mpi4py.MPI.Intracomm): the ranks.
+    Returns (m, ...) array: in order of rank, of each as it sent them.
     """
     row = RowType(rows.shape[1:], rows.dtype)
     incoming = comm.alltoall(list(counts))

@@ -81,14 +81,8 @@ class GlobalArray:
     Rank r keeps rows ``r * share`` to ``(r + 1) * share``. `create`, `sync` and `destroy` are
     collective; `put` and `get` concern nobody but the caller.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm
-        Ranks that hold the array.
-    n_rows
-        Of the whole array; may be 0.
-    row_shape, dtype
-        Of one row.
+    `comm` (mpi4py.MPI.Intracomm): ranks that hold the array. `n_rows`: of the whole array; may be
+    0. `row_shape`, `dtype`: of one row.
     """
 
     def __init__(
@@ -175,25 +169,12 @@ class GlobalArray:
 def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: How = "blocking") -> Gathered:
     """Bring the rows of all ranks to rank 0, in order of rank (collective).
 
-    Parameters
-    ----------
-    rows : (n, ...)
-        This rank's rows, one a frame; n may differ from rank to rank and be 0, but dtype and the
-        shape of a row may not.
-    comm : mpi4py.MPI.Intracomm
-        The ranks.
-    how
-        ``blocking`` (Gatherv), ``nonblocking`` (each rank sends when it is ready, rank 0 receives
-        from all at once) or ``one-sided`` (a `GlobalArray`; every rank puts, rank 0 gets).
-
-    Returns
-    -------
-    Gathered
-
-    Raises
-    ------
-    PlanError
-        `how` is none of these, or rows do not fit together (on all ranks).
+    `rows`, (n, ...): this rank's rows, one a frame; n may differ from rank to rank and be 0, but
+    dtype and the shape of a row may not. `comm` (mpi4py.MPI.Intracomm): the ranks. `how`:
+    ``blocking`` (Gatherv), ``nonblocking`` (each rank sends when it is ready, rank 0 receives from
+    all at once) or ``one-sided`` (a `GlobalArray`; every rank puts, rank 0 gets).
+    Returns Gathered.
+    Raises PlanError: `how` is none of these, or rows do not fit together (on all ranks).
     """
     if how not in GATHERS:
         raise PlanError(f"--gather {how}: give one of {', '.join(GATHERS)}")

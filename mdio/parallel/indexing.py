@@ -32,12 +32,8 @@ def index_together(trajectory: Any, comm: Any) -> None:
     Each rank reads the part of a file that it is about to analyse. What cannot be done in this way
     is left to the opening of the file, with all that there may be to say about it.
 
-    Parameters
-    ----------
-    trajectory
-        A path, several, or an open layout, which is left alone; the same on all ranks.
-    comm
-        An mpi4py intracommunicator.
+    `trajectory`: a path, several, or an open layout, which is left alone; the same on all ranks.
+    `comm`: an mpi4py intracommunicator.
     """
     if isinstance(trajectory, Layout):
         return

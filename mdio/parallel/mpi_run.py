@@ -41,12 +41,8 @@ class Nap:
 class Run:
     """What one rank knows of one call of `MPIExecutor.imap`.
 
-    Parameters
-    ----------
-    comm, grace_s
-        As `MPIExecutor` has them.
-    small_nbytes
-        Results with together no more bytes may be under way, however many they are.
+    `comm`, `grace_s`: as `MPIExecutor` has them. `small_nbytes`: results with together no more
+    bytes may be under way, however many they are.
     """
 
     def __init__(self, comm: Any, grace_s: float, small_nbytes: int = 0) -> None:

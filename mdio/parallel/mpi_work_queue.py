@@ -30,10 +30,7 @@ class WorkQueue:
     Where they cannot, since their temporary folders are not one or its files know no locks, each
     has every n-th item.
 
-    Parameters
-    ----------
-    comm
-        An mpi4py intracommunicator.
+    `comm`: an mpi4py intracommunicator.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -75,12 +72,8 @@ class WorkQueue:
     ) -> Iterator[tuple[int, Item]]:
         """Return the items that come to this rank, with their numbers.
 
-        Parameters
-        ----------
-        items
-            The same on all ranks; may be endless.
-        wait_until
-            How to wait until a function returns True.
+        `items`: the same on all ranks; may be endless. `wait_until`: how to wait until a function
+        returns True.
         """
         if not self._counts:
             return islice(enumerate(items), self._rank, None, self._size)

@@ -133,15 +133,8 @@ def _work(pipe: Connection[Any, Any], pickled_func: bytes, inherited: Sequence[A
 class WorkerPool:
     """Workers for one function, started as they are first needed.
 
-    Parameters
-    ----------
-    func
-        Pickled here, once, and unpickled in each worker: what it keeps open stays behind.
-
-    Raises
-    ------
-    PlanError
-        `func` cannot be pickled.
+    `func`: pickled here, once, and unpickled in each worker: what it keeps open stays behind.
+    Raises PlanError: `func` cannot be pickled.
     """
 
     def __init__(self, func: Callable[[Any], Any]) -> None:

@@ -39,10 +39,7 @@ class SharedRows(Closing):
     The parent makes it before it forks. Its workers `write` rows that it `accepts`, each its own;
     when they are done, the parent takes the array `whole`. Pickled, it serves forked workers only.
 
-    Parameters
-    ----------
-    n_rows
-        Of the whole array.
+    `n_rows`: of the whole array.
     """
 
     def __init__(self, n_rows: int) -> None:
@@ -100,10 +97,7 @@ class SharedRows(Closing):
     def write(self, start: int, rows: NDArray[Any]) -> None:
         """Write rows, of a kind that is accepted, from row `start` on.
 
-        Raises
-        ------
-        MemoryError
-            There is no room for them.
+        Raises MemoryError: there is no room for them.
         """
         content = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
         at = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
@@ -119,10 +113,7 @@ class SharedRows(Closing):
     def whole(self) -> NDArray[Any]:
         """Return the array; what is done to it is seen by no other process (parent).
 
-        Raises
-        ------
-        ValueError
-            No worker has written to it.
+        Raises ValueError: no worker has written to it.
         """
         row_shape, dtype = self._written()
         nbytes = self._n_rows * math.prod(row_shape) * dtype.itemsize
@@ -141,10 +132,7 @@ class SharedRows(Closing):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return a copy of some rows.
 
-        Raises
-        ------
-        ValueError
-            No worker has written to it.
+        Raises ValueError: no worker has written to it.
         """
         row_shape, dtype = self._written()
         rows = np.empty((stop - start, *row_shape), dtype)

@@ -51,16 +51,8 @@ def open_shared(
 ) -> h5py.File:
     """Open one file on all ranks of `comm` together (collective).
 
-    Parameters
-    ----------
-    path
-        On a file system that all ranks see.
-    mode
-        ``r`` or ``r+``.
-    comm
-        An mpi4py intracommunicator.
-    hints
-        For MPI-IO; libraries ignore those that they do not know.
+    `path`: on a file system that all ranks see. `mode`: ``r`` or ``r+``. `comm`: an mpi4py
+    intracommunicator. `hints`: for MPI-IO; libraries ignore those that they do not know.
     """
     from mpi4py import MPI
 
@@ -88,14 +80,9 @@ class H5MDMPIOWriter(H5MDWriter):
     `close_shared` together. Between these, every rank calls `store` for its own pieces as it likes
     or, if `collective`, all ranks call `store_together` equally often.
 
-    Parameters
-    ----------
-    path, plan, meta
-        As of every writer.
-    collective
-        Whether writes are collective; they must be where chunks are compressed.
-    hints
-        For MPI-IO, as `mdio.layouts.striping.lustre.mpi_io_hints` gives them.
+    `path`, `plan`, `meta`: as of every writer. `collective`: whether writes are collective; they
+    must be where chunks are compressed. `hints`: for MPI-IO, as
+    `mdio.layouts.striping.lustre.mpi_io_hints` gives them.
     """
 
     def __init__(
@@ -159,16 +146,9 @@ class H5MDMPIOWriter(H5MDWriter):
     def store_together(self, items: Sequence[EncodedChunk]) -> None:
         """Write a piece while all other ranks write theirs (collective).
 
-        Parameters
-        ----------
-        items
-            What `encode` has returned; empty on a rank that has no piece.
-
-        Raises
-        ------
-        OutputError
-            The disk is full, ... Other ranks may be waiting within HDF5 for ever after: the program
-            has to be ended, and the file not be closed.
+        `items`: what `encode` has returned; empty on a rank that has no piece.
+        Raises OutputError: the disk is full, ... Other ranks may be waiting within HDF5 for ever
+        after: the program has to be ended, and the file not be closed.
         """
         own = {tuple(item.key.split("/")[:2]): item for item in items}
         for key in self._arrays:

@@ -23,12 +23,7 @@ MAX_DEPTH = 4
 def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int = 0) -> None:
     """Raise SourceError unless all bytes of an object lie in the folder of the opened file.
 
-    Parameters
-    ----------
-    path
-        The file that was opened.
-    node
-        A group or dataset, however it was reached.
+    `path`: the file that was opened. `node`: a group or dataset, however it was reached.
     """
     is_dataset = isinstance(node, h5py.Dataset)
     if node.file.filename == str(path) and not (is_dataset and (node.is_virtual or node.external)):

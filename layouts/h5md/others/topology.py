@@ -56,10 +56,7 @@ def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
 def topology_in(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
     """Return what a file of another program says of the atoms of a group; None if nothing.
 
-    Raises
-    ------
-    ValueError, LookupError
-        Its parts do not fit each other.
+    Raises ValueError, LookupError: its parts do not fit each other.
     """
     columns: dict[str, Any] = _of_molecules(file[MODULE], n_atoms) if MODULE in file else {}
     for name, column in (("mass", "masses"), ("charge", "charges")):

@@ -48,17 +48,8 @@ JOINING_NBYTES = 4096
 def plan_parts(plan: LayoutPlan, n_parts: int) -> LayoutPlan:
     """Divide the frames of an h5md file among parts, each a whole number of all arrays' chunks.
 
-    Parameters
-    ----------
-    plan
-        Of one file.
-    n_parts
-        At most so many; fewer where there are fewer chunks.
-
-    Returns
-    -------
-    LayoutPlan
-        `plan` with the frames of the parts as `segment_frames`.
+    `plan`: of one file. `n_parts`: at most so many; fewer where there are fewer chunks.
+    Returns LayoutPlan: `plan` with the frames of the parts as `segment_frames`.
     """
     unit = math.lcm(*(array.chunk_frames for array in plan.arrays))
     n_units = max(1, plan.n_frames // unit)  # an incomplete one goes with the last
@@ -92,14 +83,8 @@ class H5MDPartsWriter(H5MDWriter):
     this writer, which gets the boxes, times and steps of pieces (`commit`, with frames counted
     from the first part's) and what became of each part (`note`).
 
-    Parameters
-    ----------
-    path, plan, meta
-        As for every writer; a plan by `plan_parts`.
-    target
-        What the file will be called: parts are found by that name.
-    reason
-        Why there are parts; for the manifest.
+    `path`, `plan`, `meta`: as for every writer; a plan by `plan_parts`. `target`: what the file
+    will be called: parts are found by that name. `reason`: why there are parts; for the manifest.
     """
 
     def __init__(
@@ -248,10 +233,7 @@ class H5MDPartsWriter(H5MDWriter):
     def finish(self) -> None:
         """Add cells, checksums and the manifest; flush and close.
 
-        Raises
-        ------
-        OutputError
-            A part was never finished, or the file cannot be written.
+        Raises OutputError: a part was never finished, or the file cannot be written.
         """
         missing = [number for number in range(len(self.ranges)) if number not in self._parts]
         if missing:

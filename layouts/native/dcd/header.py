@@ -126,10 +126,7 @@ class _Records:
 def read_header(file: PositionalFile) -> DCDHeader:
     """Read the header of an opened DCD file.
 
-    Raises
-    ------
-    SourceError
-        It is not that of a DCD file, or damaged.
+    Raises SourceError: it is not that of a DCD file, or damaged.
     """
     head = file.read(0, 12)
     marker = looks_like_dcd(head)

@@ -58,15 +58,8 @@ def boxes_from_cells(cells: NDArray[np.float64]) -> NDArray[np.float32]:
     As MDAnalysis has it: three angles between -1 and 1 are cosines (NAMD after 2.5, VMD); a
     negative number, or an angle beyond 180, tells of CHARMM's symmetric matrix; else degrees.
 
-    Parameters
-    ----------
-    cells : (F, 6) float64
-        As they lie in the file.
-
-    Returns
-    -------
-    (F, 6) float32
-        Lengths in angstrom, angles in degrees; zeros where there is no cell.
+    `cells`, (F, 6) float64: as they lie in the file.
+    Returns (F, 6) float32: lengths in angstrom, angles in degrees; zeros where there is no cell.
     """
     lengths_angles = cells[:, CELL_ORDER]
     angles = lengths_angles[:, 3:]

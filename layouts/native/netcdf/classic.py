@@ -139,15 +139,8 @@ class _Cursor:
 class ClassicFile:
     """A classic NetCDF file, opened for reading.
 
-    Parameters
-    ----------
-    file
-        Closed by `close`.
-
-    Raises
-    ------
-    SourceError
-        The header is truncated or damaged.
+    `file`: closed by `close`.
+    Raises SourceError: the header is truncated or damaged.
     """
 
     def __init__(self, file: PositionalFile) -> None:
@@ -256,22 +249,10 @@ class ClassicFile:
 
         Records are read once, as a whole, unless that would read much that is not wanted.
 
-        Parameters
-        ----------
-        start, stop
-            Elements of the first dimension.
-        spans
-            For each variable, which elements of its second dimension; ignored if it has none.
-
-        Returns
-        -------
-        dict
-            Arrays (stop - start, ...), big-endian, maybe views with gaps.
-
-        Raises
-        ------
-        SourceError
-            The file ends before.
+        `start`, `stop`: elements of the first dimension. `spans`: for each variable, which elements
+        of its second dimension; ignored if it has none.
+        Returns dict: arrays (stop - start, ...), big-endian, maybe views with gaps.
+        Raises SourceError: the file ends before.
         """
         n_rows = stop - start
         ranges = {name: self._range(name, span) for name, span in spans.items()}

@@ -28,10 +28,7 @@ INTEGERS = {
 class HDF5File:
     """A NetCDF-4 file, opened for reading; numbers come as they are stored, without scaling.
 
-    Raises
-    ------
-    SourceError
-        The library cannot open it: truncated, damaged, or no NetCDF.
+    Raises SourceError: the library cannot open it: truncated, damaged, or no NetCDF.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,10 +55,7 @@ class HDF5File:
     def _integers(self) -> dict[str, tuple[str, float]]:
         """Show what cpptraj has stored as integers of a step by the name of the floats.
 
-        Returns
-        -------
-        dict
-            By that name, the name of the integers, and how many of them make one.
+        Returns dict: by that name, the name of the integers, and how many of them make one.
         """
         found = {}
         for name, stored in INTEGERS.items():
@@ -103,10 +97,7 @@ class HDF5File:
     ) -> dict[str, NDArray[Any]]:
         """Read rows ``start:stop`` of several variables; see `ClassicFile.read`.
 
-        Raises
-        ------
-        SourceError
-            The library cannot read them.
+        Raises SourceError: the library cannot read them.
         """
         try:
             return {

@@ -17,10 +17,7 @@ __all__ = ["check_frames"]
 def check_frames(data: NDArray[np.uint8], run: range, frames: FrameBytes, n_atoms: int) -> None:
     """Compare the lengths that frames give with those that they have.
 
-    Raises
-    ------
-    SourceError
-        A frame is damaged; the message names it.
+    Raises SourceError: a frame is damaged; the message names it.
     """
     edges = frames.edges[run.start : run.stop + 1].tolist()
     known: tuple[bytes, int] | None = None

@@ -70,17 +70,8 @@ def looks_like_trr(head: bytes) -> bool:
 def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
     """Read a frame's header.
 
-    Parameters
-    ----------
-    raw
-        The first `FIXED_NBYTES` of the frame.
-    path, frame
-        For messages.
-
-    Raises
-    ------
-    SourceError
-        These are not the first bytes of a TRR frame.
+    `raw`: the first `FIXED_NBYTES` of the frame. `path`, `frame`: for messages.
+    Raises SourceError: these are not the first bytes of a TRR frame.
     """
     if len(raw) < FIXED_NBYTES:
         raise SourceError(

@@ -17,10 +17,7 @@ __all__ = ["check_frames"]
 def check_frames(data: NDArray[np.uint8], run: range, frames: FrameBytes, n_atoms: int) -> None:
     """Follow frames from the first to the last group of atoms: all that can go wrong in them.
 
-    Raises
-    ------
-    SourceError
-        A frame is damaged; the message names it.
+    Raises SourceError: a frame is damaged; the message names it.
     """
     n_frames = len(run)
     edges = frames.edges[run.start : run.stop + 1]

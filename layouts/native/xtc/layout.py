@@ -44,16 +44,10 @@ def _marks(n_atoms: int) -> FrameMarks:
 class XTCLayout(IndexedLayout):
     """An XTC file.
 
-    Parameters
-    ----------
-    path
-        The file.
-    n_threads : int, optional
-        Threads that decode the frames of one `read`; 1 by default, since those who read in
-        parallel have a process for every core. Without the native module there is only one.
-    salvage : bool, optional
-        Look for frames behind damage too; what lies between is listed as a frame that does not
-        read.
+    `path`: the file. `n_threads` (int, optional): threads that decode the frames of one `read`; 1
+    by default, since those who read in parallel have a process for every core. Without the native
+    module there is only one. `salvage` (bool, optional): look for frames behind damage too; what
+    lies between is listed as a frame that does not read.
     """
 
     name = "xtc"

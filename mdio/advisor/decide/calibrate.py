@@ -42,10 +42,7 @@ class Calibration:
 def read_calibration(text: str) -> Calibration:
     """Read ``[LAYOUT=]T.json``, a file of ``mdio analyze --timings``; without LAYOUT, ``as-is``.
 
-    Raises
-    ------
-    SourceError
-        It cannot be read, is no record of timings, or has a number that cannot be.
+    Raises SourceError: it cannot be read, is no record of timings, or has a number that cannot be.
     """
     layout, equals, path = text.partition("=")
     if not equals or Path(text).exists():
@@ -88,10 +85,7 @@ def calibrated(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> F
     On this machine reading and computing are scaled by the mean ratio of what runs and forecasts
     say; with a profile, the profile is fitted to the runs besides.
 
-    Raises
-    ------
-    PlanError
-        A run is of a layout that was not measured.
+    Raises PlanError: a run is of a layout that was not measured.
     """
     measurements = forecaster.measurements
     io_factors, comp_factors = [], []

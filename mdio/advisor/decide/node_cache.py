@@ -59,14 +59,7 @@ class NodeCache:
 def node_cache(forecaster: Forecaster, total: Total, ranks: int) -> NodeCache | None:
     """Weigh a cache against reading the source as it is; None if nothing is known of local disks.
 
-    Parameters
-    ----------
-    forecaster
-        With the measurements.
-    total
-        Of the source as it is.
-    ranks
-        That analyse.
+    `forecaster`: with the measurements. `total`: of the source as it is. `ranks`: that analyse.
     """
     measurements, profile = forecaster.measurements, forecaster.profile
     local, storage, nodes = (

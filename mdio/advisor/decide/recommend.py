@@ -51,28 +51,13 @@ def recommend(
 ) -> Decision:
     """Decide which layout serves best.
 
-    Parameters
-    ----------
-    measurements
-        As `mdio.advisor.measure.measure` makes them.
-    ranks
-        How many processes will analyse at once.
-    passes
-        How often the trajectory will be analysed.
-    profile
-        The machine it will be done on; None = the one that was measured.
-    calibrations
-        Runs of this analysis on that machine.
-    cache
-        Whether passes read from storage (``cold``), from memory (``warm``), or from memory if what
-        they read fits into it (``auto``).
-    nodes
-        Machines like the one that was measured, over which the ranks are spread.
-
-    Raises
-    ------
-    PlanError
-        Numbers below 1, calibrations that do not fit the measurements.
+    `measurements`: as `mdio.advisor.measure.measure` makes them. `ranks`: how many processes will
+    analyse at once. `passes`: how often the trajectory will be analysed. `profile`: the machine it
+    will be done on; None = the one that was measured. `calibrations`: runs of this analysis on that
+    machine. `cache`: whether passes read from storage (``cold``), from memory (``warm``), or from
+    memory if what they read fits into it (``auto``). `nodes`: machines like the one that was
+    measured, over which the ranks are spread.
+    Raises PlanError: numbers below 1, calibrations that do not fit the measurements.
     """
     for name, value in (("ranks", ranks), ("passes", passes), ("nodes", nodes)):
         if value < 1:

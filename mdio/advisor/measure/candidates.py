@@ -87,16 +87,9 @@ def candidates(
 ) -> list[Candidate]:
     """Return what the source could be converted into, the simpler first.
 
-    Parameters
-    ----------
-    info
-        The source.
-    group
-        The atoms that the analysis reads, if they are fewer than all.
-    ranks
-        Segments are one a rank, or more of them if they would be large.
-    allow_lossy
-        A step in angstrom that positions may be rounded to; None = nothing may be lost.
+    `info`: the source. `group`: the atoms that the analysis reads, if they are fewer than all.
+    `ranks`: segments are one a rank, or more of them if they would be large. `allow_lossy`: a step
+    in angstrom that positions may be rounded to; None = nothing may be lost.
     """
     if group is not None and len(group.indices) > WORTH_A_GROUP * info.n_atoms:
         group = None

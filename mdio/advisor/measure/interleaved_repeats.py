@@ -74,16 +74,8 @@ class InterleavedRepeats:
 
     What disturbs the machine for a while disturbs all candidates alike, since they take turns.
 
-    Parameters
-    ----------
-    paths
-        The source.
-    frames
-        The sample in it.
-    ranks
-        As many as will analyse; here no more than there are cores.
-    overlap, verify
-        As for `mdio.analyze`.
+    `paths`: the source. `frames`: the sample in it. `ranks`: as many as will analyse; here no more
+    than there are cores. `overlap`, `verify`: as for `mdio.analyze`.
     """
 
     def __init__(

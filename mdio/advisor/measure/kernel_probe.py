@@ -40,10 +40,7 @@ TRIAL_S = 0.25
 def find_kernel(analysis: str | Kernel | BlockFunction, select: str | None) -> Kernel:
     """Return the kernel that is meant.
 
-    Raises
-    ------
-    PlanError
-        There is none of that name, or it cannot be imported.
+    Raises PlanError: there is none of that name, or it cannot be imported.
     """
     if not isinstance(analysis, str):
         return as_kernel(analysis, select)
@@ -102,10 +99,7 @@ class Probe:
 def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
     """Run the analysis on one frame, then on more while time is left, in a process of its own.
 
-    Raises
-    ------
-    BlockError
-        The function failed, or did not return one row a frame, or its process died.
+    Raises BlockError: the function failed, or did not return one row a frame, or its process died.
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)

@@ -62,14 +62,8 @@ def measure(
 
     Parameters are those of `mdio.advisor.advise.advise`.
 
-    Raises
-    ------
-    PlanError, SourceError
-        What cannot be opened, selected or imported.
-    BlockError
-        The analysis itself fails.
-    OutputError
-        The target folder is missing or cannot be written to.
+    Raises PlanError, SourceError: what cannot be opened, selected or imported. BlockError: the
+    analysis itself fails. OutputError: the target folder is missing or cannot be written to.
     """
     begun = time.monotonic()
     limits = limits or Limits()

@@ -23,10 +23,7 @@ Value = TypeVar("Value")
 def save_measurements(measurements: Measurements, path: str | PathLike[str]) -> None:
     """Write measurements, for `load_measurements`.
 
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
+    Raises OutputError: the file cannot be written.
     """
     text = json.dumps({"schema": SCHEMA, **asdict(measurements)}, indent=1)
     try:
@@ -40,10 +37,7 @@ def save_measurements(measurements: Measurements, path: str | PathLike[str]) -> 
 def load_measurements(path: str | PathLike[str]) -> Measurements:
     """Read what `save_measurements` wrote, or the ``measurements`` of ``mdio advise --json``.
 
-    Raises
-    ------
-    SourceError
-        There is no such file, it is no measurements, or a value in it cannot be.
+    Raises SourceError: there is no such file, it is no measurements, or a value in it cannot be.
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -57,10 +51,7 @@ def load_measurements(path: str | PathLike[str]) -> Measurements:
 def measurements_from(data: Any, where: str) -> Measurements:
     """Return measurements from plain values.
 
-    Raises
-    ------
-    SourceError
-        They are no measurements, or one of them cannot be; the message names it.
+    Raises SourceError: they are no measurements, or one of them cannot be; the message names it.
     """
     if isinstance(data, dict) and "measurements" in data:
         data = data["measurements"]

@@ -38,10 +38,7 @@ def stripe_of(path: Path) -> str | None:
 def check_target(folder: Path) -> int:
     """Return the bytes that are free in a folder that can be written to.
 
-    Raises
-    ------
-    OutputError
-        It is missing, or not writable.
+    Raises OutputError: it is missing, or not writable.
     """
     if not folder.is_dir():
         raise OutputError(f"{folder}: no such folder; make it, or give another --target")

@@ -47,10 +47,7 @@ def scratch(target: Path) -> Iterator[Path]:
 
     What killed processes of this host left behind goes first.
 
-    Raises
-    ------
-    OutputError
-        It cannot be made.
+    Raises OutputError: it cannot be made.
     """
     host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
     for old in target.glob(f"{PREFIX}{host}-*"):
@@ -84,10 +81,7 @@ def convert_trial(
 ) -> tuple[float, int]:
     """Convert some frames; return the seconds and the bytes of the output.
 
-    Raises
-    ------
-    MdioError
-        As `mdio.convert`.
+    Raises MdioError: as `mdio.convert`.
     """
     assert candidate.to is not None
     options: dict[str, Any] = dict(candidate.options)
@@ -122,14 +116,8 @@ def fit_conversion(
 ) -> tuple[Spread, Spread]:
     """Return the fixed seconds and those of each frame from conversions of two lengths.
 
-    Parameters
-    ----------
-    large, small
-        Seconds of the repeats.
-    n_large, n_small
-        Frames of each.
-    whole
-        Whether the longer one is all there is: then nothing needs to be extrapolated.
+    `large`, `small`: seconds of the repeats. `n_large`, `n_small`: frames of each. `whole`: whether
+    the longer one is all there is: then nothing needs to be extrapolated.
     """
     long = Spread.of(large)
     if whole or not small or n_small >= n_large:
@@ -164,10 +152,7 @@ def timed_run(
 ) -> Raw:
     """Run the analysis over some frames and return the times of its parts.
 
-    Raises
-    ------
-    MdioError
-        As `mdio.analyze`.
+    Raises MdioError: as `mdio.analyze`.
     """
     with _executor(workers) as executor:
         result = analyze(

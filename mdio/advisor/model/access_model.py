@@ -35,10 +35,7 @@ GATHER_NAMES = MappingProxyType(
 def access_model(layout: str) -> str:
     """Return the published layout whose access pattern `layout` shares.
 
-    Raises
-    ------
-    PlanError
-        There is no such layout.
+    Raises PlanError: there is no such layout.
     """
     return _modelled("layout", layout, LAYOUTS, BEHAVES_LIKE)
 
@@ -46,10 +43,7 @@ def access_model(layout: str) -> str:
 def check_gather(gather: str) -> str:
     """Return the modelled gather of this name.
 
-    Raises
-    ------
-    PlanError
-        There is no such gather.
+    Raises PlanError: there is no such gather.
     """
     return _modelled("gather", gather, GATHERS, GATHER_NAMES)
 

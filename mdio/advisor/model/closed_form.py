@@ -97,10 +97,7 @@ class Prediction:
 def reference_workload(profile: Profile, layout: str, workload_x: float) -> Workload:
     """Return the task that the profile was fitted to, computed X times a frame, in a layout.
 
-    Raises
-    ------
-    PlanError
-        The layout is unknown, or the factor not a number above 0.
+    Raises PlanError: the layout is unknown, or the factor not a number above 0.
     """
     if not (math.isfinite(workload_x) and 0 < workload_x <= 1e9):
         raise PlanError(f"workload {workload_x!r} is not a number above 0 and up to 1e9")
@@ -134,10 +131,8 @@ def predict(
 ) -> Prediction:
     """Return what `n_ranks` ranks, on nodes that are filled in turn, take for a workload.
 
-    Raises
-    ------
-    PlanError
-        The layout or gather is unknown, or `n_ranks` is no whole number from 1 to `MAX_RANKS`.
+    Raises PlanError: the layout or gather is unknown, or `n_ranks` is no whole number from 1 to
+    `MAX_RANKS`.
     """
     layout, gather = access_model(layout), check_gather(gather)
     if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or not 1 <= n_ranks <= MAX_RANKS:

@@ -146,24 +146,12 @@ def fit_profile(
 ) -> Profile:
     """Return the profile of the machine that these rows were measured on.
 
-    Parameters
-    ----------
-    rows
-        Measured runs of one machine; a row of one rank is enough.
-    name, source
-        Put into the profile.
-    cores_per_node
-        Guessed from the machine's name or the numbers of ranks where it is None.
-    base
-        What is known already; without it the profile ``comet``, whose task it takes to be the one
-        measured.
-    loose
-        Trust `base` little: for a `base` that no measurement stands behind.
-
-    Raises
-    ------
-    PlanError
-        There is no row.
+    `rows`: measured runs of one machine; a row of one rank is enough. `name`, `source`: put into
+    the profile. `cores_per_node`: guessed from the machine's name or the numbers of ranks where it
+    is None. `base`: what is known already; without it the profile ``comet``, whose task it takes to
+    be the one measured. `loose`: trust `base` little: for a `base` that no measurement stands
+    behind.
+    Raises PlanError: there is no row.
     """
     if not rows:
         raise PlanError("no measured row to fit a profile to")

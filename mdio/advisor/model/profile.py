@@ -122,10 +122,8 @@ class Profile:
 def load_profile(name: str | Path) -> Profile:
     """Read a profile by the name of one that comes with mdio, or from a TOML file.
 
-    Raises
-    ------
-    SourceError
-        There is no such file, or a value is missing, of the wrong kind or not positive.
+    Raises SourceError: there is no such file, or a value is missing, of the wrong kind or not
+    positive.
     """
     if str(name) in NAMES:
         where = f"profile {name}"
@@ -152,10 +150,7 @@ def load_profile(name: str | Path) -> Profile:
 def save_profile(profile: Profile, path: str | Path) -> None:
     """Write the profile as TOML.
 
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
+    Raises OutputError: the file cannot be written.
     """
     try:
         Path(path).write_text(to_toml(profile), "utf-8")

@@ -55,11 +55,8 @@ def read_timings(path: str | Path) -> list[TimingRow]:
 
     ``machine`` and the columns that may be None may be left out or empty.
 
-    Raises
-    ------
-    SourceError
-        The file is missing, empty or no CSV, lacks a column, or holds a value that cannot be; the
-        message names file, line and column.
+    Raises SourceError: the file is missing, empty or no CSV, lacks a column, or holds a value that
+    cannot be; the message names file, line and column.
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:

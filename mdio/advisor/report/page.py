@@ -19,10 +19,7 @@ __all__ = ["html_of", "save_page"]
 def save_page(decision: Decision, path: str | PathLike[str]) -> None:
     """Write the report as one HTML file that needs nothing else.
 
-    Raises
-    ------
-    MissingExtraError, OutputError
-        No matplotlib, or the file cannot be written.
+    Raises MissingExtraError, OutputError: no matplotlib, or the file cannot be written.
     """
     check_report(path)
     question = decision.measurements.question

@@ -96,10 +96,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def save_page(path: str | PathLike[str], title: str, sections: Sequence[str]) -> None:
     """Write the page; it appears when it is whole.
 
-    Raises
-    ------
-    OutputError
-        It cannot be written.
+    Raises OutputError: it cannot be written.
     """
     text = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

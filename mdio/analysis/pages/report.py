@@ -46,14 +46,8 @@ CAUSES = {
 def check_report(path: str | PathLike[str]) -> None:
     """Find out before the work whether a report can be made.
 
-    Raises
-    ------
-    MissingExtraError
-        There is no matplotlib.
-    PlanError
-        Its name is not that of an HTML file.
-    OutputError
-        The file cannot be written.
+    Raises MissingExtraError: there is no matplotlib. PlanError: its name is not that of an HTML
+    file. OutputError: the file cannot be written.
     """
     pictures.need_matplotlib("--report")
     check_output(path, (".html", ".htm"))
@@ -62,10 +56,7 @@ def check_report(path: str | PathLike[str]) -> None:
 def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -> None:
     """Write the report of an analysis as one HTML file that needs nothing else.
 
-    Raises
-    ------
-    MissingExtraError, PlanError, OutputError
-        As `check_report`.
+    Raises MissingExtraError, PlanError, OutputError: as `check_report`.
     """
     check_report(path)
     times = record(result)

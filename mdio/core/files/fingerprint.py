@@ -40,22 +40,11 @@ MANIFESTS = ("manifest.json", "zarr.json", ".zattrs", ".zgroup")
 def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
     """Return what identifies the contents of a file or a folder.
 
-    Parameters
-    ----------
-    path
-        A trajectory. A folder (segments, zarr) is known by its manifest, which is written last.
-
-    Returns
-    -------
-    dict
-        ``path`` (absolute), ``nbytes``, ``mtime_ns``, ``crc32c_head`` and ``crc32c_tail`` (of the
-        first and the last 64 KiB): plain values, fit for JSON. All but the path are those of the
-        manifest for a folder.
-
-    Raises
-    ------
-    SourceError
-        Nothing is there, it cannot be read, or the folder has no manifest.
+    `path`: a trajectory. A folder (segments, zarr) is known by its manifest, which is written last.
+    Returns dict: ``path`` (absolute), ``nbytes``, ``mtime_ns``, ``crc32c_head`` and ``crc32c_tail``
+    (of the first and the last 64 KiB): plain values, fit for JSON. All but the path are those of
+    the manifest for a folder.
+    Raises SourceError: nothing is there, it cannot be read, or the folder has no manifest.
     """
     where = path_of(path).absolute()
     identifying = _identifying_file(where)
@@ -77,17 +66,9 @@ class SourceStates:
 
     Size, modification time, inode, and the bytes at both ends are compared.
 
-    Parameters
-    ----------
-    paths
-        Files or folders.
-    may_grow
-        Whether more may be appended meanwhile: only frames are read that were there.
-
-    Raises
-    ------
-    SourceError
-        See `fingerprint`.
+    `paths`: files or folders. `may_grow`: whether more may be appended meanwhile: only frames are
+    read that were there.
+    Raises SourceError: see `fingerprint`.
     """
 
     def __init__(self, paths: Sequence[str | PathLike[str]], *, may_grow: bool = False) -> None:
@@ -98,10 +79,7 @@ class SourceStates:
     def check(self) -> None:
         """See that nothing has changed.
 
-        Raises
-        ------
-        SourceError
-            A file has changed since, or is gone.
+        Raises SourceError: a file has changed since, or is gone.
         """
         for path, before in self._states.items():
             now = file_state(path, before["nbytes"] if self.may_grow else None, self._skipped)
@@ -119,25 +97,11 @@ class SourceStates:
 def file_state(path: Path, nbytes: int | None, skipped: int) -> dict[str, int]:
     """Return what tells the contents of a file or folder from others.
 
-    Parameters
-    ----------
-    path
-        The file, or a folder that has a manifest.
-    nbytes
-        Of a file that may grow: only so many bytes from its beginning are looked at.
-    skipped
-        Bytes at the beginning that may change.
-
-    Returns
-    -------
-    dict
-        ``nbytes`` (of the whole file), ``inode``, ``mtime_ns``, ``crc32c_head`` and
-        ``crc32c_tail``, of up to 64 KiB at both ends.
-
-    Raises
-    ------
-    SourceError
-        It cannot be read.
+    `path`: the file, or a folder that has a manifest. `nbytes`: of a file that may grow: only so
+    many bytes from its beginning are looked at. `skipped`: bytes at the beginning that may change.
+    Returns dict: ``nbytes`` (of the whole file), ``inode``, ``mtime_ns``, ``crc32c_head`` and
+    ``crc32c_tail``, of up to 64 KiB at both ends.
+    Raises SourceError: it cannot be read.
     """
     with opened_source(_identifying_file(path.absolute()), path) as file:
         status = file.status()
@@ -186,10 +150,7 @@ def head_of(path: Path) -> bytes:
     Read without a buffer: the buffer of a file has the block size that its file system reports,
     and on striped storage that may be a gigabyte.
 
-    Raises
-    ------
-    OSError
-        It cannot be opened or read.
+    Raises OSError: it cannot be opened or read.
     """
     try:
         status = path.stat()

@@ -31,10 +31,7 @@ LONG_NBYTES = sum(RAMP_NBYTES)
 def devices_with_folios(mountinfo: str = MOUNTS) -> frozenset[int]:
     """Return the devices (``st_dev``) whose files are kept in folios.
 
-    Parameters
-    ----------
-    mountinfo
-        The kernel's table of mounts (proc(5)).
+    `mountinfo`: the kernel's table of mounts (proc(5)).
     """
     try:
         lines = Path(mountinfo).read_text(errors="replace").splitlines()
@@ -52,25 +49,11 @@ def devices_with_folios(mountinfo: str = MOUNTS) -> frozenset[int]:
 def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
     """Begin to fill `target` with the bytes of a file from `offset` on.
 
-    Parameters
-    ----------
-    fd
-        Of which nothing as long has been read before.
-    target
-        Bytes, writable.
-    offset
-        Where in the file they are.
-
-    Returns
-    -------
-    int
-        How many bytes of `target` have been read: none if it is short or the file on another file
-        system, fewer than intended at the end of the file. The caller reads the rest.
-
-    Raises
-    ------
-    OSError
-        As the system has it.
+    `fd`: of which nothing as long has been read before. `target`: bytes, writable. `offset`: where
+    in the file they are.
+    Returns int: how many bytes of `target` have been read: none if it is short or the file on
+    another file system, fewer than intended at the end of the file. The caller reads the rest.
+    Raises OSError: as the system has it.
     """
     if len(target) < LONG_NBYTES or os.fstat(fd).st_dev not in devices_with_folios():
         return 0

@@ -33,12 +33,8 @@ def handles_allowed(wanted: int) -> int:
 class Handles(Generic[Key, Handle]):
     """Opens what is asked for, and closes what has not been asked for the longest time.
 
-    Parameters
-    ----------
-    open_one
-        Opens the one that belongs to a key.
-    wanted
-        How many to keep open, if the system allows it.
+    `open_one`: opens the one that belongs to a key. `wanted`: how many to keep open, if the system
+    allows it.
     """
 
     def __init__(self, open_one: Callable[[Key], Handle], wanted: int) -> None:

@@ -68,12 +68,8 @@ _all: WeakSet[InFlight] = WeakSet()
 class InFlight:
     """Ranges of files on their way into memory; for one reader.
 
-    Parameters
-    ----------
-    max_nbytes
-        Memory for bytes that have been asked for and not yet read.
-    request_nbytes
-        Largest request.
+    `max_nbytes`: memory for bytes that have been asked for and not yet read. `request_nbytes`:
+    largest request.
     """
 
     def __init__(self, max_nbytes: int = MAX_NBYTES, request_nbytes: int = REQUEST_NBYTES) -> None:
@@ -107,11 +103,8 @@ class InFlight:
     def expect(self, ranges: Iterable[ByteRange]) -> None:
         """Say what will be read next, in this order; what was said before is forgotten.
 
-        Parameters
-        ----------
-        ranges
-            Looked at as far as there is room for requests, and later on while bytes are read: it
-            may be long, and make its ranges as it goes. Their files may be closed meanwhile.
+        `ranges`: looked at as far as there is room for requests, and later on while bytes are read:
+        it may be long, and make its ranges as it goes. Their files may be closed meanwhile.
         """
         self.forget()
         if not self._local:
@@ -122,20 +115,10 @@ class InFlight:
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
         """Fill the beginning of `buffers` with bytes that have come, or will.
 
-        Parameters
-        ----------
-        file
-            From which they are read.
-        buffers
-            One after the other; C-contiguous.
-        offset
-            Where in the file their bytes begin.
-
-        Returns
-        -------
-        int
-            Bytes filled: 0 if nothing there was asked for, or could not be read; then the caller
-            reads for himself, and sees what is wrong.
+        `file`: from which they are read. `buffers`: one after the other; C-contiguous. `offset`:
+        where in the file their bytes begin.
+        Returns int: bytes filled: 0 if nothing there was asked for, or could not be read; then the
+        caller reads for himself, and sees what is wrong.
         """
         done = 0
         wanted = sum(buffer.nbytes for buffer in buffers)

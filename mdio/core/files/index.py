@@ -43,16 +43,10 @@ END_NBYTES = 4096
 class FrameIndex:
     """The frames of one file.
 
-    Attributes
-    ----------
-    offsets : (F,) int64
-        Byte at which each frame begins, ascending.
-    nbytes : int
-        Where the last whole frame ends: the size of the file when it was scanned, as a rule.
-    n_atoms : int
-        Atoms of the first frame.
-    lost_nbytes : int
-        Bytes behind that, of a frame that is not whole.
+    Attributes: `offsets`, (F,) int64: byte at which each frame begins, ascending. `nbytes` (int):
+    where the last whole frame ends: the size of the file when it was scanned, as a rule. `n_atoms`
+    (int): atoms of the first frame. `lost_nbytes` (int): bytes behind that, of a frame that is not
+    whole.
     """
 
     offsets: NDArray[np.int64]
@@ -117,26 +111,12 @@ def load_index(
     replaced. Offsets stored by MDAnalysis (``.NAME_offsets.npz``) are taken where its own
     conditions hold (same size and ctime); they are never written.
 
-    Parameters
-    ----------
-    path
-        The trajectory file.
-    scan
-        Reads through the file and returns its index; called only if none is stored.
-    n_atoms
-        Where the caller knows it: an index with another number of atoms is not used.
-    extend
-        Adds the frames that follow those of an index, of a file that was written on: what there was
-        has the same first and last 4 KiB. None = it cannot, and the file is scanned.
-
-    Returns
-    -------
-    FrameIndex
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read; and what `scan` raises.
+    `path`: the trajectory file. `scan`: reads through the file and returns its index; called only
+    if none is stored. `n_atoms`: where the caller knows it: an index with another number of atoms
+    is not used. `extend`: adds the frames that follow those of an index, of a file that was written
+    on: what there was has the same first and last 4 KiB. None = it cannot, and the file is scanned.
+    Returns FrameIndex.
+    Raises SourceError: the file cannot be read; and what `scan` raises.
     """
     identity = _Identity.of(path)
     index: FrameIndex | None = None
@@ -166,10 +146,7 @@ def load_index(
 def store_index(path: Path, index: FrameIndex) -> None:
     """Store the index of a file whose frames are known without a scan.
 
-    Raises
-    ------
-    SourceError
-        The file cannot be read.
+    Raises SourceError: the file cannot be read.
     """
     _store(path, index, _Identity.of(path))
 

@@ -46,10 +46,8 @@ def drop_cache(path: Path) -> str | None:
     disk below, network ones may ignore it. So ``mincore(2)`` tells afterwards what is still there;
     it touches nothing, where a trial read would make the system read ahead.
 
-    Returns
-    -------
-    str or None
-        Why the bytes are still in memory or nobody can tell; None when they have gone.
+    Returns str or None: why the bytes are still in memory or nobody can tell; None when they have
+    gone.
     """
     if not hasattr(os, "posix_fadvise"):
         return "this system has no posix_fadvise"

@@ -87,14 +87,8 @@ def piece_edges(
 ) -> NDArray[np.int64]:
     """Return where the pieces of frames begin, and where the last one ends.
 
-    Parameters
-    ----------
-    offsets : (F + 1,) int64
-        Where each frame begins, and where the last one ends.
-    head_nbytes
-        Bytes of a frame's head.
-    piece_nbytes
-        Bytes of the longest piece.
+    `offsets`, (F + 1,) int64: where each frame begins, and where the last one ends. `head_nbytes`:
+    bytes of a frame's head. `piece_nbytes`: bytes of the longest piece.
     """
     sizes = np.diff(offsets)
     rest = np.where(sizes > max(SMALL_NBYTES, head_nbytes), sizes - head_nbytes, 0)
@@ -109,14 +103,9 @@ def piece_edges(
 class PieceSums:
     """The table of one file.
 
-    Parameters
-    ----------
-    offsets : (F + 1,) int64
-        Where each frame begins, and where the last one, and the file, ends.
-    head_nbytes
-        Bytes of a frame's head.
-    crcs
-        crc32c of the bytes before the first frame, if there are any, and of each piece.
+    `offsets`, (F + 1,) int64: where each frame begins, and where the last one, and the file, ends.
+    `head_nbytes`: bytes of a frame's head. `crcs`: crc32c of the bytes before the first frame, if
+    there are any, and of each piece.
     """
 
     def __init__(
@@ -180,19 +169,8 @@ class PieceSums:
     def check(self, path: Path, begin: int, data: memoryview) -> None:
         """Compare bytes of the file, from `begin` on, with their checksums.
 
-        Parameters
-        ----------
-        path
-            The file, for the message.
-        begin
-            Where a piece begins.
-        data
-            Whole pieces.
-
-        Raises
-        ------
-        CorruptLayoutError
-            They have changed.
+        `path`: the file, for the message. `begin`: where a piece begins. `data`: whole pieces.
+        Raises CorruptLayoutError: they have changed.
         """
         first = bisect_left(self._edges, begin)
         last = bisect_left(self._edges, begin + len(data), first)

@@ -43,13 +43,8 @@ class ByteSource(Closing, ABC):
     A subclass says how one request is made (`_request`), and may make several at a time
     (`fill_ranges`).
 
-    Parameters
-    ----------
-    path
-        What messages call it.
-    error
-        Raised for everything that is wrong with it: SourceError for what others wrote,
-        CorruptLayoutError for outputs of mdio.
+    `path`: what messages call it. `error`: raised for everything that is wrong with it: SourceError
+    for what others wrote, CorruptLayoutError for outputs of mdio.
     """
 
     def __init__(self, path: Path, error: type[MdioError] = SourceError) -> None:
@@ -62,10 +57,7 @@ class ByteSource(Closing, ABC):
     def _request(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Fill (the beginning of) `buffers` and return how many bytes came; 0 at the end.
 
-        Raises
-        ------
-        OSError
-            As the system has it.
+        Raises OSError: as the system has it.
         """
 
     @abstractmethod
@@ -75,10 +67,7 @@ class ByteSource(Closing, ABC):
     def fill(self, offset: int, *buffers: Buffer) -> None:
         """Fill `buffers`, one after the other, with the bytes from `offset` on.
 
-        Raises
-        ------
-        MdioError
-            It ends before, or cannot be read; of the class `error`.
+        Raises MdioError: it ends before, or cannot be read; of the class `error`.
         """
         wanted = 0
         for buffer in buffers:
@@ -178,19 +167,10 @@ def reading_from(cached: Ahead | None) -> Iterator[None]:
 class OpenFile(ByteSource):
     """A file, opened for reading by position.
 
-    Parameters
-    ----------
-    path, error
-        See `ByteSource`.
-    descriptor
-        Of the file where it is open already; closed with this.
-    last_nbytes
-        Bytes at its end that will be read first: those of an object come as it is opened.
-
-    Raises
-    ------
-    MdioError
-        It is not there or cannot be opened; of the class `error`.
+    `path`, `error`: see `ByteSource`. `descriptor`: of the file where it is open already; closed
+    with this. `last_nbytes`: bytes at its end that will be read first: those of an object come as
+    it is opened.
+    Raises MdioError: it is not there or cannot be opened; of the class `error`.
     """
 
     def __init__(

@@ -142,23 +142,11 @@ def put_in_place(
 ) -> None:
     """Give what was built, and flushed, its names.
 
-    Parameters
-    ----------
-    claim
-        Of the publication: tells the temporary names.
-    goal, beside
-        The output, and what was built with it; all in one folder.
-    gone
-        What was the former output's and goes with it.
-    force
-        Replace what is there.
-
-    Raises
-    ------
-    OutputError
-        One of the names is taken; or the former output could be put neither aside nor back.
-    OSError
-        A rename failed: all is as it was.
+    `claim`: of the publication: tells the temporary names. `goal`, `beside`: the output, and what
+    was built with it; all in one folder. `gone`: what was the former output's and goes with it.
+    `force`: replace what is there.
+    Raises OutputError: one of the names is taken; or the former output could be put neither aside
+    nor back. OSError: a rename failed: all is as it was.
     """
     folder = goal.parent
     with _alone_in(folder):
@@ -300,10 +288,7 @@ def refuse_unfinished(goal: Path) -> None:
 def take_over(claim: Claim, goal: Path, begun: Mapping[str, Any]) -> None:
     """Make what a dead process has left of `goal` that of `claim`, if it can be gone on with.
 
-    Raises
-    ------
-    OutputError
-        It is of another conversion than that which `begun` says.
+    Raises OutputError: it is of another conversion than that which `begun` says.
     """
     with _alone_in(goal.parent):
         for left in leftovers([goal]):

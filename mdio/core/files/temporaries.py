@@ -67,12 +67,8 @@ def longest_name(target: Path) -> int:
 def temporary_for(target: Path, temporary: Path) -> Path:
     """Return the name under which `target` is built.
 
-    Parameters
-    ----------
-    target
-        A companion of an output, or the folder of its parts.
-    temporary
-        What `mdio.core.files.publish.publish` yielded for the output.
+    `target`: a companion of an output, or the folder of its parts. `temporary`: what
+    `mdio.core.files.publish.publish` yielded for the output.
     """
     match = _TRACE.fullmatch(temporary.name)
     if match is None:
@@ -101,10 +97,7 @@ def _is_at(fd: int, path: Path) -> bool:
 class Claim:
     """The right to the temporaries of one publication; it ends with the process at the latest.
 
-    Parameters
-    ----------
-    target
-        What is published.
+    `target`: what is published.
     """
 
     def __init__(self, target: Path) -> None:

@@ -50,19 +50,9 @@ def write_whole(where: Path, *parts: Data, prefix: str) -> None:
 
     Nothing is flushed: this is for what can be made again, and whoever reads it checks it.
 
-    Parameters
-    ----------
-    where
-        The file; its folder is there.
-    *parts
-        What is written, one after the other.
-    prefix
-        How the name begins under which it is written, in the same folder.
-
-    Raises
-    ------
-    OSError
-        As the system has it; FileExistsError for what is no file.
+    `where`: the file; its folder is there. `parts`: what is written, one after the other. `prefix`:
+    how the name begins under which it is written, in the same folder.
+    Raises OSError: as the system has it; FileExistsError for what is no file.
     """
     if where.exists() and not where.is_file():  # a pipe or a device that somebody put there
         raise FileExistsError(where)
@@ -84,15 +74,8 @@ def write_whole(where: Path, *parts: Data, prefix: str) -> None:
 def write_all(fd: int, offset: int, *parts: Data) -> int:
     """Write `parts`, one after the other, from `offset` on.
 
-    Returns
-    -------
-    int
-        The offset behind them.
-
-    Raises
-    ------
-    OSError
-        As the system has it.
+    Returns int: the offset behind them.
+    Raises OSError: as the system has it.
     """
     for first in range(0, len(parts), MAX_BUFFERS):
         views = [buffer(part) for part in parts[first : first + MAX_BUFFERS]]
@@ -112,19 +95,9 @@ def write_all(fd: int, offset: int, *parts: Data) -> int:
 class WrittenFile:
     """A file that is written by position; whole blocks past the page cache, if that is wanted.
 
-    Parameters
-    ----------
-    path
-        The file.
-    flags
-        Of open(2).
-    direct
-        Whether to write past the page cache where the file system can.
-
-    Raises
-    ------
-    OSError
-        It cannot be opened.
+    `path`: the file. `flags`: of open(2). `direct`: whether to write past the page cache where the
+    file system can.
+    Raises OSError: it cannot be opened.
     """
 
     def __init__(self, path: Path, flags: int = os.O_WRONLY, *, direct: bool = False) -> None:
@@ -224,10 +197,7 @@ def allocate(fd: int, nbytes: int) -> bool:
     Into such a file several processes write at the same time; into one of holes, in turn.
     `os.posix_fallocate` would write zeros where the system cannot.
 
-    Returns
-    -------
-    bool
-        Whether they have places; writing does not need it.
+    Returns bool: whether they have places; writing does not need it.
     """
     function = _fallocate()
     return function is not None and nbytes > 0 and function(fd, KEEP_SIZE, 0, nbytes) == 0

@@ -40,17 +40,9 @@ class _NotSimpleError(Exception):
 def select(topology: Topology, selection: str) -> NDArray[np.int64] | None:
     """Return the atoms that a selection means, ascending; None if it is not a simple one.
 
-    Parameters
-    ----------
-    topology
-        The attributes.
-    selection
-        In MDAnalysis' language.
-
-    Returns
-    -------
-    (n,) int64, or None
-        None also for what the topology lacks, and for mistakes: MDAnalysis has the words for them.
+    `topology`: the attributes. `selection`: in MDAnalysis' language.
+    Returns (n,) int64, or None: None also for what the topology lacks, and for mistakes: MDAnalysis
+    has the words for them.
     """
     tokens = deque(selection.replace("(", " ( ").replace(")", " ) ").split())
     try:

@@ -33,11 +33,9 @@ CUT = re.compile(r"frame (\d+) at byte (\d+): .*the file ends after")
 def scan(path: Path) -> FrameIndex:
     """Find the frames of an XTC file by a walk over their headers; the last may be cut.
 
-    Raises
-    ------
-    SourceError
-        It cannot be read, is empty, ends within its first frame, holds something else than
-        frames, or its frames differ in their numbers of atoms; the message names frame and byte.
+    Raises SourceError: it cannot be read, is empty, ends within its first frame, holds something
+    else than frames, or its frames differ in their numbers of atoms; the message names frame and
+    byte.
     """
     with opened(path) as fd:
         nbytes = os.fstat(fd).st_size
@@ -58,10 +56,7 @@ def scan(path: Path) -> FrameIndex:
 def read_header(path: Path) -> XTCHeader:
     """Return the header of the first frame.
 
-    Raises
-    ------
-    SourceError
-        The file cannot be read, is empty or does not begin with a frame.
+    Raises SourceError: the file cannot be read, is empty or does not begin with a frame.
     """
     with OpenFile(path) as file, source_errors(path):
         raw = file.peek(0, HEADER_NBYTES)
@@ -79,30 +74,13 @@ def encode(
 ) -> bytes:
     """Return frames as XTC.
 
-    Parameters
-    ----------
-    positions : (F, A, 3) float32
-        Coordinates, angstrom; multiplied by the float32 0.1, as MDAnalysis' XTCWriter does.
-    vectors : (F, 3, 3) float32
-        Box vectors, nm.
-    time : (F,) float
-        ps; stored as float32.
-    step : (F,) int
-        Stored as 32-bit integers.
-    precision
-        Integer steps a nm; a step in angstrom is 10 / precision.
-
-    Returns
-    -------
-    bytes
-        What xdrfile writes for the same numbers.
-
-    Raises
-    ------
-    OutputError
-        A coordinate or a step does not fit the 32-bit integers of the format.
-    ValueError
-        Arrays whose shapes do not fit together, or a precision that is not positive.
+    `positions`, (F, A, 3) float32: coordinates, angstrom; multiplied by the float32 0.1, as
+    MDAnalysis' XTCWriter does. `vectors`, (F, 3, 3) float32: box vectors, nm. `time`, (F,) float:
+    ps; stored as float32. `step`, (F,) int: stored as 32-bit integers. `precision`: integer steps a
+    nm; a step in angstrom is 10 / precision.
+    Returns bytes: what xdrfile writes for the same numbers.
+    Raises OutputError: a coordinate or a step does not fit the 32-bit integers of the format.
+    ValueError: arrays whose shapes do not fit together, or a precision that is not positive.
     """
     x = np.asarray(positions, np.float32) * np.float32(0.1)
     boxes = np.ascontiguousarray(vectors, np.float32)

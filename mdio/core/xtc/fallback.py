@@ -24,10 +24,7 @@ PADDING = 0
 def scan(fd: int, nbytes: int) -> tuple[NDArray[np.int64], int]:
     """Return where the frames of an open file of `nbytes` begin, (F,) int64, and its atoms.
 
-    Raises
-    ------
-    ValueError
-        With the frame, its offset and what is wrong.
+    Raises ValueError: with the frame, its offset and what is wrong.
     """
     offsets: list[int] = []
     n_atoms = offset = 0
@@ -108,10 +105,7 @@ def encode(
 ) -> bytes:
     """Return the frames of `positions` (F, A, 3), nm, as XTC.
 
-    Raises
-    ------
-    ValueError
-        A coordinate does not fit the integers of the format.
+    Raises ValueError: a coordinate does not fit the integers of the format.
     """
     from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 

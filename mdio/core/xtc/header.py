@@ -44,23 +44,11 @@ class XTCHeader:
 def parse_header(raw: bytes, frame: int, offset: int, n_atoms: int = 0) -> XTCHeader:
     """Read a frame's header.
 
-    Parameters
-    ----------
-    raw
-        The first `HEADER_NBYTES` bytes of the frame, fewer only if the file ends.
-    frame, offset
-        Its number and its place in the file, for messages.
-    n_atoms
-        What it has to say; 0 for any number.
-
-    Returns
-    -------
-    XTCHeader
-
-    Raises
-    ------
-    ValueError
-        This cannot be the header of a frame; the message says what was found.
+    `raw`: the first `HEADER_NBYTES` bytes of the frame, fewer only if the file ends. `frame`,
+    `offset`: its number and its place in the file, for messages. `n_atoms`: what it has to say; 0
+    for any number.
+    Returns XTCHeader.
+    Raises ValueError: this cannot be the header of a frame; the message says what was found.
     """
     try:
         header = _parse(raw)

@@ -115,24 +115,10 @@ class Journal:
 
     A context manager: leaving it writes what it was told of and has not written yet.
 
-    Parameters
-    ----------
-    temporary
-        What `publish` yielded.
-    said
-        What the first record says, if there is no journal yet: plain values.
-
-    Attributes
-    ----------
-    said
-        What the first record says.
-    records
-        What former runs stored.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
+    `temporary`: what `publish` yielded. `said`: what the first record says, if there is no journal
+    yet: plain values. Attributes: `said`: what the first record says. `records`: what former runs
+    stored.
+    Raises OutputError: it cannot be written.
     """
 
     def __init__(self, temporary: Path, said: Mapping[str, Any]) -> None:
