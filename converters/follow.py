@@ -49,42 +49,16 @@ def follow(
     The output holds full units until the end, and then all complete frames that there are. Each
     time it is replaced as `append` replaces it: units that are there become those of the new one.
 
-    Parameters
-    ----------
-    source
-        One file, which grows. It may not be there yet.
-    out
-        Output, in a layout to which frames can be added.
-    every_s
-        How much time lies between two publications at least.
-    until_idle_s
-        End when the source has not grown for so long; None = do not.
-    n_frames
-        End when the output has so many frames.
-    stopped
-        End when this is set, with what is complete by then.
-    published
-        Called with the number of frames in the output each time there are more.
-    executor
-        Where to run.
-    force
-        Replace an existing output.
-    append
-        Go on with an existing output of `source`.
-    **options
-        As for `convert`, but those that count from the end.
-
-    Returns
-    -------
-    ConvertResult
-        Of the last publication.
-
-    Raises
-    ------
-    SourceError
-        The source was replaced or cut, or there is no complete frame in the end.
-    PlanError, OutputError
-        As for `convert`.
+    `source`: one file, which grows. It may not be there yet. `out`: output, in a layout to which
+    frames can be added. `every_s`: how much time lies between two publications at least.
+    `until_idle_s`: end when the source has not grown for so long; None = do not. `n_frames`: end
+    when the output has so many frames. `stopped`: end when this is set, with what is complete by
+    then. `published`: called with the number of frames in the output each time there are more.
+    `executor`: where to run. `force`: replace an existing output. `append`: go on with an existing
+    output of `source`. `options`: as for `convert`, but those that count from the end.
+    Returns ConvertResult: of the last publication.
+    Raises SourceError: the source was replaced or cut, or there is no complete frame in the end.
+    PlanError, OutputError: as for `convert`.
     """
     wanted = ConversionOptions(growing=True, **options)
     for name in BY_NUMBER:

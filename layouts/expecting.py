@@ -96,13 +96,8 @@ class Expecting:
     def expect(self, runs: Runs, atoms: AtomIndices | None = None) -> None:
         """Say what will be read next; what was said before is forgotten.
 
-        Parameters
-        ----------
-        runs
-            First frame, and one beyond the last, of the reads to come, in their order. Looked at
-            as reading goes on, so that there may be many.
-        atoms
-            As those reads have them.
+        `runs`: first frame, and one beyond the last, of the reads to come, in their order. Looked
+        at as reading goes on, so that there may be many. `atoms`: as those reads have them.
         """
         self._is_led = True
         self._expect(runs, atoms)

@@ -37,12 +37,8 @@ should not be asked for less at a time."""
 class ChunkedArray(ChunkGrid, ABC):
     """An array that is read.
 
-    Parameters
-    ----------
-    what, shape, chunk, plain, in_pieces
-        See `ChunkGrid`.
-    verify
-        Whether what is read is compared with checksums.
+    `what`, `shape`, `chunk`, `plain`, `in_pieces`: see `ChunkGrid`. `verify`: whether what is read
+    is compared with checksums.
     """
 
     behind_nbytes = 0
@@ -74,10 +70,7 @@ class ChunkedArray(ChunkGrid, ABC):
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
         """Return the file of a chunk, and offset and size of the chunk in it.
 
-        Raises
-        ------
-        CorruptLayoutError
-            It is not there.
+        Raises CorruptLayoutError: it is not there.
         """
 
     @abstractmethod
@@ -112,10 +105,8 @@ class ChunkedArray(ChunkGrid, ABC):
     def read(self, start: int, stop: int, atoms: AtomIndices | None, out: FloatArray) -> None:
         """Fill `out`, (stop - start, k, 3), with frames ``start:stop`` of `atoms` (None = all).
 
-        Raises
-        ------
-        CorruptLayoutError
-            A chunk is missing or damaged; the message names the file and the frames.
+        Raises CorruptLayoutError: a chunk is missing or damaged; the message names the file and the
+        frames.
         """
         if self._in_rows and atoms is None and out.flags.c_contiguous:
             i, first = divmod(start, self.chunk_frames)

@@ -56,18 +56,10 @@ cache when they are summed and written, and so many that calls cost nothing."""
 class Encoder(ABC):
     """Turns frames into the bytes of one file; picklable and without state.
 
-    Attributes
-    ----------
-    n_atoms
-        Atoms of every frame.
-    fields
-        Per-atom arrays that are written, of `FIELDS`.
-    has_box
-        Whether the file is to hold unit cells, where the format leaves the choice.
-    precision
-        Step of the coordinates in angstrom, for the format that rounds them.
-    sparse
-        Those of `fields` that some frames lack; they are NaN there.
+    Attributes: `n_atoms`: atoms of every frame. `fields`: per-atom arrays that are written, of
+    `FIELDS`. `has_box`: whether the file is to hold unit cells, where the format leaves the choice.
+    `precision`: step of the coordinates in angstrom, for the format that rounds them. `sparse`:
+    those of `fields` that some frames lack; they are NaN there.
     """
 
     n_atoms: int
@@ -99,17 +91,9 @@ class Encoder(ABC):
     def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         """Return the bytes of all frames of `block`, one after another, as (N,) uint8.
 
-        Parameters
-        ----------
-        block
-            What is to be written.
-        out : (N,) uint8, optional
-            Where frames have one size: filled and returned, whatever it held before.
-
-        Raises
-        ------
-        OutputError
-            A value that the format cannot hold.
+        `block`: what is to be written. `out`, (N,) uint8, optional: where frames have one size:
+        filled and returned, whatever it held before.
+        Raises OutputError: a value that the format cannot hold.
         """
 
     def offsets(self, data: Bytes) -> NDArray[np.int64]:
@@ -194,24 +178,12 @@ XTC_PRECISION = 0.01
 def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     """Plan one file of a native format.
 
-    Parameters
-    ----------
-    container
-        xtc, trr, dcd or ncdf.
-    info
-        The frames and atoms that will be written (after selection).
-    options
-        What was asked; `precision` is for XTC only.
-
-    Returns
-    -------
-    LayoutPlan
-        With pieces of about 8 MiB decoded; `notes` tells which fields the format leaves out.
-
-    Raises
-    ------
-    PlanError
-        Nothing to write, more atoms than the format can count, or options that it has no use for.
+    `container`: xtc, trr, dcd or ncdf. `info`: the frames and atoms that will be written (after
+    selection). `options`: what was asked; `precision` is for XTC only.
+    Returns LayoutPlan: with pieces of about 8 MiB decoded; `notes` tells which fields the format
+    leaves out.
+    Raises PlanError: nothing to write, more atoms than the format can count, or options that it has
+    no use for.
     """
     if info.n_frames < 1 or info.n_atoms < 1:
         raise PlanError(

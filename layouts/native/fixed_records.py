@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import SourceError
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.requests import ByteRange
@@ -92,14 +90,7 @@ class PositionalFile(OpenFile):
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Return bytes from `offset` on: `nbytes`, or fewer at the end of the file."""
-        if self.remote is not None:
-            return self.peek(offset, nbytes)
-        try:
-            return os.pread(self.fileno(), nbytes, offset)
-        except OSError as error:
-            raise SourceError(
-                f"{self.path}: bytes at {offset} cannot be read ({error.strerror})"
-            ) from error
+        return self.peek(offset, nbytes)
 
     def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
         """Read `nbytes` of each of `n_rows` records; gaps between them are skipped if large.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.files.fingerprint import opened_source
+from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing import write_whole
 from mdio.core.frames import LostBytes
@@ -172,10 +172,7 @@ def index_paths(path: Path) -> Iterator[Path]:
 
 def _load(where: Path) -> tuple[FrameIndex, _Identity] | None:
     try:
-        if isinstance(where, RemotePath):
-            raw = where.read_bytes()
-        else:
-            raw = _read_file(where)
+        raw = where.read_bytes() if isinstance(where, RemotePath) else _read_file(where)
     except (OSError, ValueError):
         return None
     if len(raw) < HEADER.size:
@@ -194,9 +191,10 @@ def _load(where: Path) -> tuple[FrameIndex, _Identity] | None:
 
 
 def _read_file(where: Path) -> bytes:
-    fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # nobody writes to a pipe
-    with os.fdopen(fd, "rb") as file:
-        return file.read() if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    if not where.is_file():  # nobody writes to a pipe
+        return b""
+    with OpenFile(where) as file:
+        return file.peek(0, file.nbytes)
 
 
 def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:

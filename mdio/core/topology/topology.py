@@ -68,16 +68,11 @@ def _small(values: NDArray[Any]) -> NDArray[Any]:
 class Topology:
     """What the atoms of a system are.
 
-    Attributes
-    ----------
-    n_atoms
-        Number of atoms A.
-    columns
-        By the names in `ATOMS` ((A,) each), `RESIDUES` ((R,)) and `SEGMENTS` ((S,)), as far as they
-        are known, texts as `Texts`; ``resindices`` (A,) and ``segindices`` (R,); ``bonds`` (B, 2).
-        Masses are in u, charges in elementary charges.
-    classes
-        Names of residues that are of a kind (``protein``, ``nucleic``, ``water``).
+    Attributes: `n_atoms`: number of atoms A. `columns`: by the names in `ATOMS` ((A,) each),
+    `RESIDUES` ((R,)) and `SEGMENTS` ((S,)), as far as they are known, texts as `Texts`;
+    ``resindices`` (A,) and ``segindices`` (R,); ``bonds`` (B, 2). Masses are in u, charges in
+    elementary charges. `classes`: names of residues that are of a kind (``protein``, ``nucleic``,
+    ``water``).
     """
 
     n_atoms: int
@@ -152,10 +147,7 @@ class Topology:
     def from_bytes(cls, data: bytes, what: str) -> Topology:
         """Return what `to_bytes` gave; `what` is for messages.
 
-        Raises
-        ------
-        CorruptLayoutError
-            These bytes are no topology.
+        Raises CorruptLayoutError: these bytes are no topology.
         """
         try:
             if data[: len(MAGIC)] != MAGIC:
