@@ -14,10 +14,30 @@ from mdio.core.files.in_flight import InFlight
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.caching.notes import notes_on
 from mdio.layouts.caching.reads import UnitReads
+from mdio.layouts.striping.networks import is_network
+from mdio.layouts.striping.stripes import file_system_type
 
 __all__ = ["AtomIndices", "Expecting"]
+
+
+def notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
+    """Yield what is odd about keeping units of the trajectory `path` in `cache`.
+
+    `works` is whether its layout says where its frames lie.
+    """
+    if not works:
+        yield (
+            f"{path}: no unit of it can be kept, since only MDAnalysis or a library knows where "
+            "its frames lie; it is read from the source: convert it, and keep units of the output"
+        )
+    kind = file_system_type(cache.root)
+    if is_network(kind):
+        yield (
+            f"{cache.root}: it lies on a file system of the network ({kind}), where a cache gains "
+            "nothing and all nodes share it; give a folder on a disk of each node"
+        )
+
 
 Runs = Iterable[tuple[int, int]]
 AtomIndices = NDArray[np.int64]

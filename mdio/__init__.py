@@ -94,7 +94,6 @@ def __dir__() -> list[str]:
 
 def _register_readers() -> None:
     import_module("mdio.readers.formats")
-    import_module("mdio.readers.topology")
 
 
 when_imported("MDAnalysis", _register_readers)

@@ -1,4 +1,4 @@
-"""Names under which MDAnalysis knows our readers, and which paths each claims by itself.
+"""Names under which MDAnalysis knows our readers and topologies, and which paths each claims.
 
 Names of other readers (H5MD, H5, ZARRMD, ...) stay theirs; a hint claims only what mdio wrote.
 """
@@ -8,13 +8,42 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from MDAnalysis.core.topology import Topology
+from MDAnalysis.topology.base import TopologyReaderBase
+
 from mdio.core.files.remote.paths import path_of
+from mdio.layouts.foreign.universe import made_for_mdanalysis
 from mdio.layouts.h5md import layout as h5md
+from mdio.layouts.registry import open_layout
 from mdio.layouts.segments import manifest as segments
 from mdio.layouts.zarr import layout as zarr_layout
 from mdio.readers.reader import LayoutReader
 
 __all__ = ["H5MDReader", "SegmentsReader", "ZarrReader"]
+
+
+class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
+    """Reads what an output of mdio holds of its atoms; of one that holds nothing, their number."""
+
+    format = "MDIOTOP"
+
+    @staticmethod
+    def _format_hint(thing: Any) -> bool:
+        if not isinstance(thing, str | Path):
+            return False
+        path = path_of(thing)
+        if path.is_dir():
+            return zarr_layout.written_by_mdio(path)
+        return path.is_file() and h5md.written_by_mdio(path)
+
+    def parse(self, group: str | None = None, **_: Any) -> Topology:
+        """Return the topology of all atoms, or of those of a stored group."""
+        options = {} if group is None else {"group": group}
+        with open_layout(self.filename, **options) as layout:
+            found = layout.topology()
+            if found is None:
+                return Topology(layout.info.n_atoms)
+            return made_for_mdanalysis(found)
 
 
 def _path(thing: Any) -> Path | None:

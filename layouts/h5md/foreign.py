@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -18,11 +19,99 @@ from mdio.layouts.foreign.sampling import Series, child
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
 from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.io import descriptor_of
-from mdio.layouts.h5md.others.inside import require_inside
-from mdio.layouts.h5md.others.places import placed_chunks
 from mdio.layouts.h5md.others.topology import topology_in
 
 __all__ = ["ForeignFile"]
+
+
+LARGEST_NBYTES = 64 << 20
+"""Chunks are held in memory; HDF5 reads larger ones in parts."""
+NOWHERE = -1
+
+
+def placed_chunks(dataset: h5py.Dataset, file: OpenFile) -> PlacedChunks | None:
+    """Return an array of coordinates whose chunks lie in `file` as they are in memory.
+
+    What is refused here is for HDF5 to read: compressed chunks, other numbers than float32, chunks
+    that were never written (HDF5 fills them) or that are cut along x, y, z.
+    """
+    n_frames, n_atoms, _ = dataset.shape
+    frames, atoms = (1, n_atoms) if dataset.chunks is None else dataset.chunks[:2]
+    nbytes = 12 * frames * atoms
+    kept = dataset.id.get_create_plist()
+    if (
+        dataset.dtype != np.dtype("<f4")
+        or dataset.is_virtual
+        or Path(dataset.file.filename) != file.path  # a link to another file
+        or kept.get_nfilters()
+        or nbytes > LARGEST_NBYTES
+        or (dataset.chunks is not None and dataset.chunks[2] != 3)
+        or (dataset.chunks is not None and not hasattr(dataset.id, "chunk_iter"))
+    ):
+        return None
+    offset = np.full((-(-n_frames // frames), -(-n_atoms // atoms)), NOWHERE, np.int64)
+    if dataset.chunks is not None:
+
+        def place(found: h5py.h5d.StoreInfo) -> None:
+            i, j = found.chunk_offset[0] // frames, found.chunk_offset[1] // atoms
+            if found.size == nbytes and i < offset.shape[0] and j < offset.shape[1]:
+                offset[i, j] = found.byte_offset
+
+        dataset.id.chunk_iter(place)
+    elif not dataset.external and dataset.id.get_offset() is not None:
+        offset[:, 0] = dataset.id.get_offset() + nbytes * np.arange(n_frames)
+    if (offset < 0).any():
+        return None
+    return PlacedChunks(
+        f"{file.path}: {dataset.name}",
+        dataset.shape,
+        (frames, atoms),
+        file,
+        offset,
+        np.full(offset.shape, nbytes, np.int64),
+        np.empty((0, 0), np.uint32),
+        deflated=False,
+        pieces=None,
+        verify=False,
+    )
+
+
+MAX_DEPTH = 4
+"""Virtual datasets of virtual datasets are followed so far."""
+
+
+def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int = 0) -> None:
+    """Raise SourceError unless all bytes of an object lie in the folder of the opened file.
+
+    `path`: the file that was opened. `node`: a group or dataset, however it was reached.
+    """
+    is_dataset = isinstance(node, h5py.Dataset)
+    if node.file.filename == str(path) and not (is_dataset and (node.is_virtual or node.external)):
+        return
+    folder = folder or path.resolve().parent
+    own = Path(node.file.filename).resolve()
+    places = {str(own): own}
+    sources = []
+    if is_dataset:
+        # HDF5 looks for external storage in the working folder, and there last for sources.
+        places |= {name: Path(name).resolve() for name, *_ in node.external or ()}
+        sources = list(node.virtual_sources()) if node.is_virtual else []
+        for source in sources:
+            name = source.file_name.replace("%%", "%")
+            places[name] = own if name == "." else (own.parent / name).resolve()
+    for name, lies in places.items():
+        if folder not in lies.parents or not lies.is_file() or depth > MAX_DEPTH:
+            raise SourceError(
+                f"{path}: {node.name} lies in {name}, which is no file in the folder of this one, "
+                "so it is not read; copy both into one folder and refer to it by a relative name"
+            )
+    if own != path.resolve():
+        check_heaps(own)
+    for source in sources:
+        lies = places[source.file_name.replace("%%", "%")]
+        with h5py.File(lies, "r", locking="best-effort") as file:
+            require_inside(path, file[source.dset_name], folder, depth + 1)
+
 
 CACHE_NBYTES = (8 << 20, 256 << 20)
 """Least and most of HDF5's chunk cache: two rows of chunks over all atoms where it has room."""

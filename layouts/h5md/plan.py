@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.contiguous import plan_contiguous
+from mdio.layouts.chunk_shapes import MAX_PADDING, plan_padding
 from mdio.layouts.h5md.encoding import gzip_level, power_of_two_step
 from mdio.layouts.h5md.file import is_aligned
 from mdio.layouts.h5md.io import FULL_SYSTEM
@@ -16,6 +17,37 @@ from mdio.layouts.h5md.others.flavours import flavour_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
 
 __all__ = ["plan_h5md"]
+
+
+def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
+    """Plan arrays without chunks; as `mdio.layouts.plan.plan_pieces` with chunks.
+
+    Raises PlanError: compression, precision or chunks of a part of the atoms are asked for too.
+    """
+    precision = None if options.precision in ("auto", "none") else options.precision
+    for option, value in (
+        ("--compression", options.compression),
+        ("--precision", precision),
+        ("--chunk-atoms", options.chunk_atoms),
+    ):
+        if value is not None:
+            raise PlanError(
+                f"--contiguous stores every array in one piece, and {option} {value} needs chunks; "
+                "leave one of them away"
+            )
+    plan = plan_pieces(info, replace(options, chunk_atoms=info.n_atoms), quantised=False)
+    arrays = tuple(replace(a, chunk_atoms=a.n_atoms, contiguous=True) for a in plan.arrays)
+    shape = (info.n_frames, info.n_atoms)
+    stripe = plan.stripe_nbytes
+    padding = plan_padding(shape, shape, stripe)
+    aligned = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
+    return plan.replace(
+        arrays=arrays,
+        alignment_nbytes=stripe if aligned else 1,
+        padding=padding if aligned else 0.0,
+        nbytes=sum(12 * info.n_frames * array.n_atoms for array in arrays),
+    )
+
 
 CHUNK_ENTRY_NBYTES = 12 + 64
 """What a chunk takes in our tables and, about, in HDF5's index."""

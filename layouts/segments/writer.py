@@ -19,7 +19,7 @@ from mdio.core.files.publish import output_errors
 from mdio.core.files.writing import WrittenFile, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
-from mdio.core.kernels.crc_combine import combine_all
+from mdio.core.kernels.checksums import combine_all
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.native.encoder import Encoder, EncodingBuffer, encoder_of, is_stored, summed
 from mdio.layouts.native.xtc.layout import XTCLayout

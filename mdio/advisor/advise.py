@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from mdio.advisor.decide.calibrate import read_calibration
+from mdio.advisor.decide.decision import Decision
 from mdio.advisor.decide.recommend import recommend
 from mdio.advisor.measure.interleaved_repeats import Limits, Progress
 from mdio.advisor.measure.measure import measure
 from mdio.advisor.measure.replay import load_measurements, save_measurements
 from mdio.advisor.model.profile import Profile, load_profile
-from mdio.advisor.report.advice import Advice
+from mdio.advisor.report.page import html_of, save_page
+from mdio.advisor.report.text import lines
 from mdio.core.errors import PlanError
 from mdio.parallel.executors import available_cores
 
@@ -20,6 +23,36 @@ if TYPE_CHECKING:
     from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 
 __all__ = ["LOCAL", "advise"]
+
+
+@dataclass(frozen=True)
+class Advice(Decision):
+    """A decision that can be read: as text, in a notebook, as a page."""
+
+    @classmethod
+    def of(cls, decision: Decision) -> Advice:
+        """Return a decision as advice."""
+        return cls(**{field.name: getattr(decision, field.name) for field in fields(decision)})
+
+    def save_report(self, path: str | PathLike[str]) -> None:
+        """Write an HTML page with plots and tables that needs nothing else.
+
+        Raises
+        ------
+        MissingExtraError
+            There is no matplotlib.
+        OutputError
+            The file cannot be written.
+        """
+        save_page(self, path)
+
+    def _repr_html_(self) -> str:
+        """Show the tables in a notebook, and the pictures where matplotlib is there."""
+        return html_of(self)
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self))
+
 
 LOCAL = "local"
 """The machine that this runs on."""

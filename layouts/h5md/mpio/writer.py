@@ -9,6 +9,10 @@ ranks that hold them, and the ranks agree on where they go.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,15 +27,61 @@ from numpy.typing import NDArray
 from mdio.core.errors import MissingExtraError, OutputError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import FrameBlock
+from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.encoding import checksums_of, chunks_of
 from mdio.layouts.h5md.file import LIBVER, value_path
 from mdio.layouts.h5md.io import writing
-from mdio.layouts.h5md.mpio.close import close_file
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.writer import EncodedChunk, OutputMeta, PieceRecord
 
 __all__ = ["H5MDMPIOWriter", "open_shared", "require_parallel_hdf5", "transfer_list"]
+
+
+CLOSES_AGAIN = (2, 0, 0)
+"""HDF5 2.0 takes a second close; nothing is lost if versions before it do so too."""
+FORWARD_S = 0.5
+"""Launchers drop what they have not yet read of a message when the program is ended."""
+
+_left: list[h5py.h5f.FileID] = []
+
+
+def close_file(file: h5py.File) -> None:
+    """Close `file`; if that fails, leave it as it is for good and raise what h5py has raised.
+
+    A file that was left so before counts as closed.
+    """
+    if any(file.id is one for one in _left):
+        return
+    try:
+        file.close()
+    except FOREIGN_ERRORS:
+        if h5py.version.hdf5_version_tuple < CLOSES_AGAIN:
+            _leave(file.id)
+        raise
+
+
+def _leave(file_id: h5py.h5f.FileID) -> None:
+    """Make sure that nothing closes a file again."""
+    if not _left:
+        library = ctypes.CDLL(None)
+        if hasattr(library, "on_exit"):
+            # Runs when Python has ended, and before HDF5's own end would; it keeps the exit code.
+            library.on_exit(library._exit, None)
+        atexit.register(_end_mpi)
+    _left.append(file_id)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(file_id))  # h5py closes it with the last reference
+
+
+def _end_mpi() -> None:
+    """End the MPI program, if this is one, while its regular end would crash."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(FORWARD_S)
+    mpi.COMM_WORLD.Abort(1)
 
 
 def require_parallel_hdf5(option: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -27,6 +28,7 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import AtomIndices
+from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.file import IndexedLayout
 from mdio.layouts.native.fixed_records import (
     Rows,
@@ -35,16 +37,38 @@ from mdio.layouts.native.fixed_records import (
     whole_frames,
 )
 from mdio.layouts.native.in_parts import FrameMarks
-from mdio.layouts.native.trr.bytes import check_frames
 from mdio.layouts.native.trr.header import (
     FIXED_NBYTES,
     MAX_HEADER_NBYTES,
     FrameHeader,
     looks_like_trr,
+    parse_header,
 )
 from mdio.layouts.native.trr.scanning import header_of, marks_of, scan
 
 __all__ = ["TRRLayout", "scan"]
+
+
+def check_frames(data: NDArray[np.uint8], run: range, frames: FrameBytes, n_atoms: int) -> None:
+    """Compare the lengths that frames give with those that they have.
+
+    Raises SourceError: a frame is damaged; the message names it.
+    """
+    edges = frames.edges[run.start : run.stop + 1].tolist()
+    known: tuple[bytes, int] | None = None
+    for number, (begin, end) in enumerate(pairwise(edges), frames.first + run.start):
+        raw = data[begin - edges[0] : begin - edges[0] + FIXED_NBYTES].tobytes()
+        if known == (raw, end - begin):
+            continue
+        header = parse_header(raw, frames.path, number)
+        if (header.n_atoms, header.frame_nbytes) != (n_atoms, end - begin):
+            raise SourceError(
+                f"{frames.path}: frame {number} has {header.n_atoms} atoms in "
+                f"{header.frame_nbytes} bytes, expected {n_atoms} in {end - begin}: the file has "
+                "changed while it was read, or is damaged"
+            )
+        known = raw, end - begin
+
 
 SCALES = {
     "positions": NM_TO_ANGSTROM,

@@ -9,12 +9,13 @@ from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
+
 from mdio._version import __version__
-from mdio.advisor.measure.candidates import Candidate, as_is, candidates, local_copy
+from mdio.advisor.measure.candidates import Candidate, Group, as_is, candidates, local_copy
 from mdio.advisor.measure.interleaved_repeats import InterleavedRepeats, Limits, Progress, Tried
 from mdio.advisor.measure.kernel_probe import analysis_name, find_kernel, probe
 from mdio.advisor.measure.measurements import Host, Measurements, Question, Source
-from mdio.advisor.measure.selected import group_of
 from mdio.advisor.measure.storage_probe import (
     REQUESTS,
     bandwidths,
@@ -23,9 +24,9 @@ from mdio.advisor.measure.storage_probe import (
     stripe_of,
 )
 from mdio.advisor.measure.trial import scratch
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared
 from mdio.analysis.system import System
-from mdio.core.errors import PlanError
+from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.page_cache import free_memory
 from mdio.layouts.base import Layout
 from mdio.layouts.striping.stripes import file_system_type
@@ -33,6 +34,35 @@ from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores
 
 __all__ = ["measure"]
+
+
+NARROWER = ("backbone and not name O", "backbone")
+"""What analyses of a selection may need of it: dihedrals of the backbone."""
+
+
+def group_of(kernel: Kernel, system: System, prepared: Prepared) -> Group | None:
+    """Return the atoms of an analysis as a selection and indices; None if it reads all atoms.
+
+    The selection is the kernel's own, or a narrower one that still covers what is read.
+    """
+    own = getattr(kernel, "select", None)
+    if prepared.atoms is None or not isinstance(own, str):
+        return None
+    n_read = len(np.unique(prepared.atoms))
+    best: Group | None = None
+    for text in (own, *(f"({own}) and {narrower}" for narrower in NARROWER)):
+        if best is not None and len(best.indices) == n_read:
+            break
+        try:
+            indices = system.select(text)
+        except MdioError:
+            continue
+        if indices is None or not np.isin(prepared.atoms, indices).all():
+            continue
+        if best is None or len(indices) < len(best.indices):
+            best = Group(text, indices)
+    return best
+
 
 WARM_NBYTES = 4 << 20
 """Decoded bytes that are read to learn how long the sample may be."""

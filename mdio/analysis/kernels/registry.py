@@ -7,9 +7,8 @@ from types import MappingProxyType
 
 from mdio.analysis.kernels.correlations import MSD, VACF
 from mdio.analysis.kernels.dihedrals import Dihedrals
-from mdio.analysis.kernels.geometry import RMSF, Distances, RadiusOfGyration
+from mdio.analysis.kernels.geometry import RMSF, Distances, Pairs, RadiusOfGyration
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, UserKernel
-from mdio.analysis.kernels.pairs import Pairs
 from mdio.analysis.kernels.rmsd import RMSD
 from mdio.core.errors import PlanError
 from mdio.core.words import did_you_mean

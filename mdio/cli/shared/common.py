@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import Any, Literal
 
+from mdio.converters.transform import PBC_CHOICES
 from mdio.core.words import human_nbytes
 from mdio.layouts.views.joining import OVERLAPS
 
@@ -21,6 +22,7 @@ __all__ = [
     "add_frame_options",
     "add_no_verify",
     "add_overlap",
+    "add_periodic",
     "add_resume",
     "add_source",
     "add_told",
@@ -38,6 +40,24 @@ __all__ = [
     "say_notes",
     "source_options",
 ]
+
+
+def add_periodic(group: Any) -> None:
+    """Add ``--pbc`` and ``--center`` to a group of options."""
+    group.add_argument(
+        "--pbc",
+        choices=PBC_CHOICES,
+        help="whole: molecules that the box cuts are made whole (needs bonds); mol: and put into "
+        "the box by their centres; atom: each atom into the box; nojump: atoms go on where they "
+        "leave the box (unwrap and wrap are whole and atom)",
+    )
+    group.add_argument(
+        "--center",
+        metavar="SEL",
+        help="move these atoms to the middle of the box, then the others around them as --pbc says "
+        "(whole is then mol)",
+    )
+
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 

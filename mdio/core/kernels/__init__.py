@@ -13,7 +13,7 @@ range IndexError.
 from __future__ import annotations
 
 from mdio.core.kernels.backend import NATIVE
-from mdio.core.kernels.checksums import crc32c, crc32c_pieces
+from mdio.core.kernels.checksums import crc32c, crc32c_pieces, shuffle, unshuffle
 from mdio.core.kernels.coordinates import gather_atoms, planar_to_xyz, swap_to_native, xyz_to_planar
 from mdio.core.kernels.distances import centre, follow, make_whole, put_in_cell, within
 from mdio.core.kernels.geometry import dihedrals, rmsd
@@ -36,7 +36,6 @@ from mdio.core.kernels.packed import (
     sum_packed,
     sum_packed_neighbours,
 )
-from mdio.core.kernels.shuffling import shuffle, unshuffle
 
 __all__ = [
     "NATIVE",

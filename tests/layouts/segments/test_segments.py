@@ -22,7 +22,7 @@ from suites.segment_cases import (
 
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.publish import publish
-from mdio.core.kernels.crc_combine import combine, combine_all
+from mdio.core.kernels.checksums import combine, combine_all
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segments.files import even_split
