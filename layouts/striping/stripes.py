@@ -64,19 +64,10 @@ class StripeRecord(TypedDict):
 def file_system_type(path: str | PathLike[str], mountinfo: str = "/proc/self/mountinfo") -> str:
     """Return the type of the file system on which `path` lies, or will lie.
 
-    Parameters
-    ----------
-    path
-        Need not exist yet.
-    mountinfo
-        The kernel's table of mounts (proc(5)), which names every type and, unlike statfs, touches
-        no file system.
-
-    Returns
-    -------
-    str
-        ``lustre``, ``nfs4``, ``ext4``, ``xfs``, ``tmpfs``, ``overlay``, ``beegfs``, ``gpfs``, ...;
-        ``unknown`` where there is no such table; ``store`` for a URL.
+    `path`: need not exist yet. `mountinfo`: the kernel's table of mounts (proc(5)), which names
+    every type and, unlike statfs, touches no file system.
+    Returns str: ``lustre``, ``nfs4``, ``ext4``, ``xfs``, ``tmpfs``, ``overlay``, ``beegfs``,
+    ``gpfs``, ...; ``unknown`` where there is no such table; ``store`` for a URL.
     """
     if is_remote(path):
         return "store"

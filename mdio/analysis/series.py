@@ -59,14 +59,7 @@ def batches_of(
 ) -> list[AtomIndices]:
     """Cut atoms into batches, where chunks of atoms end if that can be.
 
-    Parameters
-    ----------
-    atoms
-        Which.
-    info
-        Of the layout.
-    n_frames, n_fields
-        How much is read of each atom.
+    `atoms`: which. `info`: of the layout. `n_frames`, `n_fields`: how much is read of each atom.
     """
     width = info.chunk_atoms or info.n_atoms
     is_narrow = width < info.n_atoms

@@ -12,6 +12,7 @@ from mdio.cli.shared.common import (
     add_frame_options,
     add_no_verify,
     add_overlap,
+    add_periodic,
     add_resume,
     add_source,
     add_told,
@@ -23,7 +24,6 @@ from mdio.cli.shared.common import (
     progress_bar,
     source_options,
 )
-from mdio.cli.shared.periodic import add_periodic
 from mdio.cli.shared.placing import add_placing
 from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
 from mdio.converters.convert import Conversion, prepare
@@ -162,3 +162,84 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
         raise PlanError("--mpio and --collective are for ranks of MPI; add --mpi")
     if args.hints and not args.mpio:
         raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
+    *progressive, (_, stripe_count) = args.progressive or [(-1, args.stripe_count)]
+    made: dict[str, Any] = {"groups": dict(args.groups), "source_options": source_options(args)}
+    made |= {"progressive": progressive, "stripe_count": stripe_count}
+    return ConversionOptions(**asked(ConversionOptions, args) | made)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
+    with chosen_executor(args) as executor, salvage_offered(args.salvage):
+        if args.follow:
+            return follow_with(_options(args), args, executor)
+        return run_with(_options(args), args, executor)
+
+
+def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
+    """Do what `options` say, of `args` the files and how it is told."""
+    # Prepared once: the others get the opened source and the plan, and find the index stored.
+    conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
+    _say_parts(args, conversion, executor)
+    if args.dry_run:
+        if executor.is_owner:
+            _print_plan(args, conversion.plan)
+        conversion.close()
+        return 0
+    quiet = args.quiet or not executor.is_owner
+    with progress_bar(conversion.plan.n_frames, "convert", quiet=quiet) as progress:
+        result = conversion.run(executor, force=args.force, resume=args.resume, progress=progress)
+    checked = _verified(args, conversion, executor) if args.compared else None
+    if executor.is_owner:
+        report = result.to_json()
+        if checked is not None:
+            report["verify"] = checked.to_json()
+        if args.json:
+            print_json(report)
+        elif not args.quiet:
+            _print_summary(result)
+            if checked is not None and checked.ok:
+                print(
+                    f"  verified: {checked.frames_compared:,} frames compared with the source, "
+                    f"largest difference {checked.max_abs_diff_angstrom:g} angstrom"
+                )
+    if checked is not None and not checked.ok:
+        raise CorruptLayoutError(f"{args.out}: verify failed: {checked.bad[0]}")
+    return 0
+
+
+def _say_parts(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> None:
+    """Say that the output comes in parts where nobody asked for that."""
+    unasked = conversion.in_parts and not args.per_rank
+    if unasked and executor.is_owner and not args.quiet:
+        print(f"mdio convert: {args.out}: {conversion.plan.notes[-1]}", file=sys.stderr)
+
+
+def _print_plan(args: argparse.Namespace, plan: LayoutPlan) -> None:
+    if args.json:
+        print_json({"out": args.out, "plan": plan.to_json()})
+    else:
+        print(plan_table(plan))
+
+
+def _verified(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:
+    quiet = args.quiet or not executor.is_owner
+    with progress_bar(conversion.plan.n_frames, "verify", quiet=quiet) as progress:
+        try:
+            view = conversion.view
+            return verify(args.out, view=view, executor=executor, progress=progress)
+        finally:
+            conversion.close()
+
+
+def _print_summary(result: ConvertResult) -> None:
+    rate = result.n_frames / max(result.seconds, 1e-9)
+    print(
+        f"{result.out}: {result.n_frames:,} frames of {result.n_atoms:,} atoms as {result.layout}, "
+        f"{human_nbytes(result.nbytes_in)} -> {human_nbytes(result.nbytes_out)} "
+        f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {count(result.workers, 'worker')})"
+    )
+    for note in result.plan.notes:
+        print(f"  note: {note}")
+    for path in result.topologies:
+        print(f"  topology that fits: {shlex.quote(path)}")

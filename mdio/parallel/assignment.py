@@ -58,12 +58,8 @@ def unit_keys(name: str, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 def preferred(numbers: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.int64]:
     """Return which node each unit prefers, by rendezvous hashing: that with the largest weight.
 
-    Parameters
-    ----------
-    numbers : (n,) int64
-        Of the units, as `unit_keys` gives them.
-    names
-        Of the nodes; their order does not matter.
+    `numbers`, (n,) int64: of the units, as `unit_keys` gives them. `names`: of the nodes; their
+    order does not matter.
     """
     found = np.empty(len(numbers), np.int64)
     step = max(1, (1 << 22) // max(1, len(names)))
@@ -93,20 +89,10 @@ def assign(
 ) -> NDArray[np.int64]:
     """Return which node reads each unit.
 
-    Parameters
-    ----------
-    held : (N, U) bool
-        Which node has which unit.
-    names
-        Of the nodes, each another.
-    workers
-        How many each node has; one each by default.
-    numbers : (U,) int64
-        By which units prefer nodes, as `unit_keys` gives them; 0 to U - 1 by default.
-
-    Returns
-    -------
-    (U,) int64
+    `held`, (N, U) bool: which node has which unit. `names`: of the nodes, each another. `workers`:
+    how many each node has; one each by default. `numbers`, (U,) int64: by which units prefer nodes,
+    as `unit_keys` gives them; 0 to U - 1 by default.
+    Returns (U,) int64.
     """
     n_nodes, n_units = held.shape
     count = np.ones(n_nodes, np.int64) if workers is None else np.asarray(workers, np.int64)
@@ -150,21 +136,11 @@ def words_in_block(n_units: int) -> int:
 def assign_words(held: Words, names: Sequence[str], block_words: int, first: int = 0) -> Words:
     """Assign very many units, 64 with each operation.
 
-    Parameters
-    ----------
-    held : (N, W) uint64
-        Of each node, a bit for each unit that it has; whole blocks. Overwritten, since it is large.
-    names
-        Of the nodes.
-    block_words
-        Words of a block.
-    first
-        Number of the first block of these words.
-
-    Returns
-    -------
-    (N, W) uint64
-        `held`: of each node, a bit for each unit that it reads; every bit is set for exactly one.
+    `held`, (N, W) uint64: of each node, a bit for each unit that it has; whole blocks. Overwritten,
+    since it is large. `names`: of the nodes. `block_words`: words of a block. `first`: number of
+    the first block of these words.
+    Returns (N, W) uint64: `held`: of each node, a bit for each unit that it reads; every bit is set
+    for exactly one.
     """
     n_nodes, n_words = held.shape
     rows = held.reshape(n_nodes, n_words // block_words, block_words)
@@ -194,23 +170,10 @@ def share_together(
 ) -> NDArray[np.uint8]:
     """Return which units this node reads (collective over one rank of each node).
 
-    Parameters
-    ----------
-    held : (ceil(U / 8),) uint8
-        Packed bits of the units that this node has. May be overwritten, since it may be large.
-    n_units
-        How many units U there are.
-    name, n_workers
-        Of this node.
-    comm
-        An mpi4py intracommunicator of these ranks.
-    numbers
-        As for `assign`.
-
-    Returns
-    -------
-    (ceil(U / 8),) uint8
-        Packed bits.
+    `held`, (ceil(U / 8),) uint8: packed bits of the units that this node has. May be overwritten,
+    since it may be large. `n_units`: how many units U there are. `name`, `n_workers`: of this node.
+    `comm`: an mpi4py intracommunicator of these ranks. `numbers`: as for `assign`.
+    Returns (ceil(U / 8),) uint8: packed bits.
     """
     names, workers = zip(*comm.allgather((name, n_workers)), strict=True)
     if len(set(names)) < len(names):

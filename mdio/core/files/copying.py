@@ -66,21 +66,10 @@ def write_sliced(target: int, data: memoryview, at: int) -> None:
 def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> None:
     """Copy a run of bytes, in the kernel where it can.
 
-    Parameters
-    ----------
-    source, target
-        Open files.
-    offset, nbytes
-        What to copy of `source`.
-    at
-        Where to put it in `target`.
-
-    Raises
-    ------
-    SourceError
-        `source` ends too early or cannot be read; the message does not name it.
-    OSError
-        `target` cannot be written.
+    `source`, `target`: open files. `offset`, `nbytes`: what to copy of `source`. `at`: where to put
+    it in `target`.
+    Raises SourceError: `source` ends too early or cannot be read; the message does not name it.
+    OSError: `target` cannot be written.
     """
     done = 0
     in_kernel = hasattr(os, "copy_file_range")

@@ -174,50 +174,25 @@ def publish(
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends well.
 
-    Parameters
-    ----------
-    target
-        File or folder to be.
-    force
-        Replace what is there; it stays untouched until the new one is whole and on disk. A folder
-        is replaced only if mdio wrote it.
-    sources
-        What is read meanwhile: an output that would replace one of them is refused.
-    companions
-        Further files in the same folder that belong to the output (``NAME.top.pdb``); the block may
-        write each at ``temporary_for(companion, temporary)``, and those that it wrote appear with
-        the target.
-    in_parts
-        The target is a file that refers to others in the folder ``parts_of(target)``, which the
-        block makes at ``temporary_for(parts_of(target), temporary)`` with a `PARTS_MARKER` in it.
-        The two appear, and are replaced, together.
-    was_in_parts
-        Tells whether a former target refers to that folder, which then goes with it.
-    check
-        Called with the temporary when all is on disk and before anything is renamed: looks at what
-        was written, and raises if it is not as it should be.
-    begun
-        What is made, and of what: where the block keeps a `Journal`, it says this in ``of``.
-    resume
-        Go on with what a former run has left, if it has begun with the same. Otherwise that is an
-        error, or with `anew` removed.
-    anew
-        Remove what a former run has left; None = with `force`.
-    upload
-        Into a store: what sends files of the output while it is built.
-
-    Yields
-    ------
-    Path
-        ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It may be made as a file or a folder;
-        if it exists, with a journal, then that tells what a former run has done.
-
-    Raises
-    ------
-    OutputError
-        Before any work: the target exists, is a source, is a folder of something else, its folder
-        is missing or read-only, or something is left that can be gone on with, or cannot, with
-        `resume`. In the end: the disk is full, the target has appeared.
+    `target`: file or folder to be. `force`: replace what is there; it stays untouched until the new
+    one is whole and on disk. A folder is replaced only if mdio wrote it. `sources`: what is read
+    meanwhile: an output that would replace one of them is refused. `companions`: further files in
+    the same folder that belong to the output (``NAME.top.pdb``); the block may write each at
+    ``temporary_for(companion, temporary)``, and those that it wrote appear with the target.
+    `in_parts`: the target is a file that refers to others in the folder ``parts_of(target)``, which
+    the block makes at ``temporary_for(parts_of(target), temporary)`` with a `PARTS_MARKER` in it.
+    The two appear, and are replaced, together. `was_in_parts`: tells whether a former target refers
+    to that folder, which then goes with it. `check`: called with the temporary when all is on disk
+    and before anything is renamed: looks at what was written, and raises if it is not as it should
+    be. `begun`: what is made, and of what: where the block keeps a `Journal`, it says this in
+    ``of``. `resume`: go on with what a former run has left, if it has begun with the same.
+    Otherwise that is an error, or with `anew` removed. `anew`: remove what a former run has left;
+    None = with `force`. `upload`: into a store: what sends files of the output while it is built.
+    Yields Path: ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It may be made as a file or a
+    folder; if it exists, with a journal, then that tells what a former run has done.
+    Raises OutputError: before any work: the target exists, is a source, is a folder of something
+    else, its folder is missing or read-only, or something is left that can be gone on with, or
+    cannot, with `resume`. In the end: the disk is full, the target has appeared.
     """
     where = path_of(target)
     if isinstance(where, RemotePath):
