@@ -7,9 +7,7 @@ non-blocking sends would do as well; `verdict` answers it for one's own machine.
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
-import subprocess
 import time
 from collections.abc import Sequence
 from os import PathLike
@@ -19,7 +17,7 @@ import numpy as np
 
 from mdio.analysis.pages import page
 from mdio.analysis.pages.pictures import figure, svg_of
-from mdio.benches.records import mpiexec_command
+from mdio.benches.records import mpiexec_command, told_by
 from mdio.core.errors import BlockError
 from mdio.parallel.gather import GATHERS, GlobalArray, gather_rows
 
@@ -98,14 +96,7 @@ def launch(
     words = ["bench", "gather", "--on-ranks", "--json", "--repeats", str(repeats)]
     words += ["--nbytes", ",".join(map(str, sizes))]
     command = mpiexec_command(mpiexec, n_ranks, *words)
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    try:
-        records: list[dict[str, Any]] = json.loads(done.stdout)["records"]
-    except (ValueError, KeyError) as error:
-        said = " ".join(done.stderr.split()) or "without a word"
-        raise BlockError(f"{' '.join(command[:3])} failed ({done.returncode}): {said}") from error
+    records: list[dict[str, Any]] = told_by(command)["records"]
     return records
 
 

@@ -9,10 +9,8 @@ while disturbs all of them.
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -22,8 +20,8 @@ from typing import Any
 
 from mdio.analysis.pages import page
 from mdio.analysis.pages.pictures import figure, svg_of
-from mdio.benches.records import mpiexec_command
-from mdio.core.errors import BlockError, PlanError
+from mdio.benches.records import mpiexec_command, told_by
+from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import drop_cache
 from mdio.layouts.registry import layout_class
 
@@ -176,15 +174,7 @@ def _run(case: Case, words: Sequence[str], mpiexec: str | None) -> dict[str, Any
     command = [sys.executable, "-m", "mdio.cli.main", *words]
     if case.way != "workers":
         command = mpiexec_command(mpiexec, case.n_workers, *words)
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    try:
-        found: dict[str, Any] = json.loads(done.stdout)
-    except ValueError as error:
-        said = " ".join(done.stderr.split()) or "without a word"
-        raise BlockError(f"mdio {' '.join(words)} failed ({done.returncode}): {said}") from error
-    return found
+    return told_by(command)
 
 
 def _remove(out: Path) -> None:

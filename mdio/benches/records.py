@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,10 +15,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from mdio.core.errors import MissingExtraError, OutputError
+from mdio.core.errors import BlockError, MissingExtraError, OutputError
 from mdio.parallel.executors import available_cores
 
-__all__ = ["append_jsonl", "make_folder", "mean_and_std", "mpiexec_command", "provenance"]
+__all__ = [
+    "append_jsonl",
+    "make_folder",
+    "mean_and_std",
+    "mpiexec_command",
+    "provenance",
+    "told_by",
+]
 
 PACKAGES = ("mdio-layouts", "MDAnalysis", "numpy", "h5py", "zarr", "mpi4py", "distributed")
 
@@ -65,6 +73,23 @@ def append_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the standard deviation of a sample (0 for a single value)."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def told_by(command: Sequence[str], file: Path | None = None) -> dict[str, Any]:
+    """Run a program, and return the JSON object that it prints, or writes to `file`.
+
+    Raises BlockError: the program failed; the message has its own.
+    """
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    try:
+        found: dict[str, Any] = json.loads(done.stdout if file is None else file.read_text())
+    except (ValueError, OSError) as error:
+        said = " ".join(done.stderr.split()) or "without a word"
+        words = " ".join(command)
+        raise BlockError(f"{words} failed ({done.returncode}): {said}") from error
+    return found
 
 
 def mpiexec_command(mpiexec: str | None, n_ranks: int, *words: str) -> list[str]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,8 +18,7 @@ from typing import Any
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.registry import RMSD, Dihedrals, Distances, Kernel
 from mdio.analysis.timings import record
-from mdio.benches.records import mean_and_std, mpiexec_command
-from mdio.core.errors import BlockError
+from mdio.benches.records import mean_and_std, mpiexec_command, told_by
 from mdio.core.words import plural
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor, Processes, Serial
@@ -105,14 +102,7 @@ class Study:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "timings.json"
             command = mpiexec_command(self.mpiexec, case.n_ranks, *words, "--timings", str(out))
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-            )
-            if done.returncode != 0 or not out.exists():
-                said = " ".join(done.stderr.split()) or "without a word"
-                raise BlockError(f"{' '.join(command[:3])} failed ({done.returncode}): {said}")
-            run: Run = json.loads(out.read_text())
-            return run
+            return told_by(command, out)
 
 
 def _executor(case: Case) -> Executor:
