@@ -4,7 +4,7 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
-.PHONY: install mpi mpi-where-possible demo docs test coverage check types format peers cluster fuzz clean
+.PHONY: install mpi mpi-where-possible demo docs test coverage check types format peers cluster fuzz wheel clean
 
 install: .venv/installed mpi-where-possible
 
@@ -63,9 +63,20 @@ FUZZ_SECONDS ?= 60
 fuzz: .venv/installed
 	PYTHON=$(BIN)/python tests/fuzz/run.sh $(FUZZ_SECONDS)
 
+# The wheel, in an environment of its own and away from the sources; what needs MPI is left out.
+wheel: .venv/installed
+	$(BIN)/python -m pip install --quiet build
+	rm -rf build/wheel && $(BIN)/python -m build --outdir build/wheel .
+	rm -rf .venv-wheel && $(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet "$$(echo $(abspath build/wheel)/*.whl)[dask,advise,report,docs,test]"
+	rm -rf build/tested && mkdir -p build/tested/mdio && cp -r mdio/native build/tested/mdio
+	cp -r tests docs bench packaging README.md CHANGELOG.md setup.cfg pyproject.toml build/tested
+	cd build/tested && $(abspath .venv-wheel/bin/python) -m pytest -n $(WORKERS) tests/core tests/layouts \
+		tests/readers tests/converters tests/analysis tests/cli tests/mapreduce
+
 format:
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-mpi .venv-peers .venv-zarrtraj build .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
+	rm -rf .venv .venv-mpi .venv-peers .venv-zarrtraj .venv-wheel build .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
