@@ -17,13 +17,17 @@ from mdio.converters.options import (
     takes_options,
 )
 from mdio.converters.selection import check_whole, choose_atoms, open_with_topology, readable
-from mdio.converters.storage import goes_direct, goes_through_owner, telling_file_system
+from mdio.converters.storage import (
+    StripeRequest,
+    goes_direct,
+    goes_through_owner,
+    telling_file_system,
+)
 from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.counting import told_of_passes
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.repairs import Repairs
-from mdio.converters.striping import StripeRequest
 from mdio.converters.transform import TransformedLayout
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.remote.paths import path_of

@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from os import PathLike
+from pathlib import Path
 
 from mdio.converters.options import Progress
 from mdio.converters.verifying.checks import Checks, Item, VerifyResult
+from mdio.core.errors import PlanError
 from mdio.layouts.output import Wanted
+from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor, Serial
 
@@ -59,7 +62,8 @@ def verify(
     Parameters
     ----------
     out
-        A trajectory of any layout. Native files have no checksums: each frame is decoded.
+        A trajectory of any layout, or an ensemble. Native files have no checksums: each frame is
+        decoded.
     against
         The source (or several files): frames and atoms are taken as the manifest of `out` says.
     top
@@ -93,6 +97,12 @@ def verify(
     >>> found.ok, found.frames_compared, found.max_abs_diff_angstrom
     (True, 98, 0.0)
     """
+    if members := ensemble_at(out):
+        if against is not None:
+            raise PlanError(
+                f"{out}: an ensemble; compare its trajectories one by one ({out}/LABEL)"
+            )
+        return _verify_all(list(members.values()), wanted, executor, progress)
     chosen = executor or Serial()
     alone = isinstance(chosen, Serial)
     inside = progress if alone else None
@@ -110,6 +120,18 @@ def verify(
         return chosen.from_owner(lambda: result)
     finally:
         checks.close()
+
+
+def _verify_all(
+    outs: list[Path], wanted: Wanted, executor: Executor | None, progress: Progress | None
+) -> VerifyResult:
+    result = VerifyResult()
+    for out in outs:
+        found = verify(out, wanted=wanted, executor=executor, progress=progress)
+        found.bad = [f"{out.name}: {problem}" for problem in found.bad]
+        result.units += found.units
+        result.take(found)
+    return result
 
 
 def _describe(item: Item) -> str:

@@ -59,6 +59,11 @@ class Capabilities:
     flavours: ClassVar[tuple[str, ...]] = ()
     """As which other programs want them its outputs can be written."""
 
+    @classmethod
+    def ensemble_at(cls, path: Any) -> tuple[str, ...]:  # noqa: ARG003
+        """Return the labels of the trajectories that lie side by side at `path`, in groups."""
+        return ()
+
     @property
     def decodes(self) -> bool:
         """Whether reading is mostly work that other threads need not wait for."""

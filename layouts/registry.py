@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath, path_of
+from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
 from mdio.layouts.writer import LayoutWriter
 
@@ -96,6 +97,8 @@ LAYOUTS = MappingProxyType(
 """Our own, in the order in which `open_layout` asks; the last after those of others."""
 
 LAST = "generic"
+MOST_NAMED = 5
+"""Trajectories that a message names."""
 
 
 @cache
@@ -199,9 +202,28 @@ def _made(cls: type[Layout], where: Path, options: dict[str, Any]) -> Layout:
             raise SourceError(f"{where}: {cls.name} is not read where it lies; copy it here")
         if options.get("cache") is not None:
             raise PlanError(f"{where}: caches of nodes hold files, not objects; leave cache= out")
+    where = _member(cls, where, options)
     if "salvage" not in (cls.known_options or ()):
         options.pop("salvage", None)
     return cls(where, **options)
+
+
+def _member(cls: type[Layout], where: Path, options: dict[str, Any]) -> Path:
+    """Return where the trajectory lies that ``group`` names in an ensemble, if there is one."""
+    labels = cls.ensemble_at(where)
+    if not labels:
+        return where
+    label, _, group = str(options.pop("group", None) or "").partition("/")
+    if label not in labels:
+        asked = f"no trajectory {label!r}{did_you_mean(label, labels)}" if label else "several"
+        some = ", ".join(labels[:MOST_NAMED]) + (", ..." if len(labels) > MOST_NAMED else "")
+        raise PlanError(
+            f"{where}: an ensemble of {len(labels)} trajectories ({some}), and {asked}; "
+            f"name one as group, or as {where}/{labels[0]}"
+        )
+    if group:
+        options["group"] = group
+    return where / label
 
 
 def open_layout(

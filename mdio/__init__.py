@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mdio.analysis.driver import analyze
     from mdio.analysis.kernels.registry import MSD, RMSD, RMSF, VACF, Dihedrals, Pairs
     from mdio.converters.convert import append, convert
+    from mdio.converters.ensemble import convert_ensemble
     from mdio.converters.repair import repair
     from mdio.converters.split import split
     from mdio.converters.verify import verify
@@ -47,6 +48,7 @@ __all__ = [
     "analyze",
     "append",
     "convert",
+    "convert_ensemble",
     "map_reduce",
     "open",
     "repair",
@@ -73,6 +75,7 @@ _HOMES = {
     "analyze": "mdio.analysis.driver:analyze",
     "append": "mdio.converters.convert:append",
     "convert": "mdio.converters.convert:convert",
+    "convert_ensemble": "mdio.converters.ensemble:convert_ensemble",
     "map_reduce": "mdio.mapreduce.driver:map_reduce",
     "open": "mdio.layouts.views.opening:open_source",
     "repair": "mdio.converters.repair:repair",

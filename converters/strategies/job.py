@@ -10,8 +10,8 @@ from typing import Any
 from mdio.converters.options import ConversionOptions
 from mdio.converters.provenance import Appended
 from mdio.converters.selection import AtomChoice
+from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.repairs import Repairs
-from mdio.converters.striping import StripeRequest
 from mdio.core.topology.topology import Topology
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.views.view import ViewLayout

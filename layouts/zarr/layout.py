@@ -14,6 +14,7 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.output import Wanted
+from mdio.layouts.zarr.ensemble import members_in
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import METADATA, parse_metadata, read_metadata, read_node
 from mdio.layouts.zarr.own import OwnTree
@@ -94,6 +95,11 @@ class ZarrLayout(BackendLayout):
             any((path / name).is_file() for name in (METADATA, *V2_METADATA))
             or path.suffix.lower() in cls.suffixes
         )
+
+    @classmethod
+    def ensemble_at(cls, path: Path) -> tuple[str, ...]:
+        """Return the labels of the trees that lie in the groups of an ensemble."""
+        return () if isinstance(path, RemotePath) else members_in(path)
 
     def _open_anew(self) -> TrajectoryInfo:
         for _ in range(MAX_TRIES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from mdio.analysis.kernels.registry import as_kernel
 from mdio.analysis.placing import blocks_on_dask
 from mdio.analysis.plan import MPIO_MODES, MPIOMode, Plan, Request, Trajectory
 from mdio.analysis.reducers import Reducer, Stack
-from mdio.analysis.results import AnalysisResult
+from mdio.analysis.results import AnalysisResult, side_by_side
 from mdio.analysis.series import analyze_series
 from mdio.analysis.work import (
     BlockResult,
@@ -29,6 +30,7 @@ from mdio.analysis.work import (
 from mdio.core.cache.folder import Cache
 from mdio.core.errors import PlanError
 from mdio.core.timing import Stopwatch
+from mdio.layouts.views.ensemble import ensemble_at
 from mdio.parallel.dask_executor import DaskExecutor
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.gather import GATHERS, How
@@ -72,7 +74,8 @@ def analyze(
     Parameters
     ----------
     trajectory
-        A path of any layout, several paths that are joined, or an open `Layout`.
+        A path of any layout, several paths that are joined, or an open `Layout`. Trajectories of
+        an ensemble are analysed one after the other; each row of the result has its `label`.
     kernel
         `RMSD`, `Dihedrals`, ..., or the name that the command line has for one; or any function
         that takes a `FrameBlock` and returns an array with one row a frame.
@@ -81,7 +84,8 @@ def analyze(
     select
         For a function or a name: which atoms. A kernel of mdio has its own.
     group
-        Read this stored atom group instead of the full system.
+        Read this stored atom group instead of the full system; of an ensemble, which trajectories
+        (a label, or a pattern such as ``replica0*``).
     executor
         `Serial` by default. With `MPIExecutor(comm)` all ranks make this call; only rank 0 looks
         at topology and trajectory beforehand, and the others open just the files that their blocks
@@ -174,13 +178,36 @@ def analyze(
         (begin_ps, end_ps, dt_ps),
         cache=kept,
     )
-    if chosen.over_atoms:
+    members = ensemble_at(trajectory, group)
+    results = {
+        label: _run(
+            replace(request, trajectory=path, group=None),
+            run_in,
+            gather,
+            progress,
+            blocks_per_worker,
+        )
+        for label, path in members.items()
+    }
+    if results:
+        return side_by_side(results)
+    return _run(request, run_in, gather, progress, blocks_per_worker)
+
+
+def _run(
+    request: Request,
+    run_in: Executor,
+    gather: How,
+    progress: Progress | None,
+    blocks_per_worker: int,
+) -> AnalysisResult:
+    if request.kernel.over_atoms:
         return analyze_series(request, run_in, progress)
     if isinstance(run_in, MPIExecutor):
         from mdio.analysis.ranks import analyze_on_ranks
 
         return analyze_on_ranks(request, run_in, gather, progress)
-    if mpio is not None:
+    if request.mpio is not None:
         raise PlanError("--mpio and --collective are for ranks of MPI; add --executor mpi")
     plan = request.plan()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.saving import RESULT_SUFFIXES, columns_of, save_as, table
+from mdio.analysis.saving import RESULT_SUFFIXES, columns_of, runs_of, save_as, table
 from mdio.analysis.timings import record
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
 
-__all__ = ["AnalysisResult", "check_output"]
+__all__ = ["AnalysisResult", "check_output", "side_by_side"]
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +55,8 @@ class AnalysisResult:
     """Names of its rows, where they are not frames but atoms, say."""
     per_frame: bool = True
     """Whether `values` has one row a frame."""
+    label: NDArray[Any] | None = None
+    """Of an ensemble: which trajectory each row is of."""
     of_frames: int | None = None
     """Where rows are lags, `frame` and `time` are these, and this many frames were analysed."""
     ranks: list[WorkerTiming] = field(default_factory=list)
@@ -119,7 +121,8 @@ class AnalysisResult:
 
         names, rows = table(self)
         found = pd.DataFrame(list(rows), columns=names)
-        return found.set_index(names[:2] if self.per_frame else names[0])
+        heads = (self.label is not None) + (2 if self.per_frame else 1)
+        return found.set_index(names[:heads] if heads > 1 else names[0])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the values over time (or over their rows), one line a column; needs matplotlib."""
@@ -128,10 +131,15 @@ class AnalysisResult:
         ax = plt.subplots()[1] if ax is None else ax
         rows = columns_of(self.values)
         over = self.time if self.per_frame else np.arange(len(rows))
-        ax.plot(over, rows, linewidth=1)
+        for part in runs_of(self.label, len(rows)):
+            ax.plot(over[part], rows[part], linewidth=1)
         ax.set_xlabel({"frame": "time (ps)", "lag": "lag (ps)"}.get(self.over, "row"))
-        if len(self.labels) == rows.shape[1] <= MOST_LINES_NAMED:
-            ax.legend(self.labels)
+        names = self.labels if len(self.labels) == rows.shape[1] else ()
+        if self.label is not None:
+            of = [str(self.label[part.start]) for part in runs_of(self.label, len(rows))]
+            names = [f"{one} {name}" for one in of for name in names] if len(names) > 1 else of
+        if 0 < len(names) <= MOST_LINES_NAMED:
+            ax.legend(names)
         return ax
 
     def __repr__(self) -> str:
@@ -151,6 +159,40 @@ class AnalysisResult:
         """
         with publish(check_output(path), force=True) as temporary:
             temporary.write_text(json.dumps(record(self), indent=1) + "\n")
+
+
+def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
+    """Return the results of several trajectories as one, whose rows have labels.
+
+    Raises
+    ------
+    PlanError
+        Their rows are of different shapes.
+    """
+    every = list(results.values())
+    first = every[0]
+    values = [np.atleast_1d(one.values) for one in every]
+    if len({one.shape[1:] for one in values}) > 1:
+        shapes = ", ".join(f"{k}: {v.shape[1:]}" for k, v in zip(results, values, strict=True))
+        raise PlanError(f"rows of different shapes cannot be put side by side ({shapes})")
+    return AnalysisResult(
+        frame=np.concatenate([one.frame for one in every]),
+        time=np.concatenate([one.time for one in every]),
+        values=np.concatenate(values),
+        timings=[timing for one in every for timing in one.timings],
+        seconds=sum(one.seconds for one in every),
+        executor=first.executor,
+        workers=first.workers,
+        prepare_s=sum(one.prepare_s for one in every),
+        labels=first.labels,
+        row_labels=[name for one in every for name in one.row_labels],
+        per_frame=first.per_frame,
+        label=np.repeat(list(results), [len(one) for one in values]),
+        of_frames=sum(one.n_frames for one in every) if first.over == "lag" else None,
+        gather=first.gather,
+        tasks=[task for one in every for task in one.tasks],
+        notes=tuple(f"{label}: {note}" for label, one in results.items() for note in one.notes),
+    )
 
 
 def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Path:

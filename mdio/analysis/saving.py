@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ class Values(Protocol):
     labels: Sequence[str]
     row_labels: Sequence[str]
     per_frame: bool
+    label: NDArray[Any] | None
 
     @property
     def over(self) -> str:
@@ -35,8 +37,24 @@ def columns_of(values: NDArray[Any]) -> NDArray[Any]:
     return rows.reshape(len(rows), -1)
 
 
+def runs_of(label: NDArray[Any] | None, n_rows: int) -> list[slice]:
+    """Return the rows that have the same label, one after the other; all of them without labels."""
+    if label is None:
+        return [slice(0, n_rows)]
+    edges = [0, *(np.flatnonzero(label[1:] != label[:-1]) + 1).tolist(), n_rows]
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
 def table(result: Values) -> tuple[list[str], Iterator[Row]]:
-    """Return names of columns and the rows: frame or lag, time in ps; or a row's name; values."""
+    """Return names of columns and the rows: label; frame or lag, time in ps, or a name; values."""
+    names, rows = _table(result)
+    if result.label is None:
+        return names, rows
+    labels = result.label.tolist()
+    return ["label", *names], ((label, *row) for label, row in zip(labels, rows, strict=True))
+
+
+def _table(result: Values) -> tuple[list[str], Iterator[Row]]:
     rows = columns_of(result.values)
     names = list(result.labels)
     if len(names) != rows.shape[1]:
@@ -56,8 +74,12 @@ def table(result: Values) -> tuple[list[str], Iterator[Row]]:
 
 def _npz(result: Values, file: BinaryIO) -> None:
     arrays = {"frame": result.frame, "time": result.time, "values": result.values}
-    for name, labels in (("labels", result.labels), ("row_labels", result.row_labels)):
-        if len(labels):
+    for name, labels in (
+        ("labels", result.labels),
+        ("row_labels", result.row_labels),
+        ("label", result.label),
+    ):
+        if labels is not None and len(labels):
             arrays[name] = np.array(labels)
     np.savez(file, **arrays)  # type: ignore[arg-type]
 
@@ -81,16 +103,24 @@ def _dat(result: Values, file: BinaryIO) -> None:
 
 
 def _xvg(result: Values, file: BinaryIO) -> None:
-    """Write what Grace and GROMACS' tools read: time in ps (or the row), then values."""
-    names, rows = table(result)
+    """Write what Grace and GROMACS' tools read: time in ps (or the row), then values.
+
+    A set for each trajectory of an ensemble.
+    """
+    names, rows = _table(result)
     first = 1 if result.per_frame else 0
     begin = len(names) - columns_of(result.values).shape[1]
     over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, "Row")
     lines = [f'@    xaxis  label "{over}"', "@TYPE xy"]
-    lines += [f'@ s{at} legend "{name}"' for at, name in enumerate(names[begin:])]
+    runs = runs_of(result.label, len(columns_of(result.values)))
+    of = [""] if result.label is None else [f"{result.label[run.start]} " for run in runs]
+    legends = [one + name for one in of for name in names[begin:]]
+    lines += [f'@ s{at} legend "{legend}"' for at, legend in enumerate(legends)]
     file.write(("\n".join(lines) + "\n").encode())
-    for row in rows:
-        file.write((" ".join(map(repr, (row[first], *row[begin:]))) + "\n").encode())
+    for run in runs:
+        for row in islice(rows, run.stop - run.start):
+            file.write((" ".join(map(repr, (row[first], *row[begin:]))) + "\n").encode())
+        file.write(b"&\n" if result.label is not None else b"")
 
 
 WRITERS: dict[str, Callable[[Values, BinaryIO], None]] = {

@@ -31,6 +31,7 @@ from mdio.cli.shared.common import (
 from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.words import human_nbytes
+from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor
 from mdio.parallel.gather import GATHERS
@@ -67,7 +68,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     atoms = parser.add_argument_group("atoms")
     atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections and masses")
     atoms.add_argument("--select", metavar="SEL", help="which atoms (default: all, or protein)")
-    atoms.add_argument("--group", metavar="NAME", help="read this stored group of atoms")
+    atoms.add_argument("--group", metavar="NAME", help="stored group of atoms, or of an ensemble")
     add_frame_options(parser)
     what = parser.add_argument_group("what is computed")
     what.add_argument(
@@ -141,8 +142,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_cache(workers)
     add_no_verify(parser, "TRAJ")
     parser.add_argument(
-        "-o",
-        "--out",
+        *("-o", "--out"),
         metavar="FILE",
         help="frame, time, values: .npz, .csv, .dat, .xvg; - prints them (default: an overview)",
     )
@@ -195,7 +195,7 @@ def _kernel(args: argparse.Namespace) -> Kernel:
 
 def _n_frames(args: argparse.Namespace, quiet: bool) -> int:
     """Return how many frames the progress bar will show; 0 where none is shown."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty() or ensemble_at(args.trajectory):
         return 0
     with open_source(args.trajectory, overlap=args.overlap) as layout:
         return len(range(*slice(args.start, args.stop, args.step).indices(layout.info.n_frames)))

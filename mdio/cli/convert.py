@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from mdio.cli.follow import add_follow, follow_with
@@ -27,6 +28,7 @@ from mdio.cli.shared.common import (
 from mdio.cli.shared.placing import add_placing
 from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
 from mdio.converters.convert import Conversion, prepare
+from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.verify import VerifyResult, verify
@@ -34,6 +36,7 @@ from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.plan_table import plan_table
 from mdio.layouts.registry import writable_layouts
+from mdio.layouts.views.ensemble import labelled
 from mdio.parallel.executors import Executor
 
 __all__ = ["COMMON", "run", "setup"]
@@ -56,6 +59,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("source", metavar="SRC", nargs="+", help="trajectory (several are joined)")
     add_overlap(parser)
+    parser.add_argument(
+        "--ensemble",
+        action="store_true",
+        help="do not join them: each SRC, or LABEL=SRC, becomes a group of OUT, NAME.zarr; with an "
+        "ensemble as SRC, each of its trajectories becomes a file, OUT with {label} in it",
+    )
     add_source(parser)
     parser.add_argument("out", metavar="OUT", help="output; its suffix names the layout")
     parser.add_argument(
@@ -171,9 +180,32 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
 def run(args: argparse.Namespace) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and speaks for all."""
     with chosen_executor(args) as executor, salvage_offered(args.salvage):
+        if args.ensemble:
+            return _run_ensemble(args, executor)
         if args.follow:
             return follow_with(_options(args), args, executor)
         return run_with(_options(args), args, executor)
+
+
+def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
+    """Convert several trajectories into one output, or those of one back into files."""
+    for name in ("dry_run", "resume", "append", "follow", "verify"):
+        if getattr(args, name):
+            raise PlanError(f"--{name.replace('_', '-')} is not for --ensemble; leave it out")
+    given = asdict(_options(args))
+    how: dict[str, Any] = {"executor": executor, "force": args.force}
+    with progress_bar(0, "convert", quiet=args.quiet) as progress:
+        if "{label}" in args.out and len(args.source) == 1:
+            done = convert_members(args.source[0], args.out, progress=progress, **how, **given)
+        else:
+            sources = labelled(args.source)
+            done = convert_ensemble(sources, args.out, progress=progress, **how, **given)
+    if args.json:
+        print_json({"members": {label: result.to_json() for label, result in done.items()}})
+    elif not args.quiet:
+        for result in done.values():
+            _print_summary(result)
+    return 0
 
 
 def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from mdio._version import __version__
@@ -17,6 +18,7 @@ from mdio.cli.shared.common import (
 )
 from mdio.converters.selection import open_with_topology
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
+from mdio.layouts.views.ensemble import ensemble_at
 
 __all__ = ["run", "setup"]
 
@@ -71,9 +73,24 @@ def _box(box: list[float] | None) -> str:
     return f"{lengths} angstrom" + ("" if angles == "90, 90, 90" else f", angles {angles}")
 
 
+def _tell_ensemble(args: argparse.Namespace, members: dict[str, Path]) -> int:
+    facts = {label: _file(str(path), args.top) for label, path in members.items()}
+    if args.json:
+        print_json({"layout": "ensemble", "path": args.path[0], "members": facts})
+        return 0
+    print(f"{args.path[0]}: an ensemble of {len(members)} trajectories")
+    for label, one in facts.items():
+        print(
+            f"  {label:<12} {one['n_frames']:,} frames of {one['n_atoms']:,} atoms, {_times(one)}"
+        )
+    return 0
+
+
 def run(args: argparse.Namespace) -> int:
     """Print what is known of the trajectory."""
     how = source_options(args)
+    if members := ensemble_at(args.path):
+        return _tell_ensemble(args, members)
     with open_with_topology(args.path, args.top, overlap=args.overlap, **how) as layout:
         if not args.json:
             say_notes("info", layout.notes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import sys
-from pathlib import Path
 from typing import Any
 
 from mdio.analysis.kernels.kernel import Kernel, UserKernel
@@ -27,6 +26,7 @@ from mdio.cli.shared.common import (
 from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError
 from mdio.core.words import human_nbytes
+from mdio.layouts.views.ensemble import labelled
 from mdio.mapreduce.driver import BLOCKS_PER_WORKER, MEMORY_NBYTES, map_reduce
 from mdio.mapreduce.frames import Frames
 from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
@@ -131,15 +131,7 @@ def _frames(args: argparse.Namespace) -> Frames | None:
 def _trajectory(args: argparse.Namespace) -> Any:
     if not args.replicas:
         return args.trajectory
-    found = {}
-    for text in args.trajectory:
-        label, equals, path = text.partition("=")
-        if not equals or Path(text).exists():
-            label, path = Path(text).stem, text
-        if label in found:
-            raise PlanError(f"two trajectories are called {label!r}; write LABEL={path}")
-        found[label] = path
-    return found
+    return labelled(args.trajectory)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from mdio.core.cache.folder import Cache
 from mdio.core.errors import PlanError, WorkerDiedError
 from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
+from mdio.layouts.views.ensemble import ensemble_at
 from mdio.mapreduce.frames import Frames, choose_frames
 from mdio.mapreduce.job import Job, Progress, Settings
 from mdio.mapreduce.mapping import MapWork, block_label, head, part_of
@@ -76,8 +77,8 @@ def map_reduce(
     Parameters
     ----------
     trajectory
-        As for `mdio.analyze`; or several by label (replicas): their values are reduced apart, and
-        the table has a row for each key and label.
+        As for `mdio.analyze`; or several by label (replicas), or an ensemble: their values are
+        reduced apart, and the table has a row for each key and label.
     map
         A function of a `FrameBlock` that returns ``(keys, rows, values)``: keys (K,), whole
         numbers, floats or text; rows (K,), which frame of the block each pair is of; values, a dict
@@ -156,7 +157,13 @@ def map_reduce(
             f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
         )
     run_in = executor or (Processes(n_workers) if n_workers is not None else Serial())
-    given = trajectory if isinstance(trajectory, Mapping) else {"": trajectory}
+    given: Mapping[str, Trajectory]
+    if isinstance(trajectory, Mapping):
+        given = trajectory
+    elif members := ensemble_at(trajectory, group):
+        given, group = members, None
+    else:
+        given = {"": trajectory}
     if not given:
         raise PlanError("no trajectory is given; give at least one")
     n_blocks = math.ceil(run_in.n_workers * blocks_per_worker / len(given))

@@ -10,7 +10,7 @@ from suites.fake_lfs import FakeLfs
 
 import mdio
 from mdio.cli.main import main
-from mdio.converters import striping
+from mdio.converters import storage as striping
 from mdio.layouts.striping import file_systems, stripes
 
 FOUND = "stripe_count: 4 stripe_size: 4194304 pattern: raid0 stripe_offset: -1\n"

@@ -1,0 +1,147 @@
+"""Trajectories of one system side by side in one output, and back into files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from mdio.converters.convert import convert
+from mdio.converters.options import ConvertResult, Progress
+from mdio.core.errors import PlanError, SourceError
+from mdio.core.files.publish import publish
+from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.layouts.registry import layout_name_for_output, load_class, writer_class
+from mdio.layouts.views.ensemble import check_labels, ensemble_at
+from mdio.parallel.executors import Executor, Serial
+from mdio.parallel.mpi_executor import MPIExecutor
+
+__all__ = ["convert_ensemble", "convert_members"]
+
+AnyPath = str | PathLike[str]
+Paths = AnyPath | Sequence[AnyPath]
+
+
+def convert_ensemble(
+    sources: Mapping[str, Paths],
+    out: AnyPath,
+    *,
+    executor: Executor | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, ConvertResult]:
+    """Convert several trajectories of one system into one Zarr output, each in a group of its own.
+
+    Parameters
+    ----------
+    sources
+        By label, as for `mdio.convert`. Each has frames, times and steps of its own.
+    out
+        Output, ``NAME.zarr``. ``NAME.zarr/LABEL`` is a whole output by itself.
+    executor, force, progress
+        As for `mdio.convert`; not on ranks of MPI.
+    **options
+        The fields of `mdio.converters.options.ConversionOptions`, the same for all.
+
+    Returns
+    -------
+    dict
+        What was done, by label.
+
+    Raises
+    ------
+    PlanError
+        Labels that cannot be names of groups, or another layout.
+    SourceError
+        A source is missing, damaged, or has another number of atoms than the first.
+    OutputError
+        The output exists already or cannot be written.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> _ = mdio.convert_ensemble({"a": DCD, "b": DCD}, "both.zarr", top=PSF, step=10)
+    >>> mdio.open("both.zarr", group="b").info.n_frames
+    10
+    >>> mdio.analyze("both.zarr", kernel=mdio.RMSD("name CA")).label[[0, -1]].tolist()
+    ['a', 'b']
+    """
+    chosen = executor or Serial()
+    if isinstance(path_of(out), RemotePath):
+        raise PlanError(f"{out}: ensembles are written to disk; convert each trajectory by itself")
+    layout = layout_name_for_output(out, options.get("to"))
+    sealing = writer_class(layout).ensemble
+    if sealing is None:
+        raise PlanError(
+            f"{out}: trajectories do not lie side by side in {layout}; name the output NAME.zarr"
+        )
+    if isinstance(chosen, MPIExecutor):
+        raise PlanError("an ensemble is written by processes, not by ranks; take -w instead")
+    if not sources:
+        raise PlanError("no trajectory is given; give at least one")
+    check_labels(list(sources))
+    files = [
+        one
+        for paths in sources.values()
+        for one in ([paths] if isinstance(paths, str | PathLike) else paths)
+    ]
+    results: dict[str, ConvertResult] = {}
+    with publish(out, force=force, sources=files) as temporary:
+        temporary.mkdir()
+        for label, paths in sources.items():
+            here = temporary / label
+            how = {**options, "to": layout}
+            one = convert(paths, here, executor=chosen, progress=progress, **how)
+            first = next(iter(results.values()), one)
+            if one.n_atoms != first.n_atoms:
+                raise SourceError(
+                    f"{label}: {one.n_atoms} atoms, but {next(iter(sources))} has {first.n_atoms}; "
+                    "an ensemble is of one system"
+                )
+            results[label] = replace(one, out=f"{fspath(out)}/{label}")
+        load_class(sealing)(temporary, list(sources))
+    return results
+
+
+def convert_members(
+    source: AnyPath,
+    out: str,
+    *,
+    executor: Executor | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, ConvertResult]:
+    """Convert each trajectory of an ensemble into an output of its own.
+
+    Parameters
+    ----------
+    source
+        The ensemble.
+    out
+        Names of the outputs, in which ``{label}`` stands for the label: ``back/{label}.xtc``.
+    executor, force, progress, **options
+        As for `mdio.convert`.
+
+    Raises
+    ------
+    PlanError
+        `source` is no ensemble, or `out` has no place for the label; and as `mdio.convert`.
+    """
+    members = ensemble_at(source)
+    if not members or "{label}" not in out:
+        raise PlanError(
+            f"{source} -> {out}: give an ensemble, and names with a place for its labels, such as "
+            "'back/{label}.xtc'"
+        )
+    goals = {label: Path(out.replace("{label}", label)) for label in members}
+    return {
+        label: convert(
+            path, goals[label], executor=executor, force=force, progress=progress, **options
+        )
+        for label, path in members.items()
+    }

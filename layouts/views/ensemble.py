@@ -1,0 +1,92 @@
+"""Several trajectories in one output, as many, by label."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from mdio.core.errors import PlanError
+from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.words import did_you_mean
+from mdio.layouts.registry import LAYOUTS, layout_class
+
+__all__ = ["check_labels", "ensemble_at", "labelled"]
+
+LABEL = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
+RESERVED = ("mdio", "h5md", "particles")
+
+
+def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
+    """Return the trajectories of an ensemble by label; none if `path` is something else.
+
+    Parameters
+    ----------
+    path
+        A path, or a list of one; of whatever else may be opened none are returned.
+    group
+        Which of them: a label, or a pattern such as ``replica0*``; all by default. None are
+        returned for ``LABEL/GROUP``, which is one trajectory, and opened as such.
+
+    Raises
+    ------
+    PlanError
+        There is none of that name.
+    """
+    if isinstance(path, list | tuple) and len(path) == 1:
+        path = path[0]
+    if not isinstance(path, str | PathLike) or isinstance(path_of(path), RemotePath):
+        return {}
+    where = Path(path)
+    if not where.is_dir():
+        return {}
+    found = next((cls for cls in map(layout_class, LAYOUTS) if cls.sniff(where)), None)
+    labels = () if found is None else found.ensemble_at(where)
+    if not labels or (group is not None and group.partition("/")[0] in labels and "/" in group):
+        return {}
+    chosen = {one: where / one for one in labels if group is None or fnmatchcase(one, group)}
+    if not chosen:
+        close = did_you_mean(str(group), labels)
+        raise PlanError(f"{where}: no trajectory of the ensemble is called {group!r}{close}")
+    return chosen
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Refuse what cannot be the name of a group; raises PlanError."""
+    for label in labels:
+        if not LABEL.fullmatch(label) or label in RESERVED:
+            raise PlanError(
+                f"a trajectory cannot be called {label!r}; write LABEL=FILE with letters, digits, "
+                f"'_', '-', '.' (and not {' or '.join(RESERVED)})"
+            )
+
+
+def labelled(texts: list[str]) -> dict[str, str]:
+    """Return trajectories by label, of ``LABEL=FILE`` or just files.
+
+    A file without a label is called as it is, without its suffix; where several files would be
+    called the same, each as the folder that it lies in.
+
+    Raises
+    ------
+    PlanError
+        Two have the same label.
+    """
+    given = [text.partition("=") for text in texts]
+    split = [
+        (None, text) if not equals or Path(text).exists() else (label, path)
+        for text, (label, equals, path) in zip(texts, given, strict=True)
+    ]
+    alone = [Path(path).absolute() for label, path in split if label is None]
+    several = len({path.stem for path in alone}) < len(alone)
+    by_folder = several and len({path.parent.name for path in alone}) == len(alone)
+    found: dict[str, str] = {}
+    for label, path in split:
+        name = label or (Path(path).absolute().parent.name if by_folder else Path(path).stem)
+        if name in found:
+            raise PlanError(f"two trajectories are called {name!r}; write LABEL={path}")
+        found[name] = path
+    return found

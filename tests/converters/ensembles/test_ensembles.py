@@ -1,0 +1,184 @@
+"""Trajectories side by side in one output: written, opened, analysed, written as files again."""
+
+import json
+import subprocess
+import sys
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+import zarr
+from MDAnalysis.analysis import rms
+from MDAnalysisTests.datafiles import DCD, PSF, XTC
+
+import mdio
+from mdio.converters.ensemble import convert_members
+from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
+
+CA = "protein and name CA"
+LENGTHS = {"replica01": 98, "replica02": 40, "other": 7}
+
+pytestmark = pytest.mark.filterwarnings("ignore:DCDReader currently makes:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, adk):
+    """Three trajectories of different lengths and times, in folders and in one output."""
+    folder = tmp_path_factory.mktemp("replicas")
+    for number, (label, stop) in enumerate(LENGTHS.items()):
+        (folder / label).mkdir()
+        mdio.convert(adk["xtc"], folder / label / "md.xtc", start=number, stop=number + stop)
+    sources = {label: folder / label / "md.xtc" for label in LENGTHS}
+    done = mdio.convert_ensemble(sources, folder / "all.zarr", top=PSF)
+    assert {label: one.n_frames for label, one in done.items()} == {**LENGTHS}
+    return folder
+
+
+def run(*words, cwd=None):
+    command = [sys.executable, "-m", "mdio.cli.main", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_each_is_what_its_file_is(folder):
+    for label in LENGTHS:
+        want = mda.Universe(PSF, str(folder / label / "md.xtc"))
+        found = mda.Universe(PSF, str(folder / "all.zarr"), group=label)
+        assert len(found.trajectory) == len(want.trajectory)
+        for ours, theirs in zip(found.trajectory, want.trajectory, strict=True):
+            assert np.array_equal(ours.positions, theirs.positions)
+            assert ours.time == pytest.approx(theirs.time)
+        alone = mda.Universe(str(folder / "all.zarr"), group=label)
+        assert np.array_equal(alone.atoms.names, want.atoms.names)
+
+
+def test_other_programs_find_groups(folder):
+    root = zarr.open_group(folder / "all.zarr", mode="r")
+    assert sorted(root.group_keys()) == sorted(LENGTHS)
+    values = root["replica02/particles/trajectory/position/value"]
+    want = mda.Universe(PSF, str(folder / "replica02/md.xtc"))
+    assert np.array_equal(values[3], want.trajectory[3].positions)
+
+
+def test_rmsd_of_all_and_of_some(folder):
+    result = mdio.analyze(folder / "all.zarr", kernel=mdio.RMSD(CA))
+    table = result.to_dataframe()
+    assert table.index.names == ["label", "frame", "time_ps"]
+    for label in LENGTHS:
+        universe = mda.Universe(PSF, str(folder / label / "md.xtc"))
+        want = rms.RMSD(universe.select_atoms(CA)).run().results.rmsd
+        np.testing.assert_allclose(table.loc[label].to_numpy()[:, 0], want[:, 2], atol=1e-4)
+        assert np.array_equal(result.time[result.label == label], want[:, 1])
+    some = mdio.analyze(folder / "all.zarr", kernel=mdio.RMSD(CA), group="replica0*")
+    assert set(some.label) == {"replica01", "replica02"}
+    one = mdio.analyze(folder / "all.zarr", kernel=mdio.RMSD(CA), group="other")
+    assert one.n_frames == 7
+    assert set(one.label) == {"other"}
+
+
+def test_rows_of_atoms_and_of_lags_have_labels(folder):
+    result = mdio.analyze(folder / "all.zarr", kernel=mdio.RMSF("name CA"))
+    assert result.values.shape == (3 * 214,)
+    assert list(result.to_dataframe().index.names) == ["label", "row"]
+    lags = mdio.analyze(folder / "all.zarr", kernel=mdio.MSD("name CA"))
+    assert lags.n_frames == lags.values.size == sum(LENGTHS.values())
+
+
+def test_tables_have_labels(folder, tmp_path):
+    for suffix in ("csv", "xvg", "npz"):
+        done = run("analyze", "rgyr", folder / "all.zarr", "-o", tmp_path / f"r.{suffix}", "-w", 2)
+        assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "r.csv").read_text().splitlines()
+    assert lines[0] == "label,frame,time_ps,rgyr_angstrom"
+    assert [line.split(",")[0] for line in lines[1::98]][:2] == ["replica01", "replica02"]
+    text = (tmp_path / "r.xvg").read_text()
+    assert text.count("&\n") == 3
+    assert '@ s2 legend "other rgyr_angstrom"' in text
+    assert np.load(tmp_path / "r.npz")["label"].tolist().count("other") == 7
+
+
+def count_frames(block):
+    return np.zeros(block.n_frames), np.arange(block.n_frames), {"n": np.ones(block.n_frames)}
+
+
+def total(key, frame, time, values):
+    return {"n": values["n"].sum()}
+
+
+def test_map_reduce_keeps_them_apart(folder):
+    result = mdio.map_reduce(folder / "all.zarr", map=count_frames, reduce=total)
+    assert dict(zip(result.label, result.columns["n"], strict=True)) == LENGTHS
+    some = mdio.map_reduce(folder / "all.zarr", map=count_frames, reduce=total, group="rep*2")
+    assert list(some.label) == ["replica02"]
+
+
+def test_files_again(folder, tmp_path):
+    convert_members(folder / "all.zarr", str(tmp_path / "{label}.xtc"))
+    for label in LENGTHS:
+        want = mda.Universe(PSF, str(folder / label / "md.xtc"))
+        found = mda.Universe(PSF, str(tmp_path / f"{label}.xtc"))
+        for ours, theirs in zip(found.trajectory, want.trajectory, strict=True):
+            assert np.array_equal(ours.positions, theirs.positions)
+
+
+def test_on_the_command_line(folder):
+    sources = sorted(folder.glob("replica*/md.xtc"))
+    done = run("convert", *sources, "last=other/md.xtc", "out.zarr", "--ensemble", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" frames of 3,341 atoms as zarr") == 3
+    said = run("info", "out.zarr", cwd=folder).stdout
+    assert "an ensemble of 3 trajectories" in said
+    assert "replica02    40 frames of 3,341 atoms" in said
+    facts = json.loads(run("info", "out.zarr", "--json", cwd=folder).stdout)
+    assert list(facts["members"]) == ["replica01", "replica02", "last"]
+    assert run("info", "out.zarr/last", cwd=folder).stdout.startswith("out.zarr/last\n")
+    checked = run("verify", "out.zarr", cwd=folder)
+    assert checked.returncode == 0
+    done = run("convert", "out.zarr", "back-{label}.dcd", "--ensemble", "-w", 2, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert len(list(folder.glob("back-*.dcd"))) == 3
+
+
+def test_damage_is_found_in_any(folder, tmp_path):
+    sources = {label: folder / label / "md.xtc" for label in ("replica02", "other")}
+    mdio.convert_ensemble(sources, tmp_path / "o.zarr")
+    file = next((tmp_path / "o.zarr/other/particles/trajectory/position/value").glob("c.*"))
+    damaged = bytearray(file.read_bytes())
+    damaged[100] ^= 1
+    file.write_bytes(damaged)
+    result = mdio.verify(tmp_path / "o.zarr")
+    assert not result.ok
+    assert all(one.startswith("other: ") for one in result.bad)
+    (tmp_path / "o.zarr/replica02/zarr.json").unlink()
+    with pytest.raises(CorruptLayoutError, match="'replica02' of the ensemble is missing"):
+        mdio.open(tmp_path / "o.zarr", group="other")
+
+
+def test_what_does_not_go(folder, tmp_path):
+    whole = folder / "all.zarr"
+    with pytest.raises(PlanError, match=r"an ensemble of 3 trajectories \(replica01, replica02,"):
+        mdio.open(whole)
+    with pytest.raises(PlanError, match="no trajectory 'replica1', did you mean 'replica01'"):
+        mdio.open(whole, group="replica1")
+    with pytest.raises(PlanError, match="no trajectory of the ensemble is called 'x\\*'"):
+        mdio.analyze(whole, kernel="rmsd", group="x*")
+    with pytest.raises(OutputError, match="exists already"):
+        mdio.convert_ensemble({"a": DCD}, whole)
+    with pytest.raises(PlanError, match="cannot be called 'a/b'"):
+        mdio.convert_ensemble({"a/b": DCD}, tmp_path / "o.zarr")
+    with pytest.raises(PlanError, match="name the output NAME"):
+        mdio.convert_ensemble({"a": DCD}, tmp_path / "o.h5md")
+    with pytest.raises(SourceError, match="b: 47681 atoms, but a has 3341"):
+        mdio.convert_ensemble({"a": DCD, "b": XTC}, tmp_path / "o.zarr")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(PlanError, match="give an ensemble, and names with a place"):
+        convert_members(DCD, str(tmp_path / "{label}.xtc"))
+
+
+def test_replaced_by_force_with_what_is_kept(folder, tmp_path):
+    out = tmp_path / "o.zarr"
+    first = mdio.convert_ensemble({"a": DCD}, out, stop=5, select="name CA", top=PSF)
+    assert first["a"].n_atoms == 214
+    mdio.convert_ensemble({"b": DCD, "c": DCD}, out, force=True, groups={"ca": CA}, top=PSF)
+    assert mdio.open(out, group="c/ca").info.n_atoms == 214
+    alone = mdio.analyze(out, kernel="msd", group="c/ca")
+    assert alone.label is None
