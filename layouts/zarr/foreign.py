@@ -17,6 +17,7 @@ import zarr
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
+from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.codecs.compressors import QUANTISED_NAME
@@ -117,9 +118,18 @@ class ForeignTree(ForeignTrajectory):
 
 
 def _check_arrays(path: Path, group: Any) -> None:
-    """Refuse arrays below `group` that are read and whose numbers could be something else."""
+    """Refuse arrays below `group` that are read and whose numbers could be something else.
+
+    So are folders that have lost what says what they are, which zarr takes for nothing at all.
+    """
     for name in ELEMENT_NAMES:
         node = group.get(name)
+        folder = path / group.path / name
+        if node is None and not isinstance(path, RemotePath) and folder.is_dir():
+            raise SourceError(
+                f"{path}: {group.path}/{name} is a folder without metadata of Zarr (zarr.json, "
+                ".zgroup or .zarray), so it is damaged; copy the tree again"
+            )
         if isinstance(node, zarr.Group):
             _check_arrays(path, node)
         elif node is not None:

@@ -240,3 +240,20 @@ def test_damaged_chunks_and_metadata_are_told(tree):
     shutil.rmtree(tree / "particles")
     with pytest.raises(SourceError):
         _ = ZarrLayout(tree).info
+
+
+@pytest.mark.parametrize(
+    ("lost", "place"),
+    [
+        ("box/.zgroup", "box"),
+        ("box/edges/value/.zarray", "value"),
+        ("velocity/.zgroup", "velocity"),
+    ],
+)
+def test_what_has_lost_its_metadata_is_not_left_out(tmp_path, lost, place):
+    open_root, make = make_zarr(2)
+    path = tmp_path / "a.zarrmd"
+    fill(open_root(path), make_block(N_FRAMES, N_ATOMS, velocities=True), NM, make)
+    (path / "particles/trajectory" / lost).unlink()
+    with pytest.raises(SourceError, match=rf"{path.name}: .*{place} is a folder without metadata"):
+        _ = ZarrLayout(path).info
