@@ -12,6 +12,8 @@ from mdio.core.kernels import backend, plain
 
 SIDES = ["numpy", *(["native", "plain"] if kernels.NATIVE else [])]
 """plain: native code without the instructions of newer processors."""
+WIDE_SIDES = [*SIDES, *(["avx2"] if kernels.NATIVE else [])]
+"""Of kernels that know AVX-512, too."""
 
 NUMPY = SimpleNamespace(**vars(plain))
 NUMPY.choose_neighbours = neighbours.choose_neighbours
@@ -24,7 +26,7 @@ N_ATOMS = [0, 1, 2, 3, 4, 5, 7, 8, 31, 214, 1365, 1366, 3000]
 
 @contextmanager
 def kernels_of(side, monkeypatch):
-    """Let `mdio.core.kernels` call one of `SIDES`."""
+    """Let `mdio.core.kernels` call one of `WIDE_SIDES`."""
     if side == "numpy":
         monkeypatch.setattr(backend, "module", NUMPY)
         yield side
@@ -32,8 +34,10 @@ def kernels_of(side, monkeypatch):
     native = importlib.import_module("mdio._kernels")
     monkeypatch.setattr(backend, "module", native)
     native._plain_only(side == "plain")
+    native._avx2_only(side == "avx2")
     yield side
     native._plain_only(False)
+    native._avx2_only(False)
 
 
 def random_positions(n_frames, n_atoms, seed=0):

@@ -7,10 +7,25 @@
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define MDIO_X86 1
 #define MDIO_TARGET(features) __attribute__((target(features)))
+#define MDIO_AVX512 "avx512f,avx512vl,avx512bw,avx512dq,popcnt"
 #include <immintrin.h>
 #else
 #define MDIO_X86 0
 #define MDIO_TARGET(features)
+#endif
+
+// For files that have one kind of processor, after the headers of the standard library, of which files
+// share what is not inlined. GCC splits vectors longer than a function's own before it puts the function
+// into its caller, so that the target of the caller alone is not enough; and AVX-512 has instructions
+// that round a product and a sum as one, which nobody asked for.
+#if defined(__clang__)
+#define MDIO_FILE_TARGET(features) _Pragma("clang fp contract(off)")
+#elif MDIO_X86
+#define MDIO_PRAGMA(text) _Pragma(#text)
+#define MDIO_FILE_TARGET(features) \
+    MDIO_PRAGMA(GCC optimize("fp-contract=off")) MDIO_PRAGMA(GCC target(features))
+#else
+#define MDIO_FILE_TARGET(features)
 #endif
 
 // For loops that are written once and compiled for both the plain and the newer instructions.
@@ -19,12 +34,23 @@
 namespace mdio {
 
 // Set by tests, which have to see the plain code run on processors that can do better.
-inline std::atomic<bool> plain_only{false};
+inline std::atomic<bool> plain_only{false}, avx2_only{false};
 
 inline bool has_avx2() {
 #if MDIO_X86
     static const bool found = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     return found && !plain_only;
+#else
+    return false;
+#endif
+}
+
+// The instructions on vectors of 64 bytes that all processors with AVX-512 but the first have.
+inline bool has_avx512() {
+#if MDIO_X86
+    static const bool found = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+    return found && has_avx2() && !avx2_only;
 #else
     return false;
 #endif

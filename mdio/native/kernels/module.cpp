@@ -267,4 +267,5 @@ PYBIND11_MODULE(_kernels, module) {
     add_packed(module);
     add_periodic(module);
     module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
+    module.def("_avx2_only", [](bool avx2) { mdio::avx2_only = avx2; });
 }

@@ -23,6 +23,7 @@ constexpr int32_t MIDDLE = 127;   // symbol of numbers from zero on
 constexpr uint32_t MOST_RAW = 16;  // low bits of a number that are stored as they are
 constexpr uint32_t LOWEST = 1u << 16;  // of a state of the entropy coder, and its last
 constexpr int64_t MOST_LANES = 32;
+constexpr int64_t GROUP = 16;    // sorted atoms, at whose multiples classes begin
 constexpr int64_t BLOCK = 1024;  // atoms of a class, of which all streams come before the next ones'
 
 enum Kind : uint8_t { FREE, TIME, SWING, SPHERE, CIRCLE, KINDS };
@@ -64,11 +65,16 @@ struct Class {
     std::array<int32_t, 3> lowest{};  // of the first frame's vectors (TIME, SWING), and their bits
     std::array<uint8_t, 3> widths{};
     int64_t begin = 0, n = 0;        // its atoms among the sorted ones, of which each class begins
-                                     // at a multiple of 8
+                                     // at a multiple of GROUP
     std::vector<Frequencies> frequencies;
-    std::array<std::vector<uint32_t>, STREAMS> tables;  // to decode; of a stream, all contexts
+    std::vector<uint32_t> tables;  // to decode, one after the other
 
-    const std::vector<uint32_t>& table(int stream) const { return tables[size_t(stream)]; }
+    // Of a stream, all contexts.
+    const uint32_t* table(int stream) const {
+        uint32_t at = 0;
+        for (uint32_t t = 0; t < USES[kind][stream].first; ++t) at += 1u << bits_of(kind, t);
+        return tables.data() + at;
+    }
 };
 constexpr uint8_t NO_LENGTHS = 255;
 
@@ -83,7 +89,7 @@ struct Chunk {
     std::vector<int32_t> slots;    // of atoms, among the sorted ones
     std::vector<int32_t> parents;  // of atoms; -1: the origin
     std::vector<int32_t> seconds;  // of sorted atoms, among the sorted ones (CIRCLE)
-    std::vector<uint8_t> in_row;   // of eight sorted atoms: whether their second ones follow each other
+    std::vector<uint8_t> in_row;   // of groups: whether their second atoms follow each other
     std::vector<float> squares;    // of sorted atoms: of their length
     bool is_temporal = false;
 
@@ -105,7 +111,8 @@ Chunk learnt(const uint32_t* x, int64_t n_frames, int64_t n_atoms);
 // One frame's vectors, sorted: x, y and z of all.
 struct Vectors {
     std::vector<int32_t> axes[3];
-    explicit Vectors(int64_t n) {
+    explicit Vectors(int64_t n) { fit(n); }
+    void fit(int64_t n) {
         for (auto& axis : axes) axis.resize(size_t(n));
     }
 };
@@ -131,6 +138,10 @@ struct InFrame {
     int32_t* symbols;
 };
 using Decode = void (*)(const Block& block, const InFrame* frames, int n_frames);
-Decode decoder();
+Decode decoder(int64_t lanes);
+// One lane at a time, from a symbol on.
+void decode_some(const Block& block, const InFrame& frame, int64_t first);
+// 32 lanes, with AVX-512.
+void decode_wide(const Block& block, const InFrame* frames, int n_frames);
 
 }  // namespace mdio::rigid

@@ -6,6 +6,7 @@
 #include "codes.h"
 #include "kernels.h"
 #include "rigid_part.h"
+#include "rigid_write.h"
 
 namespace mdio {
 namespace rigid {
@@ -31,16 +32,13 @@ struct Frame {
 
 // A frame that is being decoded, and its memory.
 struct Room {
-    Vectors vectors;
-    std::vector<uint32_t> row;  // the origin, then all atoms
+    Vectors vectors{0};
     // Of a block; entropy coder and arithmetic go a little beyond.
     int32_t symbols[STREAMS][BLOCK] = {}, contexts[BLOCK] = {}, raw[STREAMS][BLOCK] = {}, zeros[BLOCK] = {};
     Words words{};
     Cursor low{}, escaped{};
     const uint8_t* bits[STREAMS] = {};  // of a class
 
-    explicit Room(const Chunk& chunk)
-        : vectors(chunk.n_slots()), row(size_t(3 * chunk.n_atoms + 3)) {}
 
     void begin(const Frame& frame, int64_t lanes) {
         low = {frame.begin, frame.words};
@@ -78,18 +76,24 @@ void unpack_some(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t fi
 }
 
 #if MDIO_X86
+// Eight numbers lie in the first 16 of `width` bytes, at most.
 MDIO_TARGET("avx2")
 int64_t unpack_avx2(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t n, int32_t* to) {
-    const auto eight = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const auto bit = _mm256_mullo_epi32(eight, _mm256_set1_epi32(int32_t(width)));
-    const auto byte = _mm256_srli_epi32(bit, 3), shift = _mm256_and_si256(bit, _mm256_set1_epi32(7));
+    alignas(32) uint8_t bytes[32];  // that each number needs, of which those behind the last are zero
+    alignas(32) int32_t shifts[8];
+    for (uint32_t i = 0; i < 32; ++i) {
+        const uint32_t byte = i / 4 * width / 8 + i % 4;
+        bytes[i] = byte < 16 ? uint8_t(byte) : 255;
+        shifts[i / 4] = int32_t(i / 4 * width % 8);
+    }
+    const auto pick = _mm256_load_si256(reinterpret_cast<const __m256i*>(bytes));
+    const auto shift = _mm256_load_si256(reinterpret_cast<const __m256i*>(shifts));
     const auto mask = _mm256_set1_epi32(int32_t((1u << width) - 1));
     int64_t i = 0;
-    for (; i + 8 <= n && (i / 8 + 1) * int64_t(width) + 4 <= nbytes; i += 8) {
-        const auto* at = reinterpret_cast<const int*>(from + i / 8 * int64_t(width));
-        auto x = _mm256_srlv_epi32(_mm256_i32gather_epi32(at, byte, 1), shift);
-        x = _mm256_and_si256(x, mask);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), x);
+    for (const uint8_t* at = from; i + 8 <= n && at + 16 <= from + nbytes; i += 8, at += width) {
+        const auto all = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+        const auto x = _mm256_srlv_epi32(_mm256_shuffle_epi8(all, pick), shift);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm256_and_si256(x, mask));
     }
     return i;
 }
@@ -118,7 +122,7 @@ Part part_of(const Chunk& chunk, const Class& c, int64_t begin, int64_t n, Room&
     const auto at = size_t(c.begin + begin);
     Part p{c.kind, n, {}, float(c.other), {}, {}, &room.vectors.axes[0][at],
            &room.vectors.axes[1][at], &room.vectors.axes[2][at], {}, {}, chunk.seconds.data() + at,
-           chunk.in_row.data() + at / 8, chunk.squares.data() + at};
+           chunk.in_row.data() + at / GROUP, chunk.squares.data() + at};
     for (int stream = 0; stream < STREAMS; ++stream) {
         const uint32_t bits = c.raw[size_t(stream)];
         p.raw_bits[stream] = int(bits);
@@ -146,20 +150,22 @@ void decode_block(const Chunk& chunk, const Class& c, int64_t begin, int64_t n, 
     Part parts[AT_ONCE];
     for (int k = 0; k < n_frames; ++k)
         parts[k] = part_of(chunk, c, begin, n, *rooms[k], k ? *rooms[k - 1] : *before);
+    const Steps& step = steps();
+    const Decode decode_words = decoder(chunk.lanes);
     const auto decode = [&](int stream, void (*contexts)(const Part&, int32_t*)) {
         InFrame in[AT_ONCE] = {};
         for (int k = 0; k < n_frames; ++k) {
             if (contexts) contexts(parts[k], rooms[k]->contexts);
             in[k] = {&rooms[k]->words, contexts ? rooms[k]->contexts : nullptr, rooms[k]->symbols[stream]};
         }
-        decoder()({chunk.lanes, c.table(stream).data(), USES[c.kind][stream].bits, n}, in, n_frames);
+        decode_words({chunk.lanes, c.table(stream), USES[c.kind][stream].bits, n}, in, n_frames);
     };
     const bool has_contexts = c.kind >= SPHERE;
-    decode(0, c.kind == CIRCLE ? first_contexts : nullptr);
-    decode(1, has_contexts ? second_contexts : nullptr);
-    decode(2, has_contexts ? third_contexts : nullptr);
+    decode(0, c.kind == CIRCLE ? step.contexts[0] : nullptr);
+    decode(1, has_contexts ? step.contexts[1] : nullptr);
+    decode(2, has_contexts ? step.contexts[2] : nullptr);
     for (int k = 0; k < n_frames; ++k)
-        if (finish(parts[k])) take_escaped(parts[k], rooms[k]->escaped);
+        if (step.finish(parts[k])) take_escaped(parts[k], rooms[k]->escaped);
 }
 
 // Vectors of the first frame, as they are.
@@ -206,63 +212,31 @@ std::vector<Frame> frames_of(const Chunk& chunk, const uint8_t* data, int64_t nb
     return frames;
 }
 
-// Atoms from `begin` on, each from its parent; of frames side by side, which wait for each other less.
-template <int n_frames>
-MDIO_INLINE void add_parents(const Chunk& chunk, Room* const rooms[], int64_t begin, int64_t end) {
-    const int32_t *slots = chunk.slots.data(), *parents = chunk.parents.data();
-    const int32_t* from[n_frames][3];
-    uint32_t* rows[n_frames];
-    for (int k = 0; k < n_frames; ++k) {
-        rows[k] = rooms[k]->row.data() + 3;
-        for (size_t axis = 0; axis < 3; ++axis) from[k][axis] = rooms[k]->vectors.axes[axis].data();
-    }
-    for (int64_t i = begin; i < end; ++i) {
-        const int64_t slot = slots[i], parent = 3 * int64_t(parents[i]);
-        for (int k = 0; k < n_frames; ++k)
-            for (int axis = 0; axis < 3; ++axis)
-                rows[k][3 * i + axis] = rows[k][parent + axis] + uint32_t(from[k][axis][slot]);
-    }
-}
-
-// `to`: of each frame, null where it is not asked for.
-template <class Code>
-MDIO_INLINE void write(const Chunk& chunk, Room* const rooms[], int n_frames, const Code& code,
-                       const Output& out, const int64_t* atoms, char* const to[]) {
-    for (int64_t begin = 0; begin < chunk.n_atoms; begin += BLOCK) {
-        const int64_t n = std::min(BLOCK, chunk.n_atoms - begin);
-        if (n_frames == AT_ONCE)
-            add_parents<AT_ONCE>(chunk, rooms, begin, begin + n);
-        else
-            add_parents<1>(chunk, rooms, begin, begin + n);
-        for (int k = 0; k < n_frames; ++k)
-            if (to[k] && !atoms) decode_row(&rooms[k]->row[size_t(3 + 3 * begin)], 3 * n, code, to[k] + 12 * begin);
-    }
-    for (int k = 0; k < n_frames; ++k)
-        for (int64_t i = 0; to[k] && atoms && i < out.n_atoms; ++i)
-            decode_row(&rooms[k]->row[size_t(3 + 3 * atoms[i])], 3, code, to[k] + 12 * i);
-}
-
-template <class Code>
-MDIO_TARGET("avx2")
-void write_avx2(const Chunk& chunk, Room* const rooms[], int n_frames, const Code& code,
-                const Output& out, const int64_t* atoms, char* const to[]) {
-    write(chunk, rooms, n_frames, code, out, atoms, to);
-}
-
 template <class Code>
 void decode(const RigidChunk& from, const Code& code, const Output& out, const int64_t* atoms,
             int64_t first, int64_t last) {
     const Chunk chunk = parsed(from.description, from.description_nbytes, from.n_atoms);
     const auto frames = frames_of(chunk, from.data, from.nbytes, from.n_frames);
-    Room one(chunk), another(chunk);
+    static thread_local Room one, another;  // kept: new memory costs as much as a tenth of decoding
     Room* const rooms[AT_ONCE] = {&one, &another};
+    for (Room* room : rooms) room->vectors.fit(chunk.n_slots());
+    Writer writer(chunk);
+    std::vector<char> whole[AT_ONCE];  // frames of which some atoms are asked for
+    const auto nbytes = size_t(12 * chunk.n_atoms);
+    if (atoms)
+        for (auto& room : whole) room.resize(nbytes);
     for (int64_t f = chunk.is_temporal ? 0 : first; f < last; f += AT_ONCE) {
         const int n = int(std::min<int64_t>(AT_ONCE, last - f));
         decode_frames(chunk, &frames[size_t(f)], f == 0, rooms, &another, n);
-        char* to[AT_ONCE];
-        for (int k = 0; k < n; ++k) to[k] = f + k < first ? nullptr : out.data + (f + k - first) * out.stride;
-        if (f + n > first)
-            (has_avx2() ? write_avx2<Code> : write<Code>)(chunk, rooms, n, code, out, atoms, to);
+        if (f + n <= first) continue;
+        char* to[AT_ONCE] = {};
+        for (int k = 0; k < n; ++k)
+            if (f + k >= first) to[k] = atoms ? whole[k].data() : out.data + (f + k - first) * out.stride;
+        const Vectors* vectors[AT_ONCE] = {&one.vectors, n == AT_ONCE ? &another.vectors : &one.vectors};
+        writer.write(vectors, code, to);
+        for (int k = 0; k < n; ++k)
+            for (int64_t i = 0; atoms && to[k] && i < out.n_atoms; ++i)
+                std::memcpy(out.data + (f + k - first) * out.stride + 12 * i, to[k] + 12 * atoms[i], 12);
     }
 }
 

@@ -69,11 +69,13 @@ Frequencies frequencies_of(Reader& from, uint32_t bits) {
 }
 
 // Frequencies that sum up to 1 << bits.
-void add_table(std::vector<uint32_t>& to, const Frequencies& frequencies, uint32_t bits) {
-    size_t at = to.size();
-    to.resize(at + (size_t(1) << bits));
-    for (uint32_t s = 0; s < 256; ++s)
-        for (uint32_t i = 0; i < frequencies[s]; ++i) to[at++] = s | frequencies[s] << 8 | i << 20;
+uint32_t* put_table(uint32_t* to, const Frequencies& frequencies) {
+    for (uint32_t s = 0; s < 256; ++s) {
+        const uint32_t n = frequencies[s], entry = s | n << 8;
+        for (uint32_t i = 0; i < n; ++i) to[i] = entry | i << 20;
+        to += n;
+    }
+    return to;
 }
 
 Class class_of(Reader& from) {
@@ -94,13 +96,14 @@ Class class_of(Reader& from) {
         c.widths[size_t(axis)] = uint8_t(from.byte());
         if (c.widths[size_t(axis)] > 32) fail("vectors of the first frame have too many bits");
     }
-    for (uint32_t t = 0; t < tables_of(c.kind); ++t)
+    size_t size = 0;
+    for (uint32_t t = 0; t < tables_of(c.kind); ++t) {
         c.frequencies.push_back(frequencies_of(from, bits_of(c.kind, t)));
-    for (int stream = 0; stream < STREAMS; ++stream) {
-        const Use use = USES[c.kind][stream];
-        for (uint32_t t = use.first; t < use.first + use.contexts; ++t)
-            add_table(c.tables[size_t(stream)], c.frequencies[t], use.bits);
+        size += size_t(1) << bits_of(c.kind, t);
     }
+    c.tables.resize(size);
+    uint32_t* to = c.tables.data();
+    for (const Frequencies& frequencies : c.frequencies) to = put_table(to, frequencies);
     return c;
 }
 
@@ -170,7 +173,7 @@ void Chunk::sort() {
     for (Class& c : classes) {
         c.begin = begin;
         next.push_back(begin);
-        begin += (c.n + 7) / 8 * 8;
+        begin += (c.n + GROUP - 1) / GROUP * GROUP;
     }
     slots.resize(size_t(n_atoms));
     parents.resize(size_t(n_atoms));
@@ -195,9 +198,11 @@ void Chunk::sort() {
             fail("an atom's second one does not come before it");
         seconds[size_t(slot)] = slots[size_t(other)];
     }
-    in_row.assign(size_t(begin / 8), 1);
-    for (size_t slot = 0; slot < seconds.size(); ++slot)
-        if (seconds[slot] != seconds[slot / 8 * 8] + int32_t(slot % 8)) in_row[slot / 8] = 0;
+    in_row.assign(size_t(begin / GROUP), 1);
+    for (int64_t slot = 0; slot < begin; ++slot) {
+        const int32_t first = seconds[size_t(slot / GROUP * GROUP)];
+        if (seconds[size_t(slot)] != first + slot % GROUP) in_row[size_t(slot / GROUP)] = 0;
+    }
 }
 
 int64_t Chunk::raw_nbytes(bool is_first) const {

@@ -95,7 +95,7 @@ class Encoder {
 
     void tell_class(const Class& c) {
         Source s{c.kind, c.n, float(c.other), {}, {}, {}, chunk_.seconds.data() + c.begin,
-                 chunk_.in_row.data() + c.begin / 8, chunk_.squares.data() + c.begin};
+                 chunk_.in_row.data() + c.begin / GROUP, chunk_.squares.data() + c.begin};
         for (int axis = 0; axis < 3; ++axis) {
             s.all[axis] = now_.axes[axis].data();
             s.now[axis] = s.all[axis] + c.begin;
@@ -184,7 +184,7 @@ class Encoder {
             const Contexts part{c.kind, c.n, {c.raw[0], c.raw[1]}, float(c.other), {symbols[0], symbols[1]},
                                 {numbers_.of[0].data(), numbers_.of[1].data()},
                                 {now_.axes[0].data(), now_.axes[1].data(), now_.axes[2].data()},
-                                chunk_.seconds.data() + c.begin, chunk_.in_row.data() + c.begin / 8,
+                                chunk_.seconds.data() + c.begin, chunk_.in_row.data() + c.begin / GROUP,
                                 chunk_.squares.data() + c.begin};
             contexts_of(part, contexts);
         }

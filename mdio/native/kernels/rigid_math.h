@@ -1,4 +1,4 @@
-// The arithmetic that writer and reader share, for eight atoms at a time: float32 operations one by
+// The arithmetic that writer and reader share, for MDIO_LANES atoms at a time: float32 operations one by
 // one, each rounded as IEEE 754 has it (no fused ones), so that every machine gets the same integers.
 #pragma once
 
@@ -8,17 +8,23 @@
 
 #include "rigid.h"
 
+#ifndef MDIO_LANES
+#define MDIO_LANES 8
+#define MDIO_LANES_NAME eight
+#endif
+
 // Vectors are passed to functions that are always part of their caller.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace mdio::rigid {
+inline namespace MDIO_LANES_NAME {
 
-using Ints = int32_t __attribute__((vector_size(32)));
-using Sizes = uint32_t __attribute__((vector_size(32)));
-using Floats = float __attribute__((vector_size(32)));
-using Halves = uint16_t __attribute__((vector_size(16)));  // bytes go by these: one instruction each
-using Bytes = uint8_t __attribute__((vector_size(8)));
-constexpr int64_t EIGHT_ATOMS = 8;
+constexpr int LANES = MDIO_LANES;
+using Ints = int32_t __attribute__((vector_size(4 * LANES)));
+using Sizes = uint32_t __attribute__((vector_size(4 * LANES)));
+using Floats = float __attribute__((vector_size(4 * LANES)));
+using Halves = uint16_t __attribute__((vector_size(2 * LANES)));  // bytes go by these: one instruction each
+using Bytes = uint8_t __attribute__((vector_size(LANES)));
 
 MDIO_INLINE Ints load(const int32_t* from) {
     Ints x;
@@ -50,7 +56,7 @@ MDIO_INLINE Ints size(const Ints& x) { return signed_by(x < 0, x); }
 
 MDIO_INLINE Floats root(const Floats& x) {
     Floats y;
-    for (int k = 0; k < 8; ++k) y[k] = std::sqrt(x[k]);
+    for (int k = 0; k < LANES; ++k) y[k] = std::sqrt(x[k]);
     return y;
 }
 MDIO_INLINE Floats positive(const Floats& x) { return x > 0.0f ? x : Floats{}; }
@@ -157,10 +163,12 @@ MDIO_INLINE Ints axis_of(const Ints& symbol) {
 MDIO_INLINE Vector seconds_at(const int32_t* const all[3], const int32_t* at, bool in_row) {
     if (in_row) return {load(all[0] + at[0]), load(all[1] + at[0]), load(all[2] + at[0])};
     const auto each = [&](const int32_t* from) __attribute__((always_inline)) {
-        return Ints{from[at[0]], from[at[1]], from[at[2]], from[at[3]],
-                    from[at[4]], from[at[5]], from[at[6]], from[at[7]]};
+        int32_t x[LANES];
+        for (int k = 0; k < LANES; ++k) x[k] = from[at[k]];
+        return load(x);
     };
     return {each(all[0]), each(all[1]), each(all[2])};
 }
 
+}  // namespace
 }  // namespace mdio::rigid

@@ -1,12 +1,12 @@
 // Some atoms of a class in one frame, as the reader has them.
 #pragma once
 
-#include "rigid_math.h"
+#include "rigid.h"
 
 namespace mdio::rigid {
 
 // One class of one frame: its symbols and raw bits, and the vectors they become. Atoms are taken
-// in eights; what is behind the last is some number.
+// in groups; what is behind the last is some number.
 struct Part {
     Kind kind;
     int64_t n;
@@ -19,31 +19,15 @@ struct Part {
     const int32_t *all[3], *seconds;
     const uint8_t* in_row;
     const float* squares;
-
-    MDIO_INLINE Ints symbol(int stream, int64_t i) const { return load(symbols[stream] + i); }
-    MDIO_INLINE Ints get(int stream, int64_t i) const {
-        return number(symbol(stream, i), load(raw[stream] + i), raw_bits[stream]);
-    }
-    MDIO_INLINE Vector second(int64_t i) const { return seconds_at(all, seconds + i, in_row[i / 8]); }
-    MDIO_INLINE Plane plane_at(int64_t i) const {
-        return plane(axis_of(symbol(0, i) >> 1), second(i), load(squares + i), other);
-    }
-    MDIO_INLINE Vector vector(int64_t i) const { return {load(x + i), load(y + i), load(z + i)}; }
-    MDIO_INLINE Vector earlier(int64_t i) const {
-        return {load(before[0] + i), load(before[1] + i), load(before[2] + i)};
-    }
-    MDIO_INLINE void put(int64_t i, const Vector& v) const {
-        store(v.x, x + i);
-        store(v.y, y + i);
-        store(v.z, z + i);
-    }
 };
 
 // What the symbols of a stream go by, one stream after the other; what is found on the way is left
-// where the vectors will be. Last the vectors.
-void first_contexts(const Part& part, int32_t* to);
-void second_contexts(const Part& part, int32_t* to);
-void third_contexts(const Part& part, int32_t* to);
-bool finish(const Part& part);  // whether there may be escaped ones
+// where the vectors will be. Last the vectors, and whether there may be escaped ones.
+struct Steps {
+    void (*contexts[STREAMS])(const Part& part, int32_t* to);
+    bool (*finish)(const Part& part);
+};
+const Steps& steps();  // of this processor
+extern const Steps PLAIN, AVX2, AVX512;
 
 }  // namespace mdio::rigid

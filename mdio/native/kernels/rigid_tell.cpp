@@ -47,7 +47,7 @@ MDIO_INLINE Ints off_by(const Two& t, const Vector& v, Ints& how) {
 }
 
 MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
-    const Vector v = vector(s.now, i), second = seconds_at(s.all, s.seconds + i, s.in_row[i / 8]);
+    const Vector v = vector(s.now, i), second = seconds_at(s.all, s.seconds + i, s.in_row[i / GROUP]);
     // Where the circle runs most nearly along an axis, the other two follow best from it.
     const Floats fx = floats(second.x), fy = floats(second.y), fz = floats(second.z);
     const Floats gx = floats(v.x), gy = floats(v.y), gz = floats(v.z);

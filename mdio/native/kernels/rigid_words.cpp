@@ -8,7 +8,6 @@
 #include "rigid.h"
 
 namespace mdio::rigid {
-namespace {
 
 // A table's entry: the symbol, its frequency, and what is added to it.
 MDIO_INLINE uint32_t symbol_of(uint32_t entry) { return entry & 255; }
@@ -30,6 +29,8 @@ void decode_some(const Block& b, const InFrame& frame, int64_t first) {
         }
     }
 }
+
+namespace {
 
 void decode(const Block& block, const InFrame* frames, int n_frames) {
     for (int k = 0; k < n_frames; ++k) decode_some(block, frames[k], 0);
@@ -164,8 +165,9 @@ void decode_avx2(const Block& block, const InFrame* frames, int n_frames) {
 
 }  // namespace
 
-Decode decoder() {
+Decode decoder([[maybe_unused]] int64_t lanes) {
 #if MDIO_X86
+    if (has_avx512() && lanes == MOST_LANES) return decode_wide;
     if (has_avx2()) return decode_avx2;
 #endif
     return decode;

@@ -206,7 +206,7 @@ MDIO_INLINE void all_contexts(const Contexts& from, uint8_t* const to[STREAMS]) 
     else
         for (int64_t i = 0; i < p.n; i += 8) {
             const Ints how = load(p.symbols[0] + i);
-            const Vector second = seconds_at(p.all, p.seconds + i, p.in_row[i / 8]);
+            const Vector second = seconds_at(p.all, p.seconds + i, p.in_row[i / GROUP]);
             const Floats square = load(p.squares + i);
             const Plane u = plane(axis_of(how >> 1), second, square, p.other);
             store(longest(second), to[0] + i);

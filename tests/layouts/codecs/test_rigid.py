@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from MDAnalysisTests.datafiles import DCD, PSF, XTC
 from scipy.spatial.transform import Rotation
-from suites.kernel_sides import SIDES, kernels_of
+from suites.kernel_sides import WIDE_SIDES as SIDES
+from suites.kernel_sides import kernels_of
 
 from mdio.core import kernels
 from mdio.core.kernels import decode_rigid, encode_rigid

@@ -1,0 +1,108 @@
+// From symbols to vectors: included by a file for each kind of processor, which says in MDIO_LANES how
+// many atoms are taken at a time.
+#include "rigid_math.h"
+#include "rigid_part.h"
+
+namespace mdio::rigid {
+namespace {
+
+struct Numbers : Part {
+    MDIO_INLINE explicit Numbers(const Part& part) : Part(part) {}
+    MDIO_INLINE Ints symbol(int stream, int64_t i) const { return load(symbols[stream] + i); }
+    MDIO_INLINE Ints get(int stream, int64_t i) const {
+        return number(symbol(stream, i), load(raw[stream] + i), raw_bits[stream]);
+    }
+    MDIO_INLINE Vector second(int64_t i) const { return seconds_at(all, seconds + i, in_row[i / GROUP]); }
+    MDIO_INLINE Plane plane_at(int64_t i) const {
+        return plane(axis_of(symbol(0, i) >> 1), second(i), load(squares + i), other);
+    }
+    MDIO_INLINE Vector vector(int64_t i) const { return {load(x + i), load(y + i), load(z + i)}; }
+    MDIO_INLINE Vector earlier(int64_t i) const {
+        return {load(before[0] + i), load(before[1] + i), load(before[2] + i)};
+    }
+    MDIO_INLINE void put(int64_t i, const Vector& v) const {
+        store(v.x, x + i);
+        store(v.y, y + i);
+        store(v.z, z + i);
+    }
+};
+
+MDIO_LANES_TARGET
+void first_contexts(const Part& part, int32_t* to) {
+    const Numbers p(part);
+    for (int64_t i = 0; i < p.n; i += LANES) store(longest(p.second(i)), to + i);
+}
+
+MDIO_LANES_TARGET
+void second_contexts(const Part& part, int32_t* to) {
+    const Numbers p(part);
+    if (p.kind == SPHERE)
+        for (int64_t i = 0; i < p.n; i += LANES) store(sphere_context(load(p.squares + i), p.get(0, i)), to + i);
+    else
+        for (int64_t i = 0; i < p.n; i += LANES) {
+            const Plane plane = p.plane_at(i);
+            store(centre(plane), p.x + i);
+            store(circle_context(plane), to + i);
+        }
+}
+
+MDIO_LANES_TARGET
+void third_contexts(const Part& part, int32_t* to) {
+    const Numbers p(part);
+    if (p.kind == SPHERE)
+        for (int64_t i = 0; i < p.n; i += LANES) {
+            const Floats side = third(load(p.squares + i), p.get(0, i), p.get(1, i));
+            const Ints n = whole(side);
+            store(n, p.x + i);
+            store(fraction(side, n), to + i);
+        }
+    else
+        for (int64_t i = 0; i < p.n; i += LANES) {
+            const Plane plane = p.plane_at(i);
+            const Ints v = plus(load(p.x + i), p.get(1, i));
+            const Two both = two(plane, load(p.squares + i), v, (p.symbol(0, i) & 1) != 0);
+            p.put(i, {v, both.y, both.z});
+            store(both.context, to + i);
+        }
+}
+
+MDIO_LANES_TARGET
+bool finish(const Part& part) {
+    const Numbers p(part);
+    if (p.kind == FREE)
+        for (int64_t i = 0; i < p.n; i += LANES) p.put(i, {p.get(0, i), p.get(1, i), p.get(2, i)});
+    if (p.kind == TIME)
+        for (int64_t i = 0; i < p.n; i += LANES) {
+            const Vector v = p.earlier(i);
+            p.put(i, {plus(v.x, p.get(0, i)), plus(v.y, p.get(1, i)), plus(v.z, p.get(2, i))});
+        }
+    if (p.kind == SWING)
+        for (int64_t i = 0; i < p.n; i += LANES) {
+            const Vector v = p.earlier(i);
+            const Ints axis = longest(v);
+            const Vector before = turned(axis, v);
+            const Ints a = plus(before.y, p.get(0, i)), b = plus(before.z, p.get(1, i));
+            const Ints side = plus(whole(third(load(p.squares + i), a, b)), p.get(2, i));
+            p.put(i, turned_back(axis, {signed_by(before.x < 0, side), a, b}));
+        }
+    if (p.kind == SPHERE)
+        for (int64_t i = 0; i < p.n; i += LANES) {
+            const Ints how = p.symbol(2, i), axis = axis_of(how >> 1);
+            const Ints side = plus(load(p.x + i), (how >> 3) + SPHERE_LEAST);
+            p.put(i, turned_back(axis, {signed_by((how & 1) != 0, side), p.get(0, i), p.get(1, i)}));
+        }
+    if (p.kind == CIRCLE)
+        for (int64_t i = 0; i < p.n; i += LANES) {
+            const Ints how = p.symbol(2, i), axis = axis_of(p.symbol(0, i) >> 1);
+            const Vector v = p.vector(i);
+            const Ints y = plus(v.y, (how >> 3) + CIRCLE_LEAST), z = plus(v.z, (how & 7) + CIRCLE_LEAST);
+            p.put(i, turned_back(axis, {v.x, y, z}));
+        }
+    Ints escaped{};
+    for (int64_t i = 0; i < p.n; i += LANES) escaped |= p.symbol(0, i) == int32_t(ESCAPE);
+    const Ints none{};
+    return std::memcmp(&escaped, &none, sizeof none) != 0;
+}
+
+}  // namespace
+}  // namespace mdio::rigid

@@ -1,0 +1,105 @@
+// The entropy coder, backwards, 16 lanes at a time; rigid_words.cpp has it in words.
+#include <algorithm>
+
+#include "rigid.h"
+
+// GCC takes vectors that are not set on purpose for a mistake.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+#if MDIO_X86
+
+namespace mdio::rigid {
+namespace {
+
+constexpr int64_t WIDTH = 16;
+constexpr int VECTORS = MOST_LANES / WIDTH;
+
+// The lanes of one frame.
+struct Lanes {
+    __m512i x[VECTORS];
+    const uint8_t* next;
+};
+
+// One step of all lanes; of `n` lanes only, where there are no more symbols.
+template <bool with_contexts, bool is_last>
+MDIO_TARGET(MDIO_AVX512)
+MDIO_INLINE void decode_step(Lanes& lanes, const Block& b, const int32_t* contexts, int64_t n, int32_t* to) {
+    const auto mask = _mm512_set1_epi32(int32_t((1u << b.bits) - 1));
+    const auto bits = _mm_cvtsi32_si128(int32_t(b.bits));
+    for (int v = 0; v < VECTORS; ++v) {
+        const auto n_active = uint32_t(std::max<int64_t>(0, std::min(WIDTH, n - WIDTH * v)));
+        const auto active = is_last ? __mmask16((1u << n_active) - 1) : __mmask16(0xFFFF);
+        const auto x = lanes.x[v];
+        auto slot = _mm512_and_si512(x, mask);
+        if (with_contexts)
+            slot = _mm512_add_epi32(slot, _mm512_sll_epi32(_mm512_loadu_si512(contexts + WIDTH * v), bits));
+        const auto entry = is_last ? _mm512_mask_i32gather_epi32(x, active, slot, b.tables, 4)
+                                   : _mm512_i32gather_epi32(slot, b.tables, 4);
+        _mm512_storeu_si512(to + WIDTH * v, _mm512_and_si512(entry, _mm512_set1_epi32(255)));
+        const auto frequency = _mm512_and_si512(_mm512_srli_epi32(entry, 8), _mm512_set1_epi32(0xFFF));
+        auto y = _mm512_mullo_epi32(frequency, _mm512_srl_epi32(x, bits));
+        y = _mm512_add_epi32(y, _mm512_srli_epi32(entry, 20));
+        const auto low = _mm512_mask_cmplt_epu32_mask(active, y, _mm512_set1_epi32(int32_t(LOWEST)));
+        const auto words = _mm512_cvtepu16_epi32(
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lanes.next)));
+        const auto filled = _mm512_or_si512(_mm512_slli_epi32(y, 16), _mm512_maskz_expand_epi32(low, words));
+        y = _mm512_mask_mov_epi32(y, low, filled);
+        lanes.x[v] = is_last ? _mm512_mask_mov_epi32(x, active, y) : y;
+        lanes.next += 2 * __builtin_popcount(low);
+    }
+}
+
+// Every lane may take a word.
+MDIO_INLINE bool has_words(const Lanes& lanes, const InFrame& frame) {
+    return frame.words->end - lanes.next >= 2 * MOST_LANES;
+}
+
+template <bool with_contexts, int n_frames>
+MDIO_TARGET(MDIO_AVX512)
+MDIO_INLINE void decode_frames(const Block& block, const InFrame* in) {
+    const Block b = block;
+    InFrame frames[n_frames];
+    Lanes lanes[n_frames];
+    for (int k = 0; k < n_frames; ++k) {
+        frames[k] = in[k];
+        lanes[k].next = in[k].words->next;
+        for (int v = 0; v < VECTORS; ++v)
+            lanes[k].x[v] = _mm512_loadu_si512(in[k].words->states + WIDTH * v);
+    }
+    int64_t i = 0;
+    for (; i + MOST_LANES <= b.n && has_words(lanes[0], frames[0]) &&
+           has_words(lanes[n_frames - 1], frames[n_frames - 1]);
+         i += MOST_LANES)
+        for (int k = 0; k < n_frames; ++k)
+            decode_step<with_contexts, false>(lanes[k], b, frames[k].contexts + i, MOST_LANES, frames[k].symbols + i);
+    for (int k = 0; k < n_frames; ++k) {
+        int64_t at = i;
+        for (; at < b.n && has_words(lanes[k], frames[k]); at += MOST_LANES)
+            decode_step<with_contexts, true>(lanes[k], b, frames[k].contexts + at, b.n - at, frames[k].symbols + at);
+        in[k].words->next = lanes[k].next;
+        for (int v = 0; v < VECTORS; ++v)
+            _mm512_storeu_si512(in[k].words->states + WIDTH * v, lanes[k].x[v]);
+        decode_some(b, in[k], at);
+    }
+}
+
+template <bool with_contexts>
+MDIO_TARGET(MDIO_AVX512)
+void decode_lanes(const Block& block, const InFrame* frames, int n_frames) {
+    if (n_frames == AT_ONCE)
+        decode_frames<with_contexts, AT_ONCE>(block, frames);
+    else
+        decode_frames<with_contexts, 1>(block, frames);
+}
+
+}  // namespace
+
+void decode_wide(const Block& block, const InFrame* frames, int n_frames) {
+    (frames[0].contexts ? decode_lanes<true> : decode_lanes<false>)(block, frames, n_frames);
+}
+
+}  // namespace mdio::rigid
+
+#endif

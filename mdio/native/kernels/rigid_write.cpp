@@ -1,0 +1,159 @@
+// From vectors to coordinates.
+#include "rigid_write.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "codes.h"
+
+namespace mdio::rigid {
+namespace {
+
+constexpr int64_t RUN = 512;  // atoms, whose rows stay in the first-level cache
+constexpr int64_t ROW = 8;    // numbers: x, y, z and a zero of one frame, and of the other
+
+template <class Code>
+void write_plain(const Chunk& chunk, const Vectors& vectors, const Code& code, char* to) {
+    std::vector<uint32_t> rows(size_t(3 * chunk.n_atoms + 3));  // the origin, then all atoms
+    uint32_t* row = rows.data() + 3;
+    for (int64_t i = 0; i < chunk.n_atoms; ++i) {
+        const int64_t parent = 3 * int64_t(chunk.parents[size_t(i)]);
+        const auto slot = size_t(chunk.slots[size_t(i)]);
+        for (int64_t axis = 0; axis < 3; ++axis)
+            row[3 * i + axis] = row[parent + axis] + uint32_t(vectors.axes[axis][slot]);
+    }
+    decode_row(row, 3 * chunk.n_atoms, code, to);
+}
+
+#if MDIO_X86
+
+MDIO_TARGET("avx2")
+MDIO_INLINE __m256 decoded(const Xtc& code, __m256i q) {
+    const auto x = _mm256_mul_ps(_mm256_cvtepi32_ps(q), _mm256_set1_ps(code.inverse));
+    return _mm256_mul_ps(x, _mm256_set1_ps(10.0f));
+}
+
+MDIO_TARGET("avx2")
+MDIO_INLINE __m256 decoded(const Step& code, __m256i q) {
+    const auto step = _mm256_set1_pd(code.step);
+    const auto one = _mm256_mul_pd(_mm256_cvtepi32_pd(_mm256_castsi256_si128(q)), step);
+    const auto other = _mm256_mul_pd(_mm256_cvtepi32_pd(_mm256_extracti128_si256(q, 1)), step);
+    return _mm256_set_m128(_mm256_cvtpd_ps(other), _mm256_cvtpd_ps(one));
+}
+
+MDIO_TARGET("avx2")
+MDIO_INLINE __m256i four_of(const int32_t* one, const int32_t* other) {
+    const auto low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(one));
+    const auto high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(other));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+// `n` vectors from a slot on as rows; four at a time, which goes up to three rows further.
+MDIO_TARGET("avx2")
+MDIO_INLINE void rows_of(const Vectors* const frames[AT_ONCE], int64_t slot, int64_t n, int32_t* to) {
+    const int32_t *one[3], *other[3];
+    for (size_t axis = 0; axis < 3; ++axis) {
+        one[axis] = frames[0]->axes[axis].data() + slot;
+        other[axis] = frames[1]->axes[axis].data() + slot;
+    }
+    const auto none = _mm256_setzero_si256();
+    for (int64_t i = 0; i < n; i += 4) {
+        const auto x = four_of(one[0] + i, other[0] + i), y = four_of(one[1] + i, other[1] + i),
+                   z = four_of(one[2] + i, other[2] + i);
+        const auto xy = _mm256_unpacklo_epi32(x, y), last_xy = _mm256_unpackhi_epi32(x, y);
+        const auto zs = _mm256_unpacklo_epi32(z, none), last_zs = _mm256_unpackhi_epi32(z, none);
+        auto* row = reinterpret_cast<__m256i*>(to + ROW * i);
+        _mm256_storeu_si256(row, _mm256_unpacklo_epi64(xy, zs));
+        _mm256_storeu_si256(row + 1, _mm256_unpackhi_epi64(xy, zs));
+        _mm256_storeu_si256(row + 2, _mm256_unpacklo_epi64(last_xy, last_zs));
+        _mm256_storeu_si256(row + 3, _mm256_unpackhi_epi64(last_xy, last_zs));
+    }
+}
+
+#endif
+
+}  // namespace
+
+Writer::Writer(const Chunk& chunk) : chunk_(chunk) {
+    const size_t n_classes = chunk.classes.size();
+    if (!has_avx2()) return;
+    places_.resize(size_t(chunk.n_atoms));
+    counts_.resize(size_t((chunk.n_atoms + RUN - 1) / RUN) * n_classes);
+    vectors_.resize(size_t(ROW * (RUN + 4 * int64_t(n_classes) + 1)));
+    uint16_t* counts = counts_.data();
+    std::vector<int32_t> shifts(n_classes), next;  // from slots to places; slots
+    for (const Class& c : chunk.classes) next.push_back(int32_t(c.begin));
+    for (int64_t begin = 0; begin < chunk.n_atoms; begin += RUN, counts += n_classes) {
+        const auto first = size_t(begin), end = size_t(std::min(begin + RUN, chunk.n_atoms));
+        for (size_t i = first; i < end; ++i) ++counts[chunk.atoms.classes[i]];
+        int32_t place = 0;
+        for (size_t c = 0; c < n_classes; ++c) {
+            shifts[c] = place - next[c];
+            next[c] += counts[c];
+            place += (counts[c] + 3) / 4 * 4;
+        }
+        for (size_t i = first; i < end; ++i)
+            places_[i] = uint16_t(chunk.slots[i] + shifts[chunk.atoms.classes[i]]);
+    }
+}
+
+#if MDIO_X86
+template <class Code>
+MDIO_TARGET("avx2")
+void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given, char* const to[AT_ONCE]) {
+    constexpr int64_t BEFORE = 256;  // rows: the origin, and as far back as parents are
+    const Code code = given;
+    const size_t n_classes = chunk_.classes.size();
+    int32_t* vectors = vectors_.data();
+    while (reinterpret_cast<uintptr_t>(vectors) % 32) ++vectors;
+    alignas(32) int32_t rows[ROW * (BEFORE + RUN)] = {};
+    char made[AT_ONCE][12 * RUN + 4];
+    std::vector<int64_t> next;  // of each class: slots
+    for (const Class& c : chunk_.classes) next.push_back(c.begin);
+    const uint16_t* counts = counts_.data();
+    for (int64_t begin = 0; begin < chunk_.n_atoms; begin += RUN, counts += n_classes) {
+        const int64_t n = std::min(RUN, chunk_.n_atoms - begin);
+        int64_t place = 0;
+        for (size_t c = 0; c < n_classes; ++c) {
+            rows_of(frames, next[c], counts[c], vectors + ROW * place);
+            next[c] += counts[c];
+            place += (counts[c] + 3) / 4 * 4;
+        }
+        const uint16_t* places = places_.data() + begin;
+        const uint8_t* backs = chunk_.atoms.backs.data() + begin;
+        // Stores go four bytes further, which is too far for the last atom of all.
+        const bool is_last = begin + n == chunk_.n_atoms;
+        char* out[AT_ONCE];
+        for (int k = 0; k < AT_ONCE; ++k) out[k] = to[k] && !is_last ? to[k] + 12 * begin : made[k];
+        for (int64_t i = 0; i < n; ++i) {
+            const int64_t parent = backs[i] ? BEFORE + i - backs[i] : 0;
+            auto* row = reinterpret_cast<__m256i*>(rows) + BEFORE + i;
+            const auto vector = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(vectors) + places[i]);
+            const auto x = _mm256_add_epi32(vector, reinterpret_cast<const __m256i*>(rows)[parent]);
+            _mm256_store_si256(row, x);
+            const auto floats = decoded(code, x);
+            __builtin_prefetch(out[0] + 12 * i + 1024, 1);
+            __builtin_prefetch(out[1] + 12 * i + 1024, 1);
+            _mm_storeu_ps(reinterpret_cast<float*>(out[0] + 12 * i), _mm256_castps256_ps128(floats));
+            _mm_storeu_ps(reinterpret_cast<float*>(out[1] + 12 * i), _mm256_extractf128_ps(floats, 1));
+        }
+        for (int k = 0; is_last && k < AT_ONCE; ++k)
+            if (to[k]) std::memcpy(to[k] + 12 * begin, made[k], size_t(12 * n));
+        std::memcpy(rows + ROW, rows + ROW * (n + 1), size_t(4 * ROW * (BEFORE - 1)));
+    }
+}
+#endif
+
+template <class Code>
+void Writer::write(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]) {
+#if MDIO_X86
+    if (!places_.empty()) return write_avx2(frames, code, to);
+#endif
+    for (int k = 0; k < AT_ONCE; ++k)
+        if (to[k]) write_plain(chunk_, *frames[k], code, to[k]);
+}
+
+template void Writer::write(const Vectors* const[], const Step&, char* const[]);
+template void Writer::write(const Vectors* const[], const Xtc&, char* const[]);
+
+}  // namespace mdio::rigid

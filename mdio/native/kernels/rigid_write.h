@@ -1,0 +1,28 @@
+// From vectors to coordinates: atoms added up from their parents, in their own order.
+#pragma once
+
+#include "kernels.h"
+#include "rigid.h"
+
+namespace mdio::rigid {
+
+class Writer {
+  public:
+    explicit Writer(const Chunk& chunk);
+    // Fills all atoms of two frames (or twice the same one), one after the other, where `to` is not
+    // null.
+    template <class Code>
+    void write(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]);
+
+  private:
+    template <class Code>
+    void write_avx2(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]);
+
+    const Chunk& chunk_;
+    // Of runs of atoms: how many are of each class, and the place of each atom's vector among those
+    // of its run, which are sorted by classes that begin at multiples of 4.
+    std::vector<uint16_t> counts_, places_;
+    std::vector<int32_t> vectors_;
+};
+
+}  // namespace mdio::rigid
