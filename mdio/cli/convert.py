@@ -48,6 +48,16 @@ COMMON = (
 """What ``--help`` shows; ``--help-all`` has the rest."""
 
 
+NOT_TOGETHER = {
+    "dry_run": "--dry-run",
+    "resume": "--resume",
+    "append": "--append",
+    "follow": "--follow",
+    "compared": "--verify",
+}
+"""Options that conversions of several trajectories do not have."""
+
+
 def _group(text: str) -> tuple[str, str]:
     name, equals, selection = text.partition("=")
     if not (name and equals and selection):
@@ -189,9 +199,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     """Convert several trajectories into one output, or those of one back into files."""
-    for name in ("dry_run", "resume", "append", "follow", "verify"):
+    for name, option in NOT_TOGETHER.items():
         if getattr(args, name):
-            raise PlanError(f"--{name.replace('_', '-')} is not for --ensemble; leave it out")
+            raise PlanError(f"{option} is not for --ensemble; leave it out")
     given = asdict(_options(args))
     how: dict[str, Any] = {"executor": executor, "force": args.force}
     with progress_bar(0, "convert", quiet=args.quiet) as progress:

@@ -131,6 +131,8 @@ def test_on_the_command_line(folder):
     facts = json.loads(run("info", "out.zarr", "--json", cwd=folder).stdout)
     assert list(facts["members"]) == ["replica01", "replica02", "last"]
     assert run("info", "out.zarr/last", cwd=folder).stdout.startswith("out.zarr/last\n")
+    refused = run("convert", *sources, "again.zarr", "--ensemble", "--dry-run", cwd=folder)
+    assert "--dry-run is not for --ensemble" in refused.stderr
     checked = run("verify", "out.zarr", cwd=folder)
     assert checked.returncode == 0
     done = run("convert", "out.zarr", "back-{label}.dcd", "--ensemble", "-w", 2, cwd=folder)
