@@ -9,8 +9,8 @@ from mdio.cli.main import COMMANDS, command_help
 KINDS = {
     "Conversions": ("convert", "split", "append", "verify", "repair"),
     "Reading": ("open", "FrameBlock", "TrajectoryInfo"),
-    "Analyses": ("analyze", "RMSD", "RMSF", "Dihedrals", "Pairs", "map_reduce"),
-    "Executors": ("Serial", "Processes", "DaskExecutor", "MPIExecutor"),
+    "Analyses": ("analyze", "RMSD", "RMSF", "MSD", "VACF", "Dihedrals", "Pairs", "map_reduce"),
+    "Executors": ("Serial", "Processes", "DaskExecutor", "MPIExecutor", "ProgressBar"),
     "MDAnalysis' own analyses": ("DaskBackend", "MPIBackend"),
     "Advice": ("advise",),
 }

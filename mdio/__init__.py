@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mdio.converters.split import split
     from mdio.converters.verify import verify
     from mdio.core.frames import FrameBlock, TrajectoryInfo
+    from mdio.core.progress import ProgressBar
     from mdio.layouts.views.opening import open_source as open
     from mdio.mapreduce.driver import map_reduce
     from mdio.parallel.dask_executor import DaskExecutor
@@ -41,6 +42,7 @@ __all__ = [
     "MPIExecutor",
     "Pairs",
     "Processes",
+    "ProgressBar",
     "Serial",
     "TrajectoryInfo",
     "__version__",
@@ -66,6 +68,7 @@ _HOMES = {
     "MPIExecutor": "mdio.parallel.mpi_executor:MPIExecutor",
     "Pairs": "mdio.analysis.kernels.registry:Pairs",
     "Processes": "mdio.parallel.executors:Processes",
+    "ProgressBar": "mdio.core.progress:ProgressBar",
     "RMSD": "mdio.analysis.kernels.registry:RMSD",
     "RMSF": "mdio.analysis.kernels.registry:RMSF",
     "Serial": "mdio.parallel.executors:Serial",

@@ -13,6 +13,7 @@ from inspect import signature
 from typing import Any, Literal
 
 from mdio.converters.transform import PBC_CHOICES
+from mdio.core.progress import ProgressBar
 from mdio.core.words import human_nbytes
 from mdio.layouts.views.joining import OVERLAPS
 
@@ -269,17 +270,5 @@ def progress_bar(
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from tqdm import tqdm
-
-    with tqdm(total=total, desc=label, unit="frame", unit_scale=True, file=sys.stderr) as bar:
-        done = 0
-
-        def advance(n_frames: int, nbytes: int) -> None:
-            nonlocal done
-            done += nbytes
-            elapsed = bar.format_dict["elapsed"]
-            if elapsed > 0:
-                bar.set_postfix_str(f"{done / elapsed / 1e6:.0f} MB/s", refresh=False)
-            bar.update(n_frames)
-
-        yield advance
+    with ProgressBar(total, label, file=sys.stderr) as bar:
+        yield bar
