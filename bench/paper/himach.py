@@ -8,7 +8,8 @@ residence
 workers
     One and two processes, in turn, jobs of `--seconds` on one: as many frames as that takes, made
     of the trajectory over and over. Beside them, two processes that each do half on their own,
-    without mdio sharing anything: what the machine allows.
+    without mdio sharing anything: what the machine allows. CPU times tell what two cores of their
+    own would: the parent's, while workers wait, and half of the workers'.
 shuffle
     100 million pairs of 16 bytes by two processes that may not have more than 512 MB of data each
     (RLIMIT_DATA); the most that each had resident is shown.
@@ -46,6 +47,8 @@ from mdio.mapreduce.programs.residence import WaterResidence, survival_probabili
 OUT = Path("bench-output")
 MB = 1 << 20
 TAU_MAX = 20
+LOOK = 8
+"""So many copies of the trajectory tell how long a job takes."""
 
 
 def loaded() -> float:
@@ -131,21 +134,24 @@ def workers(args: argparse.Namespace) -> None:
     """Compare two workers with one."""
     u = universe(args)
     program = WaterResidence(args.water, "protein", args.radius, TAU_MAX)
-    begun = time.process_time()
-    mdio.map_reduce(args.traj, top=u, map=program)
-    copies = max(1, round(args.seconds / (time.process_time() - begun)))
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        path = longer(args, Path(name), LOOK)
+        with mdio.open(path) as layout:
+            _ = layout.info
+        begun = time.process_time()
+        mdio.map_reduce(path, top=u, map=program)
+        copies = max(1, round(LOOK * args.seconds / (time.process_time() - begun)))
         path = longer(args, Path(name), copies)
         with mdio.open(path) as layout:
             n_frames = layout.info.n_frames  # and its frames are found, once
         results, cpu = {}, {}
 
         def run(n_workers: int) -> None:
-            before = of_children()
+            before, own = of_children(), time.process_time()
             results[n_workers] = mdio.map_reduce(
                 path, top=u, map=program, n_workers=n_workers, local_dir=name
             )
-            cpu[n_workers] = of_children() - before
+            cpu[n_workers] = time.process_time() - own, of_children() - before
 
         def half(first: int) -> None:
             end = first + n_frames // 2
@@ -165,6 +171,7 @@ def workers(args: argparse.Namespace) -> None:
         for name, column in results[2].columns.items()
     )
     one, two, alone = (statistics.median(values) for values in seconds.values())
+    (own, work), (own_of_two, work_of_two) = cpu[1], cpu[2]
     note(
         "workers",
         n_frames=n_frames,
@@ -173,8 +180,11 @@ def workers(args: argparse.Namespace) -> None:
         two_s=two,
         gain=one / two,
         machine_allows=one / alone,
-        cpu_of_one_s=cpu[1],
-        cpu_of_two_s=cpu[2],
+        parent_cpu_of_one_s=own,
+        workers_cpu_of_one_s=work,
+        parent_cpu_of_two_s=own_of_two,
+        workers_cpu_of_two_s=work_of_two,
+        cpu_allows=(own + work) / (own_of_two + work_of_two / 2),
         same=same,
     )
 

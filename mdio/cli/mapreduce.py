@@ -27,7 +27,7 @@ from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError
 from mdio.core.words import human_nbytes
 from mdio.layouts.views.ensemble import labelled
-from mdio.mapreduce.driver import BLOCKS_PER_WORKER, MEMORY_NBYTES, map_reduce
+from mdio.mapreduce.driver import MEMORY_NBYTES, map_reduce
 from mdio.mapreduce.frames import Frames
 from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
 from mdio.parallel.executors import Executor
@@ -70,9 +70,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     workers.add_argument(
         "--blocks-per-worker",
         type=positive,
-        default=BLOCKS_PER_WORKER,
         metavar="K",
-        help="more than one evens out workers of unequal speed (default: %(default)s)",
+        help="more than one evens out workers of unequal speed (default: 4, all together 16)",
     )
     workers.add_argument(
         "--memory",

@@ -44,6 +44,8 @@ __all__ = ["MEMORY_NBYTES", "map_reduce"]
 MEMORY_NBYTES = 1 << 30
 """What pairs may take in each worker by default."""
 BLOCKS_PER_WORKER = 4
+LEAST_BLOCKS = 16
+"""Of all of several workers: the last of few blocks would keep one of two workers waiting."""
 MOST_DEATHS = 3
 """Of processes, before a run is given up, as Dask has it."""
 
@@ -64,7 +66,7 @@ def map_reduce(
     combine: Callable[..., Any] | str | None = None,
     per_frame: bool | None = None,
     keep_going: bool = False,
-    blocks_per_worker: int = BLOCKS_PER_WORKER,
+    blocks_per_worker: int | None = None,
     group: str | None = None,
     verify: bool = True,
     overlap: str | None = None,
@@ -113,7 +115,8 @@ def map_reduce(
     keep_going
         Note a key whose reduce raises, and go on with the others.
     blocks_per_worker
-        Blocks of frames that each worker maps, of about the same length.
+        Blocks of frames that each worker maps, of about the same length: 4 by default, and of
+        several workers 16 together at least.
 
     Returns
     -------
@@ -152,7 +155,7 @@ def map_reduce(
     program = Program.of(map, reduce, combine, per_frame, frames, select, fields)
     if executor is not None and n_workers is not None:
         raise PlanError("give an executor or a number of workers, not both")
-    if memory < 1 or blocks_per_worker < 1:
+    if memory < 1 or (blocks_per_worker is not None and blocks_per_worker < 1):
         raise PlanError(
             f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
         )
@@ -166,7 +169,11 @@ def map_reduce(
         given = {"": trajectory}
     if not given:
         raise PlanError("no trajectory is given; give at least one")
-    n_blocks = math.ceil(run_in.n_workers * blocks_per_worker / len(given))
+    n_workers = run_in.n_workers
+    if blocks_per_worker is None:
+        least = LEAST_BLOCKS if n_workers > 1 else 1
+        blocks_per_worker = max(BLOCKS_PER_WORKER, math.ceil(least / n_workers))
+    n_blocks = math.ceil(n_workers * blocks_per_worker / len(given))
     choose = partial(choose_frames, frames=program.frames)
     requests = {
         str(label): Request(

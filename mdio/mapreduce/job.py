@@ -28,6 +28,8 @@ __all__ = ["Job", "Progress", "Settings"]
 
 RANGES_PER_WORKER = 4
 """More than one evens out keys with more work than others."""
+LEAST_RANGES = 16
+"""Of all of several workers, as `mdio.mapreduce.driver.LEAST_BLOCKS`."""
 SHARE = 6
 """A run, and a range while it is sorted, take this part of the memory, and copies as much again;
 what is kept for the reduce takes two."""
@@ -82,7 +84,7 @@ class Settings:
     def n_ranges(self, runs: Sequence[Run], kind: Kind, n_workers: int) -> int:
         """Return how many ranges of keys to make."""
         nbytes = sum(map(len, runs)) * kind.nbytes
-        wanted = n_workers * RANGES_PER_WORKER if n_workers > 1 else 1
+        wanted = max(LEAST_RANGES, n_workers * RANGES_PER_WORKER) if n_workers > 1 else 1
         return max(wanted, math.ceil(nbytes / self.most_nbytes))
 
 
