@@ -12,7 +12,7 @@ Bits lie in bytes least significant first, as ``numpy.packbits(..., bitorder="li
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ EXACT_UNITS = 1 << 20
 """Up to so many units, loads are balanced to the unit; beyond, by the law of large numbers."""
 MOST_SETS = 2048
 """Different sets of nodes that have a unit, up to which they are gone through one by one."""
+MOST_WEIGHTS = 1 << 22
+"""Of nodes for units, at a time."""
 MOST_BLOCKS = 1 << 19
 """Into so many blocks at most, and 2**18 at least, very many units are cut: for each, nodes are put
 into an order of their own, which then takes the same time however many units there are."""
@@ -39,8 +41,16 @@ MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 def _weights(numbers: NDArray[np.int64], names: Sequence[str]) -> Words:
     """Return the weight of each node for each number, (N, n)."""
-    seeds = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") for name in names]
-    x = numbers.astype(np.uint64) * np.uint64(MIX[0]) + np.array(seeds, np.uint64)[:, None]
+    return _mixed(numbers, _seeds(names)[:, None])
+
+
+def _seeds(names: Sequence[str]) -> Words:
+    digests = [hashlib.sha256(name.encode()).digest() for name in names]
+    return np.array([int.from_bytes(one[:8], "little") for one in digests], np.uint64)
+
+
+def _mixed(numbers: NDArray[np.int64], seeds: Words) -> Words:
+    x = numbers.astype(np.uint64) * np.uint64(MIX[0]) + seeds
     x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX[1])
     x = (x ^ (x >> np.uint64(27))) * np.uint64(MIX[2])
     return x ^ (x >> np.uint64(31))
@@ -62,9 +72,30 @@ def preferred(numbers: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.in
     order does not matter.
     """
     found = np.empty(len(numbers), np.int64)
-    step = max(1, (1 << 22) // max(1, len(names)))
-    for at in range(0, len(numbers), step):
-        found[at : at + step] = _weights(numbers[at : at + step], names).argmax(axis=0)
+    for some in _runs(len(numbers), len(names)):
+        found[some] = _weights(numbers[some], names).argmax(axis=0)
+    return found
+
+
+def _runs(n_units: int, n_nodes: int) -> Iterator[slice]:
+    """Yield runs of units that take little memory for all nodes."""
+    step = max(1, MOST_WEIGHTS // max(1, n_nodes))
+    for at in range(0, n_units, step):
+        yield slice(at, at + step)
+
+
+def _preferred_holders(
+    held: NDArray[np.bool_], numbers: NDArray[np.int64], names: Sequence[str]
+) -> NDArray[np.int64]:
+    """Return which of the nodes that have a unit it prefers; each has one at least."""
+    found = np.empty(len(numbers), np.int64)
+    seeds = _seeds(names)
+    for some in _runs(len(numbers), len(names)):
+        units, nodes = np.nonzero(held[:, some].T)
+        weights = _mixed(numbers[some][units], seeds[nodes])
+        best = np.maximum.reduceat(weights, np.flatnonzero(np.diff(units, prepend=-1)))
+        is_best = weights == best[units]
+        found[some][units[is_best]] = nodes[is_best]
     return found
 
 
@@ -101,11 +132,12 @@ def assign(
     owners = held.argmax(axis=0)
     loads = np.bincount(owners[n_held == 1], minlength=n_nodes)
     several = np.flatnonzero(n_held > 1)
-    keys = (_weights(np.zeros(1, np.int64), names).T @ held[:, several])[0]  # of the set of nodes
+    keys = np.empty(len(several), np.uint64)  # of the sets of nodes
+    for some in _runs(len(several), n_nodes):
+        keys[some] = _seeds(names) @ held[:, several[some]]
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     if len(first) > MOST_SETS:
-        weights = np.where(held[:, several], _weights(numbers[several], names), 0)
-        owners[several] = weights.argmax(axis=0)
+        owners[several] = _preferred_holders(held[:, several], numbers[several], names)
         loads += np.bincount(owners[several], minlength=n_nodes)
     else:
         for one in np.argsort(n_held[several[first]], kind="stable"):

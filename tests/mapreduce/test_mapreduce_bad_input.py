@@ -125,7 +125,7 @@ def test_what_cannot_be_sent_is_told_before_the_work(adk):
 
 
 def test_workers_that_die_again_and_again(adk, tmp_path):
-    with pytest.raises(WorkerDiedError, match=r"block \d .* was killed by SIGKILL"):
+    with pytest.raises(WorkerDiedError, match=r"block \d+ .* was killed by SIGKILL"):
         run(adk, programs.dies, n_workers=2, local_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
