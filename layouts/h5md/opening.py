@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.reading import OpenFile, reads
+from mdio.core.files.reading import OpenFile, uncounted
 from mdio.core.files.remote.paths import RemotePath
 
 if TYPE_CHECKING:
@@ -24,14 +24,11 @@ def is_sealed(path: Path) -> bool:
 
     See `mdio.layouts.h5md.seal`.
     """
-    counted = reads.nbytes_source
     try:
-        with OpenFile(path) as file:
+        with uncounted(), OpenFile(path) as file:
             return file.peek(max(0, file.nbytes - SEAL_NBYTES), len(SEAL)) == SEAL
     except OSError:
         return False
-    finally:
-        reads.nbytes_source = counted  # what kind of file it is is asked of any, topologies too
 
 
 def is_hdf5(path: Path) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import SourceError
-from mdio.core.files.reading import OpenFile
+from mdio.core.files.reading import OpenFile, uncounted
 from mdio.core.files.remote.paths import path_of
 from mdio.core.kernels import crc32c
 
@@ -163,5 +163,5 @@ def head_of(path: Path) -> bytes:
 
 @lru_cache(maxsize=16)
 def _head(path: Path, *_: int) -> bytes:
-    with OpenFile(path) as file:
+    with uncounted(), OpenFile(path) as file:
         return file.peek(0, HEAD_NBYTES)

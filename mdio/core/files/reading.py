@@ -25,7 +25,7 @@ from mdio.core.files.first_read import LONG_NBYTES, read_with_ramp_up
 from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.files.remote.paths import RemotePath
 
-__all__ = ["Buffer", "ByteSource", "OpenFile", "Range", "reading_from", "reads"]
+__all__ = ["Buffer", "ByteSource", "OpenFile", "Range", "reading_from", "reads", "uncounted"]
 
 Buffer = NDArray[Any] | memoryview
 """C-contiguous and writable."""
@@ -152,6 +152,16 @@ class _Reads(threading.local):
 
 
 reads = _Reads()
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Count no bytes: what kind of file it is is asked of any, topologies too."""
+    before = reads.nbytes_source
+    try:
+        yield
+    finally:
+        reads.nbytes_source = before
 
 
 @contextmanager

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mdio.core.errors import SourceError
-from mdio.core.files.fingerprint import fingerprint
+from mdio.core.files.fingerprint import fingerprint, head_of
+from mdio.core.files.reading import reads
 
 
 def test_fingerprints_tell_files_apart(tmp_path):
@@ -40,3 +41,10 @@ def test_fingerprints_of_folders_are_those_of_their_manifests(tmp_path):
     assert fingerprint(folder)["crc32c_head"] != first["crc32c_head"]
     with pytest.raises(SourceError, match="none: cannot be read"):
         fingerprint(tmp_path / "none")
+
+
+def test_a_look_at_what_a_file_is_counts_as_no_read(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(300))
+    before = reads.nbytes_source
+    assert head_of(tmp_path / "a") == bytes(64)
+    assert reads.nbytes_source == before
