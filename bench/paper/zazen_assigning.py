@@ -50,6 +50,7 @@ def real_ranks(n_units: int) -> None:
     for begin in range(comm.rank << 10, len(held), comm.size << 10):
         some = held[begin : begin + 1024]
         some[:] = rng.integers(0, 256, len(some), np.uint8)
+    comm.alltoall(range(comm.size))  # MPI connects ranks when they first talk
     comm.Barrier()
     begun, cpu = time.perf_counter(), time.process_time()
     mine = share_together(held, n_units, f"node{comm.rank}", 1, comm)
