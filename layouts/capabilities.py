@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.frame_bytes import FrameBytes
+from mdio.layouts.placed import PlacedPositions
 
 __all__ = ["Capabilities", "boundaries_of", "fields_in_some"]
 
@@ -89,6 +90,18 @@ class Capabilities:
         """Return where its frames lie, as bytes that can be copied into another file.
 
         None where copies would not make valid files.
+
+        Raises
+        ------
+        SourceError
+            The file is damaged.
+        """
+        return None
+
+    def placed(self) -> PlacedPositions | None:
+        """Return where its positions lie, so that others read them without a copy.
+
+        None where they are stored in a way that others do not know.
 
         Raises
         ------

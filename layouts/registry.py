@@ -69,6 +69,11 @@ LAYOUTS = MappingProxyType(
             "mdio.layouts.h5md.writer:H5MDWriter",
             (".h5md", ".h5"),
         ),
+        "refs": Entry(
+            "mdio.layouts.refs.layout:RefsLayout",
+            "mdio.layouts.refs.writer:RefsWriter",
+            (".refs",),
+        ),
         "xtc": Entry(
             "mdio.layouts.native.xtc.layout:XTCLayout",
             "mdio.layouts.native.writer:XTCFileWriter",

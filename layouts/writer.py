@@ -57,6 +57,8 @@ class LayoutWriter(ABC):
     resumes: ClassVar[bool] = False
     """Whether another run can go on with what is stored; then `files` and `holds` are there."""
 
+    points: ClassVar[bool] = False
+    """Whether an output points into the source rather than hold its frames."""
     writes_files_once: ClassVar[bool] = False
     """Whether the `files` of a stored piece are not written again, so that they can be sent on."""
 

@@ -10,6 +10,7 @@ from mdio.converters.strategies.copied import CopiedBytes
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.mpio import MPIOConversion
 from mdio.converters.strategies.parts import PartsConversion
+from mdio.converters.strategies.pointing import Pointing
 from mdio.core.errors import PlanError
 from mdio.layouts.chunk_shapes import PATTERNS
 from mdio.layouts.registry import writable_layouts, writer_class
@@ -18,6 +19,7 @@ from mdio.parallel.executors import Executor
 __all__ = ["STRATEGIES", "check_options", "choose"]
 
 STRATEGIES: tuple[type[Conversion], ...] = (
+    Pointing,
     CopiedBytes,
     MPIOConversion,
     PartsConversion,

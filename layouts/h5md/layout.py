@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
 from mdio.core.files.remote.paths import path_of
@@ -23,6 +23,7 @@ from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.h5md.opening import is_hdf5, is_sealed, open_hdf5
 from mdio.layouts.output import Wanted
+from mdio.layouts.placed import PlacedPositions
 
 if TYPE_CHECKING:
     import h5py
@@ -132,6 +133,12 @@ class H5MDLayout(BackendLayout):
     ) -> None:
         with self._translated(f"frames {start} to {stop - 1} cannot be read"):
             super()._read_into(start, stop, atoms, block)
+
+    def placed(self) -> PlacedPositions | None:
+        """Return where positions lie in a file of mdio; see `Layout.placed`."""
+        _ = self.info
+        found = getattr(self._backend, "placed", None)
+        return None if found is None else cast("PlacedPositions | None", found())
 
     def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
         """Read every chunk and compare it with its checksum; see `Layout.check`."""

@@ -39,6 +39,7 @@ from mdio.layouts.h5md.others.flavours import flavour_of
 from mdio.layouts.h5md.others.topology import TOPOLOGY
 from mdio.layouts.h5md.seal import check_seal
 from mdio.layouts.output import EncodedChunk, Unit
+from mdio.layouts.placed import PlacedPositions, in_frames
 
 __all__ = ["OwnFile"]
 
@@ -187,6 +188,18 @@ class OwnFile(OwnOutput[PlacedChunks]):
             return None
         data = self.rows("topology", 0, self._columns["topology"].shape[0]).tobytes()
         return stored_topology(data, self.manifest, self.group, self.path)
+
+    def placed(self) -> PlacedPositions | None:
+        """Return where the chunks are; see `Layout.placed`."""
+        array = self.arrays[self.group or FULL_SYSTEM, "positions"]
+        if not array.plain or self.manifest.get("flavour") is not None:
+            return None
+        if self.contiguous:  # the last run of frames is not whole
+            begins = array.offset[0, 0] + 12 * array.n_atoms * np.arange(array.n_frames)
+            return in_frames(self.path, begins, np.zeros(1, np.int64), array.n_atoms)
+        chunk = (array.chunk_frames, array.chunk_atoms, 3)
+        offset, nbytes = array.offset[..., None], array.nbytes[..., None]
+        return PlacedPositions(self.path, chunk, offset, nbytes)
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""

@@ -44,6 +44,7 @@ from mdio.layouts.native.fixed_records import (
     spare_gaps,
     whole_frames,
 )
+from mdio.layouts.placed import PlacedPositions, in_frames
 
 __all__ = ["DCDLayout", "boxes_from_cells"]
 
@@ -125,6 +126,16 @@ class DCDLayout(NativeLayout):
         """Return where its frames lie; see `Layout.frame_bytes`."""
         found = bytes_of(self.path, self.header, self.info.n_frames)
         return found and replace(found, sums=self.options.get("sums"))
+
+    def placed(self) -> PlacedPositions | None:
+        """Return where x, y and z lie; see `Layout.placed`."""
+        header, n_frames = self.header, self.info.n_frames
+        if header.free is not None:
+            return None
+        begins = header.nbytes + header.frame_nbytes(header.n_atoms) * np.arange(n_frames)
+        planes = np.arange(3) * header.record_nbytes(header.n_atoms)
+        planes += header.cell_nbytes + header.marker.itemsize
+        return in_frames(self.path, begins, planes, header.n_atoms, dtype=f"{header.order}f4")
 
     def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
         """Return how many frames are whole, and what follows them."""

@@ -32,6 +32,7 @@ from mdio.layouts.native.file import NO_ATOMS, NativeLayout
 from mdio.layouts.native.fixed_records import batches, whole_frames
 from mdio.layouts.native.netcdf.bytes import bytes_of
 from mdio.layouts.native.netcdf.classic import ClassicFile
+from mdio.layouts.placed import PlacedPositions, in_frames
 
 if TYPE_CHECKING:
     from mdio.layouts.native.netcdf.hdf5 import HDF5File
@@ -121,6 +122,16 @@ class NCDFLayout(NativeLayout):
             return None
         found = bytes_of(self.path, data, self.info.n_frames)
         return found and replace(found, sums=self.options.get("sums"))
+
+    def placed(self) -> PlacedPositions | None:
+        """Return where coordinates lie; see `Layout.placed`."""
+        data, n_frames = self.data, self.info.n_frames
+        if not isinstance(data, ClassicFile) or self._scale("coordinates") is not None:
+            return None
+        found = data.variables["coordinates"]
+        begins = found.begin + found.stride * np.arange(n_frames, dtype=np.int64)
+        dtype, planes = found.dtype.str, np.zeros(1, np.int64)
+        return in_frames(self.path, begins, planes, self.info.n_atoms, dtype=dtype)
 
     def _close(self) -> None:
         super()._close()

@@ -45,6 +45,7 @@ from mdio.layouts.native.trr.header import (
     parse_header,
 )
 from mdio.layouts.native.trr.scanning import header_of, marks_of, scan
+from mdio.layouts.placed import PlacedPositions, in_frames
 
 __all__ = ["TRRLayout", "scan"]
 
@@ -117,6 +118,19 @@ class TRRLayout(IndexedLayout):
     def _frame_header(self, frame: int) -> FrameHeader:
         raw = self._file.read(int(self._index.offsets[frame]), FIXED_NBYTES)
         return header_of(raw, self.path, frame, self._index.n_atoms)
+
+    def placed(self) -> PlacedPositions | None:
+        """Return where positions lie, if all frames hold the same parts; see `Layout.placed`."""
+        _ = self.info
+        n_frames = self._index.n_frames
+        first = self._frame_header(0)
+        if "positions" not in first.present or any(
+            self._frame_header(frame) != first for frame in range(1, n_frames)
+        ):
+            return None
+        planes = np.array([first.field_offset("positions")], np.int64)
+        how = {"dtype": f">f{first.itemsize}", "unit": "nm"}
+        return in_frames(self.path, self._index.offsets, planes, self._index.n_atoms, **how)
 
     def _sample_fields(self) -> set[str]:
         first_of_size = np.unique(self._sizes, return_index=True)[1][:N_SAMPLED]

@@ -27,8 +27,12 @@ from mdio.layouts.base import AtomIndices
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.file import IndexedLayout
 from mdio.layouts.native.in_parts import FrameMarks
+from mdio.layouts.placed import PlacedPositions
 
-__all__ = ["XTCLayout"]
+__all__ = ["XTC_CODEC", "XTCLayout"]
+
+XTC_CODEC = "mdio.xtc"
+"""Of whole frames, as numcodecs knows it."""
 
 
 def check_frames(data: NDArray[np.uint8], run: range, frames: FrameBytes, n_atoms: int) -> None:
@@ -110,6 +114,17 @@ class XTCLayout(IndexedLayout):
         except BaseException:
             self._close()
             raise
+
+    def placed(self) -> PlacedPositions | None:
+        """Return where the frames lie, for the codec; see `Layout.placed`."""
+        shape = (self.index.n_frames, 1, 1)
+        return PlacedPositions(
+            self.path,
+            (1, self.index.n_atoms, 3),
+            self.index.offsets.reshape(shape),
+            self.index.frame_nbytes.reshape(shape),
+            codec={"id": XTC_CODEC},
+        )
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:

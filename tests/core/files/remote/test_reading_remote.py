@@ -1,5 +1,6 @@
 """Trajectories read where they lie are those that MDAnalysis reads on a disk."""
 
+import json
 import os
 import pickle
 import time
@@ -11,6 +12,7 @@ import pytest
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError, PlanError, SourceError
+from mdio.core.files.remote.paths import path_of
 from mdio.parallel.executors import Processes
 
 FORMATS = ("xtc", "trr", "dcd", "ncdf", "zarr", "quantised.zarr", "h5md", "segments")
@@ -181,3 +183,26 @@ def test_faults_end_in_the_right_result_or_a_clear_error(web, served):
 
             objects._known.clear()
     assert min(seen.values()) > 0
+
+
+class TestReferences:
+    def test_to_an_object_beside_it(self, bucket, frames):
+        import fsspec
+        import zarr
+        from obstore.fsspec import register
+        from zarr.storage import FsspecStore
+
+        import mdio.layouts.codecs.numcodecs_plugin
+
+        register("s3")
+        for name in ("xtc", "dcd"):
+            refs = f"{bucket}/{name}.refs"
+            mdio.convert(f"{bucket}/adk.{name}", refs, force=True)
+            with mdio.open(refs) as layout:
+                assert np.abs(layout.read(0, 98).positions - frames[name]).max() == 0
+            plain = {"client_options": {"allow_http": True}, "asynchronous": True}
+            how = {"remote_protocol": "s3", "remote_options": plain, "asynchronous": True}
+            said = json.loads(path_of(refs).read_bytes())
+            system = fsspec.filesystem("reference", fo=said, **how)
+            group = zarr.open_group(FsspecStore(system, read_only=True, path=""), mode="r")
+            assert np.abs(group["position"][3:9] - frames[name][3:9]).max() < 1e-5
