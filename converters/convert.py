@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.remote.paths import path_of
 from mdio.core.words import plural
 from mdio.layouts.base import Layout
-from mdio.layouts.plan import WriteOptions
+from mdio.layouts.plan import StoredAs, WriteOptions
 from mdio.layouts.registry import layout_class, layout_name_for_output, writer_class
 from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
@@ -147,22 +147,17 @@ def planned(
     elif not options.salvage:
         check_whole(origin.info, options.stop, options.end_ps)
     striping = StripeRequest(options.stripe_nbytes, options.stripe_count, options.progressive)
+    asked = {one.name: getattr(options, one.name) for one in fields(StoredAs)}
+    if asked["container"] is None and writer.copier is not None:
+        asked["container"] = origin.container
     wanted = WriteOptions(
+        **asked,
         compression=None if options.compression in ("auto", "none") else options.compression,
         file_system=telling_file_system(target, options.compression),
-        precision=options.precision,
-        chunk_frames=options.chunk_frames,
-        chunk_atoms=options.chunk_atoms,
-        contiguous=options.contiguous,
         pattern=options.pattern or "blocks",
-        flavour=options.flavour,
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),
-        stripe_count=options.stripe_count,
-        segments=options.segments,
-        container=options.container or (origin.container if writer.copier is not None else None),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
-        expected_frames=options.expected_frames,
     )
     paths = [source] if isinstance(source, str | PathLike) else list(source)
     plan = writer.plan_for(view.info, wanted)

@@ -13,7 +13,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from mdio.converters.selection import Selection
 from mdio.core.errors import OptionError, PlanError
 from mdio.layouts.chunk_shapes import Pattern
-from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.plan import LayoutPlan, StoredAs
 from mdio.layouts.registry import layout_class
 
 __all__ = ["ConversionOptions", "ConvertResult", "Progress", "check_flavour", "takes_options"]
@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConversionOptions:
+class ConversionOptions(StoredAs):
     """All options of a conversion besides source and output."""
 
     to: str | None = None
@@ -55,10 +55,6 @@ class ConversionOptions:
     """First and last time to keep."""
     dt_ps: float | None = None
     """Time between the frames to keep."""
-    precision: float | Literal["auto", "none"] | None = None
-    """Step of stored positions, angstrom; ``auto`` = the integers that an XTC source holds;
-    ``none`` = floats in full; None = what loses nothing and takes fewest bytes: integers of an XTC
-    in Zarr, else floats."""
     compression: str | None = None
     """``NAME[:LEVEL]``; ``none``; ``auto`` = in Zarr, floats are compressed where the output lies
     on a network and that pays; None = the same, without a word where it does not."""
@@ -68,25 +64,12 @@ class ConversionOptions:
     of ``whole`` and ``atom``)."""
     center: str | None = None
     """Selection of atoms to move to the middle of the cell, before molecules are put into it."""
-    chunk_frames: int | None = None
-    chunk_atoms: int | None = None
-    """Frames and atoms in a chunk; None = planned for the stripes."""
     pattern: Pattern | None = None
     """How an h5md or zarr output will be read, for which its chunks are planned; one of
     `mdio.layouts.chunk_shapes.PATTERNS`, None = ``blocks``."""
-    contiguous: bool = False
-    """Each array of an h5md file in one piece, without chunks."""
-    flavour: str | None = None
-    """For h5md: ``gromacs``, as GROMACS 2026 reads it; None = mdio's own way."""
-    container: str | None = None
-    """Format of segments; None = that of the source."""
-    segments: int | None = None
-    """Number of segments."""
     stripe_nbytes: int | None = None
     """Stripe size to plan for and to ask of the file system; None = that of the output's folder on
     Lustre, else 1 MiB."""
-    stripe_count: int | None = None
-    """Stripes to ask for; -1 = one on each target."""
     progressive: Sequence[tuple[int, int]] = ()
     """(end in bytes, stripe count) of the components of a progressive layout before the last."""
     mpio: Literal["independent", "collective"] | None = None
@@ -103,9 +86,6 @@ class ConversionOptions:
     """Add frames to the output, which is there; see `mdio.converters.append`."""
     growing: bool = False
     """The source is being written: what is not whole yet is neither taken nor missed."""
-    expected_frames: int | None = None
-    """How many frames the output is to have in the end, if frames will be added: chunks and shards
-    are planned for these; None = those that there are."""
     hints: Sequence[str] = ()
     """``KEY=VALUE`` for MPI-IO."""
     verify: bool = True

@@ -33,24 +33,13 @@ SourceError where these bytes cannot be read as frames, told without decoding th
 class FrameBytes:
     """Neighbouring frames of one file as runs of bytes.
 
-    Attributes
-    ----------
-    path
-        The file.
-    edges : (F + 1,) int64
-        Where each frame begins, and where the last one ends.
-    header
-        Gives what is to stand before frames ``start:stop`` of the file in a file of their own;
-        None where nothing does, so that frames of several files can follow one another.
-    first
-        Number of the first of these frames in the file.
-    sums
-        Checksums of the whole file that its frames are to have, if there are any.
-    check
-        Tells from their bytes whether frames can be read; None where any bytes can.
-    byte_order
-        Of the floats that are positions, ``<`` or ``>``; None where positions are integers, and
-        finite.
+    Attributes: `path`: the file. `edges`, (F + 1,) int64: where each frame begins, and where the
+    last one ends. `header`: gives what is to stand before frames ``start:stop`` of the file in a
+    file of their own; None where nothing does, so that frames of several files can follow one
+    another. `first`: number of the first of these frames in the file. `sums`: checksums of the
+    whole file that its frames are to have, if there are any. `check`: tells from their bytes
+    whether frames can be read; None where any bytes can. `byte_order`: of the floats that are
+    positions, ``<`` or ``>``; None where positions are integers, and finite.
     """
 
     path: Path

@@ -29,7 +29,15 @@ from mdio.layouts.chunk_shapes import (
     tall_chunks,
 )
 
-__all__ = ["MAX_PADDING", "ArrayPlan", "LayoutPlan", "WriteOptions", "plan_chunks", "plan_pieces"]
+__all__ = [
+    "MAX_PADDING",
+    "ArrayPlan",
+    "LayoutPlan",
+    "StoredAs",
+    "WriteOptions",
+    "plan_chunks",
+    "plan_pieces",
+]
 
 DEFAULT_STRIPE_NBYTES = MIB
 MIN_PIECE_NBYTES, MAX_PIECE_NBYTES = 4 * MIB, 32 * MIB
@@ -50,33 +58,42 @@ LARGEST_CHUNK_NBYTES = (1 << 32) - 1
 """Chunks of HDF5 cannot be larger."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """What the user asked of an output."""
+@dataclass(frozen=True, kw_only=True)
+class StoredAs:
+    """What a user may ask of how an output is stored: it goes as it is to the layout's plan."""
+
+    precision: float | Literal["auto", "none"] | None = None
+    """Step of stored positions, angstrom; ``auto`` = the integers that an XTC source holds;
+    ``none`` = floats in full; None = what loses nothing and takes fewest bytes: integers of an XTC
+    in Zarr, else floats."""
+    chunk_frames: int | None = None
+    chunk_atoms: int | None = None
+    """Frames and atoms in a chunk; None = planned for the stripes."""
+    contiguous: bool = False
+    """Each array of an h5md file in one piece, without chunks."""
+    flavour: str | None = None
+    """For h5md: ``gromacs``, as GROMACS 2026 reads it; None = mdio's own way."""
+    container: str | None = None
+    """Format of segments: xtc, trr, dcd or ncdf; None = that of the source."""
+    segments: int | None = None
+    stripe_count: int | None = None  # to ask for; -1 = one on each target
+    expected_frames: int | None = None
+    """For so many chunks are planned, where frames will be added; None = those that there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(StoredAs):
+    """What an output is planned by."""
 
     compression: str | None = None
     """``NAME`` or ``NAME:LEVEL``; None = none."""
-    precision: float | Literal["auto", "none"] | None = None
-    """Step in angstrom; ``auto`` = the integers an XTC source holds; ``none`` = floats in full;
-    None = what loses nothing and takes fewest bytes in the layout."""
     file_system: str | None = None
     """Type of that on which the output will lie, if it is to say whether floats are compressed."""
-    chunk_frames: int | None = None
-    chunk_atoms: int | None = None
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
-    stripe_count: int | None = None
-    segments: int | None = None
-    container: str | None = None
-    """Format of the segments: xtc, trr, dcd or ncdf; None = that of the source."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """Number of atoms of each group to store besides the full system."""
-    contiguous: bool = False
-    """Each array in one piece, without chunks (h5md only)."""
-    flavour: str | None = None
-    """As which program wants its files (h5md only)."""
     topology_nbytes: int = 0
     """Of what is stored of the topology, if it is."""
-    expected_frames: int | None = None  # for which to plan chunks, if others will be added
     pattern: Pattern = "blocks"
     """How the output will be read."""
 
@@ -240,24 +257,11 @@ def _plan_shape(info: TrajectoryInfo, options: WriteOptions, quantised: bool) ->
 def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool) -> LayoutPlan:
     """Plan the chunked arrays that h5md and zarr share; the layout's own file fills in the rest.
 
-    Parameters
-    ----------
-    info
-        The frames and atoms that will be written (after selection).
-    options
-        What was asked.
-    quantised
-        Whether positions are stored as differenced integers, which want many frames a chunk.
-
-    Returns
-    -------
-    LayoutPlan
-        With `layout`, `n_files` and precision left to the caller.
-
-    Raises
-    ------
-    PlanError
-        Sizes that are not positive, no frames, no atoms.
+    `info`: the frames and atoms that will be written (after selection). `options`: what was asked.
+    `quantised`: whether positions are stored as differenced integers, which want many frames a
+    chunk.
+    Returns LayoutPlan: with `layout`, `n_files` and precision left to the caller.
+    Raises PlanError: sizes that are not positive, no frames, no atoms.
     """
     for label, value in (
         ("--chunk-frames", options.chunk_frames),

@@ -21,10 +21,11 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile, allocate
 from mdio.core.frames import ELEMENTS
+from mdio.layouts.chunk_shapes import MAX_PADDING
 from mdio.layouts.h5md.disk import open_output
 from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
 from mdio.layouts.h5md.others.flavours import Flavour, flavour_of
-from mdio.layouts.plan import MAX_PADDING, ArrayPlan, LayoutPlan
+from mdio.layouts.plan import ArrayPlan, LayoutPlan
 
 __all__ = [
     "LIBVER",
@@ -213,8 +214,8 @@ def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], 
 def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Ask HDF5 where the chunks of a (F, A, 3) dataset are.
 
-    Returns offset, nbytes : (frame chunks, atom chunks) int64: place in the file and bytes stored
-    there; -1 and 0 for a chunk that is not there.
+    Returns `offset`, `nbytes`, (frame chunks, atom chunks) int64: place in the file and bytes
+    stored there; -1 and 0 for a chunk that is not there.
     """
     chunk = dataset.chunks
     grid = tuple(-(-n // c) for n, c in zip(dataset.shape[:2], chunk[:2], strict=True))

@@ -24,7 +24,7 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
     which cannot be read.
 
     `path`: the file. `marks`: how its frames are known.
-    Returns index : FrameIndex. whole : list of int: numbers of the frames with a header.
+    Returns `index` (FrameIndex). `whole` (list of int): numbers of the frames with a header.
     """
     offsets: list[int] = []
     whole: list[int] = []

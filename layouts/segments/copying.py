@@ -175,14 +175,8 @@ class SegmentsCopier(SegmentsWriter):
     def _copy_parts(self, parts: Sequence[Part], target: int) -> tuple[int, PieceSums, list[range]]:
         """Copy frames one after the other.
 
-        Returns
-        -------
-        crc : int
-            The crc32c of all bytes.
-        sums : PieceSums
-            Those of pieces.
-        suspects : list of range
-            Frames in which positions may be NaN or infinite.
+        Returns `crc` (int): the crc32c of all bytes. `sums` (PieceSums): those of pieces.
+        `suspects` (list of range): frames in which positions may be NaN or infinite.
         """
         crc = n_copied = 0
         suspects: list[range] = []
