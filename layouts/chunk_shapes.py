@@ -78,9 +78,9 @@ def plan_chunks(frame_nbytes: int, n_frames: int, stripe_nbytes: int) -> tuple[i
     `frame_nbytes`: bytes of one frame in one array. `n_frames`: frames there are: a chunk never
     holds more. `stripe_nbytes`: stripe size.
     Returns `chunk_frames` (int). `padding` (float): share of what is stored that is padding if
-    chunks begin on stripe boundaries; at most 0.15. 0 where that is not worth while, since no chunk of up
-    to 16 MiB fits or the whole trajectory is smaller than a stripe: such chunks lie close to each
-    other.
+    chunks begin on stripe boundaries; at most 0.15. 0 where that is not worth while, since no chunk
+    of up to 16 MiB fits or the whole trajectory is smaller than a stripe: such chunks lie close to
+    each other.
     """
     if frame_nbytes * n_frames <= stripe_nbytes:
         return fit_parts(max(MIB // frame_nbytes, 1), n_frames), 0.0

@@ -18,8 +18,8 @@ def molecules_of(
     `bonds`, (B, 2) int: pairs of atoms. `n_atoms`: number of atoms A.
     Returns `molecules`, (A,) int64: of each atom, the number of its molecule. `order`, (A,) int64:
     atoms, one molecule after the other; in each from its first atom outwards. `parents`, (A,)
-    int64: of the atoms in that order, the one that each is bound to and that comes before it; -1 for the
-    first of a molecule.
+    int64: of the atoms in that order, the one that each is bound to and that comes before it; -1
+    for the first of a molecule.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import breadth_first_order, connected_components
