@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from mdio.advisor.model.access_model import GATHERS, LAYOUTS
+from mdio.advisor.model.plain import LARGEST, made_of
 from mdio.core.errors import OutputError, SourceError
 
 __all__ = ["Gather", "Noise", "Profile", "Storage", "Task", "load_profile", "save_profile"]
 
 FORMAT = 1
-LARGEST = 1e30
-EXPECTED = {"str": "text", "int": "whole number above 0", "float": "number from 0 to 1e30"}
+COUNTS = ("cores_per_node", "task.n_frames", "storage.stripe_count", "storage.stripe_nbytes")
 NAMES = ("comet", "generic")
 """Profiles that come with mdio; ``local`` is for the machine one sits at, measured on the spot."""
 
@@ -144,7 +144,10 @@ def load_profile(name: str | Path) -> Profile:
     if data.pop("format", None) != FORMAT:
         raise SourceError(f"{where}: no machine profile of format {FORMAT}; fit it again")
     data.pop("convert", None)  # older files have this table
-    return _build(data, where)
+    profile = made_of(Profile, data, where)
+    _check_names(profile, where)
+    _check_numbers(dataclasses.asdict(profile), where)
+    return profile
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:
@@ -194,25 +197,6 @@ def _value(value: str | float) -> str:
     return text if any(mark in text for mark in ".en") else f"{text}.0"
 
 
-def _build(data: dict[str, Any], where: str) -> Profile:
-    tables = {
-        "task": Task(**_fields(data.get("task"), Task, f"{where}: task")),
-        "storage": Storage(**_fields(data.get("storage"), Storage, f"{where}: storage")),
-        "noise": Noise(**_fields(data.get("noise"), Noise, f"{where}: noise")),
-    }
-    gathers = data.get("gather")
-    if not isinstance(gathers, dict):
-        raise SourceError(f"{where}: the table gather is missing")
-    tables["gather"] = {
-        kind: Gather(**_fields(table, Gather, f"{where}: gather.{kind}"))
-        for kind, table in gathers.items()
-    }
-    rest = _fields({**data, **{name: {} for name in tables}}, Profile, where)
-    profile = Profile(**{**rest, **tables})
-    _check_names(profile, where)
-    return profile
-
-
 def _check_names(profile: Profile, where: str) -> None:
     families = {"xtc", "hdf5"}
     wanted: list[tuple[str, Mapping[str, Any], set[str]]] = [
@@ -233,33 +217,17 @@ def _check_names(profile: Profile, where: str) -> None:
             raise SourceError(f"{where}: {name} has {sorted(table)}, expected {sorted(keys)}")
 
 
-def _fields(table: Any, kind: type, where: str) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise SourceError(f"{where}: the table is missing")
-    names = {field.name: str(field.type) for field in dataclasses.fields(kind)}
-    if strange := set(table) ^ set(names):
-        raise SourceError(f"{where}: {', '.join(sorted(strange))} missing or unknown; fit it again")
-    for name, value in table.items():
-        _check(value, names[name], f"{where}.{name}")
-    return table
-
-
-def _check(value: Any, kind: str, where: str) -> None:
-    if kind == "str":
-        good = isinstance(value, str)
-    elif kind in ("int", "float"):
-        number = isinstance(value, int if kind == "int" else int | float)
-        good = number and not isinstance(value, bool) and 0 <= value <= LARGEST
-        good = good and (value >= 1 / LARGEST or not _divides(where))
-        good = good and (value > 0 or kind == "float" or ".measured." in where)
-    elif kind.startswith("Mapping"):
-        good = isinstance(value, dict)
-        for key, item in value.items() if good else ():
-            _check(item, "Mapping" if isinstance(item, dict) else "float", f"{where}.{key}")
-    else:
-        good = True
-    if not good:
-        raise SourceError(f"{where} is {value!r}; expected a {EXPECTED.get(kind, 'table')}")
+def _check_numbers(values: Mapping[str, Any], where: str, name: str = "") -> None:
+    """Refuse numbers that the model would divide by, and cannot."""
+    for key, value in values.items():
+        at = f"{name}.{key}" if name else key
+        if isinstance(value, Mapping):
+            _check_numbers(value, where, at)
+        elif isinstance(value, int | float):
+            least = 1 / LARGEST if _divides(at) else 0
+            least = 1 if isinstance(value, int) and at in COUNTS else least
+            if value < least:
+                raise SourceError(f"{where}: {at} is {value!r}; expected a number above 0")
 
 
 def _divides(where: str) -> bool:
