@@ -160,20 +160,10 @@ def compressor_from_option(option: str | None) -> Compressor | None:
 def quantised_from_option(step: float, rule: str | None, option: str | None) -> QuantisedFormat:
     """Return how positions of this step are stored.
 
-    Parameters
-    ----------
-    step
-        angstrom.
-    rule
-        `LayoutPlan.precision_source`.
-    option
-        ``--compression``: ``zstd[:LEVEL]`` or ``lz4[:LEVEL]``, ``rigid`` (``small``), or
-        ``bitpack`` (``fast``), the default.
-
-    Raises
-    ------
-    PlanError
-        A step that is not positive, or another compressor.
+    `step`: angstrom. `rule`: `LayoutPlan.precision_source`. `option`: ``--compression``:
+    ``zstd[:LEVEL]`` or ``lz4[:LEVEL]``, ``rigid`` (``small``), or ``bitpack`` (``fast``), the
+    default.
+    Raises PlanError: a step that is not positive, or another compressor.
     """
     if not 0 < step < np.inf:
         raise PlanError(f"--precision is {step}; give a positive step in angstrom")

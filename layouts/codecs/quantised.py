@@ -174,12 +174,7 @@ def _integers(n_frames: int, n_atoms: int) -> NDArray[np.int32]:
 def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
     """Turn the positions of a chunk into bytes.
 
-    Parameters
-    ----------
-    positions : (F, A, 3) float32
-        angstrom, F and A at least 1.
-    form
-        How.
+    `positions`, (F, A, 3) float32: angstrom, F and A at least 1. `form`: how.
     """
     n_frames, n_atoms = positions.shape[:2]
     room = _integers(n_frames, n_atoms)
@@ -238,23 +233,11 @@ def decode_chunk(
 ) -> None:
     """Turn bytes back into positions.
 
-    Parameters
-    ----------
-    data
-        What `encode_chunk` made.
-    shape : (F, A)
-        Frames and atoms that the chunk should hold; nothing is allocated for other numbers.
-    out : (last - first, k, 3) float32
-        Filled; each frame contiguous.
-    atoms : (k,) int64, optional
-        Which atoms; all by default.
-    first, last
-        Which frames; all by default.
-
-    Raises
-    ------
-    ValueError
-        The bytes are no such chunk.
+    `data`: what `encode_chunk` made. `shape`, (F, A): frames and atoms that the chunk should hold;
+    nothing is allocated for other numbers. `out`, (last - first, k, 3) float32: filled; each frame
+    contiguous. `atoms`, (k,) int64, optional: which atoms; all by default. `first`, `last`: which
+    frames; all by default.
+    Raises ValueError: the bytes are no such chunk.
     """
     last = shape[0] if last is None else last
     if len(data) < HEADER.size:

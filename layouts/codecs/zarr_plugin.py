@@ -29,16 +29,9 @@ class QuantisedCodec(ArrayBytesCodec):
 
     Stands where the codec ``bytes`` would.
 
-    Parameters
-    ----------
-    step_angstrom
-        Step of the integers.
-    rule
-        ``step``, or ``xtc``: the integers of an XTC with this step, or the floats as they are.
-    compressor
-        ``bitpack``, ``rigid``, ``zstd`` or ``lz4``.
-    level
-        Of zstd and lz4.
+    `step_angstrom`: step of the integers. `rule`: ``step``, or ``xtc``: the integers of an XTC with
+    this step, or the floats as they are. `compressor`: ``bitpack``, ``rigid``, ``zstd`` or ``lz4``.
+    `level`: of zstd and lz4.
     """
 
     is_fixed_size = False

@@ -42,12 +42,7 @@ class Cells:
     def found_in(cls, path: Path, group: Any, n_positions: int) -> Cells | None:
         """Return the cells of a particle group; None if it has none.
 
-        Raises
-        ------
-        SourceError
-            It has other than three dimensions.
-        ValueError
-            Edges of another shape.
+        Raises SourceError: it has other than three dimensions. ValueError: edges of another shape.
         """
         box = child(group, "box")
         edges = None if box is None else child(box, "edges")

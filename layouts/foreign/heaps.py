@@ -103,10 +103,7 @@ class _Watched(FileObject):
 def check_heaps(path: Path) -> None:
     """Read all attributes of an HDF5 file, as far as that is safe.
 
-    Raises
-    ------
-    SourceError
-        A global heap is damaged.
+    Raises SourceError: a global heap is damaged.
     """
     with OpenFile(path) as file:
         watched = _Watched(file)

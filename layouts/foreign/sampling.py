@@ -80,16 +80,9 @@ class Series:
 class Sampling:
     """The frames of all elements together.
 
-    Parameters
-    ----------
-    series
-        By element; the positions first, whose steps and times are those of the trajectory where
-        all elements have the same.
-
-    Raises
-    ------
-    ValueError
-        Elements of different frames, whose steps do not tell which is which.
+    `series`: by element; the positions first, whose steps and times are those of the trajectory
+    where all elements have the same.
+    Raises ValueError: elements of different frames, whose steps do not tell which is which.
     """
 
     def __init__(self, series: Mapping[str, Series]) -> None:

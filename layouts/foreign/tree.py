@@ -57,25 +57,12 @@ def as_source_error(path: Path, what: str) -> Iterator[None]:
 class ForeignTrajectory(ABC):
     """One particle group of another writer's tree.
 
-    Parameters
-    ----------
-    path
-        The file, or the root of the tree.
-    particles
-        The group of all particle groups, and None if there is none.
-    names
-        The particle groups in it; the first is taken by default.
-    group
-        The particle group that is asked for.
-    convert_units
-        Whether numbers have units and are converted.
-
-    Raises
-    ------
-    SourceError
-        No positions, units that are missing or unknown.
-    PlanError
-        There is no such group.
+    `path`: the file, or the root of the tree. `particles`: the group of all particle groups, and
+    None if there is none. `names`: the particle groups in it; the first is taken by default.
+    `group`: the particle group that is asked for. `convert_units`: whether numbers have units and
+    are converted.
+    Raises SourceError: no positions, units that are missing or unknown. PlanError: there is no such
+    group.
     """
 
     manifest: None = None

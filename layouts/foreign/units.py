@@ -111,10 +111,7 @@ def _composed(field: str, unit: str) -> float | None:
 def factor_of(field: str, unit: str | None) -> float:
     """Return what numbers in `unit` are multiplied with.
 
-    Raises
-    ------
-    KeyError
-        The unit is not known; its argument lists those that are.
+    Raises KeyError: the unit is not known; its argument lists those that are.
     """
     known = UNITS[field]
     if unit is None:

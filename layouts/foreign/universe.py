@@ -34,19 +34,9 @@ _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 def selected(atoms: AtomGroup, selection: str, option: str = "") -> NDArray[np.int64]:
     """Return the indices of those of some atoms that a selection means.
 
-    Parameters
-    ----------
-    atoms
-        To select from.
-    selection
-        In MDAnalysis' selection language.
-    option
-        What gave it, for the message.
-
-    Raises
-    ------
-    PlanError
-        MDAnalysis does not understand it, or the topology lacks what it asks for.
+    `atoms`: to select from. `selection`: in MDAnalysis' selection language. `option`: what gave it,
+    for the message.
+    Raises PlanError: MDAnalysis does not understand it, or the topology lacks what it asks for.
     """
     from MDAnalysis.core.selection import _OPERATIONS, _SELECTIONDICT
     from MDAnalysis.exceptions import SelectionError
@@ -67,12 +57,8 @@ def selected(atoms: AtomGroup, selection: str, option: str = "") -> NDArray[np.i
 def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> Topology:
     """Return what a Universe knows of its atoms, or of some of them.
 
-    Parameters
-    ----------
-    universe
-        With what its topology file gave; what MDAnalysis would guess is left to be guessed.
-    atoms
-        Which atoms, in which order; all by default.
+    `universe`: with what its topology file gave; what MDAnalysis would guess is left to be guessed.
+    `atoms`: which atoms, in which order; all by default.
     """
     columns: dict[str, Any] = {}
     levels = ((universe.atoms, ATOMS), (universe.residues, RESIDUES), (universe.segments, SEGMENTS))

@@ -36,12 +36,7 @@ DIMENSIONS = "_ARRAY_DIMENSIONS"
 class RefsWriter(LayoutWriter):
     """Writes ``NAME.refs``.
 
-    Parameters
-    ----------
-    path, plan, meta
-        See `LayoutWriter`.
-    placed
-        Where positions lie, file by file.
+    `path`, `plan`, `meta`: see `LayoutWriter`. `placed`: where positions lie, file by file.
     """
 
     points = True

@@ -23,18 +23,10 @@ RESERVED = ("mdio", "h5md", "particles")
 def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
     """Return the trajectories of an ensemble by label; none if `path` is something else.
 
-    Parameters
-    ----------
-    path
-        A path, or a list of one; of whatever else may be opened none are returned.
-    group
-        Which of them: a label, or a pattern such as ``replica0*``; all by default. None are
-        returned for ``LABEL/GROUP``, which is one trajectory, and opened as such.
-
-    Raises
-    ------
-    PlanError
-        There is none of that name.
+    `path`: a path, or a list of one; of whatever else may be opened none are returned. `group`:
+    which of them: a label, or a pattern such as ``replica0*``; all by default. None are returned
+    for ``LABEL/GROUP``, which is one trajectory, and opened as such.
+    Raises PlanError: there is none of that name.
     """
     if isinstance(path, list | tuple) and len(path) == 1:
         path = path[0]
@@ -70,10 +62,7 @@ def labelled(texts: list[str]) -> dict[str, str]:
     A file without a label is called as it is, without its suffix; where several files would be
     called the same, each as the folder that it lies in.
 
-    Raises
-    ------
-    PlanError
-        Two have the same label.
+    Raises PlanError: two have the same label.
     """
     given = [text.partition("=") for text in texts]
     split = [

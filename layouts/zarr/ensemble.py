@@ -36,10 +36,7 @@ def seal(folder: Path, labels: Sequence[str]) -> None:
 def members_in(path: Path) -> tuple[str, ...]:
     """Return the groups of the ensemble that is at `path`, in order; none if it is something else.
 
-    Raises
-    ------
-    CorruptLayoutError
-        A group is missing.
+    Raises CorruptLayoutError: a group is missing.
     """
     manifest = manifest_in(path) or {}
     members = manifest.get("members") if manifest.get("layout") == "ensemble" else None

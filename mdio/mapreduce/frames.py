@@ -23,20 +23,11 @@ Frames = slice | Sequence[float] | NDArray[Any] | Callable[[NDArray[np.float64]]
 def choose_frames(layout: Layout, frames: Frames | None) -> Numbers:
     """Return numbers of frames of a layout, ascending.
 
-    Parameters
-    ----------
-    layout
-        The trajectory.
-    frames
-        A slice of whole numbers, as Python has it, with a positive step; a slice of times (any of
-        the three a float), both ends included; a list of numbers, negative ones from the end, or
-        of times, each within rounding of a frame's; or a function that gets all times (F,) in ps
-        and returns which frames to take, (F,) bool.
-
-    Raises
-    ------
-    PlanError
-        No frame is left, or one that is not there or twice in a list.
+    `layout`: the trajectory. `frames`: a slice of whole numbers, as Python has it, with a positive
+    step; a slice of times (any of the three a float), both ends included; a list of numbers,
+    negative ones from the end, or of times, each within rounding of a frame's; or a function that
+    gets all times (F,) in ps and returns which frames to take, (F,) bool.
+    Raises PlanError: no frame is left, or one that is not there or twice in a list.
     """
     if frames is None:
         frames = slice(None)

@@ -58,10 +58,7 @@ class Settings:
     def folder(self) -> Iterator[Path]:
         """Yield a folder for pairs, which goes with all that is in it.
 
-        Raises
-        ------
-        OutputError
-            It cannot be made.
+        Raises OutputError: it cannot be made.
         """
         try:
             folder = tempfile.TemporaryDirectory(prefix="mdio-pairs-", dir=self.local_dir)

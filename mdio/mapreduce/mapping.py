@@ -71,15 +71,8 @@ def part_of(mapped: Mapped, first: Any, beyond: Any) -> list[Run]:
 class MapWork:
     """Maps one block; opens the trajectory once in each process.
 
-    Parameters
-    ----------
-    plans
-        Of each trajectory.
-    program
-        Whose map is called; its reduce comes along, so that one that cannot travel is told of
-        before the work.
-    spool
-        Where pairs go.
+    `plans`: of each trajectory. `program`: whose map is called; its reduce comes along, so that one
+    that cannot travel is told of before the work. `spool`: where pairs go.
     """
 
     def __init__(self, plans: Sequence[Plan], program: Program, spool: Spool) -> None:

@@ -36,10 +36,7 @@ class Kind:
     def joined(self, other: Kind) -> Kind:
         """Return the kind that both can be turned into.
 
-        Raises
-        ------
-        ValueError
-            There is none.
+        Raises ValueError: there is none.
         """
         if self == other:
             return self
@@ -66,12 +63,8 @@ class Kind:
 class Pairs:
     """Pairs, in columns of equal length.
 
-    Attributes
-    ----------
-    names
-        Of the values.
-    columns
-        Keys (K,), `at` (K,), and the values (K, ...) in the order of their names.
+    Attributes: `names`: of the values. `columns`: keys (K,), `at` (K,), and the values (K, ...) in
+    the order of their names.
     """
 
     names: tuple[str, ...]
@@ -132,10 +125,7 @@ class Pairs:
 def as_keys(given: Any) -> NDArray[Any]:
     """Return keys as an array of one of the types that keys have.
 
-    Raises
-    ------
-    ValueError
-        They are of several types, of another type, or not a number.
+    Raises ValueError: they are of several types, of another type, or not a number.
     """
     if not isinstance(given, np.ndarray) or given.dtype == object:
         given = list(given)
@@ -178,10 +168,7 @@ def _letter(key: Any) -> str:
 def as_values(given: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
     """Return values as arrays with one row a pair.
 
-    Raises
-    ------
-    ValueError
-        They are no such arrays by name, or have another length.
+    Raises ValueError: they are no such arrays by name, or have another length.
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"the values are a {type(given).__name__}; give a dict of arrays by name")

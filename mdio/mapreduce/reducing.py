@@ -48,16 +48,8 @@ class Table:
 class ReduceWork:
     """Reduces a range of keys.
 
-    Parameters
-    ----------
-    reduce
-        The user's function.
-    kind
-        Of the pairs.
-    table
-        Numbers and times of the frames.
-    keep_going
-        Whether a key whose reduce fails is noted, and the others go on.
+    `reduce`: the user's function. `kind`: of the pairs. `table`: numbers and times of the frames.
+    `keep_going`: whether a key whose reduce fails is noted, and the others go on.
     """
 
     def __init__(
@@ -141,10 +133,7 @@ def _unlike(first: dict[str, NDArray[Any]], row: dict[str, NDArray[Any]]) -> str
 def joined(tables: Sequence[Table], kind: Kind) -> Table:
     """Return the rows of all ranges, in the order of their keys.
 
-    Raises
-    ------
-    BlockError
-        They have different columns.
+    Raises BlockError: they have different columns.
     """
     filled = [table for table in tables if len(table.keys)]
     failures = [failure for table in tables for failure in table.failures]

@@ -80,10 +80,7 @@ class Run:
     def copy_into(self, columns: Sequence[NDArray[Any]], at: int) -> None:
         """Copy the pairs into `columns`, from row `at` on.
 
-        Raises
-        ------
-        SourceError
-            The file is not what it was.
+        Raises SourceError: the file is not what it was.
         """
         rows = slice(at, at + len(self))
         if self.pairs is not None:
@@ -107,16 +104,9 @@ class Run:
 class Spool:
     """Takes the pairs of a block as they come and gives sorted runs back.
 
-    Parameters
-    ----------
-    most_nbytes
-        A run has no more than about this.
-    keep_nbytes
-        Runs with together no more stay in memory; 0 where other processes are to read them.
-    folder
-        Where files go; None if all stay in memory.
-    combine
-        What is done with a run that has been sorted.
+    `most_nbytes`: a run has no more than about this. `keep_nbytes`: runs with together no more stay
+    in memory; 0 where other processes are to read them. `folder`: where files go; None if all stay
+    in memory. `combine`: what is done with a run that has been sorted.
     """
 
     def __init__(
@@ -146,10 +136,7 @@ class Spool:
     def finish(self) -> list[Run]:
         """Return the runs of the block.
 
-        Raises
-        ------
-        OutputError
-            A file cannot be written.
+        Raises OutputError: a file cannot be written.
         """
         self._flush()
         runs, self._runs = self._runs, []
@@ -194,10 +181,7 @@ class Spool:
 def kind_of(runs: Sequence[Run]) -> Kind:
     """Return what the columns of pairs of several runs become.
 
-    Raises
-    ------
-    BlockError
-        Keys or values of two blocks do not go together.
+    Raises BlockError: keys or values of two blocks do not go together.
     """
 
     def joined(first: Run, second: Run) -> Run:
@@ -225,10 +209,7 @@ def choose_cuts(runs: Sequence[Run], kind: Kind, n_ranges: int) -> NDArray[Any]:
 
     There are fewer ranges where a key has more pairs than that: those of one key stay together.
 
-    Returns
-    -------
-    (n,) array
-        Ascending; of all ranges but the first.
+    Returns (n,) array: ascending; of all ranges but the first.
     """
     dtype = kind.columns[0][0]
     keys = np.concatenate([np.empty(0, dtype), *(run.samples for run in runs)]).astype(dtype)

@@ -47,14 +47,10 @@ def node_name() -> str | None:
 class Cache:
     """Where each node keeps units of trajectories, and how much of them.
 
-    Parameters
-    ----------
-    folder
-        On a disk of each node. Variables (``$TMPDIR``) mean those of the process that reads, and
-        ``{local}`` the folder of a Dask worker, elsewhere that of temporary files. Where
-        ``MDIO_NODE`` is set, ``node-NAME`` below it.
-    max_nbytes
-        Bytes of all files in it; by default, all but a tenth of the disk.
+    `folder`: on a disk of each node. Variables (``$TMPDIR``) mean those of the process that reads,
+    and ``{local}`` the folder of a Dask worker, elsewhere that of temporary files. Where
+    ``MDIO_NODE`` is set, ``node-NAME`` below it. `max_nbytes`: bytes of all files in it; by
+    default, all but a tenth of the disk.
     """
 
     folder: str
@@ -66,10 +62,7 @@ class Cache:
     ) -> Cache | None:
         """Return what a caller asks for by a folder, or already has.
 
-        Raises
-        ------
-        PlanError
-            A size that is not positive, or without a folder.
+        Raises PlanError: a size that is not positive, or without a folder.
         """
         if max_nbytes is not None and (given is None or max_nbytes < 1):
             raise PlanError(f"a cache of {max_nbytes} bytes: give a folder, and a positive size")
@@ -134,12 +127,7 @@ class Stored:
 class CacheFolder:
     """A node's folder as one process knows it.
 
-    Parameters
-    ----------
-    root
-        The folder; it is made when something is stored.
-    max_nbytes
-        As `Cache` has it.
+    `root`: the folder; it is made when something is stored. `max_nbytes`: as `Cache` has it.
     """
 
     def __init__(self, root: Path, max_nbytes: int | None = None) -> None:

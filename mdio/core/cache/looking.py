@@ -19,10 +19,7 @@ __all__ = ["cached_trajectories", "evict_units", "folders_of", "verify_units"]
 def folders_of(folder: str | os.PathLike[str]) -> list[tuple[str | None, CacheFolder]]:
     """Return the folders of a cache, with the names of their nodes where there are several.
 
-    Raises
-    ------
-    SourceError
-        There is no such folder.
+    Raises SourceError: there is no such folder.
     """
     root = Cache(os.fspath(folder)).root
     if not root.is_dir():
@@ -35,11 +32,8 @@ def folders_of(folder: str | os.PathLike[str]) -> list[tuple[str | None, CacheFo
 def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield what is kept of each trajectory, on each node.
 
-    Yields
-    ------
-    dict
-        ``path``; ``label``, the stored group if it is one; ``node``, None for all; ``units``,
-        ``units_cached`` and ``nbytes``.
+    Yields dict: ``path``; ``label``, the stored group if it is one; ``node``, None for all;
+    ``units``, ``units_cached`` and ``nbytes``.
     """
     for node, one in folders_of(folder):
         for home in one.homes():
@@ -64,14 +58,7 @@ def evict_units(
 ) -> tuple[int, int]:
     """Remove what was not used for the longest time; return how many files, and their bytes.
 
-    Parameters
-    ----------
-    folder
-        The cache.
-    keep_nbytes
-        What each node may keep.
-    path
-        Of this trajectory alone.
+    `folder`: the cache. `keep_nbytes`: what each node may keep. `path`: of this trajectory alone.
     """
     n_files = nbytes = 0
     for _, one in folders_of(folder):

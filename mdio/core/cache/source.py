@@ -47,20 +47,10 @@ class CachedSource:
     modification and change, and the checksums of both its ends; it may grow at its end. Units carry
     a generation in their names, which is another one once the source has been replaced.
 
-    Parameters
-    ----------
-    cache
-        The folder.
-    path
-        The trajectory.
-    label
-        What of it is read, where that is a part (a stored group of atoms).
-    uuid
-        Of an output of mdio.
-    n_units
-        How many units there are, for those who look at the folder later.
-    opened
-        What the system says of the file that is open, which may have another name by now.
+    `cache`: the folder. `path`: the trajectory. `label`: what of it is read, where that is a part
+    (a stored group of atoms). `uuid`: of an output of mdio. `n_units`: how many units there are,
+    for those who look at the folder later. `opened`: what the system says of the file that is open,
+    which may have another name by now.
     """
 
     def __init__(
@@ -98,10 +88,7 @@ class CachedSource:
     def generation(self) -> str:
         """Hash of what the source is; the same while it is the same or grows.
 
-        Raises
-        ------
-        SourceError
-            It is not there.
+        Raises SourceError: it is not there.
         """
         known = record_in(self.home)
         identity, generation = self._identity(known)

@@ -47,12 +47,8 @@ def _edges(begin: int, end: int) -> NDArray[np.int64]:
 class HeldUnit:
     """A unit that is read from: its file, or its bytes in memory.
 
-    Parameters
-    ----------
-    ranges
-        Where its bytes lie in the source.
-    data
-        They themselves, where they have just been read.
+    `ranges`: where its bytes lie in the source. `data`: they themselves, where they have just been
+    read.
     """
 
     def __init__(self, ranges: Sequence[SourceRange], data: Bytes | None = None) -> None:
@@ -76,12 +72,8 @@ class HeldUnit:
     def of_file(cls, fd: int, name: str) -> HeldUnit:
         """Return the unit of an open file, which is closed with it.
 
-        Raises
-        ------
-        DamagedUnitError
-            The file is not what was written under `name`.
-        OSError
-            It cannot be read.
+        Raises DamagedUnitError: the file is not what was written under `name`. OSError: it cannot
+        be read.
         """
         head = os.pread(fd, HEAD.size, 0)
         if len(head) < HEAD.size or not head.startswith(MAGIC):
@@ -108,12 +100,7 @@ class HeldUnit:
     def read_into(self, file: str, buffers: Sequence[Any], offset: int) -> int:
         """Fill the beginning of `buffers` with bytes of a file; 0 if they are not of this unit.
 
-        Raises
-        ------
-        DamagedUnitError
-            They are not what was stored.
-        OSError
-            They cannot be read.
+        Raises DamagedUnitError: they are not what was stored. OSError: they cannot be read.
         """
         known = self._files.get(file)
         number = -1 if known is None else bisect_right(known[0], offset) - 1
@@ -177,10 +164,7 @@ def write_unit(path: Path, ranges: Sequence[SourceRange], data: Bytes) -> None:
 def open_unit(path: Path) -> HeldUnit | None:
     """Open the unit of a file; None if there is none, or it cannot be opened.
 
-    Raises
-    ------
-    DamagedUnitError
-        It is not what was written.
+    Raises DamagedUnitError: it is not what was written.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -207,17 +207,9 @@ def forget(path: Path) -> None:
 class RemoteObject:
     """One object, as it was when it was opened; for any number of threads.
 
-    Parameters
-    ----------
-    path
-        Its URL.
-    last_nbytes
-        Bytes at its end that are wanted first: they come with the request that opens it.
-
-    Raises
-    ------
-    OSError
-        It is not there, or the store does not give it.
+    `path`: its URL. `last_nbytes`: bytes at its end that are wanted first: they come with the
+    request that opens it.
+    Raises OSError: it is not there, or the store does not give it.
     """
 
     def __init__(self, path: Path, last_nbytes: int = 0) -> None:
@@ -235,10 +227,7 @@ class RemoteObject:
     def read_into(self, buffers: Sequence[Any], offset: int) -> int:
         """Fill `buffers` with one request, and return how many bytes came; 0 at the end.
 
-        Raises
-        ------
-        OSError
-            They cannot be had, or the object is another one than was opened.
+        Raises OSError: they cannot be had, or the object is another one than was opened.
         """
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         nbytes = min(sum(map(len, views)), self.state.nbytes - offset)

@@ -35,10 +35,8 @@ def is_remote(path: object) -> bool:
 def path_of(path: str | os.PathLike[str]) -> Path:
     """Return a path, or a `RemotePath` of a URL.
 
-    Raises
-    ------
-    PlanError
-        A URL with a name, a password or a query in it, which would be written into manifests.
+    Raises PlanError: a URL with a name, a password or a query in it, which would be written into
+    manifests.
     """
     if isinstance(path, RemotePath) or not is_remote(path):
         return Path(path) if not isinstance(path, Path) else path

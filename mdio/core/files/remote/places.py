@@ -27,17 +27,8 @@ SENDERS = 8
 class Place:
     """The name of an output in a store.
 
-    Parameters
-    ----------
-    goal
-        The name.
-
-    Attributes
-    ----------
-    token
-        Of the run that writes there.
-    where
-        Where the objects of a folder go: its name, or a folder inside the former output.
+    `goal`: the name. Attributes: `token`: of the run that writes there. `where`: where the objects
+    of a folder go: its name, or a folder inside the former output.
     """
 
     def __init__(self, goal: RemotePath) -> None:
@@ -49,22 +40,10 @@ class Place:
     def look(self, *, force: bool, former: str | None) -> bool:
         """Find out what is there, and clear what a dead run has left.
 
-        Parameters
-        ----------
-        force
-            Whether a former output will be replaced.
-        former
-            The token of a run that is to be gone on with.
-
-        Returns
-        -------
-        bool
-            Whether it is.
-
-        Raises
-        ------
-        OutputError
-            What is there must not be replaced.
+        `force`: whether a former output will be replaced. `former`: the token of a run that is to
+        be gone on with.
+        Returns bool: whether it is.
+        Raises OutputError: what is there must not be replaced.
         """
         self._there = names_below(self.goal)
         mark = self._mark()
@@ -114,10 +93,7 @@ class Place:
     def compare(self, expected: Mapping[str, int]) -> None:
         """Have all objects there that should be, and no others.
 
-        Raises
-        ------
-        OutputError, OSError
-            Another run has the folder; one is not there, or not whole.
+        Raises OutputError, OSError: another run has the folder; one is not there, or not whole.
         """
         self._there = names_below(self.goal)
         if self._mark().get("token") != self.token:

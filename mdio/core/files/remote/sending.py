@@ -20,22 +20,10 @@ PARTS = 8
 def put(target: RemotePath, data: bytes | Path, *, new: bool = False) -> None:
     """Send some bytes, or those of a file, as an object; it is there whole or not at all.
 
-    Parameters
-    ----------
-    target
-        Its name.
-    data
-        What it is to hold.
-    new
-        Refuse where there is an object of this name. Where a store has no conditions, that is
-        looked at before.
-
-    Raises
-    ------
-    FileExistsError
-        With `new`: there is one.
-    OSError
-        The store does not take it, after `objects.TRIES` tries.
+    `target`: its name. `data`: what it is to hold. `new`: refuse where there is an object of this
+    name. Where a store has no conditions, that is looked at before.
+    Raises FileExistsError: with `new`: there is one. OSError: the store does not take it, after
+    `objects.TRIES` tries.
     """
     import obstore
     from obstore.exceptions import NotSupportedError
@@ -120,10 +108,7 @@ def delete(targets: Iterable[RemotePath]) -> None:
 def names_below(folder: RemotePath) -> dict[str, int]:
     """Return the names of all objects below `folder`, relative to it, and their bytes.
 
-    Raises
-    ------
-    OSError
-        The store does not list them.
+    Raises OSError: the store does not list them.
     """
     import obstore
 

@@ -38,15 +38,8 @@ STATE = "sent.json"
 class Upload:
     """The way of one output into a store.
 
-    Parameters
-    ----------
-    goal
-        File or folder to be.
-
-    Raises
-    ------
-    PlanError
-        A web server, which takes nothing.
+    `goal`: file or folder to be.
+    Raises PlanError: a web server, which takes nothing.
     """
 
     def __init__(self, goal: RemotePath) -> None:
@@ -79,11 +72,8 @@ class Upload:
         Parameters are those of `mdio.core.files.publish.publish`. `check` looks at a folder in the
         store before it replaces anything.
 
-        Raises
-        ------
-        OutputError
-            The output exists already, is a source, is another's or unfinished; or the store does
-            not take it.
+        Raises OutputError: the output exists already, is a source, is another's or unfinished; or
+        the store does not take it.
         """
         for source in sources:
             if self.goal == source or self.goal in source.parents or source in self.goal.parents:
@@ -127,10 +117,7 @@ class Upload:
     def add(self, built: Path, files: Iterable[Path]) -> None:
         """Send files of the folder that is being built at `built`, which are not written again.
 
-        Raises
-        ------
-        OutputError
-            The store has not taken an earlier one.
+        Raises OutputError: the store has not taken an earlier one.
         """
         with self._told():
             self._begin()
