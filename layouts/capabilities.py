@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.placed import PlacedPositions
+
+if TYPE_CHECKING:
+    from xarray import Dataset
 
 __all__ = ["Capabilities", "boundaries_of", "fields_in_some"]
 
@@ -114,6 +118,35 @@ class Capabilities:
     def members(self) -> tuple[Any, ...]:
         """The trajectories that it joins; of one, itself."""
         return (self,)
+
+    def to_xarray(self) -> Dataset:
+        """Return the trajectory as a dataset of xarray, which dask reads chunk by chunk.
+
+        Variables are ``positions``, ``velocities`` and ``forces`` (frame, atom, axis) and ``box``
+        (frame, edge), as far as they are there; what is picked of frames and atoms is all that is
+        read. Coordinates are ``time`` (frame), ps, and of the atoms what the trajectory holds:
+        ``name``, ``resid``, ``resname``, ``segid``. Units are those of `FrameBlock`.
+
+        Raises
+        ------
+        MissingExtraError
+            xarray or dask is not installed.
+
+        Examples
+        --------
+        >>> import mdio
+        >>> from MDAnalysisTests.datafiles import DCD
+        >>> dataset = mdio.open(DCD).to_xarray()
+        >>> dataset.positions.isel(atom=0).mean("frame").values.round(1)
+        array([ 3.4,  9.8, -8.2], dtype=float32)
+        """
+        dataset: Dataset = import_module("mdio.layouts.views.notebooks").as_dataset(self)
+        return dataset
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: a table of what is in it."""
+        html: str = import_module("mdio.layouts.views.notebooks").as_html(self)
+        return html
 
     def preopened(self) -> Any:
         """Return a layout that pickles with what opening finds; itself if opening is cheap."""

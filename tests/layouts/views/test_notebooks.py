@@ -1,0 +1,90 @@
+"""Layouts as datasets of xarray, and in notebooks."""
+
+import sys
+from pathlib import Path
+
+import dask
+import dask.array as da
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import DCD, GRO, PSF, TRR
+
+import mdio
+from mdio.core.errors import MissingExtraError
+from mdio.core.files.reading import reads
+from mdio.layouts.views.notebooks import FieldArray
+
+
+@pytest.fixture(scope="module")
+def adk_zarr(tmp_path_factory, adk):
+    out = tmp_path_factory.mktemp("xarray") / "adk.zarr"
+    mdio.convert(adk["dcd"], out, top=PSF, chunk_frames=5, chunk_atoms=500)
+    return out
+
+
+@pytest.mark.filterwarnings("ignore:DCDReader currently makes:DeprecationWarning")
+def test_a_dataset_is_what_mdanalysis_reads(adk_zarr):
+    dataset = mdio.open(adk_zarr).to_xarray()
+    universe = mda.Universe(PSF, DCD)
+    want = np.array([ts.positions for ts in universe.trajectory])
+    assert isinstance(dataset.positions.data, da.Array)
+    assert dict(dataset.sizes) == {"frame": 98, "atom": 3341, "axis": 3}
+    for scheduler in ("sync", "threads"):
+        with dask.config.set(scheduler=scheduler):
+            assert np.array_equal(dataset.positions.values, want)
+    np.testing.assert_allclose(dataset.time, [ts.time for ts in universe.trajectory], rtol=1e-6)
+    ca = dataset.isel(atom=dataset.name == "CA")
+    chosen = universe.select_atoms("name CA").indices
+    assert np.array_equal(ca.positions.isel(frame=slice(3, 90, 7)), want[3:90:7][:, chosen])
+    assert dataset.resid.values.tolist() == universe.atoms.resids.tolist()
+    assert dataset.positions.attrs["units"] == "angstrom"
+
+
+def test_velocities_forces_and_cells(tmp_path):
+    dataset = mdio.open(TRR).to_xarray()
+    universe = mda.Universe(GRO, TRR)
+    universe.trajectory[4]
+    assert np.array_equal(dataset.velocities[4], universe.atoms.velocities)
+    np.testing.assert_allclose(dataset.box[4], universe.dimensions, rtol=1e-6)
+    assert "forces" not in dataset
+    assert dataset.edge.values.tolist()[:3] == ["a", "b", "c"]
+
+
+def test_only_what_is_picked_is_read(adk_zarr):
+    with mdio.open(adk_zarr, verify=False) as layout:
+        positions = layout.to_xarray().positions
+        before = reads.nbytes_source
+        some = positions.isel(frame=slice(10, 15), atom=slice(0, 100)).compute(scheduler="sync")
+        assert some.shape == (5, 100, 3)
+        assert 0 < reads.nbytes_source - before < 98 * 3341
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        3,
+        -1,
+        slice(2, 40, 9),
+        (slice(None), 7),
+        (5, slice(2, 9), 1),
+        (slice(4, 4),),
+        slice(9, 2, -2),
+    ],
+)
+def test_parts_are_those_of_an_array(adk_zarr, key):
+    layout = mdio.open(adk_zarr)
+    whole = layout.read(0, 98).positions
+    assert np.array_equal(FieldArray(layout, "positions")[key], whole[key])
+
+
+def test_notebooks_show_what_is_in_it(tmp_path):
+    (tmp_path / "a<b>.dcd").write_bytes(Path(DCD).read_bytes())
+    shown = mdio.open(tmp_path / "a<b>.dcd")._repr_html_()
+    assert "a&lt;b&gt;.dcd" in shown and "<td>3,341</td>" in shown and "<td>1 to 98 ps" in shown
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(MissingExtraError, match="needs xarray and dask: pip install"):
+        mdio.open(DCD).to_xarray()
