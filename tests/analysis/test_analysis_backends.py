@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from MDAnalysis.analysis import align, gnm, rdf, rms
 from MDAnalysis.analysis.base import AnalysisFromFunction
+from suites.on_dask import dask_client
 from suites.small_adk import small_adk
 
 from mdio.analysis.backends import DaskBackend, ExecutorBackend
@@ -70,10 +71,7 @@ def test_equals_multiprocessing(universe, expected, executor):
 
 
 def test_dask(universe):
-    distributed = pytest.importorskip("distributed")
-    with distributed.Client(
-        n_workers=2, threads_per_worker=2, dashboard_address=":0", silence_logs=50, memory_limit=0
-    ) as client:
+    with dask_client(threads_per_worker=2) as client:
         for name in ("rmsd", "gnm"):
             want = analysis(name, universe).run(backend="multiprocessing", n_workers=2, **FRAMES)
             got = analysis(name, universe).run(

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi
+from suites.under_mpi import needs_mpi, run_checks
 
 import mdio
 from mdio.cli.main import main
@@ -96,10 +96,7 @@ def test_ranks(adk, tmp_path, n_ranks):
     for kind in ("dcd", "xtc"):
         (tmp_path / f"adk.{kind}").write_bytes(adk[kind].read_bytes())
     mdio.convert(tmp_path / "adk.xtc", tmp_path / "adk.zarr", chunk_frames=7)
-    script = CHECKS / "caching" / "check_cached.py"
-    code, out, err = run_under_mpi(n_ranks, "-m", "mpi4py", script, adk["psf"], tmp_path)
-    assert code == 0, out + err
-    assert f"checks passed on {n_ranks} ranks" in out
+    run_checks(n_ranks, "caching/check_cached.py", adk["psf"], tmp_path)
 
 
 class Slow:

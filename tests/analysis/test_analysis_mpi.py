@@ -14,7 +14,7 @@ from MDAnalysis.analysis.base import AnalysisFromFunction
 from MDAnalysis.analysis.dihedrals import Ramachandran
 from MDAnalysisTests.datafiles import DCD, PSF
 from suites.small_adk import small_adk
-from suites.under_mpi import CHECKS, needs_mpi, run_under_mpi
+from suites.under_mpi import CHECKS, needs_mpi, run_checks, run_under_mpi
 
 import mdio
 
@@ -39,13 +39,6 @@ def folder(tmp_path_factory, adk):
 
 def command_line(n_ranks, *words, timeout_s=60):
     return run_under_mpi(n_ranks, "-m", "mdio.cli.main", *words, timeout_s=timeout_s)
-
-
-def run_checks(n_ranks, script, *arguments):
-    """Run a script of checks (-m mpi4py: an exception on one rank ends all)."""
-    code, out, err = run_under_mpi(n_ranks, "-m", "mpi4py", CHECKS / script, *arguments)
-    assert code == 0, out + err
-    assert f"checks passed on {n_ranks} ranks" in out
 
 
 @needs_mpi

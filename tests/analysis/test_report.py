@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, PSF
+from suites.on_dask import dask_client
 
 import mdio
 from mdio.analysis.kernels.registry import RMSF
@@ -109,13 +110,7 @@ def test_report_of_processes(tmp_path):
 
 @pytest.mark.filterwarnings("default")  # dask's own
 def test_report_of_dask_names_tasks(tmp_path):
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.Client(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
-        ) as client,
-        mdio.DaskExecutor(client) as executor,
-    ):
+    with dask_client() as client, mdio.DaskExecutor(client) as executor:
         result = mdio.analyze(DCD, kernel=mdio.RMSD(), executor=executor, blocks_per_worker=3)
         workers = set(client.scheduler_info()["workers"])
         again = mdio.analyze(DCD, kernel=mdio.RMSD(), executor=executor)

@@ -1,38 +1,20 @@
 """Map-reduce on a Dask cluster, of which workers may be killed."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from mapreduce import programs
+from suites.on_dask import dask_client
 
 import mdio
 from mdio.core.errors import BlockError, PlanError
-
-distributed = pytest.importorskip("distributed")
 
 pytestmark = pytest.mark.filterwarnings("default")  # dask's own
 
 
 @pytest.fixture(scope="module")
 def executor():
-    """Two workers, each with a process of its own that may die and come again."""
-    with distributed.Client(
-        n_workers=2,
-        threads_per_worker=1,
-        dashboard_address=":0",
-        silence_logs=50,
-        memory_limit=0,
-    ) as client:
-        # They unpickle the programs of the tests.
-        client.run(_find, str(Path(__file__).parents[1]))
+    with dask_client() as client:
         yield mdio.DaskExecutor(client)
-
-
-def _find(folder):
-    import sys
-
-    sys.path.insert(0, folder)
 
 
 def same(found, expected):

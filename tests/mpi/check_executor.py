@@ -4,6 +4,7 @@ import operator
 import time
 
 import numpy as np
+from all_checks import run_all
 from mpi4py import MPI
 
 from mdio.core.errors import BlockError, SourceError
@@ -234,9 +235,4 @@ def check_many_executors():
 
 
 if __name__ == "__main__":
-    checks = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
-    for check in checks:
-        check()
-        COMM.Barrier()
-    if RANK == 0:
-        print(f"{len(checks)} checks passed on {SIZE} ranks")
+    run_all(globals(), COMM)

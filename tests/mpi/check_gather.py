@@ -1,6 +1,7 @@
 """Every gather gives rank 0 the same rows (run by test_under_mpi.py, on some number of ranks)."""
 
 import numpy as np
+from all_checks import run_all
 from mpi4py import MPI
 
 from mdio.core.errors import PlanError
@@ -113,9 +114,4 @@ def check_only_a_part_of_the_ranks():
 
 
 if __name__ == "__main__":
-    checks = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
-    for check in checks:
-        check()
-        COMM.Barrier()
-    if RANK == 0:
-        print(f"{len(checks)} checks passed on {SIZE} ranks")
+    run_all(globals(), COMM)

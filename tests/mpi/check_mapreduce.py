@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from all_checks import run_all
 from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -132,10 +133,5 @@ def check_a_folder_that_one_rank_lacks():
 
 
 if __name__ == "__main__":
-    checks = [value for name, value in sorted(globals().items()) if name.startswith("check_")]
-    for check in checks:
-        check()
-        COMM.Barrier()
-    if RANK == 0:
-        assert not list(FOLDER.glob("mdio-pairs-*"))
-        print(f"{len(checks)} checks passed on {SIZE} ranks")
+    run_all(globals(), COMM)
+    assert not list(FOLDER.glob("mdio-pairs-*"))

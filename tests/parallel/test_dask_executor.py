@@ -9,24 +9,19 @@ import time
 
 import numpy as np
 import pytest
+from suites.on_dask import dask_client
 
 from mdio.core.errors import BlockError, MissingExtraError, PlanError, SourceError
 from mdio.parallel.dask_executor import DaskExecutor, _result
 
-distributed = pytest.importorskip("distributed")
+pytest.importorskip("distributed")
 
 pytestmark = pytest.mark.filterwarnings("default")  # dask's own
 
 
 @pytest.fixture(scope="module")
 def client():
-    with distributed.Client(
-        n_workers=2,
-        threads_per_worker=2,
-        dashboard_address=":0",
-        silence_logs=50,
-        memory_limit=0,
-    ) as client:
+    with dask_client(threads_per_worker=2) as client:
         yield client
 
 

@@ -55,3 +55,10 @@ def run_under_mpi(n_ranks, *words, timeout_s=120):
         out, err = process.communicate()
         pytest.fail(f"{words} on {n_ranks} ranks hangs:\n{out}\n{err}")
     return process.returncode, out, err
+
+
+def run_checks(n_ranks, script, *arguments):
+    """Run a script of checks (-m mpi4py: an exception on one rank ends all); all have to pass."""
+    code, out, err = run_under_mpi(n_ranks, "-m", "mpi4py", CHECKS / script, *arguments)
+    assert code == 0, out + err
+    assert f"checks passed on {n_ranks} ranks" in out

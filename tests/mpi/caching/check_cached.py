@@ -9,6 +9,8 @@ import numpy as np
 from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from all_checks import run_all
 from mapreduce import programs
 
 import mdio
@@ -34,7 +36,7 @@ def analysed(executor, path, **arguments):
     return found, numbers["nbytes_source"], numbers["nbytes_cache"]
 
 
-def check_map_reduce(executor, path):
+def map_reduced(executor, path):
     """Of all frames, of a list of them, of replicas: read where they are, each once."""
     program = programs.Windows("few")
     arguments = {"top": TOP, "map": program.map, "executor": executor, "cache": CACHE}
@@ -59,7 +61,7 @@ def units_by_node():
     return found
 
 
-def check(executor, path):
+def passes(executor, path):
     """First pass, second pass, every third frame, a lost node, and all nodes again."""
     _, from_source, _ = analysed(executor, path)
     assert from_source > 0
@@ -71,7 +73,7 @@ def check(executor, path):
         assert from_source == 0, path
         assert from_cache > 0
         assert found.notes == ()
-    check_map_reduce(executor, path)
+    map_reduced(executor, path)
     assert units_by_node() == has, "some were read by another node"
     if len(NODES) > 1:
         COMM.Barrier()
@@ -108,10 +110,11 @@ def check_very_many_units():
         assignment.EXACT_UNITS, assignment.PIECE_NBYTES = usual
 
 
-check_very_many_units()
-with mdio.MPIExecutor(COMM) as executor:
-    for name in ("adk.dcd", "adk.zarr"):
-        check(executor, FOLDER / name)
-COMM.Barrier()
-if RANK == 0:
-    print(f"checks passed on {SIZE} ranks")
+def check_passes():
+    with mdio.MPIExecutor(COMM) as executor:
+        for name in ("adk.dcd", "adk.zarr"):
+            passes(executor, FOLDER / name)
+
+
+if __name__ == "__main__":
+    run_all(globals(), COMM)
