@@ -4,8 +4,8 @@ import operator
 import time
 
 import numpy as np
-from all_checks import run_all
 from mpi4py import MPI
+from suites.all_checks import run_all
 
 from mdio.core.errors import BlockError, SourceError
 from mdio.parallel.mpi_executor import MPIExecutor

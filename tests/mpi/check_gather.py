@@ -1,8 +1,8 @@
 """Every gather gives rank 0 the same rows (run by test_under_mpi.py, on some number of ranks)."""
 
 import numpy as np
-from all_checks import run_all
 from mpi4py import MPI
+from suites.all_checks import run_all
 
 from mdio.core.errors import PlanError
 from mdio.parallel.gather import GATHERS, GlobalArray, gather_rows

@@ -32,8 +32,12 @@ needs_mpi = pytest.mark.skipif(
 
 
 def start_under_mpi(n_ranks, *words):
-    """Start ``python WORDS`` on `n_ranks` ranks, in a process group of its own."""
+    """Start ``python WORDS`` on `n_ranks` ranks, in a process group of its own.
+
+    They find what tests share (`suites`, the programs of `mapreduce`).
+    """
     mpiexec, python = MPI
+    found_in = [str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [mpiexec, "-n", str(n_ranks), python, *map(str, words)],
         stdin=subprocess.DEVNULL,
@@ -41,7 +45,7 @@ def start_under_mpi(n_ranks, *words):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(found_in)},
     )
 
 

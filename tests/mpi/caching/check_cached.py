@@ -6,12 +6,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from mpi4py import MPI
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from all_checks import run_all
 from mapreduce import programs
+from mpi4py import MPI
+from suites.all_checks import run_all
 
 import mdio
 from mdio.parallel import assignment
