@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from MDAnalysis.analysis import align, gnm, rdf, rms
 from MDAnalysis.analysis.base import AnalysisFromFunction
-from suites.on_dask import dask_client
+from parallel.on_dask import dask_client
 from suites.small_adk import small_adk
 
 from mdio.analysis.backends import DaskBackend, ExecutorBackend

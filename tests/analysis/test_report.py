@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, PSF
-from suites.on_dask import dask_client
+from parallel.on_dask import dask_client
 
 import mdio
 from mdio.analysis.kernels.registry import RMSF

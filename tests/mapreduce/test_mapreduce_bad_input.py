@@ -81,7 +81,7 @@ def test_a_generator_that_gives_something_else(adk, pairs, message):
 @pytest.mark.parametrize("n_workers", [None, 2])
 def test_blocks_that_do_not_go_together(adk, n_workers):
     with pytest.raises(
-        BlockError, match=r"block 0 .*, block \d .*: keys are whole numbers and text"
+        BlockError, match=r"block 0 .*, block \d+ .*: keys are whole numbers and text"
     ):
         run(adk, programs.text_later, n_workers=n_workers)
     with pytest.raises(BlockError, match=r"each value of 'n' has the shape \(\) and then \(2,\)"):

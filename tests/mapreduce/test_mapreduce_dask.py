@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from mapreduce import programs
-from suites.on_dask import dask_client
+from parallel.on_dask import dask_client
 
 import mdio
 from mdio.core.errors import BlockError, PlanError
@@ -34,7 +34,7 @@ def test_the_same_table(adk, executor, keys, memory):
 
 
 def test_errors(adk, executor):
-    with pytest.raises(BlockError, match=r"block \d .*ZeroDivisionError: no such angle"):
+    with pytest.raises(BlockError, match=r"block \d+ .*ZeroDivisionError: no such angle"):
         run(adk, executor, map=programs.fails_late)
     with pytest.raises(BlockError, match="failed: ValueError: odd"):
         run(adk, executor, reduce=programs.fails_for_odd)

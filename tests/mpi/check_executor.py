@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 from mpi4py import MPI
-from suites.all_checks import run_all
+from parallel.all_checks import run_all
 
 from mdio.core.errors import BlockError, SourceError
 from mdio.parallel.mpi_executor import MPIExecutor

@@ -2,7 +2,7 @@
 
 import numpy as np
 from mpi4py import MPI
-from suites.all_checks import run_all
+from parallel.all_checks import run_all
 
 from mdio.core.errors import PlanError
 from mdio.parallel.gather import GATHERS, GlobalArray, gather_rows

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from suites.on_dask import dask_client
+from parallel.on_dask import dask_client
 
 from mdio.core.errors import BlockError, MissingExtraError, PlanError, SourceError
 from mdio.parallel.dask_executor import DaskExecutor, _result

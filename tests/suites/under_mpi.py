@@ -34,7 +34,7 @@ needs_mpi = pytest.mark.skipif(
 def start_under_mpi(n_ranks, *words):
     """Start ``python WORDS`` on `n_ranks` ranks, in a process group of its own.
 
-    They find what tests share (`suites`, the programs of `mapreduce`).
+    They find what tests share (`parallel.all_checks`, the programs of `mapreduce`).
     """
     mpiexec, python = MPI
     found_in = [str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]

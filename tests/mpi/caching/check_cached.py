@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from mapreduce import programs
 from mpi4py import MPI
-from suites.all_checks import run_all
+from parallel.all_checks import run_all
 
 import mdio
 from mdio.parallel import assignment
