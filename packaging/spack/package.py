@@ -22,9 +22,9 @@ class PyMdioLayouts(PythonPackage):
     with default_args(type=("build", "run")):
         depends_on("py-numpy@2:")
         depends_on("py-mdanalysis@2.8:")
-        depends_on("py-h5py@3.11:")
+        depends_on("py-h5py@3.12:")
         depends_on("py-h5py+mpi", when="+mpi")
-        depends_on("py-netcdf4@1.7:")
+        depends_on("py-netcdf4@1.7.1:")
         depends_on("py-zarr@3.1:")
         depends_on("py-numcodecs@0.16.6:")
         depends_on("py-google-crc32c@1.5:")
