@@ -1,4 +1,4 @@
-"""The bench of map-reduce runs, small."""
+"""The benches of map-reduce and of caches run, small."""
 
 import json
 import subprocess
@@ -34,3 +34,20 @@ def test_it_runs(bench, words, checked, tmp_path):
         return
     lines = (tmp_path / "bench-output/himach.jsonl").read_text().splitlines()
     assert all(checked(json.loads(line)) for line in lines) and lines
+
+
+def test_the_bench_of_caches_says_what_is_reached(tmp_path):
+    script = SCRIPT.with_name("zazen.py")
+    command = [sys.executable, "-W", "ignore", script, "-o", tmp_path, "--quick"]
+    done = subprocess.run(
+        [*map(str, command), "--only", "assign,off"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "second pass, from the shared storage: 0 bytes (must 0 bytes)" in done.stdout
+    rows = [json.loads(line) for line in (tmp_path / "zazen.jsonl").read_text().splitlines()]
+    assert {row["what"] for row in rows} == {"one rank", "off"}
+    assert not (tmp_path / "source.dcd").exists()

@@ -60,7 +60,7 @@ def test_a_map_that_gives_something_else(adk, given, message, n_workers, monkeyp
         given.__qualname__ = given.__name__ = "given_here"
         given.__module__ = __name__
         monkeypatch.setitem(globals(), "given_here", given)
-    with pytest.raises(BlockError, match=rf"block \d \(frames \d+:\d+\) failed: .*({message})"):
+    with pytest.raises(BlockError, match=rf"block \d+ \(frames \d+:\d+\) failed: .*({message})"):
         run(adk, given, n_workers=n_workers)
 
 
