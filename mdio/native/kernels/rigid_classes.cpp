@@ -16,6 +16,7 @@ constexpr int64_t SYMBOLS = 6000;    // of a stream, that pay for a class's freq
 constexpr float ALIKE = 1.2f;        // octaves between quartiles
 constexpr int PER_UNIT = 4;         // bins of lengths
 constexpr int NEAR = 3;             // bins that go with a peak
+constexpr int64_t ENOUGH = 5000;    // distances, to know their mean
 
 // Groups of atoms with the same rigid length to the atom as far before them: bins of the length.
 struct Groups {
@@ -58,8 +59,9 @@ struct Mean {
     double value() const { return n ? sum / double(n) : 0; }
 };
 
-double square_apart(const Samples& s, int64_t n_atoms, int64_t i, int64_t j) {
-    Mean mean;
+// Of the square of a distance; some atoms of a class are enough.
+void add_square(const Samples& s, int64_t n_atoms, int64_t i, int64_t j, Mean& mean) {
+    if (mean.n >= ENOUGH) return;
     for (int64_t k = 0; k < s.n; ++k) {
         double sum = 0;
         for (const auto& axis : s.at) {
@@ -68,7 +70,6 @@ double square_apart(const Samples& s, int64_t n_atoms, int64_t i, int64_t j) {
         }
         mean.add(sum);
     }
-    return mean.value();
 }
 
 // Kind, and what distinguishes classes of it; sorted as the classes have to be.
@@ -139,14 +140,14 @@ Choice chosen(const Samples& s, int64_t n_atoms, const Best& best, float per_oct
             back = best.rigid_back[i];
             choice.seconds[i] = uint8_t(second);
             key = {CIRCLE, group, int(back), int(second)};
-            choice.others[key].add(square_apart(s, n_atoms, at, at - second));
+            add_square(s, n_atoms, at, at - second, choice.others[key]);
         } else if (group && told.at(group)) {
             back = best.rigid_back[i];
             key = {SPHERE, group, int(back), 0};
         }
         choice.keys.push_back(key);
         choice.backs.push_back(uint8_t(back));
-        if (std::get<0>(key) >= SPHERE) choice.squares[key].add(square_apart(s, n_atoms, at, at - back));
+        if (std::get<0>(key) >= SPHERE) add_square(s, n_atoms, at, at - back, choice.squares[key]);
     }
     return choice;
 }

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "fold.h"
 #include "kernels.h"
 #include "rigid_encode.h"
+#include "rigid_part.h"
 
 namespace mdio {
 namespace rigid {
@@ -46,6 +46,15 @@ uint8_t raw_bits(const std::vector<int32_t>& numbers, double share) {
     return raw;
 }
 
+// In two tables: the same symbol twice does not wait for itself.
+void count(const uint8_t* symbols, int64_t n, std::array<uint32_t, 256>& counts) {
+    uint32_t odd[256] = {};
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2) ++counts[symbols[i]], ++odd[symbols[i + 1]];
+    if (i < n) ++counts[symbols[i]];
+    for (size_t s = 0; s < 256; ++s) counts[s] += odd[s];
+}
+
 class Encoder {
   public:
     Encoder(const uint32_t* x, int64_t n_frames, int64_t n_atoms)
@@ -57,9 +66,10 @@ class Encoder {
 
     RigidBytes encode() {
         choose_raw_bits();
-        std::vector<Coded> frames;
+        static thread_local std::vector<Coded> frames;  // kept: new memory takes time
+        if (int64_t(frames.size()) < n_frames_) frames.resize(size_t(n_frames_));
         for (const Class& c : chunk_.classes) counts_.emplace_back(tables_of(c.kind));
-        for (int64_t f = 0; f < n_frames_; ++f) frames.push_back(frame(f));
+        for (int64_t f = 0; f < n_frames_; ++f) code(f, frames[size_t(f)]);
         for (size_t c = 0; c < chunk_.classes.size(); ++c)
             for (uint32_t t = 0; t < tables_of(chunk_.classes[c].kind); ++t)
                 chunk_.classes[c].frequencies.push_back(
@@ -101,7 +111,7 @@ class Encoder {
             s.now[axis] = s.all[axis] + c.begin;
             s.before[axis] = before_.axes[axis].data() + c.begin;
         }
-        tell(s, told());
+        steps_.tell(s, told());
     }
 
     Told told() {
@@ -111,7 +121,7 @@ class Encoder {
 
     void choose_raw_bits() {
         std::vector<std::array<std::vector<int32_t>, STREAMS>> seen(chunk_.classes.size());
-        const int64_t n_pairs = std::min<int64_t>(n_frames_ - 1, RAW_SAMPLES);
+        const int64_t n_pairs = std::min(n_frames_ - 1, n_frames_ < MANY_FRAMES ? 1 : RAW_SAMPLES);
         for (int64_t k = 0; k < n_pairs; ++k) {
             const int64_t frame = 1 + k * (n_frames_ - 1) / n_pairs;
             load(frame - 1);
@@ -152,9 +162,9 @@ class Encoder {
         }
     }
 
-    Coded frame(int64_t f) {
+    void code(int64_t f, Coded& coded) {
         load(f);
-        Coded coded(chunk_.n_slots());
+        coded.begin(chunk_.n_slots());
         BitWriter raw(raw_.data());
         for (size_t c = 0; c < chunk_.classes.size(); ++c) {
             Class& one = chunk_.classes[c];
@@ -164,7 +174,6 @@ class Encoder {
                 code_class(one, counts_[c], coded, raw);
         }
         coded.raw.assign(std::as_const(raw_).data(), raw.end());
-        return coded;
     }
 
     void code_class(const Class& c, std::vector<std::array<uint32_t, 256>>& counts, Coded& coded,
@@ -177,7 +186,7 @@ class Encoder {
             contexts[s] = coded.contexts[s].data() + c.begin;
         }
         uint8_t* bad = numbers_.bad.data();
-        symbols_of(told(), c, symbols);
+        steps_.symbols_of(told(), c, symbols);  // where they have none, they are bad, too
         for (uint8_t* at = bad; (at = std::find_if(at, bad + c.n, [](uint8_t b) { return b; })) != bad + c.n; ++at)
             escape(c, at - bad, symbols, coded.escaped);
         if (c.kind >= SPHERE) {
@@ -186,12 +195,14 @@ class Encoder {
                                 {now_.axes[0].data(), now_.axes[1].data(), now_.axes[2].data()},
                                 chunk_.seconds.data() + c.begin, chunk_.in_row.data() + c.begin / GROUP,
                                 chunk_.squares.data() + c.begin};
-            contexts_of(part, contexts);
+            steps_.contexts_of(part, contexts);
         }
         for (int s = 0; s < STREAMS; ++s) {
             auto* tables = &counts[USES[c.kind][s].first];
-            const uint8_t *symbol = symbols[s], *context = contexts[s];
-            for (int64_t i = 0; i < c.n; ++i) ++tables[context[i]][symbol[i]];
+            if (USES[c.kind][s].contexts == 1)
+                count(symbols[s], c.n, *tables);
+            else
+                for (int64_t i = 0; i < c.n; ++i) ++tables[contexts[s][i]][symbols[s][i]];
             const uint32_t width = c.raw[size_t(s)], mask = (1u << width) - 1;
             const int32_t* numbers = numbers_.of[s].data();
             BitWriter bits = raw;  // whose state stays in registers
@@ -214,7 +225,9 @@ class Encoder {
     }
 
     static constexpr int64_t RAW_SAMPLES = 3, RAW_ATOMS = 2000;  // pairs of frames, atoms of each class
+    static constexpr int64_t MANY_FRAMES = 32;
 
+    const Steps& steps_ = steps();
     const uint32_t* x_;
     int64_t n_frames_, n_atoms_;
     Chunk chunk_;
@@ -229,11 +242,13 @@ class Encoder {
 
 RigidBytes encode_rigid(const int32_t* deltas, int64_t n_frames, int64_t n_atoms) {
     const int64_t width = 3 * n_atoms;
-    const std::unique_ptr<uint32_t[]> x(new uint32_t[size_t(n_frames * width)]);  // not zeroed
-    for (int64_t i = 0; i < width; ++i) x[size_t(i)] = uint32_t(deltas[i]);
+    static thread_local std::vector<uint32_t> x;  // kept: new memory takes time
+    if (int64_t(x.size()) < n_frames * width) x.resize(size_t(n_frames * width));
+    uint32_t* to = x.data();
+    for (int64_t i = 0; i < width; ++i) to[i] = uint32_t(deltas[i]);
     for (int64_t i = width; i < n_frames * width; ++i)
-        x[size_t(i)] = x[size_t(i - width)] + uint32_t(deltas[i]);
-    return rigid::Encoder(x.get(), n_frames, n_atoms).encode();
+        to[i] = to[i - width] + uint32_t(deltas[i]);
+    return rigid::Encoder(x.data(), n_frames, n_atoms).encode();
 }
 
 }  // namespace mdio

@@ -37,9 +37,11 @@ class BitWriter {
 // A frame, all but for the entropy coder.
 struct Coded {
     std::vector<uint8_t> symbols[STREAMS], contexts[STREAMS], raw, escaped;
-    explicit Coded(int64_t n) {
+
+    void begin(int64_t n) {
         for (auto& s : symbols) s.resize(size_t(n));
         for (auto& c : contexts) c.resize(size_t(n));
+        escaped.clear();
     }
 };
 
@@ -60,14 +62,10 @@ struct Told {
     uint8_t* bad;
 };
 
-void tell(const Source& from, const Told& to);
-
 // Whether a stream's numbers are around zero; else they are symbols already.
 constexpr bool is_centred(Kind kind, int stream) {
     return kind < SPHERE || (kind == SPHERE ? stream < 2 : stream == 1);
 }
-// Numbers that have no symbol are bad, too.
-void symbols_of(const Told& from, const Class& c, uint8_t* const symbols[STREAMS]);
 
 // What the contexts of SPHERE and CIRCLE depend on.
 struct Contexts {
@@ -81,7 +79,6 @@ struct Contexts {
     const uint8_t* in_row;
     const float* squares;
 };
-void contexts_of(const Contexts& from, uint8_t* const to[STREAMS]);
 
 class Coder {
   public:

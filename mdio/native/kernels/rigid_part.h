@@ -1,7 +1,7 @@
 // Some atoms of a class in one frame, as the reader has them.
 #pragma once
 
-#include "rigid.h"
+#include "rigid_encode.h"
 
 namespace mdio::rigid {
 
@@ -21,11 +21,15 @@ struct Part {
     const float* squares;
 };
 
-// What the symbols of a stream go by, one stream after the other; what is found on the way is left
-// where the vectors will be. Last the vectors, and whether there may be escaped ones.
+// What there is for each kind of processor: what the symbols of a stream go by, one stream after the
+// other (what is found on the way is left where the vectors will be), and last the vectors, and whether
+// there may be escaped ones; and what the writer needs.
 struct Steps {
     void (*contexts[STREAMS])(const Part& part, int32_t* to);
     bool (*finish)(const Part& part);
+    void (*tell)(const Source& from, const Told& to);
+    void (*symbols_of)(const Told& from, const Class& c, uint8_t* const symbols[STREAMS]);
+    void (*contexts_of)(const Contexts& from, uint8_t* const to[STREAMS]);
 };
 const Steps& steps();  // of this processor
 extern const Steps PLAIN, AVX2, AVX512;

@@ -1,9 +1,10 @@
-// From symbols to vectors with AVX2.
-#include "rigid.h"
+// From symbols to vectors and back with AVX2.
+#include "rigid_encode.h"
 MDIO_FILE_TARGET("avx2")
 #define MDIO_LANES_TARGET MDIO_TARGET("avx2")
 #include "rigid_part_loops.h"
+#include "rigid_tell_loops.h"
 
 namespace mdio::rigid {
-const Steps AVX2 = {{first_contexts, second_contexts, third_contexts}, finish};
+const Steps AVX2 = {{first_contexts, second_contexts, third_contexts}, finish, tell, symbols_of, contexts_of};
 }  // namespace mdio::rigid

@@ -1,11 +1,12 @@
-// From symbols to vectors with AVX-512.
-#include "rigid.h"
+// From symbols to vectors and back with AVX-512.
+#include "rigid_encode.h"
 MDIO_FILE_TARGET(MDIO_AVX512)
 #define MDIO_LANES_TARGET MDIO_TARGET(MDIO_AVX512)
 #define MDIO_LANES 16
 #define MDIO_LANES_NAME sixteen
 #include "rigid_part_loops.h"
+#include "rigid_tell_loops.h"
 
 namespace mdio::rigid {
-const Steps AVX512 = {{first_contexts, second_contexts, third_contexts}, finish};
+const Steps AVX512 = {{first_contexts, second_contexts, third_contexts}, finish, tell, symbols_of, contexts_of};
 }  // namespace mdio::rigid

@@ -1,11 +1,10 @@
 // The entropy coder, forwards: symbols from the last to the first, since it is read from the other
-// end; and the contexts of symbols as the reader will find them.
+// end.
 #include <algorithm>
 #include <utility>
 
 #include "fold.h"
 #include "rigid_encode.h"
-#include "rigid_math.h"
 
 namespace mdio::rigid {
 namespace {
@@ -165,6 +164,7 @@ const uint8_t* Coder::encode(const Coded& coded, bool is_first, std::vector<uint
 #if MDIO_X86
     if (has_avx2()) encode_stream = encode_avx2;
 #endif
+    const uint8_t alone[BLOCK] = {};  // contexts where there is one
     for (size_t number = chunk_.classes.size(); number-- > 0;) {
         const Class& c = chunk_.classes[number];
         if (c.n == 0 || (is_first && is_temporal(c.kind))) continue;
@@ -174,7 +174,8 @@ const uint8_t* Coder::encode(const Coded& coded, bool is_first, std::vector<uint
                 const int64_t at = c.begin + block;
                 const Stream stream{tables_[number].entries.data() + 256 * use.first,
                                     tables_[number].reciprocals.data() + 256 * use.first,
-                                    coded.symbols[s].data() + at, coded.contexts[s].data() + at,
+                                    coded.symbols[s].data() + at,
+                                    use.contexts == 1 ? alone : coded.contexts[s].data() + at,
                                     use.bits};
                 encode_stream(encoding, stream, chunk_.lanes, std::min(BLOCK, c.n - block));
             }
@@ -185,43 +186,6 @@ const uint8_t* Coder::encode(const Coded& coded, bool is_first, std::vector<uint
     for (int64_t lane = 0; lane < chunk_.lanes; ++lane)
         for (int i = 0; i < 4; ++i) to[4 * lane + i] = uint8_t(states[lane] >> (8 * i));
     return to;
-}
-
-namespace {
-
-MDIO_INLINE void all_contexts(const Contexts& from, uint8_t* const to[STREAMS]) {
-    const Contexts p = from;
-    const int raw[2] = {p.raw[0], p.raw[1]};
-    const auto get = [&](int stream, int64_t i) __attribute__((always_inline)) {
-        const Ints low = load(p.numbers[stream] + i) & ((1 << raw[stream]) - 1);
-        return number(load(p.symbols[stream] + i), low, raw[stream]);
-    };
-    if (p.kind == SPHERE)
-        for (int64_t i = 0; i < p.n; i += 8) {
-            const Ints a = get(0, i);
-            const Floats square = load(p.squares + i), side = third(square, a, get(1, i));
-            store(sphere_context(square, a), to[1] + i);
-            store(fraction(side, whole(side)), to[2] + i);
-        }
-    else
-        for (int64_t i = 0; i < p.n; i += 8) {
-            const Ints how = load(p.symbols[0] + i);
-            const Vector second = seconds_at(p.all, p.seconds + i, p.in_row[i / GROUP]);
-            const Floats square = load(p.squares + i);
-            const Plane u = plane(axis_of(how >> 1), second, square, p.other);
-            store(longest(second), to[0] + i);
-            store(circle_context(u), to[1] + i);
-            store(two(u, square, plus(centre(u), get(1, i)), (how & 1) != 0).context, to[2] + i);
-        }
-}
-
-MDIO_TARGET("avx2")
-void all_contexts_avx2(const Contexts& p, uint8_t* const to[STREAMS]) { all_contexts(p, to); }
-
-}  // namespace
-
-void contexts_of(const Contexts& from, uint8_t* const to[STREAMS]) {
-    (has_avx2() ? all_contexts_avx2 : all_contexts)(from, to);
 }
 
 }  // namespace mdio::rigid

@@ -1,4 +1,5 @@
-// From vectors to numbers, and from numbers to symbols.
+// From vectors to numbers, from numbers to symbols, and the contexts that the reader will find:
+// included as rigid_part_loops.h is.
 #include "rigid_encode.h"
 #include "rigid_math.h"
 
@@ -63,33 +64,32 @@ MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
     put(to, i, {2 * axis + (other & 1), minus(now.x, centre(u)), bad ? Ints{} : symbol}, bad);
 }
 
-MDIO_INLINE void tell_plain(const Source& from, const Told& told) {
+MDIO_LANES_TARGET
+void tell(const Source& from, const Told& told) {
     const Source s = from;
     const Told to = told;
     if (s.kind == CIRCLE)
-        for (int64_t i = 0; i < s.n; i += 8) tell_circle(s, i, to);
+        for (int64_t i = 0; i < s.n; i += LANES) tell_circle(s, i, to);
     if (s.kind == SPHERE)
-        for (int64_t i = 0; i < s.n; i += 8) tell_sphere(s, i, to);
+        for (int64_t i = 0; i < s.n; i += LANES) tell_sphere(s, i, to);
     if (s.kind == SWING)
-        for (int64_t i = 0; i < s.n; i += 8) tell_swing(s, i, to);
+        for (int64_t i = 0; i < s.n; i += LANES) tell_swing(s, i, to);
     if (s.kind == TIME)
-        for (int64_t i = 0; i < s.n; i += 8) {
+        for (int64_t i = 0; i < s.n; i += LANES) {
             const Vector v = vector(s.now, i), w = vector(s.before, i);
             put(to, i, {minus(v.x, w.x), minus(v.y, w.y), minus(v.z, w.z)}, Ints{});
         }
     if (s.kind == FREE)
-        for (int64_t i = 0; i < s.n; i += 8) put(to, i, vector(s.now, i), Ints{});
+        for (int64_t i = 0; i < s.n; i += LANES) put(to, i, vector(s.now, i), Ints{});
 }
-MDIO_TARGET("avx2")
-void tell_avx2(const Source& s, const Told& to) { tell_plain(s, to); }
-
-MDIO_INLINE void symbols_plain(const Told& told, const Class& c, uint8_t* const symbols[STREAMS]) {
+MDIO_LANES_TARGET
+void symbols_of(const Told& told, const Class& c, uint8_t* const symbols[STREAMS]) {
     const Told from = told;
     const int64_t n = c.n;
     for (int stream = 0; stream < STREAMS; ++stream) {
         const int raw = c.raw[size_t(stream)], middle = is_centred(c.kind, stream) ? MIDDLE : 0;
         uint8_t* to = symbols[stream];
-        for (int64_t i = 0; i < n; i += 8) {
+        for (int64_t i = 0; i < n; i += LANES) {
             const Ints symbol = (load(from.of[stream] + i) >> raw) + middle;
             const Ints bad = (symbol < 0) | (symbol > MOST_SYMBOL);
             store(load(from.bad + i) | (bad & 1), from.bad + i);
@@ -97,17 +97,32 @@ MDIO_INLINE void symbols_plain(const Told& told, const Class& c, uint8_t* const 
         }
     }
 }
-MDIO_TARGET("avx2")
-void symbols_avx2(const Told& from, const Class& c, uint8_t* const symbols[STREAMS]) {
-    symbols_plain(from, c, symbols);
+MDIO_LANES_TARGET
+void contexts_of(const Contexts& from, uint8_t* const to[STREAMS]) {
+    const Contexts p = from;
+    const int raw[2] = {p.raw[0], p.raw[1]};
+    const auto get = [&](int stream, int64_t i) __attribute__((always_inline)) {
+        const Ints low = load(p.numbers[stream] + i) & ((1 << raw[stream]) - 1);
+        return number(load(p.symbols[stream] + i), low, raw[stream]);
+    };
+    if (p.kind == SPHERE)
+        for (int64_t i = 0; i < p.n; i += LANES) {
+            const Ints a = get(0, i);
+            const Floats square = load(p.squares + i), side = third(square, a, get(1, i));
+            store(sphere_context(square, a), to[1] + i);
+            store(fraction(side, whole(side)), to[2] + i);
+        }
+    else
+        for (int64_t i = 0; i < p.n; i += LANES) {
+            const Ints how = load(p.symbols[0] + i);
+            const Vector second = seconds_at(p.all, p.seconds + i, p.in_row[i / GROUP]);
+            const Floats square = load(p.squares + i);
+            const Plane u = plane(axis_of(how >> 1), second, square, p.other);
+            store(longest(second), to[0] + i);
+            store(circle_context(u), to[1] + i);
+            store(two(u, square, plus(centre(u), get(1, i)), (how & 1) != 0).context, to[2] + i);
+        }
 }
 
 }  // namespace
-
-void tell(const Source& from, const Told& to) { (has_avx2() ? tell_avx2 : tell_plain)(from, to); }
-
-void symbols_of(const Told& from, const Class& c, uint8_t* const symbols[STREAMS]) {
-    (has_avx2() ? symbols_avx2 : symbols_plain)(from, c, symbols);
-}
-
 }  // namespace mdio::rigid
