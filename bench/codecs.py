@@ -7,6 +7,7 @@ this process, of runs in turn on one core; libmdaxdr reads the XTC from the page
     python bench/codecs.py                         # ADK, and ADK in water (47,681 atoms)
     python bench/codecs.py FILE.xtc FILE.xtc:10    # other files, and every tenth frame of one
     python bench/codecs.py --sz3 PATH/sz3          # SZ3's ALGO_BIOMD and ALGO_BIOMDXTC too
+    python bench/codecs.py --chunk-frames 10       # shorter chunks than of 64 frames
 
 ``--json`` prints one JSON object a line. A frame is the one in the middle of a chunk; a tenth, the
 first tenth of the atoms in all its frames, for each of them.
@@ -64,13 +65,15 @@ def cpu(work: Callable[[], Any], repeats: int) -> float:
     return best
 
 
-def our_codecs(x: Floats, precision: float, repeats: int, xtc: bool) -> list[dict[str, Any]]:
+def our_codecs(
+    x: Floats, precision: float, repeats: int, chunk_frames: int
+) -> list[dict[str, Any]]:
     """Return bytes and seconds of each codec; raises ValueError if a number comes back wrong."""
     rows = []
-    parts = [x[first : first + FRAMES] for first in range(0, len(x), FRAMES)]
+    parts = [x[first : first + chunk_frames] for first in range(0, len(x), chunk_frames)]
     out = np.empty_like(parts[0])
     for name in CODECS:
-        form = QuantisedFormat(precision, "xtc" if xtc else "step", name)
+        form = QuantisedFormat(precision, "xtc", name)
         chunks = [encode_chunk(part, form) for part in parts]
         for part, chunk in zip(parts, chunks, strict=True):
             decode_chunk(memoryview(chunk), part.shape[:2], out[: len(part)])
@@ -147,7 +150,7 @@ def study(name: str, args: argparse.Namespace, folder: Path) -> list[dict[str, A
     xtc_nbytes = Path(path).stat().st_size * len(x) / n_frames
     rows = [{"codec": "XTC, libmdaxdr", "nbytes": xtc_nbytes, "read_s": read_s}]
     rows += [{"codec": "XTC, mdio", "nbytes": xtc_nbytes, "read_s": ours_s}]
-    rows += our_codecs(x, precision, args.repeats, xtc=True)
+    rows += our_codecs(x, precision, args.repeats, args.chunk_frames)
     rows += [shuffled(x, precision)]
     if args.sz3:
         rows += sz3(x, precision, args.sz3, folder)
@@ -169,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("files", nargs="*")
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--chunk-frames", type=int, default=FRAMES, help="of each chunk, at most")
     parser.add_argument("--sz3", help="SZ3's program")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

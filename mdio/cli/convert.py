@@ -115,7 +115,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[:LEVEL]",
         help="without loss: small (fewest bytes), fast (fastest to read), none, or gzip; in zarr "
         "also lz4 and zstd; for integers in zarr bitpack (fast, and the default), rigid (small: "
-        "about two thirds of an XTC, read at half the time of one), lz4 or zstd; auto, the default "
+        "about two thirds of an XTC, written slowly), lz4 or zstd; auto, the default "
         "for floats in zarr: lz4 where OUT lies on a network, else none",
     )
     add_periodic(stored)

@@ -208,8 +208,11 @@ bool rigid_floats(const RigidBytes& made, std::int64_t n_frames, std::int64_t n_
     plain_only = true;
     const bool done = undo(plain);
     plain_only = false;
-    require(undo(fast) == done);
-    require(!done || std::memcmp(plain.data(), fast.data(), 4 * plain.size()) == 0);
+    for (const bool narrow : {true, false}) {
+        avx2_only = narrow;
+        require(undo(fast) == done);
+        require(!done || std::memcmp(plain.data(), fast.data(), 4 * plain.size()) == 0);
+    }
     return done;
 }
 

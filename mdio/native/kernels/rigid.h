@@ -95,6 +95,12 @@ struct Chunk {
 
     void sort();  // fills the last six from the first; throws std::invalid_argument
     int64_t raw_nbytes(bool is_first) const;  // of a frame
+    // Classes up to the last that is told from the frame before.
+    size_t n_until_temporal() const {
+        size_t n = classes.size();
+        while (n > 0 && !mdio::rigid::is_temporal(classes[n - 1].kind)) --n;
+        return n;
+    }
     int64_t n_slots() const { return int64_t(squares.size()); }
 };
 
@@ -113,7 +119,7 @@ struct Vectors {
     std::vector<int32_t> axes[3];
     explicit Vectors(int64_t n) { fit(n); }
     void fit(int64_t n) {
-        for (auto& axis : axes) axis.resize(size_t(n));
+        for (auto& axis : axes) axis.resize(size_t(n + 3));  // read by fours, from anywhere
     }
 };
 

@@ -178,10 +178,12 @@ void begin_class(const Class& c, Room& room) {
     }
 }
 
+// The first `n_classes` classes of some frames.
 void decode_frames(const Chunk& chunk, const Frame* frames, bool is_first, Room* const rooms[],
-                   const Room* before, int n_frames) {
+                   const Room* before, int n_frames, size_t n_classes) {
     for (int k = 0; k < n_frames; ++k) rooms[k]->begin(frames[k], chunk.lanes);
-    for (const Class& c : chunk.classes) {
+    for (size_t number = 0; number < n_classes; ++number) {
+        const Class& c = chunk.classes[number];
         const bool is_begun = is_first && is_temporal(c.kind);
         if (is_begun) begin_class(c, *rooms[0]);
         Room* const* some = rooms + is_begun;
@@ -192,7 +194,7 @@ void decode_frames(const Chunk& chunk, const Frame* frames, bool is_first, Room*
         for (int64_t begin = 0; n_some && begin < c.n; begin += BLOCK)
             decode_block(chunk, c, begin, std::min(BLOCK, c.n - begin), some, is_begun ? rooms[0] : before, n_some);
     }
-    for (int k = 0; k < n_frames; ++k) rooms[k]->end(chunk.lanes);
+    for (int k = 0; k < n_frames && n_classes == chunk.classes.size(); ++k) rooms[k]->end(chunk.lanes);
 }
 
 std::vector<Frame> frames_of(const Chunk& chunk, const uint8_t* data, int64_t nbytes,
@@ -227,8 +229,11 @@ void decode(const RigidChunk& from, const Code& code, const Output& out, const i
         for (auto& room : whole) room.resize(nbytes);
     for (int64_t f = chunk.is_temporal ? 0 : first; f < last; f += AT_ONCE) {
         const int n = int(std::min<int64_t>(AT_ONCE, last - f));
-        decode_frames(chunk, &frames[size_t(f)], f == 0, rooms, &another, n);
-        if (f + n <= first) continue;
+        // Of frames that are not asked for, the next ones go by some classes.
+        const bool is_asked = f + n > first;
+        const size_t n_classes = is_asked ? chunk.classes.size() : chunk.n_until_temporal();
+        decode_frames(chunk, &frames[size_t(f)], f == 0, rooms, &another, n, n_classes);
+        if (!is_asked) continue;
         char* to[AT_ONCE] = {};
         for (int k = 0; k < n; ++k)
             if (f + k >= first) to[k] = atoms ? whole[k].data() : out.data + (f + k - first) * out.stride;

@@ -139,7 +139,7 @@ void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given,
         }
         for (int k = 0; is_last && k < AT_ONCE; ++k)
             if (to[k]) std::memcpy(to[k] + 12 * begin, made[k], size_t(12 * n));
-        std::memcpy(rows + ROW, rows + ROW * (n + 1), size_t(4 * ROW * (BEFORE - 1)));
+        if (!is_last) std::memcpy(rows + ROW, rows + ROW * (RUN + 1), size_t(4 * ROW * (BEFORE - 1)));
     }
 }
 #endif
