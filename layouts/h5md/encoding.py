@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
-from mdio.core.files.piece_sums import row_sums
+from mdio.core.files.piece_sums import sums_of_rows
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import crc32c, shuffle, unshuffle
 from mdio.layouts.h5md.io import FULL_SYSTEM
@@ -119,7 +119,10 @@ def chunks_of(
 
 def checksums_of(chunk: NDArray[np.float32], level: int | None) -> list[int]:
     """Return the crc32c of a chunk and, if it is not compressed, those of its rows."""
-    return [crc32c(chunk), *(row_sums(chunk).tolist() if level is None else ())]
+    if level is not None:
+        return [crc32c(chunk)]
+    whole, rows = sums_of_rows(chunk)
+    return [whole, *rows]
 
 
 def encode_chunk(chunk: NDArray[np.float32], level: int | None) -> tuple[Any, list[int]]:

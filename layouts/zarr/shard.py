@@ -33,16 +33,18 @@ def packed_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
     return sum(sizes) + CRC_NBYTES * len(sizes) + 16 * n_chunks + CRC_NBYTES
 
 
-def pack_shard(chunks: Sequence[Bytes], n_chunks: int) -> tuple[list[Bytes], list[int]]:
+def pack_shard(
+    chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int] = ()
+) -> tuple[list[Bytes], list[int]]:
     """Return the bytes of a shard, and the crc32c of each of its chunks.
 
     `chunks`: the bytes of the first chunks of the shard, encoded, in C order. `n_chunks`: how many
-    the shard has room for; those that are not given are missing.
+    the shard has room for; those that are not given are missing. `crcs`: of `chunks`, if known.
     Returns parts: what follows one another in the file, `chunks` themselves among them: nothing is
     copied. crcs: as they are in `parts`.
     """
     index = np.full((n_chunks, 2), MISSING, "<u8")
-    crcs = [kernels.crc32c(chunk) for chunk in chunks]
+    crcs = list(crcs) or [kernels.crc32c(chunk) for chunk in chunks]
     parts = []
     at = 0
     for number, (chunk, crc) in enumerate(zip(chunks, crcs, strict=True)):

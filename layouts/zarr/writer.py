@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
 from mdio.core.files.copying import link_or_copy
-from mdio.core.files.piece_sums import pieces_of_row, row_sums
+from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
 from mdio.core.files.publish import flush_tree
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
@@ -236,6 +236,7 @@ def _encode_shard(
     """
     encoded: list[NDArray[np.uint8]] = []
     decoded_crcs = []
+    plain_crcs: list[int] = []
     n_pieces = pieces_of_row(12 * array.chunk_atoms)
     pieces = np.empty((len(values), array.n_atom_chunks, n_pieces), np.uint32)
     for first in range(0, len(values), array.chunk_frames):
@@ -255,11 +256,12 @@ def _encode_shard(
                 decoded_crcs.append(kernels.crc32c(flat))
             else:
                 encoded.append(flat)
-                rows_of_chunk = flat.reshape(array.chunk_frames, -1)[: len(part)]
                 column = begin // array.chunk_atoms
-                sums = row_sums(rows_of_chunk).reshape(len(part), -1)
-                pieces[first : first + len(part), column] = sums
-    shard, crcs = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)))
+                crc, sums = sums_of_rows(flat.reshape(array.chunk_frames, -1))
+                plain_crcs.append(crc)
+                rows_of_sums = np.array(sums, np.uint32).reshape(-1, n_pieces)[: len(part)]
+                pieces[first : first + len(part), column] = rows_of_sums
+    shard, crcs = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)), plain_crcs)
     return shard, [*crcs, *pieces.reshape(-1).tolist()] if metadata.plain else decoded_crcs + crcs
 
 

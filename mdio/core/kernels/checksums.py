@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Buffer
 
-__all__ = ["combine", "combine_all", "crc32c", "crc32c_pieces", "shuffle", "unshuffle"]
+__all__ = [
+    "combine",
+    "combine_alike",
+    "combine_all",
+    "crc32c",
+    "crc32c_pieces",
+    "shuffle",
+    "unshuffle",
+]
 
 
 POLYNOMIAL = 0x82F63B78
@@ -53,6 +61,28 @@ def combine_all(parts: Iterable[tuple[int, int]]) -> int:
     total = 0
     for crc, nbytes in parts:
         total = combine(total, crc, nbytes)
+    return total
+
+
+@lru_cache(maxsize=16)
+def _followed_by(nbytes: int) -> tuple[list[int], ...]:
+    """Return what each byte of a checksum becomes when so many bytes follow, for each of four."""
+    power = _power_of_x(8 * nbytes)
+    tables = []
+    for first in (0, 8, 16, 24):
+        table = [0]
+        for bit in range(first, first + 8):
+            table += [one ^ _times(power, 1 << bit) for one in table]
+        tables.append(table)
+    return tuple(tables)
+
+
+def combine_alike(parts: Iterable[tuple[int, int]]) -> int:
+    """Return what `combine_all` does, faster where parts are of few sizes."""
+    total = 0
+    for crc, nbytes in parts:
+        a, b, c, d = _followed_by(nbytes)
+        total = a[total & 255] ^ b[total >> 8 & 255] ^ c[total >> 16 & 255] ^ d[total >> 24] ^ crc
     return total
 
 

@@ -21,6 +21,7 @@ from suites.segment_cases import (
 )
 
 from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.files.piece_sums import sums_of_rows
 from mdio.core.files.publish import publish
 from mdio.core.kernels.checksums import combine, combine_all
 from mdio.layouts.plan import WriteOptions
@@ -231,6 +232,16 @@ def test_even_split(n_frames, data):
 def test_checksums_of_parts_combine(parts):
     sums = [(google_crc32c.value(part), len(part)) for part in parts]
     assert combine_all(sums) == google_crc32c.value(b"".join(parts))
+
+
+@pytest.mark.parametrize("shape", [(20, 40_092), (3, 200_001), (7, 65_536), (50, 24), (1, 1)])
+def test_the_checksum_of_rows_follows_from_theirs(shape):
+    rows = np.frombuffer(os.urandom(int(np.prod(shape))), np.uint8).reshape(shape)
+    whole, pieces = sums_of_rows(rows)
+    assert whole == google_crc32c.value(rows.tobytes())
+    begins = range(0, shape[1], 65_536)
+    cut = [row[begin : begin + 65_536].tobytes() for row in rows for begin in begins]
+    assert pieces == [google_crc32c.value(piece) for piece in cut]
 
 
 def test_checksums_of_long_parts_combine():
