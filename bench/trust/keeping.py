@@ -1,6 +1,6 @@
 """What the journal and the checksums of a conversion cost, in processor time.
 
-``python bench/keeping.py`` converts the same file as it is, without a journal, and without
+``python bench/trust/keeping.py SOURCE.xtc`` converts the same file as it is, without a journal, and without
 checksums (of what is written and of the read-back), in turn, and prints the median and the least
 of user and system time of this process and the share that each costs. Wall times say little here:
 a conversion flushes what it wrote. Where other work disturbs the processor's caches, the least is
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from measuring import append_jsonl, summary
 
