@@ -1,10 +1,10 @@
 """What the journal and the checksums of a conversion cost, in processor time.
 
-``python bench/trust/keeping.py SOURCE.xtc`` converts the same file as it is, without a journal, and without
-checksums (of what is written and of the read-back), in turn, and prints the median and the least
-of user and system time of this process and the share that each costs. Wall times say little here:
-a conversion flushes what it wrote. Where other work disturbs the processor's caches, the least is
-closer to what a conversion takes. Records go to bench-output/keeping.jsonl.
+``python bench/trust/keeping.py SOURCE.xtc`` converts the same file as it is, without a journal, and
+without checksums (written and read back), in turn. It prints the median and the least of user and
+system time of this process, and the share that each costs. Wall times say little here: a conversion
+flushes what it wrote. Where other work disturbs the processor's caches, the least is closer to what
+a conversion takes. Records go to bench-output/keeping.jsonl.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mdio.core.errors import PlanError
+from mdio.core.errors import PlanError, named
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.words import did_you_mean
 from mdio.layouts.registry import LAYOUTS, layout_class
@@ -26,17 +26,20 @@ def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
     `path`: a path, or a list of one; of whatever else may be opened none are returned. `group`:
     which of them: a label, or a pattern such as ``replica0*``; all by default. None are returned
     for ``LABEL/GROUP``, which is one trajectory, and opened as such.
-    Raises PlanError: there is none of that name.
+    Raises PlanError: there is none of that name; SourceError: it cannot be looked at.
     """
     if isinstance(path, list | tuple) and len(path) == 1:
         path = path[0]
     if not isinstance(path, str | PathLike) or isinstance(path_of(path), RemotePath):
         return {}
     where = Path(path)
-    if not where.is_dir():
-        return {}
-    found = next((cls for cls in map(layout_class, LAYOUTS) if cls.sniff(where)), None)
-    labels = () if found is None else found.ensemble_at(where)
+    try:
+        if not where.is_dir():
+            return {}
+        found = next((cls for cls in map(layout_class, LAYOUTS) if cls.sniff(where)), None)
+        labels = () if found is None else found.ensemble_at(where)
+    except OSError as error:
+        raise (named(where, error) or error) from error
     if not labels or (group is not None and group.partition("/")[0] in labels and "/" in group):
         return {}
     chosen = {one: where / one for one in labels if group is None or fnmatchcase(one, group)}

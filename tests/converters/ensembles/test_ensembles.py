@@ -1,8 +1,11 @@
 """Trajectories side by side in one output: written, opened, analysed, written as files again."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import MDAnalysis as mda
 import numpy as np
@@ -14,6 +17,7 @@ from MDAnalysisTests.datafiles import DCD, PSF, XTC
 import mdio
 from mdio.converters.ensemble import convert_members
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
+from mdio.layouts.views.ensemble import ensemble_at
 
 CA = "protein and name CA"
 LENGTHS = {"replica01": 98, "replica02": 40, "other": 7}
@@ -184,3 +188,12 @@ def test_replaced_by_force_with_what_is_kept(folder, tmp_path):
     assert mdio.open(out, group="c/ca").info.n_atoms == 214
     alone = mdio.analyze(out, kernel="msd", group="c/ca")
     assert alone.label is None
+
+
+def test_what_cannot_be_looked_at_is_named(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(Path, "is_dir", fail)
+    with pytest.raises(SourceError, match=r"a\.zarr: cannot be read \(Stale file handle\)"):
+        ensemble_at(tmp_path / "a.zarr")
