@@ -111,15 +111,9 @@ def planned(
             whole.universe = choice.universe
         whole.prepared(choice.kept)
     if frames is None:
-        frames = select_frames(
-            origin,
-            options.start,
-            options.stop,
-            options.step,
-            options.begin_ps,
-            options.end_ps,
-            options.dt_ps,
-        )
+        numbers = (options.start, options.stop, options.step)
+        times_ps = (options.begin_ps, options.end_ps, options.dt_ps)
+        frames = select_frames(origin, *numbers, *times_ps)
     keeps = options.topology and layout_class(layout_name).keeps_topology
     topology = choice.topology if keeps else None
     if not options.topology:

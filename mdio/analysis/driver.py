@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from mdio.core.cache.folder import Cache
 from mdio.core.errors import PlanError
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.ensemble import ensemble_at
+from mdio.layouts.views.view import select_frames
 from mdio.parallel.dask_executor import DaskExecutor
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.gather import GATHERS, How
@@ -162,36 +163,20 @@ def analyze(
     kept = Cache.of(cache, cache_size)
     if mpio is not None and kept is not None:
         raise PlanError("parallel HDF5 reads by itself, past any cache; give one of the two")
+    frames: dict[str, Any] = {"start": start, "stop": stop, "step": step}
+    frames |= {"begin_ps": begin_ps, "end_ps": end_ps, "dt_ps": dt_ps}
+    choose = partial(select_frames, **frames)
     request = Request(
-        trajectory,
-        chosen,
-        top,
-        group,
-        start,
-        stop,
-        step,
-        reducer,
-        n_blocks,
-        mpio,
-        verify,
-        overlap,
-        (begin_ps, end_ps, dt_ps),
-        cache=kept,
+        *(trajectory, chosen, top, group, reducer, n_blocks, mpio, verify, overlap),
+        *(choose, dt_ps, kept),
     )
+    how = (run_in, gather, progress, blocks_per_worker)
     members = ensemble_at(trajectory, group)
     results = {
-        label: _run(
-            replace(request, trajectory=path, group=None),
-            run_in,
-            gather,
-            progress,
-            blocks_per_worker,
-        )
+        label: _run(replace(request, trajectory=path, group=None), *how)
         for label, path in members.items()
     }
-    if results:
-        return side_by_side(results)
-    return _run(request, run_in, gather, progress, blocks_per_worker)
+    return side_by_side(results) if results else _run(request, *how)
 
 
 def _run(
@@ -241,21 +226,16 @@ def _analyze(
         results = _gather(executor, work, items, progress)
         values = _joined(plan, results, None)
     plan.count(results[0].timing)
-    return AnalysisResult(
+    return plan.result(
+        executor,
         frame=plan.frame_numbers,
         time=np.concatenate([result.time for result in results]),
         values=values,
         timings=[result.timing for result in results],
         seconds=plan.opened_s + watch.lap(),
-        executor=executor.name,
-        workers=executor.n_workers,
-        prepare_s=plan.prepare_s,
-        labels=plan.prepared.labels,
-        per_frame=isinstance(plan.prepared.reducer, Stack),
         tasks=[
             task | {"block": items[task["block"]][0]} for task in getattr(executor, "tasks", ())
         ],
-        row_labels=plan.prepared.row_labels,
         notes=told(plan.notes, [result.timing for result in results]),
     )
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import Kernel, Prepared
-from mdio.analysis.reducers import Reducer
+from mdio.analysis.reducers import Reducer, Stack
+from mdio.analysis.results import AnalysisResult
 from mdio.analysis.system import System
 from mdio.converters.selection import atom_count
 from mdio.core.blocks import aligned_blocks
@@ -23,17 +24,17 @@ from mdio.layouts.base import Layout
 from mdio.layouts.caching.units import CacheUnits, units_of
 from mdio.layouts.views.opening import open_source
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
+from mdio.parallel.executors import Executor
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-__all__ = ["MPIO_MODES", "MPIOMode", "Plan", "Request", "Times", "Trajectory"]
+__all__ = ["MPIO_MODES", "MPIOMode", "Plan", "Request", "Trajectory"]
 
 MPIOMode = Literal["independent", "collective"]
 MPIO_MODES: tuple[MPIOMode, ...] = ("independent", "collective")
 """Ways to read through parallel HDF5."""
 
-Times = tuple[float | None, float | None, float | None]
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
 
 
@@ -68,6 +69,14 @@ class Plan:
         """Numbers of the frames in the trajectory, (F,)."""
         return np.asarray(self.chosen, dtype=np.int64)
 
+    def result(self, executor: Executor, **found: Any) -> AnalysisResult:
+        """Return the result of what was `found`, with what is known of it beforehand."""
+        prepared = self.prepared
+        known: dict[str, Any] = {"executor": executor.name, "workers": executor.n_workers}
+        known |= {"prepare_s": self.prepare_s, "per_frame": isinstance(prepared.reducer, Stack)}
+        known |= {"labels": prepared.labels, "row_labels": prepared.row_labels}
+        return AnalysisResult(**known | found)
+
     def count(self, timing: BlockTiming | WorkerTiming) -> None:
         """Add what preparing has read to what a block, or worker, has."""
         timing.nbytes_source += self.nbytes[0]
@@ -84,23 +93,20 @@ class Request:
 
     trajectory: Trajectory
     kernel: Kernel
-    top: str | PathLike[str] | Universe | None
-    group: str | None
-    start: int | None
-    stop: int | None
-    step: int | None
-    reducer: Reducer | None
-    n_blocks: int
+    top: str | PathLike[str] | Universe | None = None
+    group: str | None = None
+    reducer: Reducer | None = None
+    n_blocks: int = 1
     mpio: MPIOMode | None = None
     """How ranks read through parallel HDF5, if they do."""
     verify: bool = True
     """Whether what is read is compared with the checksums that the output holds."""
     overlap: str | None = None
     """What is done with frames whose times several files have."""
-    times: Times = (None, None, None)
-    """First and last time and time step of the frames, ps."""
-    choose: Callable[[Layout], Frames] | None = None
-    """How frames are chosen, if not by numbers and times."""
+    choose: Callable[[Layout], Frames] = select_frames
+    """How frames are chosen; by default, all are."""
+    dt_ps: float | None = None
+    """Time between them that was asked for."""
     cache: Cache | None = None
     """Where nodes keep what is read."""
 
@@ -123,14 +129,11 @@ class Request:
         is_ours = layout is not self.trajectory
         try:
             system = System(layout, self.top, self.group)
-            if self.choose is not None:
-                chosen = self.choose(layout)
-            else:
-                chosen = select_frames(layout, self.start, self.stop, self.step, *self.times)
+            chosen = self.choose(layout)
             notes = layout.notes
             view = ViewLayout(layout.path, source=layout, frames=chosen)
-            if (dt_ps := self.times[2]) is not None:
-                note = note_on_dt(layout.info, view.info, dt_ps)
+            if self.dt_ps is not None:
+                note = note_on_dt(layout.info, view.info, self.dt_ps)
                 notes += () if note is None else (note,)
             source, cache = layout, layout.members[0].cache
             if isinstance(chosen, range):

@@ -233,19 +233,14 @@ def _rows_of_one_type(work: _RankWork, comm: Any, row_shape: RowShape | None) ->
 
 
 def _empty(plan: Plan, executor: MPIExecutor, gather: How) -> AnalysisResult:
-    return AnalysisResult(
+    return plan.result(
+        executor,
         frame=np.empty(0, np.int64),
         time=np.empty(0),
         values=np.empty(0),
         timings=[],
         seconds=0.0,
-        executor=executor.name,
-        workers=executor.n_workers,
-        prepare_s=plan.prepare_s,
-        labels=plan.prepared.labels,
-        per_frame=isinstance(plan.prepared.reducer, Stack),
         gather=gather,
-        row_labels=plan.prepared.row_labels,
         notes=plan.notes,
     )
 

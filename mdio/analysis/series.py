@@ -161,16 +161,14 @@ def _analyze(
         plan.count(timings[0])
     else:  # a rank that gets no results
         frame, values = np.empty(0, np.int64), np.empty(0)
-    return AnalysisResult(
+    return plan.result(
+        executor,
         frame=frame,
         time=time,
         values=values,
         timings=timings,
         seconds=plan.opened_s + watch.lap(),
-        executor=executor.name,
-        workers=executor.n_workers,
-        prepare_s=plan.prepare_s,
-        labels=prepared.labels,
+        per_frame=True,
         of_frames=n_frames,
         notes=told(notes, timings),
     )

@@ -28,7 +28,7 @@ from mdio.cli.shared.common import (
     say_notes,
     source_options,
 )
-from mdio.cli.shared.workers import add_workers, chosen_executor
+from mdio.cli.shared.workers import add_mpio, add_workers, chosen_executor
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.words import human_nbytes
 from mdio.layouts.views.ensemble import ensemble_at
@@ -41,18 +41,18 @@ __all__ = ["COMMON", "run", "setup"]
 COMMON = ("-s", "--select", "--group", "-b", "-e", "--dt", "-w", "--executor", "-o", "--report")
 """What ``--help`` shows; ``--help-all`` has the rest."""
 
-ONLY_FOR: dict[str, tuple[object, tuple[str, ...]]] = {
-    "--ref-frame": (0, ("rmsd", "distances", "rmsf")),
-    "--weights": (None, ("rmsd", "rgyr")),
-    "--angles": ("phi,psi", ("dihedrals",)),
-    "--degrees": (False, ("dihedrals",)),
-    "--superpose": (False, ("rmsf",)),
-    "--to-select": (None, ("pairs",)),
-    "--repeat": (1, ("rmsd",)),
-    "--max-lag": (None, ("msd", "vacf")),
-    "--dims": ("xyz", ("msd",)),
+ONLY_FOR: dict[str, tuple[str, object, tuple[str, ...]]] = {
+    "--ref-frame": ("reference", 0, ("rmsd", "distances", "rmsf")),
+    "--weights": ("weights", None, ("rmsd", "rgyr")),
+    "--angles": ("angles", "phi,psi", ("dihedrals",)),
+    "--degrees": ("degrees", False, ("dihedrals",)),
+    "--superpose": ("superpose", False, ("rmsf",)),
+    "--to-select": ("to", None, ("pairs",)),
+    "--repeat": ("repeat", 1, ("rmsd",)),
+    "--max-lag": ("max_lag_ps", None, ("msd", "vacf")),
+    "--dims": ("dims", "xyz", ("msd",)),
 }
-"""The defaults of these options, and the kernels that know them."""
+"""What kernels call these options, their defaults, and the kernels that know them."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -126,19 +126,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default="blocking",
         help="how ranks bring their rows together, with --executor mpi (default: blocking)",
     )
-    workers.add_argument(
-        "--mpio",
-        action="store_const",
-        const="independent",
-        help="with --executor mpi: read h5md through parallel HDF5, each rank by itself",
-    )
-    workers.add_argument(
-        "--collective",
-        dest="mpio",
-        action="store_const",
-        const="collective",
-        help="with --executor mpi: read h5md through parallel HDF5, in collective reads",
-    )
+    add_mpio(workers, "--executor mpi", "read")
     add_cache(workers)
     add_no_verify(parser, "TRAJ")
     parser.add_argument(
@@ -153,15 +141,24 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_told(parser)
 
 
-def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
-    for option, (default, kernels) in ONLY_FOR.items():
+def _own_options(args: argparse.Namespace) -> dict[str, object]:
+    """Return those of `ONLY_FOR` that were given, as kernels call them."""
+    found = {}
+    for option, (name, default, kernels) in ONLY_FOR.items():
         given = getattr(args, option[2:].replace("-", "_"))
-        if given != default and args.kernel not in kernels:
+        if given == default:
+            continue
+        found[name] = given
+        if args.kernel not in kernels:
             value = "" if given is True else f" {given}"
             raise PlanError(
                 f"{option}{value} is for {' and '.join(kernels)}, not for {args.kernel}; "
                 "leave it out"
             )
+    return found
+
+
+def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
     if args.gather != "blocking" and args.executor != "mpi":
         raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --executor mpi")
     if args.top is not None and not Path(args.top).exists():
@@ -169,28 +166,15 @@ def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
 
 
 def _kernel(args: argparse.Namespace) -> Kernel:
+    own = _own_options(args)
     if ":" in args.kernel:
         return UserKernel.from_address(args.kernel, args.select)
-    kernel = named_kernel(args.kernel)
-    chosen: dict[str, object] = {} if args.select is None else {"select": args.select}
-    if args.kernel in ("rmsd", "distances", "rmsf"):
-        chosen["reference"] = args.ref_frame
-    if args.kernel == "rmsf":
-        chosen["superpose"] = args.superpose
-    if args.kernel in ("msd", "vacf"):
-        chosen["max_lag_ps"] = args.max_lag
-    if args.kernel == "msd":
-        chosen["dims"] = args.dims
-    if args.kernel == "pairs":
-        chosen["to"] = args.to_select
-    if args.kernel == "rmsd":
-        chosen["repeat"] = args.repeat
-    if args.weights is not None:
-        chosen["weights"] = None if args.weights == "none" else args.weights
-    if args.kernel == "dihedrals":
+    chosen = own | ({} if args.select is None else {"select": args.select})
+    if args.weights == "none":
+        chosen["weights"] = None
+    if "angles" in chosen:
         chosen["angles"] = tuple(args.angles.split(","))
-        chosen["degrees"] = args.degrees
-    return kernel(**chosen)
+    return named_kernel(args.kernel)(**chosen)
 
 
 def _n_frames(args: argparse.Namespace, quiet: bool) -> int:

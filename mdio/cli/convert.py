@@ -26,7 +26,7 @@ from mdio.cli.shared.common import (
     source_options,
 )
 from mdio.cli.shared.placing import add_placing
-from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
+from mdio.cli.shared.workers import add_mpio, add_workers, chosen_executor, executor_name
 from mdio.converters.convert import Conversion, prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.opening import salvage_offered
@@ -122,19 +122,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_placing(parser)
     add_running(parser)
     together = parser.add_mutually_exclusive_group()
-    together.add_argument(
-        "--mpio",
-        action="store_const",
-        const="independent",
-        help="with --mpi: write h5md through parallel HDF5, each rank by itself",
-    )
-    together.add_argument(
-        "--collective",
-        dest="mpio",
-        action="store_const",
-        const="collective",
-        help="with --mpi: write h5md through parallel HDF5, in collective writes",
-    )
+    add_mpio(together, "--mpi", "write")
     together.add_argument(
         "--per-rank",
         action="store_true",

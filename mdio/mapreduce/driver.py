@@ -174,12 +174,10 @@ def map_reduce(
         least = LEAST_BLOCKS if n_workers > 1 else 1
         blocks_per_worker = max(BLOCKS_PER_WORKER, math.ceil(least / n_workers))
     n_blocks = math.ceil(n_workers * blocks_per_worker / len(given))
-    choose = partial(choose_frames, frames=program.frames)
     requests = {
         str(label): Request(
-            *(one, program.kernel, top, group, None, None, None, None, n_blocks),
-            *(None, verify, overlap),
-            choose=choose,
+            *(one, program.kernel, top, group, None, n_blocks, None, verify, overlap),
+            choose=partial(choose_frames, frames=program.frames),
             cache=Cache.of(cache, cache_size),
         )
         for label, one in given.items()

@@ -75,7 +75,7 @@ def test_verify_reaches_the_layout(adk, make, target, verify):
         with mdio.open(source, verify=verify) as layout:
             again = pickle.loads(pickle.dumps(layout))
             assert next(one.verify for one in getattr(again, "members", [again])) is verify
-        request = Request(source, RMSD(), None, None, None, None, None, None, 1, verify=verify)
+        request = Request(source, RMSD(), verify=verify)
         plan = request.plan()
         for sent in (plan.layout, pickle.loads(pickle.dumps(plan.for_workers())).layout):
             members = getattr(sent, "members", [sent])

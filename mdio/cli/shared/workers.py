@@ -13,7 +13,7 @@ from mdio.core.errors import PlanError
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["add_workers", "all_ranks", "chosen_executor", "executor_name"]
+__all__ = ["add_mpio", "add_workers", "all_ranks", "chosen_executor", "executor_name"]
 
 EXECUTORS = ("serial", "processes", "dask", "mpi")
 
@@ -41,6 +41,14 @@ def add_workers(parser: Any, *, mpi_option: bool = True) -> None:
             action="store_true",
             help="share the work among the ranks of mpiexec; the same as --executor mpi",
         )
+
+
+def add_mpio(parser: Any, needed: str, verb: str) -> None:
+    """Add ``--mpio`` and ``--collective``; `needed` asks for ranks, which read or write."""
+    ways = {"independent": "each rank by itself", "collective": f"in collective {verb}s"}
+    for option, way in (("--mpio", "independent"), ("--collective", "collective")):
+        told = f"with {needed}: {verb} h5md through parallel HDF5, {ways[way]}"
+        parser.add_argument(option, dest="mpio", action="store_const", const=way, help=told)
 
 
 def executor_name(args: argparse.Namespace) -> str:
