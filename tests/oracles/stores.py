@@ -125,10 +125,10 @@ class Between:
         if self.random.random() < self.faults:
             fault = self.random.choice(self.kinds)
             self.n_faults += 1
-        if fault in ("unheard", "503"):
+        if fault in ("unheard", "403", "503"):
             request.close_connection = True
-            if fault == "503":
-                request.send_response(503)
+            if fault != "unheard":
+                request.send_response(int(fault))
                 request.send_header("Content-Length", "0")
                 request.end_headers()
             return

@@ -42,6 +42,8 @@ TRIES = 4
 PAUSE_S = 0.2
 TIMEOUT_S = 30
 
+REFUSED = re.compile(r"\b40[13] (Forbidden|Unauthorized)|InvalidAccessKeyId|SignatureDoesNotMatch")
+
 _pid = 0
 """The process in which obstore has threads."""
 
@@ -127,17 +129,22 @@ def told(path: Path) -> Iterator[None]:
     """Turn errors of obstore into OSError, without what their texts may give away."""
     from obstore import exceptions
 
+    refused = PermissionError(
+        13, "the store refuses it; see credentials, region and endpoint", str(path)
+    )
     try:
         yield
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if REFUSED.search(str(error)):
+            raise refused from None
         raise FileNotFoundError(2, "no such object", str(path)) from None
     except exceptions.AlreadyExistsError:
         raise FileExistsError(17, "there is one already", str(path)) from None
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
-        raise PermissionError(
-            13, "the store refuses it; see credentials, region and endpoint", str(path)
-        ) from None
+        raise refused from None
     except exceptions.BaseError as error:
+        if REFUSED.search(str(error)):  # of lists, whose errors have no kind
+            raise refused from None
         text = str(error).split("\n")[0].split(" - ", 1)[-1]
         text = re.sub(r"\S*://\S+", "the store", text)[:200]
         raise OSError(5, text or type(error).__name__, str(path)) from None

@@ -1,0 +1,119 @@
+"""How many requests opening takes, and that nothing mdio makes tells a secret."""
+
+import io
+import logging
+import pickle
+import subprocess
+import sys
+import tempfile
+import traceback
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from oracles.stores import FAULTS, NAME, SECRET
+
+import mdio
+from mdio.cli.main import main
+from mdio.core.errors import MdioError
+from mdio.layouts import plan
+
+N_SHARDS = 1000
+
+
+@pytest.fixture(scope="module")
+def many_shards(served):
+    """A tree of so many shards, on the web server: a frame in each."""
+    source = served / "many.dcd"
+    frames = np.random.default_rng(0).normal(size=(N_SHARDS, 20, 3)).astype(np.float32)
+    universe = mda.Universe.empty(20, trajectory=True).load_new(frames)
+    universe.atoms.write(str(source), frames="all")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(plan, "MIN_PIECE_NBYTES", 1)
+    patch.setattr(plan, "MAX_PIECE_NBYTES", 1)
+    mdio.convert(source, served / "many.zarr", chunk_frames=1)
+    patch.undo()
+    assert len(list((served / "many.zarr").rglob("position/value/c.*"))) == N_SHARDS
+    return frames
+
+
+def test_opening_a_thousand_shards(web, many_shards):
+    with mdio.open(f"{web.url}/many.zarr") as layout:
+        assert layout.info.n_frames == N_SHARDS
+        assert len(web.log) <= 5
+        web.log.clear()
+        assert (layout.read(500, 501).positions == many_shards[500]).all()
+        first = len(web.log)
+        layout.read(700, 701)
+        # A shard's table and its chunk; the tables of checksums are there by now.
+        assert len(web.log) - first <= 2
+
+
+class TestSecrets:
+    """What is written, printed, pickled, logged or raised has no credential in it."""
+
+    def test_in_nothing_that_is_written(self, bucket, adk, tmp_path, client, monkeypatch, caplog):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        caplog.set_level(logging.DEBUG)
+        written = io.StringIO()
+        monkeypatch.setattr(sys, "stdout", written)
+        monkeypatch.setattr(sys, "stderr", written)
+        top, reports = str(adk["psf"]), ["-o", str(tmp_path / "r.npz")]
+        reports += ["--report", str(tmp_path / "r.html"), "--timings", str(tmp_path / "r.json")]
+        for words in (
+            ["convert", f"{bucket}/adk.xtc", f"{bucket}/secret.zarr", "-s", top, "--json"],
+            ["convert", f"{bucket}/adk.dcd", f"{bucket}/secret.segments", "--debug"],
+            ["convert", f"{bucket}/adk.dcd", f"{bucket}/secret.h5md", "--dry-run"],
+            ["convert", f"{bucket}/adk.xtc", f"{bucket}/secret.refs"],
+            ["convert", f"{bucket}/adk.xtc", str(tmp_path / "here.zarr"), "-s", top],
+            ["info", f"{bucket}/secret.zarr", "--json"],
+            ["verify", f"{bucket}/secret.zarr", "--json"],
+            ["analyze", "rgyr", f"{bucket}/secret.zarr", "-s", top, *reports],
+            ["convert", f"{bucket}/adk.dcd", f"{bucket}/secret.zarr", "--debug"],
+            ["convert", f"{bucket}/no.dcd", f"{bucket}/x.zarr", "--debug"],
+            ["convert", f"{bucket}/adk.dcd", "s3://no-such-bucket/x.zarr", "--debug"],
+        ):
+            try:
+                main(words)
+            except MdioError:  # as --debug has it
+                traceback.print_exc(file=written)
+        found = [written.getvalue().encode(), caplog.text.encode()]
+        found += [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+        listed = client.list_objects_v2(Bucket="bucket", Prefix="secret")["Contents"]
+        for one in listed:
+            found.append(client.get_object(Bucket="bucket", Key=one["Key"])["Body"].read())
+        assert len(found) > 60
+        for data in found:
+            assert SECRET.encode() not in data
+            assert NAME.encode() not in data
+
+    def test_in_nothing_that_travels(self, bucket, adk):
+        universe = mda.Universe(str(adk["psf"]), f"{bucket}/adk.zarr", format="MDIO")
+        with mdio.open(f"{bucket}/adk.h5md") as layout:
+            _ = layout.info
+            texts = [pickle.dumps(layout), repr(layout).encode(), pickle.dumps(layout.preopened())]
+        texts.append(pickle.dumps(universe.trajectory))
+        for text in texts:
+            assert SECRET.encode() not in text
+            assert NAME.encode() not in text
+
+    def test_in_no_refusal(self, bucket, between, adk, tmp_path, monkeypatch):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        between.kinds, between.faults = ("403",), 1.0
+        for call in (
+            lambda: mdio.open(f"{bucket}/adk.xtc").info,
+            lambda: mdio.convert(adk["dcd"], f"{bucket}/refused.zarr"),
+        ):
+            with pytest.raises(MdioError, match="see credentials, region and endpoint") as caught:
+                call()
+            text = "".join(traceback.format_exception(caught.value))
+            assert SECRET not in text
+            assert NAME not in text
+        between.kinds, between.faults = FAULTS, 0.0
+
+
+def test_a_url_with_a_secret_is_not_repeated(tmp_path):
+    words = [sys.executable, "-m", "mdio", "convert", "a.xtc", "s3://Me:TheWord@bucket/a.zarr"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode != 0
+    assert "TheWord" not in done.stderr + done.stdout
