@@ -18,6 +18,7 @@ from typing import Any
 from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.objects import HEAD_NBYTES, look
 from mdio.core.files.remote.paths import RemotePath
 
 __all__ = ["Folder"]
@@ -93,7 +94,7 @@ class Folder(Closing):
         """Return the first `most` bytes of a file; raises what `open` does."""
         if self._object is not None:
             whole = self._object / name
-            if not whole.exists():
+            if look(whole, (0, max(most, HEAD_NBYTES))) is None:  # all of it with one request
                 raise FileNotFoundError(whole)
             with OpenFile(whole, CorruptLayoutError) as found:
                 return found.peek(0, most)

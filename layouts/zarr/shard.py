@@ -15,6 +15,8 @@ from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.handles import Handles
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.objects import look_ahead
+from mdio.core.files.remote.paths import RemotePath
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
 
@@ -24,6 +26,8 @@ Bytes = NDArray[np.uint8]
 
 CRC_NBYTES = 4
 MISSING = 2**64 - 1
+AHEAD = 8
+"""Shards of stores that are looked at ahead, where one after the other is read."""
 MAX_OPEN = 31
 """Shard files of one array that are kept open beside the tree's folder."""
 
@@ -132,8 +136,16 @@ class ShardFiles:
         self.metadata = metadata
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
         self._open = Handles(self._shard, MAX_OPEN)
+        self._newest = -2
 
     def _shard(self, number: int) -> Shard:
+        following = number == self._newest + 1
+        self._newest = number
+        if following and isinstance(self._root.path, RemotePath):  # whose answers take long
+            n_files = -(-self.metadata.shape[0] // self.metadata.file_shape[0])
+            coming = range(number, min(number + AHEAD, n_files))
+            names = [self._root.path / f"{self._name}/{self.metadata.file_name(n)}" for n in coming]
+            look_ahead(names, 16 * self.n_chunks + CRC_NBYTES)
         return Shard(self._root, f"{self._name}/{self.metadata.file_name(number)}", self.n_chunks)
 
     def __getitem__(self, number: int) -> Shard:

@@ -54,9 +54,18 @@ MAIN_JOB = (
         [str(BENCH / "xtc_decode.py"), "--repeats", "1", "--json", XTC],
         [str(BENCH / "codecs.py"), "--repeats", "1", "--json", XTC],
         [str(BENCH / "demo.py"), "--tiles", "1", "--folder"],
+        [
+            str(BENCH / "stores/latencies.py"),
+            "--copies",
+            "1",
+            "--repeats",
+            "1",
+            "--latencies-ms",
+            "1",
+        ],
         ["-c", MAIN_JOB, str(BENCH), "--tiles", "1", "--repeats", "1", "--folder"],
     ],
-    ids=["kernels", "split", "xtc_decode", "codecs", "demo", "main_job"],
+    ids=["kernels", "split", "xtc_decode", "codecs", "demo", "stores", "main_job"],
 )
 def test_the_other_benches_run(words, tmp_path):
     if words[-1] == "--folder":

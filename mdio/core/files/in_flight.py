@@ -156,12 +156,14 @@ class InFlight:
 
     def _ask(self) -> None:
         """Keep as many requests under way as are wanted."""
-        while self.pays and self._n_untaken() < (self._n_wanted if self._pool else 1):
+        while self.pays and self._has_room():
             found = self._next()
             if found is None:
                 return
             file, offset, nbytes = found
-            buffer = self._free.pop() if self._free else np.empty(self._request_nbytes, np.uint8)
+            buffer = self._free.pop() if self._free else np.empty(0, np.uint8)
+            if buffer.size < nbytes:
+                buffer = np.empty(max(nbytes, self._request_nbytes), np.uint8)
             request = _Request(file, offset, nbytes, buffer, Future())
             self._requests.append(request)
             if self._pool is None and file.remote is not None:
@@ -180,8 +182,11 @@ class InFlight:
         self._pool = ThreadPoolExecutor(self._max_requests, "mdio in-flight")
         self._window_began = time.perf_counter()
 
-    def _n_untaken(self) -> int:
-        return sum(not request.taken for request in self._requests)
+    def _has_room(self) -> bool:
+        """Return whether more may be under way than is."""
+        untaken = [request.nbytes for request in self._requests if not request.taken]
+        most = self._max_requests * self._request_nbytes
+        return len(untaken) < (self._n_wanted if self._pool else 1) and sum(untaken) < most
 
     def _next(self) -> tuple[OpenFile, int, int] | None:
         """Return what to ask for next; None if there is nothing, or it cannot be had."""

@@ -19,6 +19,7 @@ __all__ = ["ByteRange", "copy", "is_local", "n_waits", "read", "requests_for"]
 
 Bytes = NDArray[np.uint8]
 
+STORE_FACTOR = 4
 GAP_NBYTES = 64 << 10
 """Ranges that lie no farther apart are asked for together."""
 
@@ -37,9 +38,11 @@ def requests_for(
 ) -> Iterator[tuple[OpenFile, int, int]]:
     """Yield (file, offset, nbytes) of requests: ranges joined where they meet, cut where long.
 
-    Looks no farther than the range that completes a request.
+    Looks no farther than the range that completes a request. Those to stores are larger by
+    `STORE_FACTOR`: each costs them, and us, as much as a few hundred KiB.
     """
     file: OpenFile | None = None
+    least_nbytes = request_nbytes
     at = stop = 0
     for one in ranges:
         if one.file is file and at <= one.offset <= stop + GAP_NBYTES:
@@ -48,6 +51,7 @@ def requests_for(
             if file is not None and at < stop:
                 yield file, at, stop - at
             file, at, stop = one.file, one.offset, one.offset + one.nbytes
+            request_nbytes = least_nbytes * (1 if file.remote is None else STORE_FACTOR)
         while (end := (at // request_nbytes + 1) * request_nbytes) <= stop:
             yield one.file, at, end - at
             at = end

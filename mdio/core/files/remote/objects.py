@@ -9,8 +9,9 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
@@ -26,6 +27,7 @@ __all__ = [
     "RemoteObject",
     "forget",
     "look",
+    "look_ahead",
     "store_of",
     "threads_would_be_lost",
     "told",
@@ -37,6 +39,9 @@ HEAD_NBYTES = 16 << 10
 KNOWN_S = 2.0
 """So long an answer about an object counts: formats ask the same several times to know a file."""
 MAX_KNOWN = 64
+AHEAD_S = 30.0
+LOOKS = 8
+"""Objects that are asked for ahead at the same time."""
 TRIES = 4
 """How often bytes are asked for whose answer broke off; obstore tries again what is refused."""
 PAUSE_S = 0.2
@@ -84,12 +89,15 @@ class _Look:
 
     state: _State
     begin: int
-    data: bytes
+    data: bytes | memoryview
     at: float = field(default_factory=time.monotonic)
 
 
 _known: OrderedDict[str, _Look | float] = OrderedDict()
 """Answers of late; the time where there was no object."""
+_coming: OrderedDict[str, Future[_Look]] = OrderedDict()
+"""Answers that were asked for ahead."""
+_pool: ThreadPoolExecutor | None = None
 _lock = threading.Lock()
 
 
@@ -160,7 +168,7 @@ def _get(path: Path, wanted: Any) -> _Look:
             with told(path):
                 answer = obstore.get(store, name, options={"range": wanted})
                 begin, end = answer.range
-                data = answer.bytes().to_bytes()
+                data = memoryview(answer.bytes())
             if len(data) != end - begin:
                 raise OSError(5, f"{len(data)} bytes came of {end - begin}", str(path))
             return _Look(_State.of(answer.meta), begin, data)
@@ -173,11 +181,30 @@ def _get(path: Path, wanted: Any) -> _Look:
     raise AssertionError
 
 
+def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
+    """Ask in threads for the ends of objects that will be opened next."""
+    global _pool
+    wanted = {"suffix": last_nbytes}
+    with _lock:
+        _pool = _pool or ThreadPoolExecutor(LOOKS, "mdio look")
+        for path in paths:
+            if str(path) not in _coming:
+                _coming[str(path)] = _pool.submit(_get, path, wanted)
+        while len(_coming) > MAX_KNOWN:
+            _coming.popitem(last=False)
+
+
 def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
     """Return what an object is and how it begins (or ends); None if there is none."""
     import obstore
 
     key = str(path)
+    with _lock:
+        coming = _coming.pop(key, None)
+    if coming is not None:
+        with suppress(OSError):  # whatever it was, it is asked for again
+            if (came := coming.result()).at > time.monotonic() - AHEAD_S:
+                return came
     with _lock:
         found = _known.get(key)
     at = found.at if isinstance(found, _Look) else found
@@ -209,6 +236,7 @@ def forget(path: Path) -> None:
     """Forget what was found out about an object, which is changed."""
     with _lock:
         _known.pop(str(path), None)
+        _coming.pop(str(path), None)
 
 
 class RemoteObject:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections import Counter
 
 import MDAnalysis as mda
 import numpy as np
@@ -47,6 +48,15 @@ def test_opening_a_thousand_shards(web, many_shards):
         layout.read(700, 701)
         # A shard's table and its chunk; the tables of checksums are there by now.
         assert len(web.log) - first <= 2
+
+
+def test_shards_that_are_looked_at_ahead_are_asked_for_once(web, many_shards):
+    with mdio.open(f"{web.url}/many.zarr") as layout:
+        found = np.concatenate([layout.read(at, at + 1).positions for at in range(40)])
+    assert (found == many_shards[:40]).all()
+    asked = Counter(name for _, name, _ in web.log if "position/value/c." in name)
+    assert max(asked.values()) <= 2  # its table, its chunk
+    assert len(asked) > 40
 
 
 class TestSecrets:
