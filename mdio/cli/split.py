@@ -69,9 +69,7 @@ def _tell(args: argparse.Namespace, result: ConvertResult) -> None:
             f"{result.out}: {result.n_frames:,} frames in {args.segments} segments, "
             f"{human_nbytes(result.nbytes_out)} in {result.seconds:.2f} s ({rate:,.0f} MB/s)"
         )
-        if result.copied:
-            print("  note: bytes were copied: NaN and infinite numbers in them were not looked for")
-        else:
+        if not result.copied:
             print(
                 "  note: bytes could not be copied: frames were decoded and encoded again, as "
                 f"{result.plan.container}"
