@@ -1,0 +1,85 @@
+"""LAMMPS dumps of all kinds, beside the numbers they were made of."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+import mdio
+from mdio.core.boxes import vectors_from_boxes
+
+N_FRAMES, N_ATOMS = 4, 11
+CELLS = {
+    "orthogonal": np.diag([12.0, 14.0, 16.0]),
+    "triclinic": np.array([[12.0, 0, 0], [3.0, 14.0, 0], [-2.0, 4.0, 16.0]]),
+}
+ORIGIN = np.array([-3.0, 2.0, 5.0])
+
+
+def bounds(cell):
+    """Return the lines of a cell, as LAMMPS bounds it."""
+    (lx, _, _), (xy, ly, _), (xz, yz, lz) = cell
+    low, high = ORIGIN.copy(), ORIGIN + np.array([lx, ly, lz])
+    if not (xy or xz or yz):
+        return "ITEM: BOX BOUNDS pp pp pp\n" + "".join(
+            f"{a} {b}\n" for a, b in zip(low, high, strict=True)
+        )
+    low[:2] += min(0, xy, xz, xy + xz), min(0, yz)
+    high[:2] += max(0, xy, xz, xy + xz), max(0, yz)
+    rows = zip(low, high, (xy, xz, yz), strict=True)
+    return "ITEM: BOX BOUNDS xy xz yz pp pp pp\n" + "".join(f"{a} {b} {c}\n" for a, b, c in rows)
+
+
+def write(path, cell, columns, opened=open):
+    """Write atoms and columns in another order each frame; return what MDAnalysis is to read.
+
+    It counts from the corner of the box, also where scaled coordinates do so already.
+    """
+    rng = np.random.default_rng(3)
+    scaled = rng.random((N_FRAMES, N_ATOMS, 3)) + ("u" in columns[0]) * rng.integers(-2, 3, 3)
+    positions = scaled @ cell
+    values = scaled if "s" in columns[0] else positions + ORIGIN
+    positions = positions - ORIGIN if "s" in columns[0] else positions
+    velocities = rng.normal(size=positions.shape)
+    with opened(path, "wt") as file:
+        for frame in range(N_FRAMES):
+            file.write(f"ITEM: TIMESTEP\n{frame * 100}\nITEM: NUMBER OF ATOMS\n{N_ATOMS}\n")
+            names = rng.permutation(
+                ["id", "type", *columns, "vx", "vy", "vz", "q"][: None if frame % 2 else -1]
+            )
+            file.write(bounds(cell) + f"ITEM: ATOMS {' '.join(names)}\n")
+            for atom in rng.permutation(N_ATOMS):
+                of = {"id": atom + 1, "type": 1, "q": 0.5}
+                of |= dict(zip(columns, map("{:.9f}".format, values[frame, atom]), strict=True))
+                of |= dict(
+                    zip(
+                        ("vx", "vy", "vz"),
+                        map("{:.9f}".format, velocities[frame, atom]),
+                        strict=True,
+                    )
+                )
+                file.write(" ".join(str(of[name]) for name in names) + "\n")
+    return positions, velocities
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("kind", ["", "s", "u", "su"])
+def test_dumps_give_the_numbers_they_were_made_of(tmp_path, cell, kind):
+    path = tmp_path / "a.dump"
+    positions, velocities = write(path, CELLS[cell], [f"{axis}{kind}" for axis in "xyz"])
+    with mdio.open(path, dt=0.002) as layout:
+        block = layout.read(0, N_FRAMES)
+        np.testing.assert_allclose(block.positions, positions, atol=2e-5)
+        np.testing.assert_allclose(block.velocities, velocities, atol=1e-5)
+        np.testing.assert_allclose(vectors_from_boxes(block.box)[1], CELLS[cell], atol=1e-4)
+        np.testing.assert_allclose(block.time, 0.2 * np.arange(N_FRAMES))
+        assert block.step.tolist() == [0, 100, 200, 300]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_packed_dumps_are_converted(tmp_path, workers):
+    path = tmp_path / "a.lammpstrj.gz"
+    positions, _ = write(path, CELLS["triclinic"], ["x", "y", "z"], gzip.open)
+    mdio.convert(path, tmp_path / "a.zarr", workers=workers)
+    with mdio.open(tmp_path / "a.zarr") as layout:
+        np.testing.assert_allclose(layout.read(0, N_FRAMES).positions, positions, atol=2e-5)
