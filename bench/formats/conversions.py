@@ -1,6 +1,6 @@
 """Steps of everyday use beside the program that people take for them, by CPU time.
 
-``python bench/peers/conversions.py TOP.tpr TRAJECTORY.xtc FOLDER [REPEATS]`` makes files of the
+``python bench/formats/conversions.py TOP.tpr TRAJECTORY.xtc FOLDER [REPEATS]`` makes files of the
 trajectory, its frames 8 times, and times in turn: NetCDF into another file (cpptraj), mdtraj's HDF5
 into another (mdconvert), and mean square displacements of water (MDAnalysis' EinsteinMSD, by FFT
 where tidynamics is installed). mdio and MDAnalysis run in this process, whose start and imports are
