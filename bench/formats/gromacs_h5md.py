@@ -1,9 +1,9 @@
 """H5MD as GROMACS 2026 writes it (a frame a chunk, uncompressed) into Zarr, beside MDAnalysis.
 
-``python bench/formats/gromacs_h5md.py SRC FOLDER`` repeats the frames of SRC (any trajectory) until there
-are 300, writes them as GROMACS does, and converts that file in turn with mdio (to Zarr, floats,
-verified by reading it again) and with MDAnalysis' H5MDReader and H5MDWriter. What is compared is
-CPU time of the whole process, imports left out; files are in the page cache.
+``python bench/formats/gromacs_h5md.py SRC FOLDER`` repeats the frames of SRC (any trajectory) until
+there are 300, writes them as GROMACS does, and converts that file in turn with mdio (to Zarr,
+floats, verified by reading it again) and with MDAnalysis' H5MDReader and H5MDWriter. What is
+compared is CPU time of the whole process, imports left out; files are in the page cache.
 """
 
 from __future__ import annotations
