@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 # A machine with much else to do is no failure.
-settings.register_profile("mdio", deadline=None)
+settings.register_profile("mdio", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mdio")
 
 
