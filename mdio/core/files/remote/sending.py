@@ -15,6 +15,7 @@ PART_NBYTES = 8 << 20
 """Larger files are sent in parts of this size, several at a time; there is nothing under their name
 before all have come."""
 PARTS = 8
+NO_BUCKET = "there is no such bucket"
 
 
 def put(target: RemotePath, data: bytes | Path, *, new: bool = False) -> None:
@@ -57,11 +58,11 @@ def put(target: RemotePath, data: bytes | Path, *, new: bool = False) -> None:
             raise
         except PermissionError:
             raise
-        except FileNotFoundError:
-            raise OSError(2, "there is no such bucket", str(target)) from None
-        except OSError:
+        except OSError as error:
             if attempt == objects.TRIES - 1:
-                raise
+                if isinstance(error, FileNotFoundError):
+                    raise OSError(2, NO_BUCKET, str(target)) from None
+                raise  # of parts, what is not found may be those of a try whose answer was lost
             time.sleep(objects.PAUSE_S * 2**attempt)
         finally:
             objects.forget(target)
@@ -113,6 +114,11 @@ def names_below(folder: RemotePath) -> dict[str, int]:
     import obstore
 
     store, name = objects.store_of(folder)
-    with objects.told(folder):
-        found = [one for some in obstore.list(store, f"{name}/") for one in some]
+    try:
+        with objects.told(folder):
+            found = [one for some in obstore.list(store, f"{name}/") for one in some]
+    except OSError as error:
+        if "404 Not Found" in str(error.strerror):  # errors of lists have no kind
+            raise OSError(2, NO_BUCKET, str(folder)) from None
+        raise
     return {one["path"][len(name) + 1 :]: one["size"] for one in found}

@@ -9,6 +9,7 @@ import time
 
 import MDAnalysis as mda
 import numpy as np
+import obstore
 import pytest
 import zarr
 
@@ -204,6 +205,25 @@ class TestReplacing:
     def test_web_servers_are_not_written_to(self, adk):
         with pytest.raises(PlanError, match="web servers are read from, not written to"):
             mdio.convert(adk["dcd"], "https://host/a.xtc")
+
+    def test_parts_whose_answer_was_lost_are_sent_again(self, bucket, adk, positions, monkeypatch):
+        sent, put = [], obstore.put
+
+        def loses(store, name, data, **how):
+            found = put(store, name, data, **how)
+            sent.append(name)
+            if sent.count(name) == 1 and "position/value/c." in name:
+                raise FileNotFoundError("no such upload")
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(obstore, "put", loses)
+            mdio.convert(adk["dcd"], f"{bucket}/lost.zarr")
+        assert looks_like(f"{bucket}/lost.zarr", positions)
+
+    def test_no_such_bucket(self, bucket, adk):
+        with pytest.raises(OutputError, match=r"s3://nothere/a\.zarr.*there is no such bucket"):
+            mdio.convert(adk["dcd"], "s3://nothere/a.zarr")
 
     def test_what_needs_a_disk(self, bucket, adk):
         out = f"{bucket}/adk.zarr"
