@@ -42,9 +42,12 @@ class Cells:
     def found_in(cls, path: Path, group: Any, n_positions: int) -> Cells | None:
         """Return the cells of a particle group; None if it has none.
 
-        Raises SourceError: it has other than three dimensions. ValueError: edges of another shape.
+        Raises SourceError: it has other than three dimensions, or is no group. ValueError: edges of
+        another shape.
         """
         box = child(group, "box")
+        if is_array(box):
+            raise SourceError(f"{path}: {box.name} is an array, expected a group with edges")
         edges = None if box is None else child(box, "edges")
         if box is not None and int(child(box.attrs, "dimension", 3)) != 3:
             raise SourceError(

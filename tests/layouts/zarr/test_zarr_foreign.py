@@ -257,3 +257,11 @@ def test_what_has_lost_its_metadata_is_not_left_out(tmp_path, lost, place):
     (path / "particles/trajectory" / lost).unlink()
     with pytest.raises(SourceError, match=rf"{path.name}: .*{place} is a folder without metadata"):
         _ = ZarrLayout(path).info
+
+
+def test_a_box_that_is_no_group(tree):
+    root = zarr.open_group(str(tree), mode="a")
+    del root["particles/trajectory/box"]
+    root["particles/trajectory"].create_array("box", shape=(3,), dtype="f4")
+    with pytest.raises(SourceError, match="box is an array, expected a group with edges"):
+        _ = ZarrLayout(tree).info
