@@ -171,7 +171,7 @@ def analyze(
         *(choose, dt_ps, kept),
     )
     how = (run_in, gather, progress, blocks_per_worker)
-    members = ensemble_at(trajectory, group)
+    members = run_in.from_owner(partial(ensemble_at, trajectory, group))
     results = {
         label: _run(replace(request, trajectory=path, group=None), *how)
         for label, path in members.items()

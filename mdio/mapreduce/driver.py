@@ -163,7 +163,7 @@ def map_reduce(
     given: Mapping[str, Trajectory]
     if isinstance(trajectory, Mapping):
         given = trajectory
-    elif members := ensemble_at(trajectory, group):
+    elif members := run_in.from_owner(partial(ensemble_at, trajectory, group)):
         given, group = members, None
     else:
         given = {"": trajectory}
