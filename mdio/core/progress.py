@@ -25,8 +25,9 @@ class ProgressBar:
     Examples
     --------
     >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD
     >>> with mdio.ProgressBar(98, "RMSD") as bar:
-    ...     result = mdio.analyze("adk.zarr", kernel=mdio.RMSD("name CA"), progress=bar)
+    ...     result = mdio.analyze(DCD, kernel=mdio.RMSD(), progress=bar)
     """
 
     def __init__(self, total: int | None = None, label: str = "", **options: Any) -> None:
