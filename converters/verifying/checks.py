@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mdio.converters.opening import open_damaged, opening_of, source_view
 from mdio.converters.options import Progress
 from mdio.converters.selection import open_with_topology
-from mdio.core.errors import SourceError
+from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import has_source_integers
@@ -152,7 +152,7 @@ class Checks:
                 try:
                     self.layouts.append(open_layout(out, group=group))
                     _ = self.layouts[-1].info
-                except SourceError as error:
+                except (SourceError, CorruptLayoutError) as error:
                     self.layouts.pop()
                     result.add(f"group {group}: {error}")
                 else:
@@ -204,7 +204,7 @@ class Checks:
         else:
             try:
                 self._check(number, range(first, last), result)
-            except SourceError as error:
+            except (SourceError, CorruptLayoutError) as error:
                 if number == 0:
                     raise
                 result.add(f"{self.names[number][:-2]}: {error}")

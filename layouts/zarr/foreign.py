@@ -22,6 +22,7 @@ from mdio.core.frames import ELEMENTS
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.codecs.compressors import QUANTISED_NAME
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
+from mdio.layouts.zarr.blosc import BloscChecked
 
 __all__ = ["ForeignTree"]
 
@@ -63,12 +64,14 @@ class ForeignTree(ForeignTrajectory):
     ) -> None:
         self._kept: dict[str, tuple[int, NDArray[Any]]] = {}
         with as_source_error(path, "cannot be read as a Zarr tree"):
-            root: Any = zarr.open_group(str(path), mode="r")
+            found = zarr.open_group(str(path), mode="r")
+            store = BloscChecked(found.store, path)
+            root: Any = zarr.open_group(store, path=found.path, mode="r")
             particles = root.get("particles")
             names = sorted(particles.group_keys()) if isinstance(particles, zarr.Group) else []
             names.sort(key=lambda name: name != "trajectory")
             for name in names:
-                _check_arrays(path, particles[name])
+                _check_arrays(path, particles[name], store)
             super().__init__(
                 path, root, names, group, convert_units=convert_units, length_unit=length_unit
             )
@@ -117,8 +120,10 @@ class ForeignTree(ForeignTrajectory):
         self._values, self._kept = {}, {}
 
 
-def _check_arrays(path: Path, group: Any) -> None:
+def _check_arrays(path: Path, group: Any, store: BloscChecked) -> None:
     """Refuse arrays below `group` that are read and whose numbers could be something else.
+
+    Blosc chunks of the others are watched from then on.
 
     So are folders that have lost what says what they are, which zarr takes for nothing at all.
     """
@@ -131,7 +136,7 @@ def _check_arrays(path: Path, group: Any) -> None:
                 ".zgroup or .zarray), so it is damaged; copy the tree again"
             )
         if isinstance(node, zarr.Group):
-            _check_arrays(path, node)
+            _check_arrays(path, node, store)
         elif node is not None:
             unknown = set(_codec_names(node.metadata.to_dict())) - CODECS
             if node.dtype.kind not in "biuf" or unknown:
@@ -140,6 +145,7 @@ def _check_arrays(path: Path, group: Any) -> None:
                     f"{path}: {node.name} has {what}, expected plain numbers with usual "
                     "compression; it is not read, since decoding it might run code"
                 )
+            store.watch(node)
 
 
 def _codec_names(node: Any) -> Iterator[str]:
