@@ -25,6 +25,7 @@ from mdio.core.files.marks import PARTS_MARKER, is_output
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.files.remote.uploading import Upload
 from mdio.core.files.replacing import (
+    INDEX_ENDING,
     parts_of,
     put_in_place,
     refuse_unfinished,
@@ -47,7 +48,6 @@ __all__ = [
 ]
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
-INDEX_ENDING = ".mdio-index"
 FLUSHERS = 8
 """Files that are flushed at the same time."""
 NAME_NBYTES = 255

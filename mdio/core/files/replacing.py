@@ -26,6 +26,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ NOREPLACE, EXCHANGE = 1, 2
 CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 """What it says where it, or a flag, does not work: old kernels, network file systems, filters of
 containers."""
-INDEX_HALVES = ".mdio-index-*"
+INDEX_ENDING = ".mdio-index"
+INDEX_HALVES = f"{INDEX_ENDING}-*"
 """Frame indexes that were being written when the process ended."""
 WAITS = 200
 """How often, every 50 ms, a process asks whether another is done with changing names here."""
@@ -61,7 +63,7 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-        path.with_name(f".{path.name}.mdio-index").unlink(missing_ok=True)
+        path.with_name(f".{path.name}{INDEX_ENDING}").unlink(missing_ok=True)
 
 
 @cache
@@ -246,6 +248,11 @@ def tidy(targets: Sequence[Path], *, unfinished_too: bool = False) -> None:
 
 
 def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
+    for target in targets:
+        # A power cut may keep the frame index of a temporary, which is not flushed, without that.
+        for index in target.parent.glob(f"..{escape(target.name)}.mdio-*.tmp{INDEX_ENDING}"):
+            if not os.path.lexists(index.with_name(index.name[1 : -len(INDEX_ENDING)])):
+                index.unlink(missing_ok=True)
     for left in leftovers(targets):
         plan = left.plan
         if plan is None and left.aside:  # by an older version: an output, and perhaps its parts

@@ -375,3 +375,17 @@ def test_a_lock_alone_goes_too(tmp_path: Path) -> None:
         with publish(tmp_path / "a.xtc", force=True) as temporary:
             temporary.write_text("new")
         assert entries(tmp_path) == ["a.xtc"]
+
+
+def test_the_frame_index_of_a_temporary_that_a_power_cut_took_goes(tmp_path: Path) -> None:
+    with publish(tmp_path / "a[1].xtc") as temporary:
+        temporary.write_text("frames")
+        gone, live = temporary.with_name(temporary.name.replace("a[1]", "b")), temporary
+        kept = [f".{live.name}.mdio-index", ".b.xtc.mdio-index", f".{gone.name}.mdio-index"]
+        for name in kept:
+            (tmp_path / name).write_text("offsets")
+        lost = tmp_path / f"..a[1].xtc.mdio-{HOST}-1-00ff.tmp.mdio-index"
+        lost.write_text("offsets")
+        replacing.tidy([tmp_path / "a[1].xtc"])
+        assert not lost.exists()
+        assert all((tmp_path / name).exists() for name in kept)
