@@ -18,6 +18,6 @@ def corners(block):
 
 
 def killed_late(block):
-    if block.time[-1] > 60:
+    if 60 < block.time[-1] < 90:  # one block of three: of several, any may be first
         os.kill(os.getpid(), signal.SIGKILL)
     return block.time

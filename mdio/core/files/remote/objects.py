@@ -97,8 +97,9 @@ _known: OrderedDict[str, _Look | float] = OrderedDict()
 """Answers of late; the time where there was no object."""
 _coming: OrderedDict[str, Future[_Look]] = OrderedDict()
 """Answers that were asked for ahead."""
-_pool: ThreadPoolExecutor | None = None
 _lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # what other threads ask for never comes in a child
+    os.register_at_fork(after_in_child=_coming.clear)
 
 
 @lru_cache(maxsize=64)
@@ -182,16 +183,16 @@ def _get(path: Path, wanted: Any) -> _Look:
 
 
 def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
-    """Ask in threads for the ends of objects that will be opened next."""
-    global _pool
+    """Ask in threads, which end with their answers, for the ends of objects to be opened next."""
     wanted = {"suffix": last_nbytes}
+    pool = ThreadPoolExecutor(LOOKS, "mdio look")
     with _lock:
-        _pool = _pool or ThreadPoolExecutor(LOOKS, "mdio look")
         for path in paths:
             if str(path) not in _coming:
-                _coming[str(path)] = _pool.submit(_get, path, wanted)
+                _coming[str(path)] = pool.submit(_get, path, wanted)
         while len(_coming) > MAX_KNOWN:
             _coming.popitem(last=False)
+    pool.shutdown(wait=False)
 
 
 def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:

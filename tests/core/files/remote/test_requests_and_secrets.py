@@ -6,8 +6,10 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections import Counter
+from pathlib import Path
 
 import MDAnalysis as mda
 import numpy as np
@@ -17,6 +19,7 @@ from oracles.stores import FAULTS, NAME, SECRET
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError
+from mdio.core.files.remote import objects
 from mdio.layouts import plan
 
 N_SHARDS = 1000
@@ -127,3 +130,17 @@ def test_a_url_with_a_secret_is_not_repeated(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode != 0
     assert "TheWord" not in done.stderr + done.stdout
+
+
+def test_threads_that_look_ahead_end_with_their_answers(monkeypatch):
+    begun = threading.Event()
+    monkeypatch.setattr(objects, "_get", lambda path, wanted: begun.wait())
+    objects.look_ahead([Path(f"object{n}") for n in range(20)], 8)
+    looking = [thread for thread in threading.enumerate() if thread.name.startswith("mdio look")]
+    assert looking
+    begun.set()
+    for thread in looking:
+        thread.join(60)
+        assert not thread.is_alive()
+    for n in range(20):
+        objects.forget(Path(f"object{n}"))
