@@ -81,6 +81,32 @@ def test_a_killed_rank_ends_the_job_and_the_former_output_stays(adk, tmp_path, n
     assert len(list(tmp_path.iterdir())) == there  # what the killed ranks had begun is gone
 
 
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("a.zarr", ()), ("a.h5md", ("--per-rank",)), ("a.segments", ("--segments", "3"))],
+)
+def test_all_ranks_killed_at_once_leave_nothing_behind_the_next_run(adk, tmp_path, name, how):
+    """The temporaries of the killed ranks go, wherever these were; the former output stays."""
+    out = tmp_path / name
+    words = ("convert", adk["dcd"], out, "--mpi", "--force", "--quiet", *how)
+
+    def convert(*stop, rank=0, call=0):
+        told = run_under_mpi(2, CHECKS / "run_killed.py", rank, call, *words, *stop)[2]
+        return int(told.split(" calls")[0].split()[-1]) if " calls" in told else None
+
+    n_calls = [convert("--stop", 5, rank=rank) for rank in (0, 1)]
+    there = sorted(path.name for path in tmp_path.iterdir())
+    n_left = 0
+    for rank, part in ((0, 0.6), (0, 0.95), (1, 0.7)):
+        assert convert(rank=rank, call=int(part * n_calls[rank])) is None
+        assert mdio.open(out).info.n_frames in (5, 98)
+        assert mdio.verify(out).ok
+        n_left += any(path.name not in there for path in tmp_path.iterdir())
+        assert convert("--stop", 5) is not None
+        assert sorted(path.name for path in tmp_path.iterdir()) == there
+    assert n_left  # or nothing was tried
+
+
 def _ranks(pid):
     """Return the processes that run mdio below `pid`."""
     found = []

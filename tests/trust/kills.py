@@ -7,6 +7,7 @@ all its workers (SIGKILL): half of the rounds after a random time, half at a ran
 that Python's audit hooks tell of (files opened, renamed, removed), so that the short end is hit as
 often as the long middle. What is then under the name must verify and be the former or the new
 output, with its own topology; the next conversion must work and leave nothing of the killed one.
+Where there is MPI, three rounds of fourteen kill two ranks at once, at a random call of one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from MDAnalysisTests.datafiles import DCD, PSF
 
 import mdio
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from suites.under_mpi import CHECKS, MPI, run_under_mpi
+
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of prctl(2): orphaned workers come to us, so that we see them end."""
 CASES = {
@@ -50,6 +54,11 @@ CASES = {
     "segments of dcd": ("a.segments", {"segments": 3, "container": "dcd"}),
     "xtc": ("a.xtc", {}),
     "dcd, workers": ("a.dcd", {"workers": 2}),
+}
+UNDER_MPI = {
+    "zarr, ranks": ("a.zarr", {}),
+    "h5md, parts, ranks": ("a.h5md", {"per_rank": True}),
+    "segments, ranks": ("a.segments", {"segments": 3}),
 }
 
 
@@ -106,6 +115,19 @@ def run(target, *, kill_after_s: float | None = None, kill_at: int | None = None
     return status, seconds, count
 
 
+def run_ranks(out: Path, options: dict, n_frames: int, rank: int = 0, kill_at: int = 0) -> tuple:
+    """Convert on two ranks, and kill both at a call of one; return as `run` (its calls)."""
+    words = ["convert", DCD, str(out), "--mpi", "--force", "--quiet", "--stop", str(n_frames)]
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    begun = time.monotonic()
+    code, _, said = run_under_mpi(2, CHECKS / "run_killed.py", rank, kill_at, *words)
+    ended = " calls" in said
+    assert ended or kill_at, said
+    count = int(said.split(" calls")[0].split()[-1]) if ended else 0
+    return code << 8 if ended else signal.SIGKILL, time.monotonic() - begun, count
+
+
 def look(out: Path, options: dict) -> int | None:
     """Return the frames of what is at `out`, None if nothing is; raises if it is not whole."""
     if not os.path.lexists(out):
@@ -132,28 +154,35 @@ def expected(out: Path, options: dict) -> set[str]:
 
 def one_round(folder: Path, name: str, typical: dict, rng: random.Random) -> str:
     """Do one round in an empty folder; return what was found after the kill."""
-    out_name, options = CASES[name]
-    out = folder / out_name
+    mpi = name in UNDER_MPI
+    out_name, options = UNDER_MPI[name] if mpi else CASES[name]
+    out, rank = folder / out_name, rng.randint(0, 1) if mpi else 0
     old, new, later = 10, 20, 12
-    if name not in typical:
-        typical[name] = run(lambda: convert(out, options, new))[1:]
+
+    def begin(n_frames: int, **how) -> tuple:
+        if mpi:
+            return run_ranks(out, options, n_frames, rank, **how)
+        return run(lambda: convert(out, options, n_frames), **how)
+
+    if (name, rank) not in typical:
+        typical[name, rank] = begin(new)[1:]
         shutil.rmtree(folder)
         folder.mkdir()
     had = rng.random() < 0.8
     if had:
-        assert run(lambda: convert(out, options, old))[0] == 0
-    seconds, events = typical[name]
+        assert begin(old)[0] == 0
+    seconds, events = typical[name, rank]
     how = (
         {"kill_after_s": rng.uniform(0, 1.2 * seconds)}
-        if rng.random() < 0.5
+        if not mpi and rng.random() < 0.5
         else {"kill_at": rng.randint(max(1, events - 120) if rng.random() < 0.6 else 1, events)}
     )
-    status = run(lambda: convert(out, options, new), **how)[0]
+    status = begin(new, **how)[0]
     found = look(out, options)
     killed = os.WIFSIGNALED(status)
     allowed = {new} if not killed else {new, None, *([old] if had else [])}
     assert found in allowed, f"{found} frames after {how}, expected one of {allowed}"
-    assert run(lambda: convert(out, options, later))[0] == 0, "the next conversion failed"
+    assert begin(later)[0] == 0, "the next conversion failed"
     assert look(out, options) == later
     left = {path.name for path in folder.iterdir()} - expected(out, options)
     assert not left, f"{sorted(left)} left behind"
@@ -173,9 +202,10 @@ def main() -> int:
     seen: Counter[str] = Counter()
     typical: dict = {}
     failures = []
+    names = [*CASES, *(UNDER_MPI if MPI is not None else ())]
     with tempfile.TemporaryDirectory(dir=given.folder) as base:
         for number in range(given.rounds):
-            name = list(CASES)[number % len(CASES)]
+            name = names[number % len(names)]
             folder = Path(base, str(number))
             folder.mkdir()
             try:

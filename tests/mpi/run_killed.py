@@ -1,0 +1,35 @@
+"""The command line as each rank runs it, but all ranks are killed at one of a rank's calls.
+
+``run_killed.py RANK CALL WORDS...``: what a machine that goes down is to all of them. Calls are
+those that Python's audit hooks tell of (files opened, renamed, removed). Where the conversion ends
+first, the rank says ``N calls`` on stderr; CALL 0 never comes.
+"""
+
+import os
+import signal
+import sys
+
+from mpi4py import MPI
+
+from mdio.cli.main import main
+
+if __name__ == "__main__":
+    rank, call = int(sys.argv[1]), int(sys.argv[2])
+    others = MPI.COMM_WORLD.allgather(os.getpid())
+    others.remove(os.getpid())
+    watched, count = rank == MPI.COMM_WORLD.rank, 0
+
+    def hook(event, _):
+        global count
+        if event.partition(".")[0] in ("open", "os", "shutil"):
+            count += 1
+            if count == call:
+                for pid in [*others, os.getpid()]:
+                    os.kill(pid, signal.SIGKILL)
+
+    if watched:
+        sys.addaudithook(hook)
+    code = main(sys.argv[3:])
+    if watched:
+        print(f"{count} calls", file=sys.stderr)
+    sys.exit(code)
