@@ -70,9 +70,8 @@ def test_a_kernel_that_fails_on_one_rank(folder, how, monkeypatch):
 @BOTH
 def test_a_file_that_one_rank_cannot_open(folder, how):
     path = folder / "plain.h5md"
-    err = run_and_fail(
-        3, CHECKS / "run_blind.py", 1, path, "analyze", "rmsd", path, "--executor", "mpi", how
-    )
+    words = ("analyze", "rmsd", path, "--executor", "mpi", how)
+    err = run_and_fail(3, CHECKS / "faulty/run_blind.py", 1, path, *words)
     assert err.count("cannot be opened") == err.count("\n") == 1, err
 
 
@@ -81,9 +80,8 @@ def test_a_file_that_one_rank_cannot_open(folder, how):
 def test_a_read_that_fails_on_one_rank(folder, how):
     """Before or within a collective read: the others may wait in it, and the program is ended."""
     path = folder / "plain.h5md"
-    err = run_and_fail(
-        3, CHECKS / "run_unread.py", 1, 50, "analyze", "rmsd", path, "--executor", "mpi", how
-    )
+    words = ("analyze", "rmsd", path, "--executor", "mpi", how)
+    err = run_and_fail(3, CHECKS / "faulty/run_unread.py", 1, 50, *words)
     assert err.count("plain.h5md: frame 50 is lost") == 1, err
     assert "Traceback" not in err
 

@@ -91,7 +91,7 @@ def test_all_ranks_killed_at_once_leave_nothing_behind_the_next_run(adk, tmp_pat
     words = ("convert", adk["dcd"], out, "--mpi", "--force", "--quiet", *how)
 
     def convert(*stop, rank=0, call=0):
-        told = run_under_mpi(2, CHECKS / "run_killed.py", rank, call, *words, *stop)[2]
+        told = run_under_mpi(2, CHECKS / "faulty/run_killed.py", rank, call, *words, *stop)[2]
         return int(told.split(" calls")[0].split()[-1]) if " calls" in told else None
 
     n_calls = [convert("--stop", 5, rank=rank) for rank in (0, 1)]

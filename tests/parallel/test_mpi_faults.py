@@ -55,7 +55,7 @@ def fail(out, n_ranks, *words):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_full_disk_on_one_rank(adk, former, target):
-    program = (CHECKS / "run_limited.py", 2, 300_000, "convert", *[adk["dcd"]] * 8)
+    program = (CHECKS / "faulty/run_limited.py", 2, 300_000, "convert", *[adk["dcd"]] * 8)
     err = fail(former, 4, *program, former, "--mpi", "--force", *WORDS.get(target, ()))
     assert former.name in err and ("too large" in err or "larger than the limit" in err)
     assert "(rank 2)" in err
@@ -63,7 +63,7 @@ def test_a_full_disk_on_one_rank(adk, former, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_source_that_one_rank_cannot_read(adk, former, target):
-    program = (CHECKS / "run_blind.py", 1, adk["dcd"], "convert", *[adk["dcd"]] * 8)
+    program = (CHECKS / "faulty/run_blind.py", 1, adk["dcd"], "convert", *[adk["dcd"]] * 8)
     err = fail(former, 3, *program, former, "--mpi", "--force", *WORDS.get(target, ()))
     assert str(adk["dcd"]) in err and "(rank 1)" in err
 

@@ -50,7 +50,7 @@ def check_left(names, err):
 )
 def test_rank_0_under_mpi(adk, tmp_path, limit, how):
     words = ("convert", adk["dcd"], tmp_path / "a.h5md", "--mpi", *how)
-    code, _, err = run_under_mpi(2, CHECKS / "run_limited.py", 0, limit, *words)
+    code, _, err = run_under_mpi(2, CHECKS / "faulty/run_limited.py", 0, limit, *words)
     check(code, err, "a.h5md")
     check_left([path.name for path in tmp_path.iterdir()], err)
 

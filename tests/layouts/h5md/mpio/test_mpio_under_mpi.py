@@ -80,7 +80,7 @@ def damaged(adk, tmp_path_factory):
     ],
 )
 def test_a_full_disk_on_one_rank(adk, tmp_path, rank, how):
-    program = (CHECKS / "run_limited.py", rank, 6_000_000, "convert", *[adk["dcd"]] * 4)
+    program = (CHECKS / "faulty/run_limited.py", rank, 6_000_000, "convert", *[adk["dcd"]] * 4)
     words = (tmp_path / "a.h5md", "--mpi", "--chunk-frames", "26", "-s", adk["psf"])
     err = run_and_fail(3, *program, *words, "--group", "ca=name CA", *how)
     lines = [line for line in err.splitlines() if "a.h5md" in line]
@@ -93,7 +93,7 @@ def test_a_full_disk_on_one_rank(adk, tmp_path, rank, how):
 @needs_mpi
 @pytest.mark.parametrize("how", ["--mpio", "--collective"])
 def test_a_source_that_one_rank_cannot_read(adk, tmp_path, how):
-    program = (CHECKS / "run_blind.py", 1, adk["dcd"], "convert", *[adk["dcd"]] * 4)
+    program = (CHECKS / "faulty/run_blind.py", 1, adk["dcd"], "convert", *[adk["dcd"]] * 4)
     err = run_and_fail(3, *program, tmp_path / "a.h5md", "--mpi", "--chunk-frames", "26", how)
     assert err.count(str(adk["dcd"])) == 1, err
     assert list(tmp_path.iterdir()) == []
