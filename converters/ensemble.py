@@ -102,7 +102,8 @@ def convert_ensemble(
                     f"{label}: {one.n_atoms} atoms, but {next(iter(sources))} has {first.n_atoms}; "
                     "an ensemble is of one system"
                 )
-            results[label] = replace(one, out=f"{fspath(out)}/{label}")
+            beside = tuple(f"{fspath(out)}/{Path(top).name}" for top in one.topologies)
+            results[label] = replace(one, out=f"{fspath(out)}/{label}", topologies=beside)
         load_class(sealing)(temporary, list(sources))
     return results
 

@@ -86,7 +86,9 @@ class _Columns:
 
     def __call__(self, piece: tuple[int, int]) -> tuple[PieceRecord, list[EncodedChunk]]:
         block = self.source.read(*piece, atoms=[])
-        return PieceRecord(*piece, {}, 0, block.box, block.time, block.step), []
+        plan = self.writer.plan
+        nbytes = round(plan.nbytes * block.n_frames / plan.n_frames)
+        return PieceRecord(*piece, {}, nbytes, block.box, block.time, block.step), []
 
     def close(self) -> None:
         """Close the source."""

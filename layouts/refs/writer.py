@@ -28,8 +28,8 @@ from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRec
 __all__ = ["RefsWriter"]
 
 PIECE_FRAMES = 4096
-REF_NBYTES = 44
-"""Of a reference in the file, about."""
+REF_NBYTES = 100
+"""Of a frame in the file, about: its reference, time, step and cell."""
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 
 

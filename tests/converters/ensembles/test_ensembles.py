@@ -55,6 +55,14 @@ def test_each_is_what_its_file_is(folder):
         assert np.array_equal(alone.atoms.names, want.atoms.names)
 
 
+def test_topologies_of_groups_are_named_where_they_are(folder, tmp_path):
+    sources = {label: folder / label / "md.xtc" for label in LENGTHS}
+    done = mdio.convert_ensemble(sources, tmp_path / "all.zarr", top=PSF, groups={"ca": CA})
+    for label, one in done.items():
+        assert one.topologies == (str(tmp_path / f"all.zarr/{label}.ca.top.pdb"),)
+        assert len(mda.Universe(*one.topologies).atoms) == 214
+
+
 def test_other_programs_find_groups(folder):
     root = zarr.open_group(folder / "all.zarr", mode="r")
     assert sorted(root.group_keys()) == sorted(LENGTHS)

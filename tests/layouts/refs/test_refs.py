@@ -94,6 +94,10 @@ class TestOthersReadIt:
         nbytes = (folder / "adk.xtc").stat().st_size
         assert (folder / "adk.xtc.refs").stat().st_size < nbytes / 20
 
+    def test_what_is_said_of_its_size_is_about_true(self, folder, tmp_path, adk):
+        done = mdio.convert(adk["xtc"], tmp_path / "a.refs")
+        assert 0.5 < done.nbytes_out / (tmp_path / "a.refs").stat().st_size < 2
+
     def test_some_frames(self, folder, tmp_path, adk):
         for source in ("adk.dcd", "dcd.segments"):
             mdio.convert(folder / source, tmp_path / "some.refs", start=20, step=7, force=True)
