@@ -89,12 +89,12 @@ def convert_ensemble(
         for paths in sources.values()
         for one in ([paths] if isinstance(paths, str | PathLike) else paths)
     ]
+    how = {**options, "to": layout}
     results: dict[str, ConvertResult] = {}
     with publish(out, force=force, sources=files) as temporary:
         temporary.mkdir()
         for label, paths in sources.items():
             here = temporary / label
-            how = {**options, "to": layout}
             one = convert(paths, here, executor=chosen, progress=progress, **how)
             first = next(iter(results.values()), one)
             if one.n_atoms != first.n_atoms:

@@ -97,13 +97,13 @@ def verify(
     >>> found.ok, found.frames_compared, found.max_abs_diff_angstrom
     (True, 98, 0.0)
     """
-    if members := ensemble_at(out):
+    chosen = executor or Serial()
+    if members := chosen.from_owner(partial(ensemble_at, out)):
         if against is not None:
             raise PlanError(
                 f"{out}: an ensemble; compare its trajectories one by one ({out}/LABEL)"
             )
         return _verify_all(list(members.values()), wanted, executor, progress)
-    chosen = executor or Serial()
     alone = isinstance(chosen, Serial)
     inside = progress if alone else None
     checks = chosen.from_owner(lambda: Checks(out, against, top, view, wanted, inside))
