@@ -34,8 +34,6 @@ from mdio.layouts.views.joining import KEEP_ALL, ROUNDING
 from mdio.layouts.views.view import ViewLayout, select_frames
 from mdio.parallel.executors import Executor
 
-__all__ = ["prepare_append"]
-
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 OWN = {
     "append",

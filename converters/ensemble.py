@@ -18,8 +18,6 @@ from mdio.layouts.views.ensemble import check_labels, ensemble_at
 from mdio.parallel.executors import Executor, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["convert_ensemble", "convert_members"]
-
 AnyPath = str | PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
 

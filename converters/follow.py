@@ -17,8 +17,6 @@ from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.core.files.remote.paths import refuse_remote
 from mdio.parallel.executors import Executor, Serial
 
-__all__ = ["follow"]
-
 POLL_S = 1.0
 """How often the size of the source is asked for, at most."""
 BY_NUMBER = ("stop", "begin_ps", "end_ps", "dt_ps", "segments", "mpio", "per_rank")

@@ -15,8 +15,6 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.views.joining import KEEP_ALL
 from mdio.layouts.views.view import ViewLayout
 
-__all__ = ["open_damaged", "opening_of", "salvage_offered", "source_view"]
-
 
 def opening_of(layout: Layout) -> dict[str, Any]:
     """Return how the files of the source are opened and joined, to be what `layout` holds."""

@@ -16,8 +16,6 @@ from mdio.layouts.chunk_shapes import Pattern
 from mdio.layouts.plan import LayoutPlan, StoredAs
 from mdio.layouts.registry import layout_class
 
-__all__ = ["ConversionOptions", "ConvertResult", "Progress", "check_flavour", "takes_options"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -19,8 +19,6 @@ from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.output import NotFinite
 from mdio.layouts.writer import OutputMeta
 
-__all__ = ["Appended", "check_room", "output_meta"]
-
 
 @dataclass(frozen=True)
 class Appended:

@@ -16,8 +16,6 @@ from mdio.core.files.publish import TEMPORARY, parts_of, temporary_for
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 
-__all__ = ["read_back", "read_back_joined"]
-
 Look = Callable[[Mapping[str, Any]], None]
 
 LOOKS = 4

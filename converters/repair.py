@@ -34,8 +34,6 @@ from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import OutputMeta
 from mdio.parallel.executors import Executor, Processes, Serial
 
-__all__ = ["RepairResult", "repair"]
-
 AnyPath = str | PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
 

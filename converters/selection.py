@@ -27,16 +27,6 @@ from mdio.layouts.views.view import Frames
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-
-__all__ = [
-    "AtomChoice",
-    "check_whole",
-    "choose_atoms",
-    "load_topology",
-    "readable",
-    "stored_universe",
-]
-
 Selection = str | NDArray[np.int64]
 
 

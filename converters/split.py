@@ -11,8 +11,6 @@ from mdio.core.errors import PlanError
 from mdio.layouts.registry import output_suffixes, writer_class
 from mdio.parallel.executors import Executor
 
-__all__ = ["check_suffix", "split"]
-
 
 def check_suffix(out: str | PathLike[str]) -> None:
     """Refuse a name that says another layout; raises PlanError."""

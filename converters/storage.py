@@ -18,8 +18,6 @@ from mdio.layouts.striping.stripes import StripeRecord, file_system_type, record
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["StripeRequest", "goes_direct", "goes_through_owner", "telling_file_system"]
-
 MEMORY_SHARE = 0.25
 """Of the memory that is available: what is larger would not stay in the page cache anyway."""
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from mdio.converters.selection import AtomChoice
 from mdio.layouts.registry import output_suffixes
 
-__all__ = ["holds", "topologies"]
-
 
 def topologies(choice: AtomChoice, out: Path, sources: Sequence[Path] = ()) -> dict[Path, bytes]:
     """Return the topology files that belong beside `out`, and what is to be in each.

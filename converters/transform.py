@@ -25,8 +25,6 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.molecules import molecules_of
 from mdio.layouts.base import AtomIndices, Layout
 
-__all__ = ["PBC_CHOICES", "TransformedLayout", "packed", "unpacked"]
-
 PBC_CHOICES = ("whole", "mol", "atom", "nojump", "wrap", "unwrap")
 """``whole`` (``unwrap``): molecules made whole; ``mol``: and put into the cell by their centres;
 ``atom`` (``wrap``): each atom into the cell; ``nojump``: atoms go on where they leave it."""

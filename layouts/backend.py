@@ -13,8 +13,6 @@ from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.output import EncodedChunk, Unit
 
-__all__ = ["Backend", "BackendLayout"]
-
 
 class Backend(Protocol):
     """An opened file or tree, of mdio or of others.

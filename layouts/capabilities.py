@@ -17,8 +17,6 @@ from mdio.layouts.placed import PlacedPositions
 if TYPE_CHECKING:
     from xarray import Dataset
 
-__all__ = ["Capabilities", "boundaries_of", "fields_in_some"]
-
 
 def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
     """Return where chunks begin, or frames where there are no chunks, and ``n_frames``."""

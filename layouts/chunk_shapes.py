@@ -11,19 +11,6 @@ from __future__ import annotations
 import math
 from typing import Literal, get_args
 
-__all__ = [
-    "MAX_PADDING",
-    "MIB",
-    "PATTERNS",
-    "Pattern",
-    "fit_parts",
-    "group_frames",
-    "plan_chunks",
-    "plan_padding",
-    "split_atoms",
-    "tall_chunks",
-]
-
 Pattern = Literal["frames", "blocks", "selection", "timeseries"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 """How outputs may be read: single frames in any order (chunks hold about 64 KiB), runs of whole

@@ -18,8 +18,6 @@ from mdio.layouts.caching.reads import UnitReads
 from mdio.layouts.striping.networks import is_network
 from mdio.layouts.striping.stripes import file_system_type
 
-__all__ = ["AtomIndices", "Expecting"]
-
 
 def notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
     """Yield what is odd about keeping units of the trajectory `path` in `cache`.

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.piece_sums import PieceSums
 
-__all__ = ["FrameBytes", "FrameCheck", "joined_index"]
-
 EXPONENT, SWAPPED = 0x7F800000, 0x0000807F
 EXPONENTS = {
     ("<", "little"): EXPONENT,

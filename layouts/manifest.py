@@ -17,19 +17,6 @@ from mdio.core.errors import CorruptLayoutError
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import OutputMeta
 
-__all__ = [
-    "FORMAT",
-    "FORMAT_VERSION",
-    "FULL_SYSTEM",
-    "check_manifest",
-    "crcs_in",
-    "indices_from_runs",
-    "is_group_name",
-    "manifest_of",
-    "runs_from_indices",
-    "seal",
-]
-
 FORMAT = "mdio"
 FULL_SYSTEM = "trajectory"
 """The particle group of all atoms."""

@@ -14,8 +14,6 @@ from mdio.core.kernels.checks import buffer
 from mdio.core.topology.topology import Topology
 from mdio.core.words import plural
 
-__all__ = ["EncodedChunk", "NotFinite", "OutputMeta", "PieceRecord", "Unit", "Wanted"]
-
 AtomIndices = NDArray[np.int64]
 Wanted = Callable[[int], bool]
 """Tells of the number of a unit whether it is to be checked."""

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PlacedPositions", "in_frames"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedPositions:

@@ -6,8 +6,6 @@ import math
 
 from mdio.layouts.plan import LayoutPlan
 
-__all__ = ["plan_table"]
-
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

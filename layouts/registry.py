@@ -24,19 +24,6 @@ from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
 from mdio.layouts.writer import LayoutWriter
 
-__all__ = [
-    "LAYOUTS",
-    "Entry",
-    "layout_class",
-    "layout_name_for_output",
-    "load_class",
-    "open_layout",
-    "output_suffixes",
-    "plug_ins",
-    "writable_layouts",
-    "writer_class",
-]
-
 GROUP = "mdio.layouts"
 """Of entry points."""
 

@@ -16,8 +16,6 @@ from mdio.core.errors import CorruptLayoutError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.output import Unit, Wanted
 
-__all__ = ["check_units", "mendable", "runs_of_frames"]
-
 AGAIN = re.compile("(split or )?convert the source again")
 """What messages of damage say to do."""
 

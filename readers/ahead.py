@@ -10,8 +10,6 @@ from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 from mdio.readers.ring import FrameBuffer
 
-__all__ = ["ReadAhead", "may_read_ahead"]
-
 _all: WeakSet[ReadAhead] = WeakSet()
 
 

@@ -12,8 +12,6 @@ from mdio.layouts.base import Layout
 from mdio.readers.ahead import ReadAhead, may_read_ahead
 from mdio.readers.ring import BufferRing, FrameBuffer
 
-__all__ = ["Frame", "FrameCache"]
-
 FloatArray = NDArray[np.float32]
 
 RUN_NBYTES = 2 << 20

@@ -19,8 +19,6 @@ from mdio.layouts.segments import manifest as segments
 from mdio.layouts.zarr import layout as zarr_layout
 from mdio.readers.reader import LayoutReader
 
-__all__ = ["H5MDReader", "SegmentsReader", "ZarrReader"]
-
 
 class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
     """Reads what an output of mdio holds of its atoms; of one that holds nothing, their number."""

@@ -21,8 +21,6 @@ from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
 from mdio.readers.cache import FrameCache
 
-__all__ = ["LayoutReader"]
-
 
 class LayoutReader(ReaderBase):  # type: ignore[misc]
     """Reads any layout as an MDAnalysis trajectory: ``Universe(top, path, format="MDIO")``.

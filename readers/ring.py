@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 
-__all__ = ["BufferRing", "FrameBuffer"]
-
 FloatArray = NDArray[np.float32]
 
 

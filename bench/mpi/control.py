@@ -14,8 +14,6 @@ import resource
 import time
 from pathlib import Path
 
-__all__ = ["control"]
-
 WRITE_NBYTES = 4 << 20
 SOURCE_NBYTES = 32 << 20
 

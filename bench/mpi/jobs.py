@@ -20,8 +20,6 @@ from mdio.benches.layouts import Case
 from mdio.benches.records import mpiexec_command
 from mdio.core.files.publish import parts_of
 
-__all__ = ["Job", "calibrate", "jobs", "run", "take_away"]
-
 START_S = 2.0
 """About what starting Python and MPI takes, beside the conversion."""
 SAMPLE_S = 2.0

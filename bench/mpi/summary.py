@@ -7,8 +7,6 @@ from typing import Any
 
 from mdio.core.words import plural
 
-__all__ = ["answers", "table"]
-
 Record = dict[str, Any]
 Least = dict[tuple[str, str, int], Record]
 

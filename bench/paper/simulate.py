@@ -40,8 +40,6 @@ from mdio.core.errors import MissingExtraError, PlanError
 if TYPE_CHECKING:
     import simpy
 
-__all__ = ["MAX_SIMULATED_RANKS", "Simulation", "simulate"]
-
 MAX_SIMULATED_RANKS = 100_000
 MAX_BATCHES = 160_000
 """Batches in all; few ranks make up to 64 each, many at least 8."""

@@ -16,8 +16,6 @@ from mdio.layouts.chunk_shapes import PATTERNS
 from mdio.layouts.registry import writable_layouts, writer_class
 from mdio.parallel.executors import Executor
 
-__all__ = ["STRATEGIES", "check_options", "choose"]
-
 STRATEGIES: tuple[type[Conversion], ...] = (
     Pointing,
     CopiedBytes,

@@ -36,8 +36,6 @@ from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["Conversion"]
-
 
 class Conversion:
     """A planned conversion: look at `plan`, then `run` it.

@@ -18,8 +18,6 @@ from mdio.layouts.views.view import within
 from mdio.layouts.writer import LayoutWriter
 from mdio.parallel.executors import Executor
 
-__all__ = ["CopiedBytes"]
-
 
 class CopiedBytes(Conversion):
     """A planned copy of the bytes of frames.

@@ -12,8 +12,6 @@ from mdio.converters.transform import TransformedLayout, packed, unpacked
 from mdio.layouts.plan import LayoutPlan
 from mdio.parallel.executors import Executor
 
-__all__ = ["count_images", "told_of_passes"]
-
 COUNTS_NBYTES = 512 << 20
 """What all counts that are kept may take before they are compressed; one for each worker may."""
 

@@ -17,8 +17,6 @@ from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter
 
-__all__ = ["Job"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

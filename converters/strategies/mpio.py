@@ -25,8 +25,6 @@ from mdio.parallel.mpi_executor import MPIExecutor
 if TYPE_CHECKING:
     from mdio.layouts.h5md.mpio.writer import H5MDMPIOWriter
 
-__all__ = ["MPIOConversion"]
-
 
 class MPIOConversion(Conversion):
     """A planned conversion whose frames all ranks write through parallel HDF5.

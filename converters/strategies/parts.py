@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mdio.layouts.h5md.parts.writer import H5MDPartsWriter
     from mdio.layouts.h5md.writer import H5MDWriter
 
-__all__ = ["PartsConversion"]
-
 Piece = tuple[int, int]
 Task = tuple[int, tuple[Piece, ...]] | None
 """A part, and pieces of it that follow each other, or nothing to do."""

@@ -15,8 +15,6 @@ from mdio.layouts.placed import PlacedPositions
 from mdio.layouts.writer import LayoutWriter
 from mdio.parallel.executors import Executor
 
-__all__ = ["Pointing"]
-
 
 class Pointing(Conversion):
     """A planned output of references."""

@@ -10,8 +10,6 @@ from mdio.core.errors import SourceError
 from mdio.layouts.base import Layout
 from mdio.layouts.writer import OutputMeta
 
-__all__ = ["SUMS", "Repairs"]
-
 SUMS = ("file_crc32c", "column_crc32c", "table_crc32c", "segments", "piece_checksums", "parts")
 """Keys of a manifest under which checksums are, directly or of tables of them."""
 

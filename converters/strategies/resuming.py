@@ -21,16 +21,6 @@ from mdio.layouts.output import NotFinite
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
 
-__all__ = [
-    "first_words",
-    "made_of",
-    "note_of",
-    "record_of",
-    "same_output",
-    "same_parts",
-    "take_up",
-]
-
 ANY_WAY = {"notes", "direct", "by_owner", "nbytes", "n_files", "n_pieces", "n_writes"}
 """What of a plan does not change the output, or follows from the rest."""
 DIVISION = ("segment_frames", "n_files", "nbytes")

@@ -18,8 +18,6 @@ from mdio.layouts.output import NotFinite
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 from mdio.parallel.executors import Executor
 
-__all__ = ["WriteTaskWorker", "describe_on", "describe_task", "spread", "sum_of"]
-
 Piece = tuple[int, int]
 
 FILES_PER_WORKER = 4

@@ -23,8 +23,6 @@ from mdio.layouts.output import Wanted
 from mdio.layouts.registry import layout_class, open_layout
 from mdio.layouts.views.view import ViewLayout
 
-__all__ = ["Checks", "Item", "VerifyResult"]
-
 
 def compare_blocks(
     mine: FrameBlock,

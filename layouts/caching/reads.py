@@ -24,8 +24,6 @@ from mdio.core.files.reading import OpenFile, reading_from
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock
 
-__all__ = ["UNIT_NBYTES", "UnitReads", "unit_edges"]
-
 AtomIndices = NDArray[np.int64]
 
 UNIT_NBYTES = 16 << 20

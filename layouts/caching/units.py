@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.source import CachedSource
 
-__all__ = ["CacheUnits", "UnitsOfOne", "units_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitsOfOne:

@@ -22,8 +22,6 @@ from mdio.core.files.requests import ByteRange
 from mdio.core.kernels import crc32c, gather_atoms
 from mdio.layouts.chunked.grid import AtomIndices, ChunkGrid, Columns, Rows, cut
 
-__all__ = ["ChunkedArray"]
-
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Run = list[tuple[int, Bytes, Bytes]]

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from mdio.core.files.piece_sums import widened
 
-__all__ = ["AtomIndices", "ChunkGrid", "Columns", "Rows", "cut"]
-
 AtomIndices = NDArray[np.int64]
 
 NARROW_SHARE = 4

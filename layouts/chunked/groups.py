@@ -13,8 +13,6 @@ from mdio.core.errors import CorruptLayoutError
 from mdio.core.topology.topology import Topology
 from mdio.layouts.manifest import indices_from_runs
 
-__all__ = ["StoredGroups", "is_everything", "stored_topology"]
-
 AtomIndices = NDArray[np.int64]
 Covered = tuple[str, AtomIndices | None]
 

@@ -21,8 +21,6 @@ from mdio.layouts.chunked.groups import StoredGroups, is_everything
 from mdio.layouts.manifest import FULL_SYSTEM, check_manifest, indices_from_runs
 from mdio.layouts.output import Unit
 
-__all__ = ["OwnOutput"]
-
 Array = TypeVar("Array", bound=ChunkedArray)
 
 

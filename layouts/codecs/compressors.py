@@ -16,18 +16,6 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError
 from mdio.layouts.codecs.quantised import RULES, WITHOUT_LEVEL, QuantisedFormat
 
-__all__ = [
-    "MEANT",
-    "QUANTISED_NAME",
-    "Compressor",
-    "compressor_from_metadata",
-    "compressor_from_option",
-    "full_option",
-    "quantised_from_metadata",
-    "quantised_from_option",
-    "quantised_metadata",
-]
-
 Bytes = NDArray[np.uint8]
 
 QUANTISED_NAME = "mdio.quantised"

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from mdio.core.xtc import native as xtc_native
 from mdio.core.xtc.header import HEADER_NBYTES, parse_header
 
-__all__ = ["XTCFrame"]
-
 
 class XTCFrame(Codec):  # type: ignore[misc]
     """A whole frame of an XTC file, decoded to (atoms, 3) float32, angstrom."""

@@ -71,8 +71,6 @@ from mdio.core.kernels import (
 )
 from mdio.layouts.codecs.scratch import Scratch
 
-__all__ = ["RULES", "WITHOUT_LEVEL", "QuantisedFormat", "decode_chunk", "encode_chunk"]
-
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Folded = NDArray[np.uint16] | NDArray[np.uint32]

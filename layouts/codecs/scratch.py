@@ -11,8 +11,6 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_KEPT_NBYTES", "Scratch"]
-
 MAX_KEPT_NBYTES = 32 << 20
 """What is larger gets fresh memory each time."""
 

@@ -20,8 +20,6 @@ from mdio.layouts.codecs.compressors import (
 )
 from mdio.layouts.codecs.quantised import QuantisedFormat, decode_chunk, encode_chunk
 
-__all__ = ["QuantisedCodec"]
-
 
 @dataclass(frozen=True)
 class QuantisedCodec(ArrayBytesCodec):

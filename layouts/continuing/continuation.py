@@ -17,8 +17,6 @@ from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import load_class, writer_class
 from mdio.layouts.writer import LayoutWriter
 
-__all__ = ["Continuation", "continuation_of"]
-
 
 class Continuation(ABC):
     """What becomes of an output when frames are added to it.

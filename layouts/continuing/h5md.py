@@ -18,8 +18,6 @@ from mdio.layouts.h5md.parts.writer import H5MDPartsWriter, plan_parts
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import LayoutWriter, PieceRecord
 
-__all__ = ["H5MDContinuation"]
-
 
 class H5MDContinuation(Continuation):
     """A file that goes on, in one piece or in parts."""

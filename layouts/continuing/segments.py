@@ -14,8 +14,6 @@ from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.writer import LayoutWriter
 
-__all__ = ["SegmentsContinuation"]
-
 
 class SegmentsContinuation(Continuation):
     """A folder of segments that goes on."""

@@ -16,8 +16,6 @@ from mdio.layouts.zarr.metadata import METADATA
 from mdio.layouts.zarr.own import OwnTree
 from mdio.layouts.zarr.tree import array_nodes, atom_arrays
 
-__all__ = ["ZarrContinuation"]
-
 
 class ZarrContinuation(Continuation):
     """A tree that goes on."""

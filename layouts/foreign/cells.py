@@ -13,8 +13,6 @@ from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
 from mdio.layouts.foreign.sampling import Sampling, child, require_numbers
 
-__all__ = ["Cells", "is_array", "text_of"]
-
 
 def is_array(node: Any) -> bool:
     """Return whether a node of a tree is an array, not a group."""

@@ -28,8 +28,6 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.foreign.units import factor_of
 
-__all__ = ["GenericLayout"]
-
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
 """Formats that mdio reads itself: a file that is called so and gets here is none."""
 NAMES = (

@@ -22,8 +22,6 @@ from mdio.core.errors import SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
-__all__ = ["FileObject", "check_heaps"]
-
 SIGNATURE = b"GCOL"
 HEADER = struct.Struct("<4sB3xQ")
 """Signature, version, and bytes of the whole."""

@@ -24,8 +24,6 @@ from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.foreign.heaps import check_heaps
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS, as_source_error
 
-__all__ = ["MDTrajLayout"]
-
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ARRAYS = {"positions": "coordinates", "velocities": "velocities"}
 MAX_RATIO = 100_000

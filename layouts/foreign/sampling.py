@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Axis", "Sampling", "Series", "child", "require_numbers"]
-
 KEPT_NBYTES = 8 << 20
 """Arrays up to this size are read once: some programs store them a number a chunk."""
 

@@ -22,8 +22,6 @@ from mdio.layouts.foreign.cells import Cells, is_array, text_of
 from mdio.layouts.foreign.sampling import Axis, Sampling, Series, child, require_numbers
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
-__all__ = ["ForeignTrajectory", "as_source_error"]
-
 FOREIGN_ERRORS = (
     *(OSError, LookupError, RuntimeError, ValueError, TypeError),
     *(AttributeError, ArithmeticError, MemoryError),

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["UNITS_OF_PROGRAMS", "factor_of"]
-
 UNITS_OF_PROGRAMS = {"GROMACS": "nm"}
 """Unit of lengths of programs that may leave units out."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from MDAnalysis import AtomGroup, Universe
     from MDAnalysis.core.topology import Topology as TopologyOfMDAnalysis
 
-__all__ = ["made_for_mdanalysis", "selected", "topology_of", "universe_of"]
-
 _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 
 

@@ -17,8 +17,6 @@ from mdio.layouts.h5md.io import Column
 from mdio.layouts.output import EncodedChunk
 from mdio.layouts.plan import ArrayPlan
 
-__all__ = ["PlacedChunks", "plans_of", "stored_chunks"]
-
 
 class PlacedChunks(ChunkedArray):
     """One ``/particles/GROUP/ELEMENT/value``.

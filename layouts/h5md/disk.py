@@ -21,8 +21,6 @@ from mdio.core.errors import OutputError
 from mdio.layouts.foreign.heaps import FileObject
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
-__all__ = ["OutputFile", "open_output"]
-
 MODES = {"x": os.O_CREAT | os.O_EXCL, "w": os.O_CREAT | os.O_TRUNC, "r+": 0}
 
 

@@ -23,20 +23,6 @@ from mdio.layouts.h5md.io import FULL_SYSTEM
 from mdio.layouts.output import AtomIndices, OutputMeta
 from mdio.layouts.plan import ArrayPlan
 
-__all__ = [
-    "atom_ids",
-    "checksums_of",
-    "chunks_of",
-    "encode_chunk",
-    "gzip_level",
-    "inflate",
-    "missing_chunks",
-    "power_of_two_step",
-    "round_to_step",
-    "split_key",
-    "values_of",
-]
-
 DEFLATE_MAX_RATIO = 1100
 """zlib makes at most about 1,030 bytes of one; a chunk that claims more is damaged."""
 

@@ -27,21 +27,6 @@ from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
 from mdio.layouts.h5md.others.flavours import Flavour, flavour_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 
-__all__ = [
-    "LIBVER",
-    "Places",
-    "chunk_table",
-    "create_column",
-    "create_columns",
-    "create_file",
-    "create_groups",
-    "is_aligned",
-    "run_table",
-    "value_path",
-    "write_edges",
-    "write_steps",
-]
-
 LIBVER = ("earliest", "v110")
 
 

@@ -21,9 +21,6 @@ from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.io import descriptor_of
 from mdio.layouts.h5md.others.topology import topology_in
 
-__all__ = ["ForeignFile"]
-
-
 LARGEST_NBYTES = 64 << 20
 """Chunks are held in memory; HDF5 reads larger ones in parts."""
 NOWHERE = -1

@@ -28,23 +28,6 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.heaps import check_heaps
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
-__all__ = [
-    "ARRAYS",
-    "BOX",
-    "CREATOR",
-    "FULL_SYSTEM",
-    "MANIFEST",
-    "PIECES",
-    "READ_NBYTES",
-    "RUN_FRAMES",
-    "SOURCE_STEP",
-    "Column",
-    "checksum",
-    "descriptor_of",
-    "manifest_text",
-    "writing",
-]
-
 FULL_SYSTEM = "trajectory"
 """The particle group of all atoms; MDAnalysis looks for the number of atoms under this name."""
 

@@ -28,8 +28,6 @@ from mdio.layouts.placed import PlacedPositions
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["H5MDLayout", "refers_to_parts", "written_by_mdio"]
-
 
 def _names_mdio(file: h5py.File) -> bool:
     """Return whether the file says that mdio made it (in a string of fixed length)."""

@@ -12,8 +12,6 @@ from mdio.core.files.remote.paths import RemotePath
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["SEAL", "SEAL_NBYTES", "is_hdf5", "is_sealed", "open_hdf5"]
-
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 SEAL, SEAL_NBYTES = b"mdioseal", 24

@@ -41,8 +41,6 @@ from mdio.layouts.h5md.seal import check_seal
 from mdio.layouts.output import EncodedChunk, Unit
 from mdio.layouts.placed import PlacedPositions, in_frames
 
-__all__ = ["OwnFile"]
-
 
 class OwnFile(OwnOutput[PlacedChunks]):
     """An H5MD file of mdio, open for reading by plain system calls.

@@ -16,8 +16,6 @@ from mdio.layouts.h5md.io import FULL_SYSTEM
 from mdio.layouts.h5md.others.flavours import flavour_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
 
-__all__ = ["plan_h5md"]
-
 
 def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     """Plan arrays without chunks; as `mdio.layouts.plan.plan_pieces` with chunks.

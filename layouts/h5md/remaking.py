@@ -30,8 +30,6 @@ from mdio.layouts.h5md.seal import gaps
 from mdio.layouts.output import EncodedChunk, PieceRecord
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 
-__all__ = ["FormerChunks", "holds_chunks", "placed", "remake"]
-
 
 def _beside(path: Path, ending: str) -> Path:
     """Return a name for what goes where an unfinished file goes."""

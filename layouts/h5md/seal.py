@@ -22,8 +22,6 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.h5md.io import checksum
 from mdio.layouts.h5md.opening import SEAL
 
-__all__ = ["NBYTES", "check_seal", "gaps", "problem_of_seal", "seal_of"]
-
 _BODY = struct.Struct("<8sQI")
 NBYTES = _BODY.size + 4
 _END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}

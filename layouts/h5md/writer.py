@@ -60,8 +60,6 @@ from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
-__all__ = ["H5MDWriter"]
-
 
 class H5MDWriter(LayoutWriter):
     """Writes an H5MD 1.1 file.

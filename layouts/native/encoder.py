@@ -25,17 +25,6 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.output import PieceRecord
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 
-__all__ = [
-    "CONTAINERS",
-    "Bytes",
-    "Encoder",
-    "EncodingBuffer",
-    "encoder_of",
-    "is_stored",
-    "native_plan",
-    "summed",
-]
-
 Bytes = NDArray[np.uint8]
 
 CONTAINERS = {

@@ -18,8 +18,6 @@ from mdio.layouts.native.fixed_records import PositionalFile, open_positional
 from mdio.layouts.native.in_parts import FrameMarks, extended, scan_fast
 from mdio.layouts.native.salvage import scan_around_damage
 
-__all__ = ["NO_ATOMS", "IndexedLayout", "NativeLayout"]
-
 NO_ATOMS = np.empty(0, np.int64)
 
 

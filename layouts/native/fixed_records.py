@@ -13,16 +13,6 @@ from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.requests import ByteRange
 
-__all__ = [
-    "CheckedFile",
-    "PositionalFile",
-    "Rows",
-    "batches",
-    "open_positional",
-    "spare_gaps",
-    "whole_frames",
-]
-
 BATCH_NBYTES = 4 * 2**20
 """Bytes read before they are decoded: stays in the cache of the processor."""
 GAP_NBYTES = 16 * 1024

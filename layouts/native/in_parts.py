@@ -25,16 +25,6 @@ from mdio.core.files.requests import ByteRange
 from mdio.layouts.striping.networks import is_network
 from mdio.layouts.striping.stripes import file_system_type
 
-__all__ = [
-    "FrameMarks",
-    "Part",
-    "comes_over_a_network",
-    "extended",
-    "joined",
-    "scan_fast",
-    "scan_part",
-]
-
 PIECE_NBYTES = 1 << 20
 
 Part = tuple[NDArray[np.int64], int]

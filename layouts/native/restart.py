@@ -20,8 +20,6 @@ from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.native.fixed_records import PositionalFile
 from mdio.layouts.native.netcdf.classic import ClassicFile
 
-__all__ = ["RestartLayout"]
-
 CONVENTIONS = b"AMBERRESTART"
 VELOCITY = 20.455
 LOOKED_AT = 1 << 16

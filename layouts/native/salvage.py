@@ -11,8 +11,6 @@ from mdio.core.files.index import FrameIndex
 from mdio.core.files.reading import OpenFile
 from mdio.layouts.native.in_parts import FrameMarks
 
-__all__ = ["scan_around_damage"]
-
 PIECE_NBYTES = 1 << 20
 
 

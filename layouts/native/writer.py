@@ -29,8 +29,6 @@ from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, is_stored, n
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
-__all__ = ["DCDFileWriter", "NCDFFileWriter", "TRRFileWriter", "XTCFileWriter"]
-
 WAITING_NBYTES = 64 << 20
 
 

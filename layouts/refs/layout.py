@@ -19,8 +19,6 @@ from mdio.layouts.output import Unit
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.view import ViewLayout
 
-__all__ = ["BEGIN", "RefsLayout"]
-
 BEGIN = b'{"version":1,"mdio":'
 """Of what mdio writes; kerchunk's readers skip the second key."""
 

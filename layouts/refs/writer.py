@@ -25,8 +25,6 @@ from mdio.layouts.placed import PlacedPositions
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
-__all__ = ["RefsWriter"]
-
 PIECE_FRAMES = 4096
 REF_NBYTES = 100
 """Of a frame in the file, about: its reference, time, step and cell."""

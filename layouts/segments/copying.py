@@ -31,8 +31,6 @@ from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.writer import OutputMeta, PieceRecord
 
-__all__ = ["SegmentsCopier"]
-
 RUN_NBYTES = 1 << 20
 """Bytes that are read, looked at and written at a time: they stay in the processor's cache."""
 ROOM_NBYTES = kernels.PADDING

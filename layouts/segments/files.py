@@ -24,21 +24,6 @@ from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
 from mdio.core.kernels import crc32c
 
-__all__ = [
-    "HEADS",
-    "MANIFEST",
-    "SUMS",
-    "SUMS_KEY",
-    "Segment",
-    "even_split",
-    "file_crc",
-    "read_sums",
-    "segment_name",
-    "segments_of",
-    "sums_problem",
-    "write_sums",
-]
-
 MANIFEST = "manifest.json"
 SUMS = ".mdio-checksums"
 """Checksums of the pieces of every segment: a line that says so, then a table for each. The

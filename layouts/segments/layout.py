@@ -32,8 +32,6 @@ from mdio.layouts.segments.files import (
 )
 from mdio.layouts.segments.manifest import read_manifest, state_of
 
-__all__ = ["SegmentsLayout"]
-
 MAX_EARLY = 48
 """Segments that may be open beyond the one that is read, where reads are expected."""
 

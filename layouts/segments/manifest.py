@@ -12,8 +12,6 @@ from mdio.layouts.manifest import check_manifest
 from mdio.layouts.native.encoder import CONTAINERS
 from mdio.layouts.segments.files import MANIFEST
 
-__all__ = ["read_manifest", "state_of", "written_by_mdio"]
-
 
 def read_manifest(path: Path, layout: str) -> dict[str, Any]:
     """Return the manifest of a folder of segments; raises CorruptLayoutError."""

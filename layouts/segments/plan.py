@@ -10,8 +10,6 @@ from mdio.layouts.native.encoder import CONTAINERS, encoder_of, native_plan
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.segments.files import even_split
 
-__all__ = ["plan_segments"]
-
 SEGMENT_NBYTES = 64 << 20
 """Decoded bytes of a segment where no number is asked for."""
 

@@ -29,8 +29,6 @@ from mdio.layouts.segments.files import HEADS, MANIFEST, Segment, segment_name, 
 from mdio.layouts.segments.plan import plan_segments
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
-__all__ = ["SegmentsWriter", "describe_segment", "write_manifest"]
-
 
 def describe_segment(
     folder: Path, number: int, encoder: Encoder, container: str, first_frame: int, crc: int

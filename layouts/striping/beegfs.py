@@ -15,8 +15,6 @@ from pathlib import Path
 
 from mdio.layouts.striping.stripes import StripeRecord, Striping, ask, asked_for, record
 
-__all__ = ["get_stripe", "parse_entry_info", "set_stripe"]
-
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _CHUNK = re.compile(r"^\+ Chunksize: *(\d+)([KMG]?)i?B? *$", re.MULTILINE | re.IGNORECASE)
 _TARGETS = re.compile(r"^\+ Number of storage targets: *(?:desired: *)?(\d+)", re.MULTILINE)

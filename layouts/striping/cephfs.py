@@ -22,8 +22,6 @@ from mdio.layouts.striping.stripes import (
     remove_empty,
 )
 
-__all__ = ["get_stripe", "set_stripe"]
-
 OBJECT_NBYTES = 64 << 20
 """Of objects where several are written in turn; servers take 128 MiB where nobody changed that."""
 

@@ -16,8 +16,6 @@ from mdio.layouts.striping.stripes import (
     record,
 )
 
-__all__ = ["get_stripe", "set_stripe", "stripes", "unstriped"]
-
 STRIPING: Mapping[str, ModuleType] = {
     "lustre": lustre,
     "ceph": cephfs,

@@ -23,8 +23,6 @@ from mdio.layouts.striping.stripes import (
     remove_empty,
 )
 
-__all__ = ["get_stripe", "mpi_io_hints", "parse_getstripe", "set_stripe"]
-
 _WORD = re.compile(
     r"(?<![\w.])(?:lmm_)?(stripe_count|stripe_size|pattern|pool):[ \t]*(\S+)"
     r"|(?<!\w)lcme_(extent\.e_start|extent\.e_end):[ \t]*(\S+)"

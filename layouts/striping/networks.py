@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["has_one_writer", "is_network"]
-
 NETWORKS = {
     "9p",
     "afs",

@@ -20,16 +20,6 @@ from typing import Any, TypedDict
 
 from mdio.core.files.remote.paths import is_remote
 
-__all__ = [
-    "StripeRecord",
-    "Striping",
-    "ask",
-    "asked_for",
-    "file_system_type",
-    "record",
-    "remove_empty",
-]
-
 TIMEOUT_S = 20.0
 """A client that has lost its servers lets commands hang; a conversion does not wait for that."""
 

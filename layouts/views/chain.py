@@ -20,8 +20,6 @@ from mdio.layouts.capabilities import boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.joining import KEEP_ALL, Joining, check_overlap, join, pieces_of
 
-__all__ = ["ChainLayout"]
-
 MAX_OPEN = 4  # members that are open at the same time: many would run out of handles
 
 AnyPath = str | PathLike[str]

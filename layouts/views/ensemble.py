@@ -14,8 +14,6 @@ from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.words import did_you_mean
 from mdio.layouts.registry import LAYOUTS, layout_class
 
-__all__ = ["check_labels", "ensemble_at", "labelled"]
-
 LABEL = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
 RESERVED = ("mdio", "h5md", "particles")
 

@@ -15,15 +15,6 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 
-__all__ = [
-    "KEEP_ALL",
-    "OVERLAPS",
-    "Joining",
-    "check_overlap",
-    "join",
-    "pieces_of",
-]
-
 KEEP_ALL = "keep-all"
 OVERLAPS = ("keep-last", "keep-first", "error", KEEP_ALL)
 """What is done with frames whose times several files have. By default `keep-last`, as restarts want

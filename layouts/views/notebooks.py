@@ -18,8 +18,6 @@ from mdio.layouts.views.view import times_of
 if TYPE_CHECKING:
     from xarray import Dataset
 
-__all__ = ["as_dataset", "as_html"]
-
 CHUNK_NBYTES = 16 << 20
 """Decoded bytes of the positions in a chunk, at least, if there are as many."""
 UNITS = {"positions": "angstrom", "velocities": "angstrom/ps", "forces": "kJ/(mol angstrom)"}

@@ -12,8 +12,6 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.views.chain import ChainLayout
 from mdio.layouts.views.joining import check_overlap
 
-__all__ = ["open_source"]
-
 AnyPath = str | PathLike[str]
 
 

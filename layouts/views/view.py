@@ -18,8 +18,6 @@ from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.manifest import runs_from_indices
 
-__all__ = ["ViewLayout", "note_on_dt", "select_frames", "times_of", "within"]
-
 Frames = range | NDArray[np.int64]
 
 DENSE_STEP = 2

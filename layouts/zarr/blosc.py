@@ -21,8 +21,6 @@ from zarr.storage import WrapperStore
 from mdio.core.errors import CorruptLayoutError
 from mdio.layouts.codecs.quantised import BLOSC_HEADER
 
-__all__ = ["BloscChecked", "problem_of"]
-
 COPIED = 2
 """Flag of chunks that are stored as they are, behind the header."""
 NO_CHUNK = 2**64 - 1

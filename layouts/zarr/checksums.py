@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from mdio.layouts.zarr.series import SeriesArray
 
-__all__ = ["Checksums"]
-
 Crcs = NDArray[np.uint32]
 
 

@@ -23,8 +23,6 @@ from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_o
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.striping.networks import is_network
 
-__all__ = ["Choice", "choose"]
-
 LOSSLESS = "lz4"
 PAYS_BELOW = "880 MB/s"
 SMALLEST = "rigid"

@@ -21,8 +21,6 @@ from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
 from mdio.layouts.zarr.shard import CRC_NBYTES, ShardFiles
 
-__all__ = ["ShardedChunks"]
-
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 

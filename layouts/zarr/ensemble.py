@@ -17,8 +17,6 @@ from mdio.core.files.publish import flush_tree
 from mdio.layouts.zarr.metadata import METADATA, group_metadata
 from mdio.layouts.zarr.series import write_file
 
-__all__ = ["members_in", "seal"]
-
 
 def seal(folder: Path, labels: Sequence[str]) -> None:
     """Write the root's metadata over the groups that are there; raises OutputError."""

@@ -21,8 +21,6 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.objects import HEAD_NBYTES, look
 from mdio.core.files.remote.paths import RemotePath
 
-__all__ = ["Folder"]
-
 FLAGS = os.O_RDONLY | os.O_CLOEXEC
 NO_WAITING = os.O_NONBLOCK
 """Opening a pipe would wait for a writer; files of data do not care."""

@@ -24,8 +24,6 @@ from mdio.layouts.codecs.compressors import QUANTISED_NAME
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
 from mdio.layouts.zarr.blosc import BloscChecked
 
-__all__ = ["ForeignTree"]
-
 CACHE_NBYTES = 256 << 20
 """Decoded chunks of one run of frames are kept for the next read if they are no more than this."""
 CODECS = {

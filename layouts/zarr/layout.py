@@ -19,8 +19,6 @@ from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import METADATA, parse_metadata, read_metadata, read_node
 from mdio.layouts.zarr.own import OwnTree
 
-__all__ = ["ZarrLayout", "written_by_mdio"]
-
 V2_METADATA = (".zgroup", ".zmetadata")
 MAX_TRIES = 5
 UNEXPECTED = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)

@@ -25,15 +25,6 @@ from mdio.layouts.codecs.compressors import (
 from mdio.layouts.codecs.quantised import QuantisedFormat
 from mdio.layouts.zarr.folder import Folder
 
-__all__ = [
-    "METADATA",
-    "ArrayMetadata",
-    "group_metadata",
-    "parse_metadata",
-    "read_metadata",
-    "read_node",
-]
-
 METADATA = "zarr.json"
 MAX_METADATA_NBYTES = 1 << 28
 MAX_CHUNK_NBYTES = 1 << 31

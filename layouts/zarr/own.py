@@ -41,8 +41,6 @@ from mdio.layouts.zarr.tree import (
     table_path,
 )
 
-__all__ = ["OwnTree"]
-
 
 class OwnTree(OwnOutput[ShardedChunks]):
     """A Zarr tree of mdio.

@@ -22,8 +22,6 @@ from mdio.layouts.zarr.metadata import DTYPES, ArrayMetadata
 from mdio.layouts.zarr.shard import CRC_NBYTES
 from mdio.layouts.zarr.tree import SERIES, SeriesName, series_arrays, series_metadata
 
-__all__ = ["SeriesArray", "SeriesWriter", "TableWriter", "write_file", "write_numbers"]
-
 Numbers = NDArray[Any]
 KEPT_NBYTES = 8 << 20
 """Files of one array up to this size together stay in memory, at least one of them: frames of a

@@ -20,8 +20,6 @@ from mdio.core.files.remote.paths import RemotePath
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
 
-__all__ = ["CRC_NBYTES", "Shard", "ShardFiles", "pack_shard", "packed_nbytes"]
-
 Bytes = NDArray[np.uint8]
 
 CRC_NBYTES = 4

@@ -21,25 +21,6 @@ from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.zarr.metadata import MAX_CHUNK_NBYTES, ArrayMetadata, group_metadata
 
-__all__ = [
-    "SERIES",
-    "TOPOLOGY",
-    "Series",
-    "SeriesName",
-    "array_nodes",
-    "atom_arrays",
-    "atom_path",
-    "count_files",
-    "group_nodes",
-    "pieces_metadata",
-    "series_arrays",
-    "series_metadata",
-    "series_node",
-    "table_arrays",
-    "table_path",
-    "topology_metadata",
-]
-
 FIELD_UNITS = {
     "positions": "Angstrom",
     "velocities": "Angstrom ps-1",

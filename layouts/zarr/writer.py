@@ -40,8 +40,6 @@ from mdio.layouts.zarr.tree import (
     topology_metadata,
 )
 
-__all__ = ["ZarrWriter"]
-
 FloatArray = NDArray[np.float32]
 _scratch = Scratch()
 

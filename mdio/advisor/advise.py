@@ -22,8 +22,6 @@ from mdio.parallel.executors import available_cores
 if TYPE_CHECKING:
     from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 
-__all__ = ["LOCAL", "advise"]
-
 
 @dataclass(frozen=True)
 class Advice(Decision):

@@ -22,8 +22,6 @@ from mdio.parallel.dask_executor import DaskExecutor
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["DaskBackend", "ExecutorBackend", "MPIBackend"]
-
 
 @dataclass(slots=True)
 class _Part:

@@ -11,8 +11,6 @@ from mdio.analysis.reducers import Reducer, Stack, State
 from mdio.core.errors import BlockError
 from mdio.parallel.shared_rows import SharedRows
 
-__all__ = ["Collected"]
-
 
 class Collected:
     """What one block has given so far.

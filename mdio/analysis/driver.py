@@ -41,8 +41,6 @@ from mdio.parallel.shared_rows import SharedRows
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-__all__ = ["analyze"]
-
 Progress = Callable[[int, int], None]
 
 

@@ -27,8 +27,6 @@ from mdio.parallel.agreement import Agreement
 from mdio.parallel.executors import item_error
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["SharedFile", "check_mpio", "shared_file"]
-
 
 def check_mpio(plan: Plan, mode: MPIOMode) -> None:
     """Find out before the work what cannot be read through parallel HDF5.

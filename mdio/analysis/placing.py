@@ -17,8 +17,6 @@ from mdio.core.cache.folder import Cache, node_name
 from mdio.layouts.caching.units import CacheUnits
 from mdio.parallel.assignment import assign, share_together, unit_keys
 
-__all__ = ["blocks_of_rank", "blocks_on_dask"]
-
 Units = NDArray[np.int64]
 
 

@@ -29,8 +29,6 @@ from mdio.parallel.executors import Executor
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-__all__ = ["MPIO_MODES", "MPIOMode", "Plan", "Request", "Trajectory"]
-
 MPIOMode = Literal["independent", "collective"]
 MPIO_MODES: tuple[MPIOMode, ...] = ("independent", "collective")
 """Ways to read through parallel HDF5."""

@@ -31,8 +31,6 @@ from mdio.parallel.gather import Gathered, How, gather_rows
 from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["analyze_on_ranks", "plan_from_root"]
-
 Done = dict[int, tuple[State | None, BlockTiming]]
 Progress = Callable[[int, int], None]
 NAP_S = 0.002

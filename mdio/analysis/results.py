@@ -20,8 +20,6 @@ from mdio.core.files.publish import publish
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
 
-__all__ = ["AnalysisResult", "check_output", "side_by_side"]
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame

@@ -9,8 +9,6 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RESULT_SUFFIXES", "columns_of", "save_as", "table"]
-
 Row = tuple[Any, ...]
 
 

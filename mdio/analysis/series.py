@@ -28,8 +28,6 @@ from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor, Serial
 
-__all__ = ["analyze_series", "batches_of"]
-
 NARROW_NBYTES = 32 << 20
 """Time series that a batch has where chunks are a few atoms wide."""
 WIDE_NBYTES = 256 << 20

@@ -23,8 +23,6 @@ from mdio.layouts.registry import open_layout
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-__all__ = ["AtomIndices", "System"]
-
 AtomIndices = NDArray[np.int64]
 
 

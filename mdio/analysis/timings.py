@@ -45,8 +45,6 @@ from typing import Any, Protocol
 
 from mdio.core.timing import BlockTiming, WorkerTiming
 
-__all__ = ["SCHEMA", "record", "stragglers"]
-
 SCHEMA = "mdio-timings-1"
 
 FACTOR = 1.2

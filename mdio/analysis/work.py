@@ -20,17 +20,6 @@ from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.layouts.base import Layout
 from mdio.parallel.shared_rows import SharedRows
 
-__all__ = [
-    "BlockResult",
-    "BlockWork",
-    "NumberedBlock",
-    "Place",
-    "RowShape",
-    "check_shapes",
-    "describe",
-    "told",
-]
-
 READ_NBYTES = 4 << 20
 """Decoded bytes of whole frames that one read may span: few enough to stay in the cores' caches
 until they are computed, many enough that the cost of a call does not count."""

@@ -21,8 +21,6 @@ from mdio.benches.records import mpiexec_command, told_by
 from mdio.core.errors import BlockError
 from mdio.parallel.gather import GATHERS, GlobalArray, gather_rows
 
-__all__ = ["WAYS", "launch", "measure", "save_gather_page", "summarise", "verdict"]
-
 KEPT = "kept array"
 WAYS = (*GATHERS, KEPT)
 """``one-sided`` makes a new array for each gather; ``kept array`` puts into one that is there

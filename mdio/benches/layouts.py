@@ -25,8 +25,6 @@ from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import drop_cache
 from mdio.layouts.registry import layout_class
 
-__all__ = ["WAYS", "Case", "cases", "measure", "save_layouts_page", "summarise", "table_rows"]
-
 WAYS = ("workers", "mpi", "mpio", "collective")
 """Worker processes; ranks that write by plain calls; parallel HDF5, independent or collective."""
 SPLIT = "split"

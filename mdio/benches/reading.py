@@ -12,8 +12,6 @@ from mdio.layouts.registry import open_layout
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["read_all", "read_shared"]
-
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes that are read at a time, as an analysis would."""
 

@@ -18,15 +18,6 @@ from typing import Any
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
 from mdio.parallel.executors import available_cores
 
-__all__ = [
-    "append_jsonl",
-    "make_folder",
-    "mean_and_std",
-    "mpiexec_command",
-    "provenance",
-    "told_by",
-]
-
 PACKAGES = ("mdio-layouts", "MDAnalysis", "numpy", "h5py", "zarr", "mpi4py", "distributed")
 
 

@@ -23,17 +23,6 @@ from mdio.core.words import plural
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor, Processes, Serial
 
-__all__ = [
-    "EXECUTORS",
-    "KERNELS",
-    "Case",
-    "Study",
-    "cases_of",
-    "run_all",
-    "summarise",
-    "write_csv",
-]
-
 EXECUTORS = ("serial", "processes", "dask", "mpi")
 KERNELS = ("rmsd", "dihedrals", "distances")
 

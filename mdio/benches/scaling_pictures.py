@@ -11,8 +11,6 @@ import numpy as np
 from mdio.analysis.pages import page
 from mdio.analysis.pages.pictures import BLOCK_COLOURS, components, figure, svg_of
 
-__all__ = ["save_scaling_page"]
-
 Rows = Sequence[dict[str, Any]]
 LINES = {
     "t_total (slowest)": ("t_total_max_s", "t_total_std_s", "#000000"),

@@ -23,8 +23,6 @@ from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, svg_of
 from mdio.core.errors import MissingExtraError
 from mdio.parallel.executors import Executor, Processes, Serial
 
-__all__ = ["SCHEDULERS", "measure", "save_scheduler_page"]
-
 WINDOWS = 40
 """Points of the curve of throughput over time."""
 

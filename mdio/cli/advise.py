@@ -23,8 +23,6 @@ from mdio.cli.shared.common import (
 )
 from mdio.core.errors import PlanError
 
-__all__ = ["run", "setup"]
-
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""

@@ -36,8 +36,6 @@ from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor
 from mdio.parallel.gather import GATHERS
 
-__all__ = ["COMMON", "run", "setup"]
-
 COMMON = ("-s", "--select", "--group", "-b", "-e", "--dt", "-w", "--executor", "-o", "--report")
 """What ``--help`` shows; ``--help-all`` has the rest."""
 

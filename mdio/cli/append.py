@@ -9,8 +9,6 @@ from mdio.cli.shared.common import add_no_verify, add_overlap, add_resume, asked
 from mdio.cli.shared.workers import chosen_executor
 from mdio.converters.options import ConversionOptions
 
-__all__ = ["run", "setup"]
-
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""

@@ -13,8 +13,6 @@ from mdio.core.cache.looking import cached_trajectories, evict_units, verify_uni
 from mdio.core.signals import ending_signals_noted
 from mdio.parallel.cache_following import CacheFollower, follow_into_cache
 
-__all__ = ["run", "setup"]
-
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""

@@ -39,8 +39,6 @@ from mdio.layouts.registry import writable_layouts
 from mdio.layouts.views.ensemble import labelled
 from mdio.parallel.executors import Executor
 
-__all__ = ["COMMON", "run", "setup"]
-
 COMMON = (
     *("-s", "--select", "--group", "-b", "-e", "--dt", "--precision", "--compression", "-w"),
     *("--mpi", "--dry-run", "--verify", "--force", "--resume"),

@@ -15,8 +15,6 @@ from mdio.core.signals import ending_signals_noted
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["add_follow", "follow_with", "seconds"]
-
 UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 

@@ -20,8 +20,6 @@ from mdio.converters.selection import open_with_topology
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
 from mdio.layouts.views.ensemble import ensemble_at
 
-__all__ = ["run", "setup"]
-
 
 class _Version(argparse.Action):
     """Prints the version and which decoders are in use."""

@@ -20,8 +20,6 @@ from mdio.cli.shared.ranks import launched_ranks, parse_once
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.words import did_you_mean
 
-__all__ = ["COMMANDS", "command_help", "main"]
-
 STALL_TIMEOUT_S = 60.0
 
 COMMANDS = {

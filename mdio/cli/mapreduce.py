@@ -32,8 +32,6 @@ from mdio.mapreduce.frames import Frames
 from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
 from mdio.parallel.executors import Executor
 
-__all__ = ["COMMON", "run", "setup"]
-
 COMMON = ("--set", "-s", "-b", "-e", "-w", "--executor", "--memory", "--local-dir", "-o")
 """What ``--help`` shows; ``--help-all`` has the rest."""
 

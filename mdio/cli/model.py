@@ -14,8 +14,6 @@ from mdio.advisor.model.profile import NAMES, load_profile, save_profile
 from mdio.advisor.model.timings import read_timings
 from mdio.cli.shared.common import positive, print_json
 
-__all__ = ["run", "setup"]
-
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""

@@ -8,8 +8,6 @@ from mdio.cli.shared.common import add_told, count, positive, print_json, progre
 from mdio.converters.repair import RepairResult, repair
 from mdio.layouts.registry import open_layout
 
-__all__ = ["run", "setup"]
-
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""

@@ -20,8 +20,6 @@ from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.split import check_suffix
 from mdio.parallel.executors import Executor
 
-__all__ = ["run", "setup"]
-
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""

@@ -11,8 +11,6 @@ from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.converters.opening import open_damaged
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
 
-__all__ = ["run", "setup"]
-
 
 def _part(text: str) -> Callable[[int], bool]:
     match = re.fullmatch(r"(\d+)/(\d+)", text)

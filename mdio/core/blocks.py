@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import PlanError
 
-__all__ = ["aligned_blocks", "block_name", "ceil_partition", "split_evenly", "sub_blocks"]
-
 Edges = NDArray[np.int64]
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["boxes_from_vectors", "vectors_from_boxes"]
-
 RIGHT_ANGLE = 90.0
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Self
 
-__all__ = ["Closing"]
-
 
 class Closing:
     """Calls `close` at the end of a ``with``."""

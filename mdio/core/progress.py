@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["ProgressBar"]
-
 
 class ProgressBar:
     """Shows how many frames are done, at which rate, and how long the rest takes.

@@ -8,13 +8,6 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = [
-    "ending_signals_held",
-    "ending_signals_noted",
-    "let_ending_signals_in",
-    "terminations_raised",
-]
-
 TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a process that does not handle them."""
 ENDING = (signal.SIGINT, *TERMINATING)

@@ -22,8 +22,6 @@ from typing import Any
 
 from mdio.core.files import reading, writing
 
-__all__ = ["STALL_TIMEOUT_S", "StallWatch", "lost_on"]
-
 STALL_TIMEOUT_S = 60.0
 MOST_POLL_S = 5.0
 RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-__all__ = ["BlockTiming", "Stopwatch", "WorkerTiming", "per_worker", "summary", "worker_name"]
-
 
 def worker_name() -> str:
     """Return host and process, and the thread if it is not the main one (as in Dask's workers)."""

@@ -4,8 +4,6 @@ They are the numbers that MDAnalysis 2.x multiplies with (``MDAnalysis.units``),
 that files read without it give the same results.
 """
 
-__all__ = ["AKMA_TO_PS", "KCAL_TO_KJ", "NM_TO_ANGSTROM", "PER_NM_TO_PER_ANGSTROM"]
-
 NM_TO_ANGSTROM = 10.0
 """Lengths and velocities of GROMACS files."""
 

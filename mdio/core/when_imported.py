@@ -14,8 +14,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["when_imported"]
-
 
 def when_imported(module: str, action: Callable[[], None]) -> None:
     """Call `action` once `module` (a top-level name) is imported; now if it is already."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "human_nbytes", "plural"]
-
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``, did you mean 'rmsd'?``, or nothing where nothing known looks like `word`."""

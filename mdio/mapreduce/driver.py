@@ -39,8 +39,6 @@ from mdio.parallel.mpi_executor import MPIExecutor
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-__all__ = ["MEMORY_NBYTES", "map_reduce"]
-
 MEMORY_NBYTES = 1 << 30
 """What pairs may take in each worker by default."""
 BLOCKS_PER_WORKER = 4

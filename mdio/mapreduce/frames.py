@@ -14,8 +14,6 @@ from mdio.layouts.base import Layout
 from mdio.layouts.views.view import Frames as Numbers
 from mdio.layouts.views.view import select_frames, times_of
 
-__all__ = ["FrameTable", "Frames", "choose_frames"]
-
 Frames = slice | Sequence[float] | NDArray[Any] | Callable[[NDArray[np.float64]], Any]
 """A slice or a list, of numbers of frames or (floats) of times in ps; or a function of times."""
 

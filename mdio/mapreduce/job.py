@@ -24,8 +24,6 @@ from mdio.mapreduce.results import MapReduceResult
 from mdio.mapreduce.runs import Run, Spool
 from mdio.parallel.executors import Executor
 
-__all__ = ["Job", "Progress", "Settings"]
-
 RANGES_PER_WORKER = 4
 """More than one evens out keys with more work than others."""
 LEAST_RANGES = 16

@@ -19,8 +19,6 @@ from mdio.mapreduce.pairs import Pairs, as_keys, as_values
 from mdio.mapreduce.program import Program
 from mdio.mapreduce.runs import Run, Spool, gathered
 
-__all__ = ["MapItem", "MapWork", "Mapped", "block_label", "head", "part_of"]
-
 
 class MapItem(NamedTuple):
     """A block to map."""

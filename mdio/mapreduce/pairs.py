@@ -14,8 +14,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Kind", "Pairs", "as_keys", "as_values"]
-
 KEYS = {"i": "whole numbers", "f": "numbers with fractions", "U": "text", "S": "bytes"}
 """What keys may be, by numpy's letter."""
 TYPES = ((int | np.integer | np.bool_, "i"), (float | np.floating, "f"), (str, "U"), (bytes, "S"))

@@ -13,8 +13,6 @@ from mdio.core.errors import PlanError
 from mdio.mapreduce.frames import Frames
 from mdio.mapreduce.pairs import Pairs, as_values
 
-__all__ = ["Combined", "Program"]
-
 COMBINERS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 

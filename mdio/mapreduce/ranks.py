@@ -28,8 +28,6 @@ from mdio.parallel.exchange import exchange_rows
 from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["map_reduce_on_ranks"]
-
 
 class _RankWork:
     """Maps this rank's blocks; keeps their pairs here."""

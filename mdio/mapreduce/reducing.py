@@ -15,8 +15,6 @@ from mdio.mapreduce.frames import FrameTable
 from mdio.mapreduce.pairs import Kind, Pairs
 from mdio.mapreduce.runs import Run, gathered
 
-__all__ = ["ReduceItem", "ReduceWork", "Table", "joined", "range_label"]
-
 TAKEN = {"key", "keys", "label", "file"}
 
 ReduceItem = tuple[int, Sequence[Sequence[Run]]]

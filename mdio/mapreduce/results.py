@@ -17,8 +17,6 @@ from mdio.core.errors import MissingExtraError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.timing import BlockTiming, summary
 
-__all__ = ["TABLE_SUFFIXES", "MapReduceResult"]
-
 TABLE_SUFFIXES = (".npz", ".csv", ".parquet")
 TIMES = ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read", "nbytes_source", "nbytes_cache")
 """Of the map, in `MapReduceResult.to_json`."""

@@ -18,8 +18,6 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile
 from mdio.mapreduce.pairs import Kind, Pairs
 
-__all__ = ["Run", "Spool", "choose_cuts", "gathered", "kind_of"]
-
 SAMPLE_EVERY, LEAST_SAMPLES = 4096, 256
 """One key in so many is kept to know where others lie; short runs keep more."""
 

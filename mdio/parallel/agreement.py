@@ -18,8 +18,6 @@ import numpy as np
 
 from mdio.parallel.mpi_run import FORWARD_S, Nap, abort, picklable
 
-__all__ = ["Agreement"]
-
 
 class Agreement:
     """Lets ranks agree to go on (collective calls, in the same order on all ranks).

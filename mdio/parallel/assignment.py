@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["assign", "assign_words", "preferred", "share_together", "unit_keys", "words_in_block"]
-
 Words = NDArray[np.uint64]
 
 EXACT_UNITS = 1 << 20

@@ -17,8 +17,6 @@ from mdio.core.errors import MdioError, PlanError
 from mdio.layouts.registry import open_layout
 from mdio.parallel.assignment import preferred, unit_keys
 
-__all__ = ["CacheFollower", "follow_into_cache"]
-
 
 @dataclass
 class CacheFollower:

@@ -15,8 +15,6 @@ from mdio.core.errors import BlockError, MissingExtraError, PlanError
 from mdio.parallel.dask_tasks import TaskStream
 from mdio.parallel.executors import Executor, available_cores, item_error
 
-__all__ = ["DaskExecutor"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

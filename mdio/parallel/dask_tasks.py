@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-__all__ = ["TaskStream"]
-
 CLOCKS_S = 600.0
 """How far the clocks of client and workers may be apart."""
 

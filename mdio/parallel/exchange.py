@@ -14,8 +14,6 @@ from mdio.parallel.gather import RowType
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["exchange_rows"]
-
 PIECE_NBYTES = 1 << 30
 """From one rank to another in one call: some MPIs fail beyond 2 GiB."""
 

@@ -21,8 +21,6 @@ from mdio.core.errors import PlanError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["GATHERS", "Gathered", "GlobalArray", "RowType", "gather_rows"]
-
 How = Literal["blocking", "nonblocking", "one-sided"]
 GATHERS: tuple[How, ...] = ("blocking", "nonblocking", "one-sided")
 """Ways to gather."""

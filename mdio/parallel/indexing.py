@@ -15,8 +15,6 @@ from mdio.layouts.native.in_parts import comes_over_a_network, joined, scan_part
 from mdio.layouts.native.trr.layout import TRRLayout
 from mdio.layouts.native.xtc.layout import XTCLayout
 
-__all__ = ["index_together"]
-
 
 class _NotStoredError(Exception):
     """There is no index of a file yet."""

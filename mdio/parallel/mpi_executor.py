@@ -21,8 +21,6 @@ from mdio.parallel.executors import Executor, item_error
 from mdio.parallel.mpi_run import SMALL_NBYTES, Nap, Run, abort, picklable
 from mdio.parallel.mpi_work_queue import WorkQueue
 
-__all__ = ["MPIExecutor"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

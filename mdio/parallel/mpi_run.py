@@ -11,8 +11,6 @@ from typing import Any, NoReturn
 
 from mdio.core.errors import BlockError
 
-__all__ = ["UNDER_WAY", "Nap", "Run", "abort", "picklable"]
-
 RESULT, STOP = 1, 2
 """Tags of messages."""
 DONE = -1

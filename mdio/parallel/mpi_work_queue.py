@@ -18,8 +18,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["WorkQueue"]
-
 Item = TypeVar("Item")
 COUNTER_NBYTES = 8
 

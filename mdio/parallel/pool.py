@@ -20,8 +20,6 @@ from mdio.core.errors import PlanError
 from mdio.core.files.remote.objects import threads_would_be_lost
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 
-__all__ = ["Failure", "WorkerPool", "start_method"]
-
 GRACE_S = 10.0
 """How long an idle worker may take to close its files before it is killed."""
 

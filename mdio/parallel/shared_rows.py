@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from mdio.core.closing import Closing
 
-__all__ = ["SHARED_NBYTES", "SharedRows"]
-
 SHARED_NBYTES = 1 << 20
 """Fewer bytes than these travel as quickly with the rest of a result."""
 

@@ -39,7 +39,7 @@ HEAVY += ("numpy.ma",)  # np.unique imports it: a tenth of the time of imports
         "import mdio; mdio.open",
         "import mdio; mdio.convert",
         "import mdio.converters.strategies.write_tasks",
-        "from mdio.core.blocks import *; aligned_blocks([0, 4, 9], range(9), 2)",
+        "from mdio.core.blocks import aligned_blocks; aligned_blocks([0, 4, 9], range(9), 2)",
         "import mdio.cli.model, mdio.advisor.model.fit",
     ],
 )

@@ -19,8 +19,6 @@ from mdio.layouts.h5md.file import value_path
 from mdio.layouts.h5md.mpio.writer import transfer_list
 from mdio.layouts.h5md.own import OwnFile
 
-__all__ = ["MPIOFile"]
-
 
 class MPIOFile(OwnFile):
     """An H5MD file of mdio whose frames come through HDF5's mpio driver.

@@ -35,9 +35,6 @@ from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.writer import EncodedChunk, OutputMeta, PieceRecord
 
-__all__ = ["H5MDMPIOWriter", "open_shared", "require_parallel_hdf5", "transfer_list"]
-
-
 CLOSES_AGAIN = (2, 0, 0)
 """HDF5 2.0 takes a second close; nothing is lost if versions before it do so too."""
 FORWARD_S = 0.5

@@ -27,8 +27,6 @@ from mdio.layouts.h5md.io import FULL_SYSTEM
 from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.plan import LayoutPlan
 
-__all__ = ["Flavour", "add_system", "flavour_of"]
-
 SLAB_NBYTES = 32 << 20
 
 

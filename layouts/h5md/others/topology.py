@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 
-__all__ = ["TOPOLOGY", "topology_in", "write_topology"]
-
 TOPOLOGY = "mdio/topology"
 MODULE = "h5md/modules/gromacs_topology"
 CONNECTIVITY = "connectivity"

@@ -31,8 +31,6 @@ from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile
 from mdio.layouts.output import EncodedChunk, Unit
 
-__all__ = ["IN_PARTS", "JoinedFile", "Part", "is_joined", "part_name"]
-
 AtomIndices = NDArray[np.int64]
 IN_PARTS = "in_parts"
 """Attribute of ``/mdio`` in files whose frames lie in parts: how many there are."""

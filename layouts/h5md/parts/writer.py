@@ -39,8 +39,6 @@ from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import even_split
 from mdio.layouts.writer import OutputMeta, PieceRecord
 
-__all__ = ["H5MDPartsWriter", "plan_parts"]
-
 JOINING_NBYTES = 4096
 """About what a part adds to headers."""
 

@@ -15,8 +15,6 @@ from mdio.core.files.reading import OpenFile
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.dcd.header import CELL_NBYTES, DCDHeader
 
-__all__ = ["bytes_of"]
-
 INT32_MAX = (1 << 31) - 1
 
 

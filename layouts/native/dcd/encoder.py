@@ -20,9 +20,6 @@ from mdio.core.kernels import xyz_to_planar
 from mdio.core.units import AKMA_TO_PS
 from mdio.layouts.native.encoder import Bytes, Encoder
 
-__all__ = ["DCDEncoder"]
-
-
 CELL_ORDER = [0, 5, 1, 4, 3, 2]
 TITLE = b"written by mdio"
 TITLE_NBYTES = 80

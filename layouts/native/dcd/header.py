@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.layouts.native.fixed_records import PositionalFile
 
-__all__ = ["DCDHeader", "looks_like_dcd", "read_header"]
-
 FIRST_RECORD_NBYTES = 84
 CELL_NBYTES = 48
 """Six float64."""

@@ -46,8 +46,6 @@ from mdio.layouts.native.fixed_records import (
 )
 from mdio.layouts.placed import PlacedPositions, in_frames
 
-__all__ = ["DCDLayout", "boxes_from_cells"]
-
 CELL_ORDER = (0, 2, 5, 4, 3, 1)
 """Where lengths and alpha, beta, gamma are in a cell's record: A, gamma, B, beta, alpha, C."""
 MATRIX_ORDER = ((0, 1, 3), (1, 2, 4), (3, 4, 5))  # the rows of CHARMM's symmetric matrix

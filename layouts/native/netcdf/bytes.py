@@ -12,8 +12,6 @@ import numpy as np
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.netcdf.classic import ClassicFile
 
-__all__ = ["bytes_of"]
-
 CDF5 = 5
 """Version of classic NetCDF that counts in 64 bits."""
 

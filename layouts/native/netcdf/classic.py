@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.layouts.native.fixed_records import PositionalFile, spare_gaps
 
-__all__ = ["ClassicFile", "Variable"]
-
 TYPES = {
     1: ">i1",
     2: "S1",

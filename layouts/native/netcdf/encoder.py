@@ -20,8 +20,6 @@ from mdio.core.errors import OutputError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.native.encoder import Bytes, Encoder
 
-__all__ = ["NCDFEncoder"]
-
 NC_CHAR, NC_FLOAT, NC_DOUBLE = 2, 5, 6
 NC_DIMENSION, NC_VARIABLE, NC_ATTRIBUTE = 10, 11, 12
 KCAL = 1 / 4.184

@@ -14,8 +14,6 @@ from mdio.core.errors import SourceError
 from mdio.core.files.remote.paths import RemotePath
 from mdio.layouts.foreign.heaps import check_heaps
 
-__all__ = ["HDF5File"]
-
 INTEGERS = {
     "coordinates": "compressedpos",
     "velocities": "compressedvel",

@@ -37,8 +37,6 @@ from mdio.layouts.placed import PlacedPositions, in_frames
 if TYPE_CHECKING:
     from mdio.layouts.native.netcdf.hdf5 import HDF5File
 
-__all__ = ["NCDFLayout"]
-
 VARIABLES = {"positions": "coordinates", "velocities": "velocities", "forces": "forces"}
 UNITS = {
     "time": "picosecond",

@@ -19,8 +19,6 @@ from mdio.core.frames import FIELDS, FrameBlock, runs_of_fields
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.trr.header import FIXED_NBYTES, parse_header
 
-__all__ = ["TRREncoder"]
-
 MAGIC = 1993
 VERSION = b"GMX_trn_file"
 FACTORS = {"positions": 0.1, "velocities": 0.1, "forces": 10.0}

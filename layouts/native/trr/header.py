@@ -15,8 +15,6 @@ from pathlib import Path
 from mdio.core.errors import SourceError
 from mdio.core.frames import FIELDS
 
-__all__ = ["FIXED_NBYTES", "MAX_HEADER_NBYTES", "FrameHeader", "looks_like_trr", "parse_header"]
-
 START = struct.pack(">iii", 1993, 13, 12) + b"GMX_trn_file"
 SIZES = struct.Struct(">11i")
 """ir, e, box, vir, pres, top, sym, x, v, f, and the number of atoms."""

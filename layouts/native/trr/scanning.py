@@ -13,8 +13,6 @@ from mdio.layouts.native.fixed_records import PositionalFile
 from mdio.layouts.native.in_parts import FrameMarks
 from mdio.layouts.native.trr.header import FIXED_NBYTES, FrameHeader, parse_header
 
-__all__ = ["header_of", "marks_of", "scan"]
-
 
 def scan(path: Path) -> FrameIndex:
     """Find the frames of a TRR file by reading all their headers; the last may be cut.

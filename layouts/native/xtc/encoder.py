@@ -13,8 +13,6 @@ from mdio.core.xtc import codec as xtc_codec
 from mdio.core.xtc.header import HEADER_NBYTES, parse_header
 from mdio.layouts.native.encoder import Bytes, Encoder
 
-__all__ = ["XTCEncoder"]
-
 DEFAULT_STEP = 0.01
 
 

@@ -29,8 +29,6 @@ from mdio.layouts.native.file import IndexedLayout
 from mdio.layouts.native.in_parts import FrameMarks
 from mdio.layouts.placed import PlacedPositions
 
-__all__ = ["XTC_CODEC", "XTCLayout"]
-
 XTC_CODEC = "mdio.xtc"
 """Of whole frames, as numcodecs knows it."""
 

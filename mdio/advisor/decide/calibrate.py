@@ -19,8 +19,6 @@ from mdio.analysis.timings import SCHEMA
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.words import plural
 
-__all__ = ["Calibration", "calibrated", "read_calibration"]
-
 NUMBERS = ("n_frames", "t_total_s", "t_io_s", "t_comp_s", "t_open_s", "workers")
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from mdio.advisor.decide.decision import Recommended
 from mdio.advisor.measure.measurements import Measurements, Trial
 
-__all__ = ["commands_for"]
-
 
 def commands_for(
     measurements: Measurements,

@@ -11,8 +11,6 @@ from mdio.advisor.decide.node_cache import NodeCache
 from mdio.advisor.measure.measurements import Measurements
 from mdio.advisor.measure.replay import SCHEMA
 
-__all__ = ["Decision", "Option", "Recommended", "Rule"]
-
 
 @dataclass(frozen=True, slots=True)
 class Recommended:

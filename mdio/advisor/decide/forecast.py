@@ -18,8 +18,6 @@ from mdio.advisor.model.closed_form import Prediction, Workload, predict
 from mdio.advisor.model.profile import Profile
 from mdio.core.blocks import aligned_blocks
 
-__all__ = ["CACHES", "GATHER_OF", "Forecast", "Forecaster", "Total"]
-
 GATHER_OF = {"gather": "blocking", "global-array": "one-sided"}
 """What the command line calls the gathers of the model."""
 

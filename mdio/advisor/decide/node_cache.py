@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from mdio.advisor.decide.forecast import Forecaster, Total
 from mdio.core.words import plural
 
-__all__ = ["NodeCache", "node_cache"]
-
 MISSING = (0.1, 0.25, 0.5)
 
 

@@ -10,8 +10,6 @@ from mdio.advisor.decide.forecast import Forecaster, Total
 from mdio.advisor.measure.measurements import Measurements, Trial
 from mdio.core.words import plural
 
-__all__ = ["PAPERS_RATIO", "Setting", "papers_rule", "reasons"]
-
 PAPERS_RATIO = 100.0
 """From this t_comp/t_IO on, Khoshlessan et al. call an analysis compute-bound."""
 SMALL_RESULT_NBYTES = 1 << 30

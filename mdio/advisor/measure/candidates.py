@@ -14,8 +14,6 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, WriteOptions
 from mdio.layouts.registry import writer_class
 
-__all__ = ["GROUP", "Candidate", "Group", "as_is", "candidates", "local_copy", "segments_for"]
-
 GROUP = "selection"
 """What the stored group of the analysed atoms is called."""
 

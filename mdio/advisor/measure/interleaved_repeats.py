@@ -18,8 +18,6 @@ from mdio.core.files.page_cache import drop_cache
 from mdio.core.frames import TrajectoryInfo
 from mdio.parallel.executors import available_cores
 
-__all__ = ["InterleavedRepeats", "Limits", "Progress", "Tried"]
-
 Progress = Callable[[str, int, int], None]
 """Called with what comes next, the steps done, and all steps."""
 

@@ -31,8 +31,6 @@ from mdio.core.frames import FrameBlock
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 from mdio.layouts.base import Layout
 
-__all__ = ["Probe", "Ready", "analysis_name", "find_kernel", "probe", "read_only"]
-
 TRIAL_S = 0.25
 """Computing goes on with more frames until it has taken this long."""
 

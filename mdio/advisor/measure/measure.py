@@ -33,9 +33,6 @@ from mdio.layouts.striping.stripes import file_system_type
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores
 
-__all__ = ["measure"]
-
-
 NARROWER = ("backbone and not name O", "backbone")
 """What analyses of a selection may need of it: dihedrals of the backbone."""
 

@@ -6,18 +6,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "Bandwidth",
-    "Host",
-    "LocalDisk",
-    "Measurements",
-    "Question",
-    "Run",
-    "Source",
-    "Spread",
-    "Trial",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Spread:

@@ -12,8 +12,6 @@ from mdio.advisor.measure.measurements import Measurements
 from mdio.advisor.model.plain import made_of
 from mdio.core.errors import OutputError, SourceError
 
-__all__ = ["SCHEMA", "load_measurements", "measurements_from", "save_measurements"]
-
 SCHEMA = "mdio-measurements-1"
 
 

@@ -15,8 +15,6 @@ from mdio.core.errors import OutputError
 from mdio.core.files.page_cache import drop_cache, files_in
 from mdio.layouts.striping.file_systems import get_stripe
 
-__all__ = ["REQUESTS", "bandwidths", "check_target", "local_disk", "stripe_of"]
-
 REQUESTS = 16
 """Readers at once with which shared storage is asked for all it gives: as many requests as one
 process keeps under way there (`mdio.core.files.in_flight`)."""

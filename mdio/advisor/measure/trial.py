@@ -23,8 +23,6 @@ from mdio.core.errors import OutputError
 from mdio.core.signals import terminations_raised
 from mdio.parallel.executors import Executor, Processes, Serial
 
-__all__ = ["Raw", "convert_trial", "fit_conversion", "run_of", "scratch", "timed_run"]
-
 PREFIX = ".mdio-advise-"
 LEAST_SLOPE = 0.6
 """Of the mean seconds of a frame: more than the rest is not put down to fixed costs, since the

@@ -7,8 +7,6 @@ from types import MappingProxyType
 
 from mdio.core.errors import PlanError
 
-__all__ = ["GATHERS", "LAYOUTS", "PAIRS", "access_model", "check_gather", "io_family"]
-
 LAYOUTS = ("xtc-shared", "segments", "segments-chainreader", "hdf5")
 """One file that all ranks read frame by frame; a file a rank; those files, each opened by each
 rank; one HDF5 file read independently through MPI-IO."""

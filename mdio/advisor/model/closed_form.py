@@ -37,16 +37,6 @@ from mdio.advisor.model.access_model import access_model, check_gather, io_famil
 from mdio.advisor.model.profile import Profile
 from mdio.core.errors import PlanError
 
-__all__ = [
-    "MAX_RANKS",
-    "Prediction",
-    "Workload",
-    "expected_max",
-    "max_quantile",
-    "predict",
-    "reference_workload",
-]
-
 MAX_RANKS = 10_000_000
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.9)

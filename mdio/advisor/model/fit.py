@@ -27,8 +27,6 @@ from mdio.advisor.model.single_rank import guess_cores, measured_task, rates_rea
 from mdio.advisor.model.timings import TimingRow
 from mdio.core.errors import PlanError
 
-__all__ = ["Residual", "fit_profile", "residuals"]
-
 ROW_SCATTER = 0.07
 """Relative error of a row that repeats would not tell, added to the measured one."""
 

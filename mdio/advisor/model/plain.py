@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from mdio.core.errors import SourceError
 
-__all__ = ["made_of"]
-
 Value = TypeVar("Value")
 LARGEST = 1e30
 EXPECTED = {str: "text", int: "whole number from 0 on", float: "number from 0 to 1e30"}

@@ -14,8 +14,6 @@ from mdio.advisor.model.access_model import GATHERS, LAYOUTS
 from mdio.advisor.model.plain import LARGEST, made_of
 from mdio.core.errors import OutputError, SourceError
 
-__all__ = ["Gather", "Noise", "Profile", "Storage", "Task", "load_profile", "save_profile"]
-
 FORMAT = 1
 COUNTS = ("cores_per_node", "task.n_frames", "storage.stripe_count", "storage.stripe_nbytes")
 NAMES = ("comet", "generic")

@@ -11,8 +11,6 @@ from mdio.advisor.model.access_model import io_family
 from mdio.advisor.model.profile import Profile, Task
 from mdio.advisor.model.timings import TimingRow
 
-__all__ = ["KNOWN_CORES", "guess_cores", "measured_task", "rates_reached"]
-
 KNOWN_CORES: Mapping[str, int] = {"comet": 24, "supermic": 20, "bridges": 28, "stampede": 16}
 """Cores of a node of the machines of the published studies, by name."""
 

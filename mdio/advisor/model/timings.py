@@ -12,8 +12,6 @@ from mdio.advisor.model.access_model import BEHAVES_LIKE, GATHER_NAMES, GATHERS,
 from mdio.advisor.model.closed_form import MAX_RANKS
 from mdio.core.errors import SourceError
 
-__all__ = ["TimingRow", "read_timings"]
-
 MAX_ROWS = 10_000
 MAX_SECONDS = 1e9
 MOST_PARTS = 1.5

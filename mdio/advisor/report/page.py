@@ -13,8 +13,6 @@ from mdio.analysis.pages import page
 from mdio.analysis.pages.report import check_report
 from mdio.core.words import plural
 
-__all__ = ["html_of", "save_page"]
-
 
 def save_page(decision: Decision, path: str | PathLike[str]) -> None:
     """Write the report as one HTML file that needs nothing else.

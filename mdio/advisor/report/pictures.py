@@ -9,8 +9,6 @@ from mdio.advisor.decide.forecast import Forecast
 from mdio.analysis.pages.pictures import figure, svg_of
 from mdio.core.words import plural
 
-__all__ = ["breakdown", "efficiencies", "ratio_line", "times", "totals"]
-
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 MARKERS = "osD^vPX*"
 PARTS = {

@@ -6,8 +6,6 @@ from mdio.advisor.decide.decision import Decision, Option
 from mdio.advisor.measure.measurements import Source
 from mdio.core.words import plural
 
-__all__ = ["break_even", "headline", "lines", "why"]
-
 BOUND = {"io": "I/O-bound", "compute": "compute-bound", "balanced": "balanced"}
 
 

@@ -21,8 +21,6 @@ from mdio.analysis.system import System
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
 
-__all__ = ["MSD", "VACF", "Lagged", "Lags"]
-
 Series = NDArray[np.float64]
 
 TRANSFORM_NBYTES = 16 << 20

@@ -18,8 +18,6 @@ from mdio.core.frames import FrameBlock
 from mdio.core.kernels import dihedrals
 from mdio.layouts.foreign.universe import selected
 
-__all__ = ["Dihedrals"]
-
 BACKBONE = ("phi", "psi")
 ANGLES = (*BACKBONE, "chi1")
 

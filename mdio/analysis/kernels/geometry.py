@@ -16,9 +16,6 @@ from mdio.analysis.system import AtomIndices, System
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 
-__all__ = ["RMSF", "Distances", "Pairs", "RadiusOfGyration"]
-
-
 MOST_PAIRS = 1 << 22
 """Distances in a row: with more, a result of a few frames would fill the memory."""
 

@@ -20,15 +20,6 @@ from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
 
-__all__ = [
-    "BlockFunction",
-    "Kernel",
-    "Prepared",
-    "UserKernel",
-    "check_rows",
-    "kernel_name",
-]
-
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
 """From the frames of a block to an array with one row a frame."""
 

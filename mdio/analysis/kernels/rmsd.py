@@ -15,8 +15,6 @@ from mdio.core import kernels
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 
-__all__ = ["RMSD", "Weights", "weights_of"]
-
 Weights = Literal["mass"] | ArrayLike | None
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.saving import columns_of
 
-__all__ = ["shown", "sparkline"]
-
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 40
 MOST_COLUMNS = 6

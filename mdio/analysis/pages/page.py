@@ -9,8 +9,6 @@ from os import PathLike
 from mdio.analysis.results import check_output
 from mdio.core.files.publish import publish
 
-__all__ = ["details", "duration", "paragraph", "picture", "save_page", "section", "table"]
-
 CSS = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --line: #ddd; --pale: #444; }
 @media screen and (prefers-color-scheme: dark) {

@@ -18,17 +18,6 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import MissingExtraError
 
-__all__ = [
-    "PARTS",
-    "communication",
-    "components",
-    "figure",
-    "need_matplotlib",
-    "series",
-    "stream",
-    "svg_of",
-]
-
 WIDTH_IN = 5.2
 """A phone shows it at about its own size; a wide screen enlarges it."""
 STYLE: dict[Any, Any] = {

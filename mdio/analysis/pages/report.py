@@ -12,8 +12,6 @@ from mdio.analysis.results import AnalysisResult, check_output
 from mdio.analysis.timings import record
 from mdio.core.words import human_nbytes, plural
 
-__all__ = ["answer", "check_report", "save_report"]
-
 COLUMNS = {
     "opening": "t_opening_trajectory_s",
     "reading (t_IO)": "t_IO_s",

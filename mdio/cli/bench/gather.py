@@ -12,8 +12,6 @@ from mdio.cli.bench import positives, sizes
 from mdio.cli.shared.common import add_bench_output, count, human_nbytes, positive, print_json
 from mdio.cli.shared.ranks import root_speaks, world
 
-__all__ = ["run", "setup"]
-
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""

@@ -24,8 +24,6 @@ from mdio.core.errors import PlanError
 from mdio.parallel.executors import Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["run", "setup"]
-
 LAYOUTS = (
     *("h5md", "zarr", "segments", "segments:xtc", "segments:trr", "segments:dcd", "segments:ncdf"),
     *("split", "xtc", "trr", "dcd", "ncdf"),

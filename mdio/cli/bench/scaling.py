@@ -22,8 +22,6 @@ from mdio.cli.shared.common import add_bench_output, positive, print_json
 from mdio.parallel.executors import available_cores
 from mdio.parallel.gather import GATHERS
 
-__all__ = ["run", "setup"]
-
 
 def _counts() -> str:
     cores = available_cores()

@@ -11,8 +11,6 @@ from mdio.cli.bench import one_of
 from mdio.cli.shared.common import add_bench_output, positive, print_json
 from mdio.parallel.executors import available_cores
 
-__all__ = ["run", "setup"]
-
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""

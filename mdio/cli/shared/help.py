@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Collection
 from typing import Any, NoReturn
 
-__all__ = ["FriendlyParser", "examples"]
-
 EXAMPLES = (
     ("what is in a file", "mdio info md.xtc"),
     ("rewrite it for fast, parallel reading", "mdio convert md.xtc md.zarr -s md.tpr -w 4"),

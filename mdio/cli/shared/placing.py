@@ -7,8 +7,6 @@ import argparse
 from mdio.cli.shared.common import auto_or_positive, parse_nbytes, parse_stripes, positive
 from mdio.layouts.chunk_shapes import PATTERNS
 
-__all__ = ["add_placing"]
-
 
 def add_placing(parser: argparse.ArgumentParser) -> None:
     """Add them, in a group of their own."""

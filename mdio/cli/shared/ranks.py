@@ -11,8 +11,6 @@ from typing import Any
 
 from mdio.core.errors import MdioError, MissingExtraError, PlanError
 
-__all__ = ["launched_ranks", "parse_once", "root_speaks", "world"]
-
 RANK_NAMES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 """Environment variables in which launchers of MPI programs tell a process its rank."""
 SLURM_RANK_NAME = "SLURM_PROCID"

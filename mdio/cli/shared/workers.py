@@ -13,8 +13,6 @@ from mdio.core.errors import PlanError
 from mdio.parallel.executors import Executor, Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
-__all__ = ["add_mpio", "add_workers", "all_ranks", "chosen_executor", "executor_name"]
-
 EXECUTORS = ("serial", "processes", "dask", "mpi")
 
 

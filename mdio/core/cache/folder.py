@@ -21,8 +21,6 @@ from pathlib import Path
 from mdio.core.errors import PlanError
 from mdio.core.words import human_nbytes
 
-__all__ = ["NODE_PREFIX", "Cache", "CacheFolder", "Stored", "node_name"]
-
 VERSION = 1
 HOMES = re.compile(r"v(\d+)-[0-9a-f]{16}")
 """Folders of one trajectory each: the version of the format, and a hash of what is in it."""

@@ -13,8 +13,6 @@ from mdio.core.cache.source import RECORD, record_in
 from mdio.core.cache.unit import DamagedUnitError, open_unit
 from mdio.core.errors import SourceError
 
-__all__ = ["cached_trajectories", "evict_units", "folders_of", "verify_units"]
-
 
 def folders_of(folder: str | os.PathLike[str]) -> list[tuple[str | None, CacheFolder]]:
     """Return the folders of a cache, with the names of their nodes where there are several.

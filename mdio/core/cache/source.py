@@ -20,8 +20,6 @@ from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import COUNTS_NBYTES, file_state
 from mdio.core.files.writing import write_whole
 
-__all__ = ["RECORD", "CachedSource", "record_in"]
-
 RECORD = "source.json"
 REPLACED = "replaced"
 """In place of a generation: another file has the name of the one that is open."""

@@ -25,8 +25,6 @@ from mdio.core.files.requests import copy
 from mdio.core.files.writing import write_whole
 from mdio.core.kernels import crc32c, crc32c_pieces
 
-__all__ = ["DamagedUnitError", "HeldUnit", "SourceRange", "open_unit", "write_unit"]
-
 MAGIC = b"MDIOUNIT"
 HEAD = struct.Struct("<8sII")
 PIECE_NBYTES = 64 << 10

@@ -14,8 +14,6 @@ from pathlib import Path
 from mdio.core.errors import SourceError
 from mdio.core.files.writing import write_all
 
-__all__ = ["copy_bytes", "link_or_copy", "write_sliced"]
-
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
 """Small enough for the cache of one core, unless the file system wants larger writes (NFS and
 Lustre say so in st_blksize). Where it does not, writes of 128 KiB and more took up to five times as

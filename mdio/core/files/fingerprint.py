@@ -14,8 +14,6 @@ from mdio.core.files.reading import OpenFile, uncounted
 from mdio.core.files.remote.paths import path_of
 from mdio.core.kernels import crc32c
 
-__all__ = ["SourceStates", "file_state", "fingerprint", "head_of", "opened_source"]
-
 HEAD_NBYTES = 64
 
 END_NBYTES = 64 * 1024

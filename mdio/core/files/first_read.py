@@ -15,8 +15,6 @@ import os
 from functools import cache
 from pathlib import Path
 
-__all__ = ["LONG_NBYTES", "devices_with_folios", "read_with_ramp_up"]
-
 WITH_FOLIOS = {"ext4", "xfs"}
 """File systems on disks of the machine itself."""
 MOUNTS = "/proc/self/mountinfo"

@@ -7,8 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Handles", "handles_allowed"]
-
 SHARE = 8
 """One cache may have this part of the files that the process may have open: a reader has several
 caches, and other code files of its own."""

@@ -33,8 +33,6 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.files.requests import ByteRange
 
-__all__ = ["InFlight"]
-
 Bytes = NDArray[np.uint8]
 
 REQUEST_NBYTES = 1 << 20

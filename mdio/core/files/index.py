@@ -26,8 +26,6 @@ from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing import write_whole
 from mdio.core.frames import LostBytes
 
-__all__ = ["FrameIndex", "index_paths", "load_index", "store_index"]
-
 MAGIC = b"MDIOIDX1"
 """First bytes of a stored index; the last character is the version of the format."""
 HEADER = struct.Struct("<8sIIQqQQ")

@@ -10,8 +10,6 @@ from typing import Any
 
 from mdio.core.kernels import crc32c
 
-__all__ = ["PARTS_MARKER", "identity_of", "is_identical", "is_output", "manifest_in"]
-
 PARTS_MARKER = "parts.json"
 """What a folder of parts holds besides them."""
 MARK = "mdio"

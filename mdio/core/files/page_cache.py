@@ -11,8 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["drop_cache", "files_in", "free_memory"]
-
 GONE = 0.05
 """Up to this share of a file's pages may stay: the kernel keeps what it works on at the moment."""
 ATTEMPTS = 5

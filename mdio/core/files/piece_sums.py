@@ -24,18 +24,6 @@ from mdio.core.files.index import FrameIndex
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.kernels.checksums import combine_alike
 
-__all__ = [
-    "ROW_PIECE_NBYTES",
-    "PieceSums",
-    "Sums",
-    "changed",
-    "piece_edges",
-    "pieces_of_row",
-    "row_sums",
-    "sums_of_rows",
-    "widened",
-]
-
 Sums = NDArray[np.uint32]
 
 ROW_PIECE_NBYTES = 64 << 10

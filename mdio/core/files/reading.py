@@ -25,8 +25,6 @@ from mdio.core.files.first_read import LONG_NBYTES, read_with_ramp_up
 from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.files.remote.paths import RemotePath
 
-__all__ = ["Buffer", "ByteSource", "OpenFile", "Range", "reading_from", "reads", "uncounted"]
-
 Buffer = NDArray[Any] | memoryview
 """C-contiguous and writable."""
 

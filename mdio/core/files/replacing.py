@@ -37,8 +37,6 @@ from mdio.core.files.marks import identity_of, is_identical
 from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
 from mdio.core.files.writing import flush
 
-__all__ = ["parts_of", "put_in_place", "refuse_unfinished", "remove", "take_over", "tidy"]
-
 AT_FDCWD = -100
 NOREPLACE, EXCHANGE = 1, 2
 """Flags of renameat2(2)."""

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.objects import RemoteObject
 
-__all__ = ["ByteRange", "copy", "is_local", "n_waits", "read", "requests_for"]
-
 Bytes = NDArray[np.uint8]
 
 STORE_FACTOR = 4

@@ -23,16 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "TEMPORARY",
-    "Claim",
-    "Leftover",
-    "leftovers",
-    "longest_name",
-    "temporary_for",
-    "try_lock",
-]
-
 TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+(?:-[0-9a-f]+)?\.tmp")
 _TRACE = re.compile(
     r"\.(?P<name>.+)\.mdio-(?P<owner>(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)(?P<token>-[0-9a-f]+)?)"

@@ -24,8 +24,6 @@ from typing import Any, Self
 
 from mdio.core.kernels.checks import Buffer, buffer
 
-__all__ = ["Data", "WrittenFile", "allocate", "flush", "write_all", "write_whole"]
-
 Data = Buffer
 """C-contiguous."""
 

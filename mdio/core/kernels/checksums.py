@@ -12,17 +12,6 @@ from numpy.typing import NDArray
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Buffer
 
-__all__ = [
-    "combine",
-    "combine_alike",
-    "combine_all",
-    "crc32c",
-    "crc32c_pieces",
-    "shuffle",
-    "unshuffle",
-]
-
-
 POLYNOMIAL = 0x82F63B78
 """Castagnoli's, bits reversed."""
 ONE, X = 1 << 31, 1 << 30

@@ -5,13 +5,6 @@ from __future__ import annotations
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Int64s
 
-__all__ = [
-    "gather_atoms",
-    "planar_to_xyz",
-    "swap_to_native",
-    "xyz_to_planar",
-]
-
 
 def planar_to_xyz(
     planar: Float32s, out: Float32s, atoms: Int64s | None = None, swap: bool = False

@@ -9,8 +9,6 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
-__all__ = ["centre", "follow", "make_whole", "put_in_cell", "within"]
-
 
 def within(
     positions: Float32s, boxes: Float32s, sources: Int64s, targets: Int64s, radius: float

@@ -12,11 +12,6 @@ import numpy as np
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
-__all__ = [
-    "dihedrals",
-    "rmsd",
-]
-
 
 def rmsd(
     positions: Float32s,

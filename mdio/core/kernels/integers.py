@@ -5,15 +5,6 @@ from __future__ import annotations
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Folded, Int32s, Int64s
 
-__all__ = [
-    "dequantise_deltas",
-    "dequantise_xtc",
-    "fold",
-    "quantise_deltas",
-    "quantise_xtc",
-    "unfold",
-]
-
 
 def quantise_deltas(positions: Float32s, step: float, out: Int32s | None = None) -> Int32s | None:
     """Turn coordinates into integers of `step`, differenced along the frames.

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Int32s, Int64s
 
-__all__ = ["choose_neighbours", "difference_neighbours", "sum_neighbours"]
-
 Bytes = NDArray[np.uint8]
 
 

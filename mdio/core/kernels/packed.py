@@ -22,17 +22,6 @@ from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Int32s, Int64s
 from mdio.core.kernels.plain_packed import BEHIND, GROUP
 
-__all__ = [
-    "decode_rigid",
-    "difference_first",
-    "encode_rigid",
-    "neighbours_room",
-    "pack",
-    "packed_limit",
-    "sum_packed",
-    "sum_packed_neighbours",
-]
-
 Bytes = NDArray[np.uint8]
 
 NEIGHBOUR_ROWS = 4

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
-__all__ = ["centre", "follow", "make_whole", "put_in_cell", "within"]
-
 PAIRS_AT_ONCE = 1 << 20
 
 

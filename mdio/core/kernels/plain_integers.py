@@ -12,24 +12,6 @@ from mdio.core.kernels.checks import Float32s, Float64s, Int32s, Int64s
 from mdio.core.kernels.plain_packed import unpacked
 from mdio.core.kernels.plain_rigid import decode
 
-__all__ = [
-    "BACK",
-    "decode_rigid_step",
-    "decode_rigid_xtc",
-    "dequantise_deltas",
-    "dequantise_xtc",
-    "neighbour_order",
-    "neighbour_places",
-    "quantise_deltas",
-    "quantise_xtc",
-    "sum_neighbours_step",
-    "sum_neighbours_xtc",
-    "sum_packed_neighbours_step",
-    "sum_packed_neighbours_xtc",
-    "sum_packed_step",
-    "sum_packed_xtc",
-]
-
 Bytes = NDArray[np.uint8]
 Floats = Callable[[Int32s, float], NDArray[np.floating]]
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from mdio.core.kernels.checks import Int32s
 
-__all__ = ["pack", "unpacked"]
-
 Bytes = NDArray[np.uint8]
 
 GROUP = 32

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["molecules_of"]
-
 
 def molecules_of(
     bonds: NDArray[Any], n_atoms: int

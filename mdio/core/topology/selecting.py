@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from mdio.core.topology.topology import RESINDEX, Texts, Topology
 
-__all__ = ["select"]
-
 Mask = NDArray[np.bool_]
 
 TEXTS = {

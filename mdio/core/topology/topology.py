@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 
-__all__ = ["ATOMS", "BONDS", "RESIDUES", "SEGMENTS", "Texts", "Topology"]
-
 MAGIC = b"mdiotop1"
 ATOMS = ("names", "types", "elements", "masses", "charges", "chainIDs")
 RESIDUES = ("resids", "resnames", "icodes")

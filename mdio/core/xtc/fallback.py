@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from mdio.core.xtc.header import HEADER_NBYTES, MAGICS, XTCHeader, parse_header
 
-__all__ = ["encode", "read_headers", "read_positions", "scan"]
-
 PADDING = 0
 """Bytes that the native decoder wants to have beyond a frame's."""
 

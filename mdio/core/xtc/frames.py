@@ -20,8 +20,6 @@ from mdio.core.xtc import native as xtc_native
 from mdio.core.xtc.header import HEADER_NBYTES, XTCHeader, parse_header
 from mdio.core.xtc.native import source_errors
 
-__all__ = ["XTCFrames"]
-
 RUN_NBYTES = 4 << 20
 """Compressed bytes that are read at once: enough for one call to cost nothing, and they stay in
 cache until they are decoded."""

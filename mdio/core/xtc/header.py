@@ -12,8 +12,6 @@ import math
 import struct
 from dataclasses import dataclass
 
-__all__ = ["HEADER_NBYTES", "MAGICS", "XTCHeader", "parse_header"]
-
 MAGICS = (1995, 2023)
 """First number of a frame; 2023 is that of GROMACS 2023 for more than 298,261,617 atoms."""
 HEADER_NBYTES = 96

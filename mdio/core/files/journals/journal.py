@@ -31,8 +31,6 @@ from numpy.typing import NDArray
 from mdio.core.files.writing import flush, write_all
 from mdio.core.kernels import crc32c
 
-__all__ = ["Journal", "Record", "journal_of", "read_journal"]
-
 MAGIC = b"mdio journal 1\n"
 _HEAD = struct.Struct("<QI")
 """Bytes of a record, and their crc32c."""

@@ -15,8 +15,6 @@ from mdio.core.files.marks import manifest_in
 from mdio.core.files.temporaries import TEMPORARY, temporary_for
 from mdio.core.words import human_nbytes
 
-__all__ = ["Unfinished", "allocated_nbytes", "unfinished"]
-
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:

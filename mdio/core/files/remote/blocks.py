@@ -9,8 +9,6 @@ from typing import Any
 
 from mdio.core.files.remote.objects import RemoteObject
 
-__all__ = ["ObjectFile"]
-
 BLOCK_NBYTES = 1 << 20
 """What libraries read is asked for in blocks of this size."""
 MAX_BLOCKS = 16

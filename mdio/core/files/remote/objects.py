@@ -20,19 +20,6 @@ from typing import Any
 
 from mdio.core.errors import MissingExtraError
 
-__all__ = [
-    "PAUSE_S",
-    "TRIES",
-    "URL",
-    "RemoteObject",
-    "forget",
-    "look",
-    "look_ahead",
-    "store_of",
-    "threads_would_be_lost",
-    "told",
-]
-
 URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
 HEAD_NBYTES = 16 << 10
 """Bytes of an object that come with the request that opens it: enough for metadata and headers."""

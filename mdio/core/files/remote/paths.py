@@ -22,8 +22,6 @@ from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.remote.blocks import ObjectFile
 from mdio.core.files.remote.objects import URL, RemoteObject, look
 
-__all__ = ["MANIFESTS", "RemotePath", "is_remote", "path_of", "refuse_remote"]
-
 MANIFESTS = ("zarr.json", "manifest.json", ".zgroup", ".zmetadata")
 
 

@@ -15,8 +15,6 @@ from mdio.core.files.marks import is_output
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.remote.sending import copy, delete, names_below, put
 
-__all__ = ["MARK", "SENDERS", "STAGE", "Place"]
-
 MARK = "mdio-unfinished.json"
 STAGE = "mdio-new-"
 """How the folder begins in which an output is whole that is to replace another one."""

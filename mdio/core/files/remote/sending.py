@@ -9,8 +9,6 @@ from pathlib import Path
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.paths import RemotePath
 
-__all__ = ["copy", "delete", "names_below", "put"]
-
 PART_NBYTES = 8 << 20
 """Larger files are sent in parts of this size, several at a time; there is nothing under their name
 before all have come."""

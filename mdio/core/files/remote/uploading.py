@@ -30,8 +30,6 @@ from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.remote.places import SENDERS, Place
 from mdio.core.files.remote.sending import delete, put
 
-__all__ = ["Upload"]
-
 STATE = "sent.json"
 
 

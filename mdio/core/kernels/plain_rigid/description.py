@@ -9,22 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BLOCK",
-    "CIRCLE",
-    "ESCAPE",
-    "FREE",
-    "LOWEST",
-    "MIDDLE",
-    "SPHERE",
-    "SWING",
-    "TIME",
-    "USES",
-    "Class",
-    "Cursor",
-    "class_of",
-]
-
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]
 FREE, TIME, SWING, SPHERE, CIRCLE = range(5)

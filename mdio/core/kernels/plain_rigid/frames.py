@@ -24,8 +24,6 @@ from mdio.core.kernels.plain_rigid.description import (
     class_of,
 )
 
-__all__ = ["Chunk"]
-
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]
 MOST = np.float32(1 << 20)
