@@ -15,20 +15,10 @@ from numpy.typing import NDArray
 class PlacedPositions:
     """The chunks of an array (frames, atoms, 3), as bytes of a file.
 
-    Attributes
-    ----------
-    path
-        The file.
-    chunk
-        Frames, atoms and coordinates in a chunk.
-    offset, nbytes : (A, B, C) int64
-        Where each chunk begins, and its bytes.
-    dtype
-        Of its numbers, as NumPy calls it.
-    unit
-        Of its numbers: ``angstrom`` or ``nm``.
-    codec
-        How the bytes become numbers, as numcodecs wants it; None where they are numbers.
+    `path`: the file. `chunk`: frames, atoms and coordinates in a chunk. `offset`, `nbytes` ((A, B,
+    C) int64): where each chunk begins, and its bytes. `dtype`: of its numbers, as NumPy calls it.
+    `unit`: of its numbers: ``angstrom`` or ``nm``. `codec`: how the bytes become numbers, as
+    numcodecs wants it; None where they are numbers.
     """
 
     path: Path
@@ -55,18 +45,9 @@ def in_frames(
 ) -> PlacedPositions:
     """Return positions that lie in each frame in the same way.
 
-    Parameters
-    ----------
-    path
-        The file.
-    begins : (F,) int64
-        Where each frame begins.
-    planes : (C,) int64
-        Where its positions begin in it (C = 1), or x, y and z (C = 3).
-    n_atoms
-        Of each frame.
-    **more
-        ``dtype`` and ``unit``.
+    `path`: the file. `begins` ((F,) int64): where each frame begins. `planes` ((C,) int64): where
+    its positions begin in it (C = 1), or x, y and z (C = 3). `n_atoms`: of each frame. `**more`:
+    ``dtype`` and ``unit``.
     """
     n_columns = 3 // len(planes)
     itemsize = np.dtype(more.get("dtype", "<f4")).itemsize

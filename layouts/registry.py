@@ -227,28 +227,10 @@ def open_layout(
 ) -> Layout:
     """Open a trajectory of any layout.
 
-    Parameters
-    ----------
-    path
-        File or folder.
-    layout
-        Name of the layout; by default the bytes at `path` decide, not its suffix.
-    format
-        The same, or a format as MDAnalysis calls it (``LAMMPSDUMP``).
-    **options
-        For the layout (``group=``, ``fields=``, ...).
-
-    Returns
-    -------
-    Layout
-        Opened on first use.
-
-    Raises
-    ------
-    SourceError
-        Nothing is there, or it is empty.
-    UnknownLayoutError
-        No layout reads it.
+    `path`: file or folder. `layout`: name of the layout; by default the bytes at `path` decide, not
+    its suffix. `format`: the same, or a format as MDAnalysis calls it (``LAMMPSDUMP``).
+    `**options`: for the layout (``group=``, ``fields=``, ...). Returns Layout: opened on first use.
+    Raises SourceError: nothing is there, or it is empty. UnknownLayoutError: no layout reads it.
     """
     where = path_of(path)
     if layout is None and format is not None:

@@ -60,23 +60,12 @@ BEGINNINGS = {
 class GenericLayout(Layout):
     """A file that MDAnalysis reads.
 
-    Parameters
-    ----------
-    path
-        The file.
-    fields
-        Which per-atom arrays to read of those that are there; all by default.
-    format
-        Name of the format as MDAnalysis has it; by default that of the suffix.
-    n_atoms
-        Number of atoms, for formats that do not say it themselves (AMBER's ASCII trajectories,
-        TRZ, LAMMPS dumps); others ignore it or check it.
-    dt
-        Time between frames in ps, where the format holds none.
-    length_unit
-        Unit of lengths, where the format names none; angstrom by default.
-    **options
-        For the reader.
+    `path`: the file. `fields`: which per-atom arrays to read of those that are there; all by
+    default. `format`: name of the format as MDAnalysis has it; by default that of the suffix.
+    `n_atoms`: number of atoms, for formats that do not say it themselves (AMBER's ASCII
+    trajectories, TRZ, LAMMPS dumps); others ignore it or check it. `dt`: time between frames in ps,
+    where the format holds none. `length_unit`: unit of lengths, where the format names none;
+    angstrom by default. `**options`: for the reader.
     """
 
     name = "generic"

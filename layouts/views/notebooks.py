@@ -26,12 +26,7 @@ UNITS = {"positions": "angstrom", "velocities": "angstrom/ps", "forces": "kJ/(mo
 class FieldArray:
     """One field of all frames as an array that is read where it is sliced; pickles as its layout.
 
-    Parameters
-    ----------
-    layout
-        Which has it.
-    name
-        ``positions``, ``velocities``, ``forces`` or ``box``.
+    `layout`: which has it. `name`: ``positions``, ``velocities``, ``forces`` or ``box``.
     """
 
     def __init__(self, layout: Layout, name: str) -> None:

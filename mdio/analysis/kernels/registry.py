@@ -48,10 +48,7 @@ KERNELS: MappingProxyType[str, Callable[..., Kernel]] = MappingProxyType(
 def named_kernel(name: str) -> Callable[..., Kernel]:
     """Return the class that the command line calls `name`.
 
-    Raises
-    ------
-    PlanError
-        There is none.
+    Raises PlanError: there is none.
     """
     if name not in KERNELS:
         raise PlanError(
@@ -64,10 +61,7 @@ def named_kernel(name: str) -> Callable[..., Kernel]:
 def as_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -> Kernel:
     """Return `kernel`, or make one of a name or a function and the atoms that it shall get.
 
-    Raises
-    ------
-    PlanError
-        `kernel` is neither, or `select` is given besides a kernel, which has its own.
+    Raises PlanError: `kernel` is neither, or `select` is given besides a kernel, which has its own.
     """
     if isinstance(kernel, str):
         return named_kernel(kernel)(**({} if select is None else {"select": select}))

@@ -102,12 +102,8 @@ def unshuffle(data: Buffer, itemsize: int, out: bytearray | memoryview | NDArray
 def crc32c(data: Buffer, value: int = 0) -> int:
     """Return the CRC-32C (Castagnoli; RFC 3720) of a buffer.
 
-    Parameters
-    ----------
-    data
-        Any C-contiguous buffer, arrays included.
-    value
-        Checksum of what comes before `data`, to go on from it.
+    `data`: any C-contiguous buffer, arrays included. `value`: checksum of what comes before `data`,
+    to go on from it.
     """
     return int(backend.module.crc32c(checks.buffer(data), value))
 
@@ -115,11 +111,7 @@ def crc32c(data: Buffer, value: int = 0) -> int:
 def crc32c_pieces(data: Buffer, edges: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Return the CRC-32C of consecutive pieces, all with one call.
 
-    Parameters
-    ----------
-    data
-        Any C-contiguous buffer; it begins with the first piece.
-    edges : (n + 1,) int64
-        Where each piece begins, and where the last one ends, counted from anywhere.
+    `data`: any C-contiguous buffer; it begins with the first piece. `edges` ((n + 1,) int64): where
+    each piece begins, and where the last one ends, counted from anywhere.
     """
     return backend.module.crc32c_pieces(data, edges)

@@ -11,17 +11,10 @@ def planar_to_xyz(
 ) -> None:
     """Interleave coordinates that are stored as all x, all y, all z (DCD).
 
-    Parameters
-    ----------
-    planar : (F, 3, A) float32
-        Contiguous along the atoms; frames and axes may lie anywhere (record markers between
-        them) and need no alignment. Bytes are swapped if its dtype is of the other byte order.
-    out : (F, k, 3) float32
-        Filled.
-    atoms : (k,) int64, optional
-        Which atoms; all by default.
-    swap
-        Whether the bytes are the other way round than the dtype says.
+    `planar` ((F, 3, A) float32): contiguous along the atoms; frames and axes may lie anywhere
+    (record markers between them) and need no alignment. Bytes are swapped if its dtype is of the
+    other byte order. `out` ((F, k, 3) float32): filled. `atoms` ((k,) int64, optional): which
+    atoms; all by default. `swap`: whether the bytes are the other way round than the dtype says.
     """
     planar, swapped = checks.coordinates(planar, "planar")
     n_frames, n_axes, n_atoms = planar.shape
@@ -40,17 +33,10 @@ def swap_to_native(
 ) -> None:
     """Copy coordinates out of a raw file buffer: swap bytes if need be, pick atoms, convert units.
 
-    Parameters
-    ----------
-    src : (F, A, 3) float32
-        Big-endian (``>f4``: NetCDF-3 records, TRR) or little-endian, as its dtype says; frames
-        may lie anywhere and need no alignment.
-    out : (F, k, 3) float32
-        Filled.
-    atoms : (k,) int64, optional
-        Which atoms; all by default.
-    scale
-        Multiplies every number, as float32 by float32 (10 makes nm to angstrom).
+    `src` ((F, A, 3) float32): big-endian (``>f4``: NetCDF-3 records, TRR) or little-endian, as its
+    dtype says; frames may lie anywhere and need no alignment. `out` ((F, k, 3) float32): filled.
+    `atoms` ((k,) int64, optional): which atoms; all by default. `scale`: multiplies every number,
+    as float32 by float32 (10 makes nm to angstrom).
     """
     src, swapped = checks.atom_rows(src, "src")
     atoms, n_out = checks.indices(atoms, src.shape[1])
@@ -62,14 +48,8 @@ def swap_to_native(
 def gather_atoms(src: Float32s, atoms: Int64s, out: Float32s) -> None:
     """Copy some atoms of every frame: ``np.take(src, atoms, axis=1, out=out)``.
 
-    Parameters
-    ----------
-    src : (F, A, 3) float32
-        Frames may lie anywhere.
-    atoms : (k,) int64
-        Which atoms.
-    out : (F, k, 3) float32
-        Filled.
+    `src` ((F, A, 3) float32): frames may lie anywhere. `atoms` ((k,) int64): which atoms. `out`
+    ((F, k, 3) float32): filled.
     """
     src = checks.native_rows(src, "src")
     indices, n_out = checks.indices(atoms, src.shape[1])
@@ -81,13 +61,9 @@ def gather_atoms(src: Float32s, atoms: Int64s, out: Float32s) -> None:
 def xyz_to_planar(src: Float32s, planar: Float32s) -> None:
     """Undo `planar_to_xyz`, for all atoms.
 
-    Parameters
-    ----------
-    src : (F, A, 3) float32
-        Frames may lie anywhere.
-    planar : (F, 3, A) float32
-        Filled. Contiguous along the atoms; frames and axes may lie anywhere (record markers between
-        them) and need no alignment.
+    `src` ((F, A, 3) float32): frames may lie anywhere. `planar` ((F, 3, A) float32): filled.
+    Contiguous along the atoms; frames and axes may lie anywhere (record markers between them) and
+    need no alignment.
     """
     src = checks.native_rows(src, "src")
     planar, swapped = checks.coordinates(planar, "planar")

@@ -15,26 +15,12 @@ def within(
 ) -> NDArray[np.bool_]:
     """Return which of `targets` lie within `radius` of any of `sources`, in every frame.
 
-    Parameters
-    ----------
-    positions : (F, A, 3) float32
-        Coordinates; frames may lie anywhere.
-    boxes : (F, 6) float32
-        Unit cells, lengths and angles in degrees; all periodic images of the sources count. A row
-        of zeros: there are none.
-    sources, targets : (n,) int64
-        Atoms; C-contiguous. One that is not at a finite place is near to nothing.
-    radius
-        Positive; in the unit of the positions. Atoms at just this distance are within.
-
-    Returns
-    -------
-    (F, targets) bool
-
-    Raises
-    ------
-    ValueError
-        The radius is not positive, or larger than the smallest width of some frame's cell.
+    `positions` ((F, A, 3) float32): coordinates; frames may lie anywhere. `boxes` ((F, 6) float32):
+    unit cells, lengths and angles in degrees; all periodic images of the sources count. A row of
+    zeros: there are none. `sources`, `targets` ((n,) int64): atoms; C-contiguous. One that is not
+    at a finite place is near to nothing. `radius`: positive; in the unit of the positions. Atoms at
+    just this distance are within. Returns (F, targets) bool. Raises ValueError: the radius is not
+    positive, or larger than the smallest width of some frame's cell.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     checks.indices(sources, n_atoms)
@@ -50,19 +36,10 @@ def within(
 def make_whole(positions: Float32s, boxes: Float32s, links: Int64s) -> None:
     """Move atoms by vectors of the cell, in place, so that no bond goes over its boundary.
 
-    Parameters
-    ----------
-    positions : (F, A, 3) float32
-    boxes : (F, 6) float32
-        Unit cells, as for `within`; no row of zeros.
-    links : (n, 2) int64
-        An atom that may move, and one that it is bound to and that stays or has been moved before;
-        C-contiguous. Bonds are shorter than half of each diagonal element of the cell's vectors.
-
-    Raises
-    ------
-    ValueError
-        A frame has no cell.
+    `positions` ((F, A, 3) float32). `boxes` ((F, 6) float32): unit cells, as for `within`; no row
+    of zeros. `links` ((n, 2) int64): an atom that may move, and one that it is bound to and that
+    stays or has been moved before; C-contiguous. Bonds are shorter than half of each diagonal
+    element of the cell's vectors. Raises ValueError: a frame has no cell.
     """
     vectors = _checked(positions, boxes, links.reshape(-1))
     backend.module.make_whole(positions, vectors, links)
@@ -73,21 +50,10 @@ def put_in_cell(
 ) -> None:
     """Move molecules by vectors of the cell, in place, so that their centres lie in it.
 
-    Parameters
-    ----------
-    positions, boxes
-        As for `make_whole`.
-    atoms : (n,) int64
-        The molecules' atoms, one molecule after the other.
-    starts : (M + 1,) int64
-        Where each molecule begins among them; n last.
-    weights : (n,) float64
-        Of these atoms, for the centre; their sum is 1 in each molecule.
-
-    Raises
-    ------
-    ValueError
-        A frame has no cell.
+    `positions`, `boxes`: as for `make_whole`. `atoms` ((n,) int64): the molecules' atoms, one
+    molecule after the other. `starts` ((M + 1,) int64): where each molecule begins among them; n
+    last. `weights` ((n,) float64): of these atoms, for the centre; their sum is 1 in each molecule.
+    Raises ValueError: a frame has no cell.
     """
     vectors = _checked(positions, boxes, atoms)
     if not (len(weights) == len(atoms) == starts[-1] and np.all(np.diff(starts) > 0)):
@@ -98,17 +64,8 @@ def put_in_cell(
 def centre(positions: Float32s, boxes: Float32s, picked: Int64s) -> None:
     """Move all atoms, in place, so that the centre of those `picked` is the middle of the cell.
 
-    Parameters
-    ----------
-    positions, boxes
-        As for `make_whole`.
-    picked : (n,) int64
-        At least one atom; the centre is that of geometry.
-
-    Raises
-    ------
-    ValueError
-        A frame has no cell, or no atom is picked.
+    `positions`, `boxes`: as for `make_whole`. `picked` ((n,) int64): at least one atom; the centre
+    is that of geometry. Raises ValueError: a frame has no cell, or no atom is picked.
     """
     vectors = _checked(positions, boxes, picked)
     if not len(picked):
@@ -130,23 +87,12 @@ def follow(
     The method is that of equation B6 of Kulke and Vermaas, J. Chem. Theory Comput. 18, 6161 (2022),
     doi:10.1021/acs.jctc.2c00327, and of MDAnalysis' ``NoJump``.
 
-    Parameters
-    ----------
-    positions, boxes
-        As for `make_whole`; frames that follow each other.
-    last : (A, 3) float64
-        Where atoms were in the frame before, in units of its cell; becomes that of the last frame.
-    shifts : (A, 3) int32
-        How often they have crossed each boundary until then; becomes that until the last frame.
-    known
-        Whether `last` is of the frame before; if not, `shifts` are those of the first frame.
-    apply
-        Whether positions are to be changed.
-
-    Raises
-    ------
-    ValueError
-        A frame has no cell.
+    `positions`, `boxes`: as for `make_whole`; frames that follow each other. `last` ((A, 3)
+    float64): where atoms were in the frame before, in units of its cell; becomes that of the last
+    frame. `shifts` ((A, 3) int32): how often they have crossed each boundary until then; becomes
+    that until the last frame. `known`: whether `last` is of the frame before; if not, `shifts` are
+    those of the first frame. `apply`: whether positions are to be changed. Raises ValueError: a
+    frame has no cell.
     """
     shape = positions.shape[1:]
     if not (last.shape == shifts.shape == shape and last.dtype == np.float64):

@@ -22,32 +22,16 @@ def rmsd(
 ) -> Float64s:
     """Return the root-mean-square deviation of every frame from a reference.
 
-    Parameters
-    ----------
-    positions : (F, A, 3) float32
-        Coordinates; frames may lie anywhere.
-    reference : (A, 3) float64
-        In the same unit; it need not be centred.
-    weights : (A,) float64, optional
-        Not negative, such as masses; only their ratios matter.
-    superpose
-        Whether to take the minimum over all translations and proper rotations (centres, weighted
-        if there are weights, are removed from both; then the QCP method: Theobald 2005,
-        10.1107/S0108767305015266; Liu et al. 2010, 10.1002/jcc.21439). If not, the coordinates are
-        compared as they are, without centring.
-    out : (F,) float64, optional
-        Filled and returned.
-
-    Returns
-    -------
-    (F,) float64
-        ``sqrt(sum(w (x - r)**2) / sum(w))``, as MDAnalysis' ``rms.rmsd(x, r, w, center=superpose,
-        superposition=superpose)``; not finite for frames with a number that is not.
-
-    Raises
-    ------
-    ValueError
-        No atoms, a reference that is not finite, weights that are negative or sum to zero.
+    `positions` ((F, A, 3) float32): coordinates; frames may lie anywhere. `reference` ((A, 3)
+    float64): in the same unit; it need not be centred. `weights` ((A,) float64, optional): not
+    negative, such as masses; only their ratios matter. `superpose`: whether to take the minimum
+    over all translations and proper rotations (centres, weighted if there are weights, are removed
+    from both; then the QCP method: Theobald 2005, 10.1107/S0108767305015266; Liu et al. 2010,
+    10.1002/jcc.21439). If not, the coordinates are compared as they are, without centring. `out`
+    ((F,) float64, optional): filled and returned. Returns (F,) float64: ``sqrt(sum(w (x - r)**2) /
+    sum(w))``, as MDAnalysis' ``rms.rmsd(x, r, w, center=superpose, superposition=superpose)``; not
+    finite for frames with a number that is not. Raises ValueError: no atoms, a reference that is
+    not finite, weights that are negative or sum to zero.
     """
     reference, weights, out = checks.rmsd_arguments(positions, reference, weights, out)
     if out.size:
@@ -58,21 +42,12 @@ def rmsd(
 def dihedrals(positions: Float32s, quads: Int64s, out: Float64s) -> float:
     """Fill `out` with the cosine and the sine of dihedral angles in every frame.
 
-    Parameters
-    ----------
-    positions : (F, A, 3) float32
-        Coordinates; frames may lie anywhere. Bonds are taken as they are, whatever the box.
-    quads : (n, 4) int64
-        The four atoms of each angle; C-contiguous.
-    out : (F, 2 n) float64
-        Of each angle the cosine, then the sine; C-contiguous. Not a number where the four atoms lie
-        on a line, or a coordinate is not finite.
-
-    Returns
-    -------
-    float
-        The longest bond, in the unit of the positions: bonds much shorter than the box do not
-        reach through it. Bonds that are not a number do not count.
+    `positions` ((F, A, 3) float32): coordinates; frames may lie anywhere. Bonds are taken as they
+    are, whatever the box. `quads` ((n, 4) int64): the four atoms of each angle; C-contiguous. `out`
+    ((F, 2 n) float64): of each angle the cosine, then the sine; C-contiguous. Not a number where
+    the four atoms lie on a line, or a coordinate is not finite. Returns float: the longest bond, in
+    the unit of the positions: bonds much shorter than the box do not reach through it. Bonds that
+    are not a number do not count.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     if quads.ndim != 2 or quads.shape[1] != 4:

@@ -9,20 +9,10 @@ from mdio.core.kernels.checks import Float32s, Folded, Int32s, Int64s
 def quantise_deltas(positions: Float32s, step: float, out: Int32s | None = None) -> Int32s | None:
     """Turn coordinates into integers of `step`, differenced along the frames.
 
-    Parameters
-    ----------
-    positions : (F, A, 3) float32
-        Coordinates.
-    step
-        In the same unit; each integer is ``rint(x / step)`` in float64.
-    out : (F, A, 3) int32, optional
-        Filled and returned; C-contiguous.
-
-    Returns
-    -------
-    (F, A, 3) int32, or None
-        The first frame as it is, the others as differences to the frame before. None if a
-        number is not finite or its integer reaches 2**30.
+    `positions` ((F, A, 3) float32): coordinates. `step`: in the same unit; each integer is ``rint(x
+    / step)`` in float64. `out` ((F, A, 3) int32, optional): filled and returned; C-contiguous.
+    Returns (F, A, 3) int32, or None: the first frame as it is, the others as differences to the
+    frame before. None if a number is not finite or its integer reaches 2**30.
     """
     positions = checks.native_rows(positions, "positions")
     deltas = checks.deltas_output(out, positions.shape)
@@ -35,15 +25,9 @@ def quantise_xtc(
 ) -> Int32s | None:
     """Find the integers that an XTC file held, differenced along the frames.
 
-    Parameters
-    ----------
-    positions : (F, A, 3) float32
-        Coordinates in angstrom as MDAnalysis reads them from XTC.
-    precision_per_nm
-        The file's precision (usually 1000).
-
-    Other arguments and the result are those of `quantise_deltas`; it is None unless
-    `dequantise_xtc` gives back every bit.
+    `positions` ((F, A, 3) float32): coordinates in angstrom as MDAnalysis reads them from XTC.
+    `precision_per_nm`: the file's precision (usually 1000). Other arguments and the result are
+    those of `quantise_deltas`; it is None unless `dequantise_xtc` gives back every bit.
     """
     positions = checks.native_rows(positions, "positions")
     precision = checks.step_size(precision_per_nm, "precision_per_nm")
@@ -61,18 +45,10 @@ def dequantise_deltas(
 ) -> None:
     """Undo `quantise_deltas`: sum along the frames and multiply by `step`.
 
-    Parameters
-    ----------
-    deltas : (F, A, 3) int32
-        C-contiguous.
-    step
-        The step they were made with; numbers are ``float32(integer * step)``, in float64.
-    out : (last - first, k, 3) float32
-        Filled.
-    atoms : (k,) int64, optional
-        Which atoms; all by default.
-    first, last
-        Frames that are wanted; those before `first` are summed but not written.
+    `deltas` ((F, A, 3) int32): C-contiguous. `step`: the step they were made with; numbers are
+    ``float32(integer * step)``, in float64. `out` ((last - first, k, 3) float32): filled. `atoms`
+    ((k,) int64, optional): which atoms; all by default. `first`, `last`: frames that are wanted;
+    those before `first` are summed but not written.
     """
     out, atoms, last = checks.wanted(
         checks.integer_frames(deltas, "deltas").shape, out, atoms, first, last

@@ -24,16 +24,9 @@ Bytes = NDArray[np.uint8]
 def choose_neighbours(deltas: Int32s) -> Bytes | None:
     """Choose what each atom is differenced against, if that is likely to take fewer bits.
 
-    Parameters
-    ----------
-    deltas : (F, A, 3) int32
-        Of `quantise_deltas` or `quantise_xtc`; C-contiguous.
-
-    Returns
-    -------
-    (A,) uint8, or None
-        What is kept of the atoms; None if the differences along the frames are likely to be
-        smaller. Both are estimated from two frames, as the bits of the sums over x, y and z.
+    `deltas` ((F, A, 3) int32): of `quantise_deltas` or `quantise_xtc`; C-contiguous. Returns (A,)
+    uint8, or None: what is kept of the atoms; None if the differences along the frames are likely
+    to be smaller. Both are estimated from two frames, as the bits of the sums over x, y and z.
     """
     checks.integer_frames(deltas, "deltas")
     if not deltas.size:
@@ -45,12 +38,7 @@ def choose_neighbours(deltas: Int32s) -> Bytes | None:
 def difference_neighbours(deltas: Int32s, kept: Bytes) -> None:
     """Turn differences along the frames into those along the atoms, sorted, in place.
 
-    Parameters
-    ----------
-    deltas : (F, A, 3) int32
-        As for `choose_neighbours`.
-    kept : (A,) uint8
-        What that returned.
+    `deltas` ((F, A, 3) int32): as for `choose_neighbours`. `kept` ((A,) uint8): what that returned.
     """
     checks.integer_frames(deltas, "deltas")
     checks.kept_bytes(kept, deltas.shape[1])
@@ -70,20 +58,11 @@ def sum_neighbours(
 ) -> None:
     """Undo `difference_neighbours` and the making of integers.
 
-    Parameters
-    ----------
-    differences : (F, A, 3) int32
-        C-contiguous; any frames of what `difference_neighbours` made.
-    kept : (A,) uint8
-        What is kept of the atoms; any bytes give some numbers.
-    scale
-        Step, or precision per nm if `xtc`.
-    out : (F, k, 3) float32
-        Filled, with the arithmetic of `dequantise_deltas`, or `dequantise_xtc` if `xtc`.
-    atoms : (k,) int64, optional
-        Which atoms; all by default.
-    xtc
-        What `scale` is.
+    `differences` ((F, A, 3) int32): C-contiguous; any frames of what `difference_neighbours` made.
+    `kept` ((A,) uint8): what is kept of the atoms; any bytes give some numbers. `scale`: step, or
+    precision per nm if `xtc`. `out` ((F, k, 3) float32): filled, with the arithmetic of
+    `dequantise_deltas`, or `dequantise_xtc` if `xtc`. `atoms` ((k,) int64, optional): which atoms;
+    all by default. `xtc`: what `scale` is.
     """
     checks.integer_frames(differences, "differences")
     checks.kept_bytes(kept, differences.shape[1])

@@ -41,17 +41,9 @@ def _plain_nbytes(n_numbers: int) -> int:
 def pack(integers: Int32s, room: Bytes) -> Bytes | None:
     """Pack integers, if that makes them smaller.
 
-    Parameters
-    ----------
-    integers : (R, ...) int32
-        Rows; C-contiguous.
-    room
-        Where to; at least `packed_limit` bytes.
-
-    Returns
-    -------
-    (n,) uint8, or None
-        What of `room` is filled; None if it were more than the integers as they are.
+    `integers` ((R, ...) int32): rows; C-contiguous. `room`: where to; at least `packed_limit`
+    bytes. Returns (n,) uint8, or None: what of `room` is filled; None if it were more than the
+    integers as they are.
     """
     checks.int32s(integers, "integers")
     if not integers.size:
@@ -90,27 +82,12 @@ def sum_packed(
 
     In between, `difference_first` has been applied.
 
-    Parameters
-    ----------
-    packed : (n,) uint8
-        C-contiguous.
-    shape : (F, A)
-        Frames and atoms, at least one of each.
-    scale
-        Step, or precision per nm if `xtc`.
-    out : (last - first, k, 3) float32
-        Filled, with the arithmetic of `dequantise_deltas`, or `dequantise_xtc` if `xtc`.
-    atoms : (k,) int64, optional
-        Which atoms; all by default.
-    first, last
-        Frames that are wanted; all by default.
-    xtc
-        What `scale` is.
-
-    Raises
-    ------
-    ValueError
-        The bytes do not fit together, whether those wanted are concerned or not.
+    `packed` ((n,) uint8): C-contiguous. `shape` ((F, A)): frames and atoms, at least one of each.
+    `scale`: step, or precision per nm if `xtc`. `out` ((last - first, k, 3) float32): filled, with
+    the arithmetic of `dequantise_deltas`, or `dequantise_xtc` if `xtc`. `atoms` ((k,) int64,
+    optional): which atoms; all by default. `first`, `last`: frames that are wanted; all by default.
+    `xtc`: what `scale` is. Raises ValueError: the bytes do not fit together, whether those wanted
+    are concerned or not.
     """
     out, atoms, last = checks.wanted(shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
@@ -133,14 +110,9 @@ def sum_packed_neighbours(
 ) -> None:
     """Undo `pack` of what `difference_neighbours` made.
 
-    Parameters
-    ----------
-    kept : (A,) uint8
-        What is kept of the atoms.
-    room : (n,) uint8, optional
-        Memory to work in, at least `neighbours_room` bytes.
-
-    The other arguments are those of `sum_packed`.
+    `kept` ((A,) uint8): what is kept of the atoms. `room` ((n,) uint8, optional): memory to work
+    in, at least `neighbours_room` bytes. The other
+    arguments are those of `sum_packed`.
     """
     shape = (n_frames, kept.size)
     checks.kept_bytes(kept, kept.size)
@@ -163,16 +135,9 @@ def encode_rigid(deltas: Int32s) -> tuple[bytes, Bytes] | None:
 
     `mdio.core.kernels.plain_rigid` has the format.
 
-    Parameters
-    ----------
-    deltas : (F, A, 3) int32
-        Of `quantise_deltas` or `quantise_xtc`; C-contiguous.
-
-    Returns
-    -------
-    tuple, or None
-        A description, which another compressor makes small, and (n,) uint8, which none does. None
-        of a single frame, or where mdio was installed without a compiler.
+    `deltas` ((F, A, 3) int32): of `quantise_deltas` or `quantise_xtc`; C-contiguous. Returns tuple,
+    or None: A description, which another compressor makes small, and (n,) uint8, which none does.
+    None of a single frame, or where mdio was installed without a compiler.
     """
     checks.integer_frames(deltas, "deltas")
     if len(deltas) < 2 or not deltas.size:
