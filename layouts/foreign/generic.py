@@ -8,8 +8,6 @@ forces are there if the first frame has them, and NaN in frames that lack them.
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import importlib.util
 import os
 import re
@@ -26,6 +24,7 @@ from mdio.core.errors import AtomCountError, MdioError, SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.foreign.packed import PACKED, head_unpacked, let_mdanalysis_read
 from mdio.layouts.foreign.units import factor_of
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
@@ -37,7 +36,6 @@ NAMES = (
 )
 FORMATS = frozenset(NAMES.split()).union(NATIVE)
 """Suffixes of trajectories that MDAnalysis 2.x reads, in capitals."""
-PACKED = (".gz", ".bz2")
 LOOKED_AT_NBYTES = 512
 OTHER_NAMES = {"LAMMPSTRJ": "LAMMPSDUMP", "DUMP": "LAMMPSDUMP"}
 """Suffixes that MDAnalysis does not know, though it reads the format."""
@@ -157,6 +155,7 @@ class GenericLayout(Layout):
                 f"{self.path}: called {self.path.suffix}, but begins with {head!r}, which is not "
                 f"how a {NATIVE[_format_of(self.path)]} file begins: it is damaged or misnamed"
             )
+        let_mdanalysis_read(self.path)
         reader_class = get_reader_for(str(self.path), format=kind)
         if _is_ours(reader_class):
             raise SourceError(f"{self.path}: no layout of mdio reads it, nor does MDAnalysis")
@@ -253,12 +252,7 @@ def _format_of(path: Path) -> str:
 
 def _begins_as(path: Path) -> str | None:
     """Return the format that a file begins as; None if that does not tell."""
-    opened: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix.lower(), open)
-    try:
-        with opened(path, "rb") as file:
-            head = file.read(LOOKED_AT_NBYTES)
-    except (OSError, EOFError):
-        return None
+    head = head_unpacked(path, LOOKED_AT_NBYTES)
     return next((kind for kind, begins in BEGINNINGS.items() if begins.match(head)), None)
 
 

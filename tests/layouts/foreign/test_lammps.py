@@ -7,6 +7,18 @@ import pytest
 
 import mdio
 from mdio.core.boxes import vectors_from_boxes
+from mdio.core.errors import MdioError, SourceError
+from mdio.layouts.foreign import packed
+
+
+def by_zstd(path, mode):
+    zstd = packed._zstd() or pytest.importorskip("backports.zstd")
+    return zstd.open(path, mode, options={zstd.CompressionParameter.checksum_flag: 1})
+
+
+OPENED = pytest.mark.parametrize(
+    ("suffix", "opened"), [(".gz", gzip.open), (".zst", by_zstd)], ids=["gz", "zst"]
+)
 
 N_FRAMES, N_ATOMS = 4, 11
 CELLS = {
@@ -77,9 +89,32 @@ def test_dumps_give_the_numbers_they_were_made_of(tmp_path, cell, kind):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_packed_dumps_are_converted(tmp_path, workers):
-    path = tmp_path / "a.lammpstrj.gz"
-    positions, _ = write(path, CELLS["triclinic"], ["x", "y", "z"], gzip.open)
+@OPENED
+def test_packed_dumps_are_converted(tmp_path, workers, suffix, opened):
+    path = tmp_path / f"a.lammpstrj{suffix}"
+    positions, _ = write(path, CELLS["triclinic"], ["x", "y", "z"], opened)
     mdio.convert(path, tmp_path / "a.zarr", workers=workers)
     with mdio.open(tmp_path / "a.zarr") as layout:
         np.testing.assert_allclose(layout.read(0, N_FRAMES).positions, positions, atol=2e-5)
+
+
+@OPENED
+def test_packed_dumps_that_are_damaged(tmp_path, suffix, opened):
+    path = tmp_path / f"a.lammpstrj{suffix}"
+    write(path, CELLS["orthogonal"], ["x", "y", "z"], opened)
+    whole = path.read_bytes()
+    turned = bytearray(whole)
+    turned[len(whole) // 2] ^= 0x55
+    for raw in (whole[: len(whole) // 2], whole[:10], bytes(turned), b"ITEM: TIMESTEP\n" * 9):
+        path.write_bytes(raw)
+        with pytest.raises(MdioError) as error, mdio.open(path) as layout:
+            layout.read(0, layout.info.n_frames)
+        assert path.name in str(error.value) and "\n" not in str(error.value)
+
+
+def test_zstandard_that_is_not_there_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "a.lammpstrj.zst"
+    write(path, CELLS["orthogonal"], ["x", "y", "z"], by_zstd)
+    monkeypatch.setattr(packed, "_zstd", lambda: None)
+    with pytest.raises(SourceError, match="pip install backports.zstd"):
+        _ = mdio.open(path).info

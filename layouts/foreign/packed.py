@@ -1,0 +1,70 @@
+"""Files that were packed whole: gzip, bzip2, Zstandard."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from mdio.core.errors import SourceError
+
+OPENS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+ZSTD = ".zst"
+PACKED = (*OPENS, ZSTD)
+
+
+@cache
+def _zstd() -> Any:
+    """Return Python's module, or what has it for Python before 3.14; None if neither is there."""
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return import_module(name)
+        except ImportError:
+            continue
+    return None
+
+
+def head_unpacked(path: Path, nbytes: int) -> bytes:
+    """Return how a file begins once it is unpacked; nothing if it cannot be."""
+    suffix = path.suffix.lower()
+    if suffix == ZSTD and _zstd() is None:
+        return b""
+    opened = _zstd().open if suffix == ZSTD else OPENS.get(suffix, open)
+    try:
+        with opened(path, "rb") as file:
+            return bytes(file.read(nbytes))
+    except Exception:  # zlib's and zstd's errors are no OSErrors
+        return b""
+
+
+def let_mdanalysis_read(path: Path) -> None:
+    """See that MDAnalysis opens a file; raises SourceError.
+
+    It knows gzip and bzip2, and opens whatever it reads with one function, which learns
+    Zstandard here.
+    """
+    if path.suffix.lower() != ZSTD:
+        return
+    zstd = _zstd()
+    if zstd is None:
+        raise SourceError(
+            f"{path}: packed with Zstandard, which this Python lacks; install it: "
+            "pip install backports.zstd, or unpack the file (zstd -d)"
+        )
+    from MDAnalysis.lib import util
+
+    known = util._get_stream
+    if getattr(known, "knows_zstd", False):
+        return
+
+    def get_stream(filename: Any, openfunction: Any = open, mode: str = "r") -> Any:
+        if str(filename).lower().endswith(ZSTD):
+            return zstd.open(filename, mode if "b" in mode else mode.replace("t", "") + "t")
+        return known(filename, openfunction, mode)
+
+    get_stream.knows_zstd = True  # type: ignore[attr-defined]
+    util._get_stream = get_stream
