@@ -67,6 +67,11 @@ class Capabilities:
         """Return the labels of the trajectories that lie side by side at `path`, in groups."""
         return ()
 
+    @classmethod
+    def refers_to_parts(cls, path: Path) -> bool:  # noqa: ARG003
+        """Return whether `path` is an output whose frames lie in the folder of parts beside it."""
+        return False
+
     @property
     def decodes(self) -> bool:
         """Whether reading is mostly work that other threads need not wait for."""

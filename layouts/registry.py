@@ -160,6 +160,11 @@ def output_suffixes() -> dict[str, str]:
     return found
 
 
+def refers_to_parts(path: Path) -> bool:
+    """Return whether `path` is an output whose frames lie in the folder of parts beside it."""
+    return any(layout_class(name).refers_to_parts(path) for name in (*LAYOUTS, *plug_ins()))
+
+
 def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> str:
     """Return the layout to write: `to`, or what the suffix of `path` says."""
     if to is not None:

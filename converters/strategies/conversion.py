@@ -29,8 +29,8 @@ from mdio.core.files.journals.unfinished import allocated_nbytes
 from mdio.core.files.publish import output_errors, publish, temporary_for
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.remote.uploading import Upload
-from mdio.layouts.h5md.layout import refers_to_parts
 from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.registry import refers_to_parts
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
 from mdio.parallel.executors import Executor

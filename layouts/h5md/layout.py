@@ -66,11 +66,6 @@ def _manifest_at(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def refers_to_parts(path: Path) -> bool:
-    """Return whether a file is one of mdio whose frames lie in the folder of parts beside it."""
-    return is_hdf5(path) and _manifest_at(path).get("parts_folder") == parts_of(path).name
-
-
 class H5MDLayout(BackendLayout):
     """An H5MD file.
 
@@ -93,6 +88,11 @@ class H5MDLayout(BackendLayout):
     keeps_columns = True
     keeps_topology = True
     flavours = ("gromacs",)
+
+    @classmethod
+    def refers_to_parts(cls, path: Path) -> bool:
+        """Return whether `path` is an output whose frames lie in the folder of parts beside it."""
+        return is_hdf5(path) and _manifest_at(path).get("parts_folder") == parts_of(path).name
 
     @property
     def rounds(self) -> tuple[str, ...]:  # type: ignore[override]
