@@ -14,6 +14,7 @@ from mdio.analysis.kernels.registry import KERNELS
 from mdio.analysis.pages.report import check_report
 from mdio.analysis.results import check_output
 from mdio.cli.shared.common import (
+    add,
     add_no_verify,
     add_told,
     add_trajectory,
@@ -27,82 +28,77 @@ from mdio.core.errors import PlanError
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add_trajectory(parser, "*")
-    parser.add_argument("-s", "--top", metavar="FILE", help="topology, for selections")
-    parser.add_argument(
-        "--analysis",
-        metavar="KERNEL",
+    add(parser, "-s --top FILE", "topology, for selections")
+    add(
+        parser,
+        "--analysis KERNEL",
+        f"{', '.join(KERNELS)}, or module:function of your own (default: rmsd)",
         default="rmsd",
-        help=f"{', '.join(KERNELS)}, or module:function of your own (default: rmsd)",
     )
-    parser.add_argument("--select", metavar="SEL", help="atoms that are analysed")
-    parser.add_argument(
-        "--ranks",
-        type=positive,
-        metavar="N",
-        help="how many processes will analyse (default: all cores)",
-    )
-    parser.add_argument(
-        "--nodes", type=positive, default=1, metavar="N", help="over which the ranks are spread"
-    )
+    add(parser, "--select SEL", "atoms that are analysed")
+    add(parser, "--ranks N", "how many processes will analyse (default: all cores)", positive)
+    add(parser, "--nodes N", "over which the ranks are spread", positive, default=1)
     caches = parser.add_mutually_exclusive_group()
-    caches.add_argument(
+    add(
+        caches,
         "--cold",
+        "passes read from storage (default: from memory if what they read fits into it)",
         dest="cache",
         action="store_const",
         const="cold",
         default="auto",
-        help="passes read from storage (default: from memory if what they read fits into it)",
     )
-    caches.add_argument(
-        "--warm", dest="cache", action="store_const", const="warm", help="passes read from memory"
+    add(
+        caches,
+        "--warm",
+        "passes read from memory",
+        dest="cache",
+        action="store_const",
+        const="warm",
     )
-    parser.add_argument(
-        "--passes",
-        type=positive,
+    add(
+        parser,
+        "--passes P",
+        "how often the trajectory will be analysed (default: 1)",
+        positive,
         default=1,
-        metavar="P",
-        help="how often the trajectory will be analysed (default: 1)",
     )
-    parser.add_argument(
-        "--target",
-        metavar="DIR",
+    add(
+        parser,
+        "--target DIR",
+        "where an output would go; trial conversions are made and removed there (default: .)",
         default=".",
-        help="where an output would go; trial conversions are made and removed there (default: .)",
     )
-    parser.add_argument(
-        "--machine",
-        metavar="NAME|FILE",
+    add(
+        parser,
+        "--machine NAME|FILE",
+        f"{LOCAL} (this one, default), {', '.join(NAMES)}, or a file of mdio model fit",
         default=LOCAL,
-        help=f"{LOCAL} (this one, default), {', '.join(NAMES)}, or a file of mdio model fit",
     )
-    parser.add_argument(
-        "--allow-lossy",
-        type=_step,
-        metavar="STEP",
-        help="also consider positions rounded to this step, angstrom",
+    add(
+        parser,
+        "--allow-lossy STEP",
+        "also consider positions rounded to this step, angstrom",
+        _step,
     )
-    parser.add_argument(
-        "--local-dir",
+    add(
+        parser,
+        "--local-dir DIR",
+        "also consider copies, or a cache, in such a folder on a disk of each node",
         dest="local_folder",
-        metavar="DIR",
-        help="also consider copies, or a cache, in such a folder on a disk of each node",
     )
-    parser.add_argument(
-        "--calibrate",
-        metavar="[LAYOUT=]T.json",
+    add(
+        parser,
+        "--calibrate [LAYOUT=]T.json",
+        "whole runs on that machine, from mdio analyze --timings (layout: as-is)",
         nargs="+",
         action="extend",
         default=[],
-        help="whole runs on that machine, from mdio analyze --timings (layout: as-is)",
     )
     add_no_verify(parser, "TRAJ")
-    parser.add_argument(
-        "--save-measurements", dest="save", metavar="FILE", help="keep them for --replay"
-    )
-    parser.add_argument(
-        "--replay", metavar="FILE", help="decide from saved measurements; no data are touched"
-    )
-    parser.add_argument("--report", metavar="FILE", help="an HTML page with plots and tables")
+    add(parser, "--save-measurements FILE", "keep them for --replay", dest="save")
+    add(parser, "--replay FILE", "decide from saved measurements; no data are touched")
+    add(parser, "--report FILE", "an HTML page with plots and tables")
     add_told(parser, "no progress bar")
 
 

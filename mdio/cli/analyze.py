@@ -14,6 +14,7 @@ from mdio.analysis.plan import Trajectory
 from mdio.analysis.results import AnalysisResult, check_output
 from mdio.analysis.saving import RESULT_SUFFIXES, save_as
 from mdio.cli.shared.common import (
+    add,
     add_cache,
     add_frame_options,
     add_no_verify,
@@ -55,74 +56,63 @@ ONLY_FOR: dict[str, tuple[str, object, tuple[str, ...]]] = {
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "kernel",
-        metavar="KERNEL",
-        help=f"{', '.join(KERNELS)}, or module:function of your own, which takes a block of frames "
+    add(
+        parser,
+        "kernel KERNEL",
+        f"{', '.join(KERNELS)}, or module:function of your own, which takes a block of frames "
         "and returns an array with one row a frame",
     )
     add_trajectory(parser)
     add_source(parser)
     atoms = parser.add_argument_group("atoms")
-    atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections and masses")
-    atoms.add_argument("--select", metavar="SEL", help="which atoms (default: all, or protein)")
-    atoms.add_argument("--group", metavar="NAME", help="stored group of atoms, or of an ensemble")
+    add(atoms, "-s --top FILE", "topology, for selections and masses")
+    add(atoms, "--select SEL", "which atoms (default: all, or protein)")
+    add(atoms, "--group NAME", "stored group of atoms, or of an ensemble")
     add_frame_options(parser)
     what = parser.add_argument_group("what is computed")
-    what.add_argument(
-        "--ref-frame", type=int, default=0, metavar="N", help="reference frame (default: 0)"
-    )
-    what.add_argument(
+    add(what, "--ref-frame N", "reference frame (default: 0)", int, default=0)
+    add(
+        what,
         "--weights",
+        "weight atoms by mass, or equally (default: rgyr by mass, rmsd equally)",
         choices=("mass", "none"),
-        help="weight atoms by mass, or equally (default: rgyr by mass, rmsd equally)",
     )
-    what.add_argument(
-        "--angles",
-        metavar="A,B",
-        default="phi,psi",
-        help="of phi, psi, chi1 (default: phi,psi)",
-    )
-    what.add_argument(
-        "--degrees", action="store_true", help="dihedrals themselves, not cos and sin"
-    )
-    what.add_argument(
+    add(what, "--angles A,B", "of phi, psi, chi1 (default: phi,psi)", default="phi,psi")
+    add(what, "--degrees", "dihedrals themselves, not cos and sin")
+    add(
+        what,
         "--superpose",
-        action="store_true",
-        help="rmsf: rotate frames onto the reference first (default: as they are, as MDAnalysis)",
+        "rmsf: rotate frames onto the reference first (default: as they are, as MDAnalysis)",
     )
-    what.add_argument(
-        "--to-select",
-        metavar="SEL",
-        help="pairs: distances from the atoms of --select to these, one to one (default: all "
+    add(
+        what,
+        "--to-select SEL",
+        "pairs: distances from the atoms of --select to these, one to one (default: all "
         "pairs within --select)",
     )
-    what.add_argument(
-        "--repeat", type=positive, default=1, metavar="X", help="compute RMSD X times a frame"
+    add(what, "--repeat X", "compute RMSD X times a frame", positive, default=1)
+    add(
+        what,
+        "--max-lag PS",
+        "msd, vacf: longest lag (default: from the first frame to the last)",
+        float,
     )
-    what.add_argument(
-        "--max-lag",
-        type=float,
-        metavar="PS",
-        help="msd, vacf: longest lag (default: from the first frame to the last)",
-    )
-    what.add_argument(
-        "--dims", default="xyz", metavar="XYZ", help="msd: along which axes (default: xyz)"
-    )
+    add(what, "--dims XYZ", "msd: along which axes (default: xyz)", default="xyz")
     workers = parser.add_argument_group("workers")
     add_workers(workers, mpi_option=False)
-    workers.add_argument(
-        "--blocks-per-worker",
-        type=positive,
+    add(
+        workers,
+        "--blocks-per-worker K",
+        "more than one evens out workers of unequal speed (default: 1)",
+        positive,
         default=1,
-        metavar="K",
-        help="more than one evens out workers of unequal speed (default: 1)",
     )
-    workers.add_argument(
+    add(
+        workers,
         "--gather",
+        "how ranks bring their rows together, with --executor mpi (default: blocking)",
         choices=GATHERS,
         default="blocking",
-        help="how ranks bring their rows together, with --executor mpi (default: blocking)",
     )
     add_mpio(workers, "--executor mpi", "read")
     add_cache(workers)
@@ -132,10 +122,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="frame, time, values: .npz, .csv, .dat, .xvg; - prints them (default: an overview)",
     )
-    parser.add_argument("--timings", metavar="FILE", help="times of every block, as JSON")
-    parser.add_argument(
-        "--report", metavar="FILE", help="an HTML page that shows where the time went"
-    )
+    add(parser, "--timings FILE", "times of every block, as JSON")
+    add(parser, "--report FILE", "an HTML page that shows where the time went")
     add_told(parser)
 
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 import argparse
 
 from mdio.cli.convert import add_running, run_with
-from mdio.cli.shared.common import add_no_verify, add_overlap, add_resume, asked
+from mdio.cli.shared.common import add, add_no_verify, add_overlap, add_resume, asked
 from mdio.cli.shared.workers import chosen_executor
 from mdio.converters.options import ConversionOptions
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("source", metavar="SRC", nargs="+", help="what continues the trajectory")
+    add(parser, "source SRC", "what continues the trajectory", nargs="+")
     add_overlap(parser)
-    parser.add_argument("out", metavar="OUT", help="zarr, segments or h5md of mdio, to add to")
-    parser.add_argument(
-        "-s", "--top", metavar="FILE", help="topology, for outputs made with --pbc or --center"
-    )
+    add(parser, "out OUT", "zarr, segments or h5md of mdio, to add to")
+    add(parser, "-s --top FILE", "topology, for outputs made with --pbc or --center")
     add_running(parser)
-    parser.add_argument(
-        "--force", action="store_true", help="begin anew where a former run has left something"
-    )
+    add(parser, "--force", "begin anew where a former run has left something")
     add_resume(parser)
     add_no_verify(parser, "SRC and OUT")
     parser.set_defaults(compared=False, per_rank=True)  # parts are as they were

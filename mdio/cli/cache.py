@@ -7,10 +7,11 @@ import sys
 from typing import Any
 
 from mdio.cli.follow import seconds
-from mdio.cli.shared.common import count, human_nbytes, parse_nbytes, print_json
+from mdio.cli.shared.common import add, count, parse_nbytes, print_json
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.looking import cached_trajectories, evict_units, verify_units
 from mdio.core.signals import ending_signals_noted
+from mdio.core.words import human_nbytes
 from mdio.parallel.cache_following import CacheFollower, follow_into_cache
 
 
@@ -18,34 +19,28 @@ def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     follow = actions.add_parser("follow", help="keep what a simulation writes, as it is written")
-    follow.add_argument("pattern", metavar="PATTERN", help="of trajectories, quoted: 'run/*.xtc'")
-    follow.add_argument("--dir", metavar="DIR", required=True, help="folder on a disk of this node")
-    follow.add_argument("--cache-size", type=parse_nbytes, metavar="SIZE", help="as for analyze")
-    follow.add_argument(
-        "--nodes",
-        type=lambda text: text.split(","),
+    add(follow, "pattern PATTERN", "of trajectories, quoted: 'run/*.xtc'")
+    add(follow, "--dir DIR", "folder on a disk of this node", required=True)
+    add(follow, "--cache-size SIZE", "as for analyze", parse_nbytes)
+    add(
+        follow,
+        "--nodes A,B,...",
+        "names of all nodes that follow; each takes its share (default: this one alone)",
         default=[],
-        metavar="A,B,...",
-        help="names of all nodes that follow; each takes its share (default: this one alone)",
+        type=lambda text: text.split(","),
     )
-    follow.add_argument(
-        "--every", type=seconds, default=60.0, metavar="TIME", help="between looks (default: 60s)"
-    )
-    follow.add_argument(
-        "--until-idle", type=seconds, metavar="TIME", help="end when nothing grows: 10m"
-    )
+    add(follow, "--every TIME", "between looks (default: 60s)", seconds, default=60.0)
+    add(follow, "--until-idle TIME", "end when nothing grows: 10m", seconds)
     status = actions.add_parser("status", help="what is kept, by trajectory")
     evict = actions.add_parser("evict", help="remove what was not used for the longest time")
-    evict.add_argument(
-        "--keep", type=parse_nbytes, default=0, metavar="SIZE", help="leave so much (default: none)"
-    )
-    evict.add_argument("--trajectory", metavar="TRAJ", help="of this one alone")
+    add(evict, "--keep SIZE", "leave so much (default: none)", parse_nbytes, default=0)
+    add(evict, "--trajectory TRAJ", "of this one alone")
     verify = actions.add_parser("verify", help="compare all that is kept with its checksums")
     for action in (status, evict, verify):
-        action.add_argument("dir", metavar="DIR", help="the folder given as --cache")
+        add(action, "dir DIR", "the folder given as --cache")
     for action in (follow, status, evict, verify):
-        action.add_argument("--json", action="store_true", help="print one JSON object")
-        action.add_argument("--quiet", action="store_true", help="no summary")
+        add(action, "--json", "print one JSON object")
+        add(action, "--quiet", "no summary")
 
 
 def run(args: argparse.Namespace) -> int:

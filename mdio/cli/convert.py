@@ -10,6 +10,7 @@ from typing import Any
 
 from mdio.cli.follow import add_follow, follow_with
 from mdio.cli.shared.common import (
+    add,
     add_frame_options,
     add_no_verify,
     add_overlap,
@@ -19,7 +20,6 @@ from mdio.cli.shared.common import (
     add_told,
     asked,
     count,
-    human_nbytes,
     parse_precision,
     print_json,
     progress_bar,
@@ -33,6 +33,7 @@ from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.words import human_nbytes
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.plan_table import plan_table
 from mdio.layouts.registry import writable_layouts
@@ -65,53 +66,50 @@ def _group(text: str) -> tuple[str, str]:
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("source", metavar="SRC", nargs="+", help="trajectory (several are joined)")
+    add(parser, "source SRC", "trajectory (several are joined)", nargs="+")
     add_overlap(parser)
-    parser.add_argument(
+    add(
+        parser,
         "--ensemble",
-        action="store_true",
-        help="do not join them: each SRC, or LABEL=SRC, becomes a group of OUT, NAME.zarr; with an "
+        "do not join them: each SRC, or LABEL=SRC, becomes a group of OUT, NAME.zarr; with an "
         "ensemble as SRC, each of its trajectories becomes a file, OUT with {label} in it",
     )
     add_source(parser)
-    parser.add_argument("out", metavar="OUT", help="output; its suffix names the layout")
-    parser.add_argument(
-        "--to",
-        choices=writable_layouts(),
-        help="layout, whatever the suffix of OUT",
-    )
+    add(parser, "out OUT", "output; its suffix names the layout")
+    add(parser, "--to", "layout, whatever the suffix of OUT", choices=writable_layouts())
     atoms = parser.add_argument_group("atoms")
-    atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections")
-    atoms.add_argument(
+    add(atoms, "-s --top FILE", "topology, for selections")
+    add(
+        atoms,
         "--no-topology",
+        "store nothing of what atoms are, in the output or beside it",
         dest="topology",
         action="store_false",
-        help="store nothing of what atoms are, in the output or beside it",
     )
-    atoms.add_argument("--select", metavar="SEL", help="keep these atoms only")
-    atoms.add_argument(
-        "--group",
+    add(atoms, "--select SEL", "keep these atoms only")
+    add(
+        atoms,
+        "--group NAME=SEL",
+        "store these atoms a second time, on their own, for analyses that need no others",
+        _group,
         dest="groups",
-        metavar="NAME=SEL",
-        type=_group,
         action="append",
         default=[],
-        help="store these atoms a second time, on their own, for analyses that need no others",
     )
     add_frame_options(parser)
     stored = parser.add_argument_group("what is stored")
-    stored.add_argument(
-        "--precision",
-        type=parse_precision,
-        metavar="A|auto|none",
-        help="round positions to this step in angstrom; auto keeps the integers of an XTC source, "
+    add(
+        stored,
+        "--precision A|auto|none",
+        "round positions to this step in angstrom; auto keeps the integers of an XTC source, "
         "bit for bit; none stores floats in full, which any program reads (default: auto in zarr, "
         "none elsewhere)",
+        parse_precision,
     )
-    stored.add_argument(
-        "--compression",
-        metavar="NAME[:LEVEL]",
-        help="without loss: small (fewest bytes), fast (fastest to read), none, or gzip; in zarr "
+    add(
+        stored,
+        "--compression NAME[:LEVEL]",
+        "without loss: small (fewest bytes), fast (fastest to read), none, or gzip; in zarr "
         "also lz4 and zstd; for integers in zarr bitpack (fast, and the default), rigid (small: "
         "about two thirds of an XTC, written slowly), lz4 or zstd; auto, the default "
         "for floats in zarr: lz4 where OUT lies on a network, else none",
@@ -121,31 +119,27 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_running(parser)
     together = parser.add_mutually_exclusive_group()
     add_mpio(together, "--mpi", "write")
-    together.add_argument(
+    add(
+        together,
         "--per-rank",
-        action="store_true",
-        help="h5md: one file for each rank or worker, in the folder OUT.parts, joined in OUT",
+        "h5md: one file for each rank or worker, in the folder OUT.parts, joined in OUT",
     )
-    parser.add_argument(
-        "--hint",
+    add(
+        parser,
+        "--hint KEY=VALUE",
+        "for MPI-IO (cb_nodes=8, romio_cb_write=enable); with --mpio and --collective",
         dest="hints",
-        metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="for MPI-IO (cb_nodes=8, romio_cb_write=enable); with --mpio and --collective",
     )
-    parser.add_argument(
+    add(
+        parser,
         "--force",
-        action="store_true",
-        help="replace an existing output, and begin anew where a former run has left something",
+        "replace an existing output, and begin anew where a former run has left something",
     )
-    parser.add_argument(
-        "--append", action="store_true", help="add frames to an existing output (mdio append)"
-    )
+    add(parser, "--append", "add frames to an existing output (mdio append)")
     add_resume(parser)
-    parser.add_argument(
-        "--verify", dest="compared", action="store_true", help="compare with the source afterwards"
-    )
+    add(parser, "--verify", "compare with the source afterwards", dest="compared")
     add_follow(parser)
     add_no_verify(parser, "SRC")
 
@@ -153,10 +147,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
 def add_running(parser: argparse.ArgumentParser) -> None:
     """Add what conversions of all kinds have: workers, and what is printed."""
     add_workers(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument(
-        "--salvage", action="store_true", help="convert the complete frames of a truncated source"
-    )
+    add(parser, "--dry-run", "print the plan, write nothing")
+    add(parser, "--salvage", "convert the complete frames of a truncated source")
     add_told(parser)
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import fields
 
-from mdio.cli.shared.common import count, positive, print_json
+from mdio.cli.shared.common import add, count, positive, print_json
 from mdio.converters.follow import follow
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.core.errors import PlanError
@@ -29,22 +29,20 @@ def seconds(text: str) -> float:
 def add_follow(parser: argparse.ArgumentParser) -> None:
     """Add the options of a conversion that goes on as its source grows."""
     following = parser.add_argument_group("a source that is still being written")
-    following.add_argument(
+    add(
+        following,
         "--follow",
-        action="store_true",
-        help="convert what is complete, a full shard or segment at a time, until told to end "
+        "convert what is complete, a full shard or segment at a time, until told to end "
         "(Ctrl-C and SIGTERM end it with all complete frames)",
     )
-    following.add_argument(
-        "--until-idle", type=seconds, metavar="TIME", help="end when SRC stops growing: 10m"
-    )
-    following.add_argument("--frames", type=positive, metavar="N", help="end with so many frames")
-    following.add_argument(
-        "--every",
-        type=seconds,
-        metavar="TIME",
+    add(following, "--until-idle TIME", "end when SRC stops growing: 10m", seconds)
+    add(following, "--frames N", "end with so many frames", positive)
+    add(
+        following,
+        "--every TIME",
+        "time between two publications at least (default: 60s)",
+        seconds,
         default=60.0,
-        help="time between two publications at least (default: 60s)",
     )
 
 

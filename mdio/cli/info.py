@@ -9,14 +9,15 @@ from typing import Any
 
 from mdio._version import __version__
 from mdio.cli.shared.common import (
+    add,
     add_overlap,
     add_source,
-    human_nbytes,
     print_json,
     say_notes,
     source_options,
 )
 from mdio.converters.selection import open_with_topology
+from mdio.core.words import human_nbytes
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
 from mdio.layouts.views.ensemble import ensemble_at
 
@@ -36,14 +37,12 @@ class _Version(argparse.Action):
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("path", metavar="PATH", nargs="+", help="trajectory (several are joined)")
+    add(parser, "path PATH", "trajectory (several are joined)", nargs="+")
     add_overlap(parser)
     add_source(parser)
-    parser.add_argument(
-        "-s", "--top", metavar="FILE", help="topology, for formats that do not count their atoms"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--version", nargs=0, action=_Version, help="version and decoders in use")
+    add(parser, "-s --top FILE", "topology, for formats that do not count their atoms")
+    add(parser, "--json", "print one JSON object")
+    add(parser, "--version", "version and decoders in use", nargs=0, action=_Version)
 
 
 def _times(facts: dict[str, Any]) -> str:

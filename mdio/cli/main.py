@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from mdio._version import __version__
+from mdio.cli.shared.common import add
 from mdio.cli.shared.help import FriendlyParser, examples
 from mdio.cli.shared.ranks import launched_ranks, parse_once
 from mdio.core.errors import MdioError, PlanError
@@ -56,9 +57,7 @@ def _parser(command: str | None) -> FriendlyParser:
         if name == command or command == ALL:
             module = import_module(f"mdio.cli.{name}")
             module.setup(chosen)
-            chosen.add_argument(
-                "--debug", action="store_true", help="show the traceback of an error"
-            )
+            add(chosen, "--debug", "show the traceback of an error")
             _add_stalls(chosen)
             chosen.show_first(getattr(module, "COMMON", ()))
     return parser
@@ -75,16 +74,14 @@ def _command(parser: FriendlyParser, name: str) -> FriendlyParser:
 
 
 def _add_stalls(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--stall-timeout",
-        type=float,
+    add(
+        parser,
+        "--stall-timeout S",
+        "tell when a read or write takes longer, s (default: %(default)g; 0: never)",
+        float,
         default=STALL_TIMEOUT_S,
-        metavar="S",
-        help="tell when a read or write takes longer, s (default: %(default)g; 0: never)",
     )
-    parser.add_argument(
-        "--stall-abort", type=float, metavar="S", help="end when one takes longer, s"
-    )
+    add(parser, "--stall-abort S", "end when one takes longer, s", float)
 
 
 @contextmanager

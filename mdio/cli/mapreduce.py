@@ -10,6 +10,7 @@ from typing import Any
 from mdio.analysis.kernels.kernel import Kernel, UserKernel
 from mdio.analysis.results import check_output
 from mdio.cli.shared.common import (
+    add,
     add_cache,
     add_frame_options,
     add_no_verify,
@@ -41,54 +42,42 @@ MOST_SHOWN = 10
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "program", metavar="MODULE:CLASS", help="a class with the methods map and reduce"
-    )
+    add(parser, "program MODULE:CLASS", "a class with the methods map and reduce")
     add_trajectory(parser)
-    parser.add_argument(
-        "--replicas",
-        action="store_true",
-        help="do not join them: each TRAJ, or LABEL=TRAJ, has rows of its own",
-    )
-    parser.add_argument(
-        "--set",
+    add(parser, "--replicas", "do not join them: each TRAJ, or LABEL=TRAJ, has rows of its own")
+    add(
+        parser,
+        "--set NAME=VALUE",
+        "an argument of the class (repeatable)",
         dest="settings",
-        metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="an argument of the class (repeatable)",
     )
     atoms = parser.add_argument_group("atoms")
-    atoms.add_argument("-s", "--top", metavar="FILE", help="topology, for selections")
-    atoms.add_argument("--select", metavar="SEL", help="which atoms blocks have")
-    atoms.add_argument("--group", metavar="NAME", help="read this stored group of atoms")
+    add(atoms, "-s --top FILE", "topology, for selections")
+    add(atoms, "--select SEL", "which atoms blocks have")
+    add(atoms, "--group NAME", "read this stored group of atoms")
     add_frame_options(parser)
     workers = parser.add_argument_group("workers")
     add_workers(workers)
-    workers.add_argument(
-        "--blocks-per-worker",
-        type=positive,
-        metavar="K",
-        help="more than one evens out workers of unequal speed (default: 4, all together 16)",
+    add(
+        workers,
+        "--blocks-per-worker K",
+        "more than one evens out workers of unequal speed (default: 4, all together 16)",
+        positive,
     )
-    workers.add_argument(
-        "--memory",
-        type=parse_nbytes,
+    add(
+        workers,
+        "--memory SIZE",
+        "what pairs may take in each worker; more goes through files (default: 1G)",
+        parse_nbytes,
         default=MEMORY_NBYTES,
-        metavar="SIZE",
-        help="what pairs may take in each worker; more goes through files (default: 1G)",
     )
-    workers.add_argument(
-        "--local-dir", metavar="DIR", help="for these files, a disk of the node itself"
-    )
+    add(workers, "--local-dir DIR", "for these files, a disk of the node itself")
     add_cache(workers)
     add_no_verify(parser, "TRAJ")
-    parser.add_argument(
-        "--keep-going", action="store_true", help="leave out keys whose reduce fails, and tell"
-    )
-    parser.add_argument(
-        "-o", "--out", metavar="FILE", help=f"a row a key: {', '.join(TABLE_SUFFIXES)}"
-    )
+    add(parser, "--keep-going", "leave out keys whose reduce fails, and tell")
+    add(parser, "-o --out FILE", f"a row a key: {', '.join(TABLE_SUFFIXES)}")
     add_told(parser)
 
 

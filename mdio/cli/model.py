@@ -12,40 +12,30 @@ from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import fit_profile, residuals
 from mdio.advisor.model.profile import NAMES, load_profile, save_profile
 from mdio.advisor.model.timings import read_timings
-from mdio.cli.shared.common import positive, print_json
+from mdio.cli.shared.common import add, positive, print_json
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     fit = actions.add_parser("fit", help="a machine profile from a table of timings")
-    fit.add_argument(
-        "csv", metavar="CSV", help="timings: scaling.csv of mdio bench scaling, or its columns"
-    )
+    add(fit, "csv CSV", "timings: scaling.csv of mdio bench scaling, or its columns")
     fit.add_argument("-o", "--out", metavar="PROFILE.toml", required=True)
     fit.add_argument("--name", help="name of the machine (default: as in the table)")
-    fit.add_argument(
-        "--cores-per-node", type=positive, metavar="N", help="default: guessed from the table"
+    add(fit, "--cores-per-node N", "default: guessed from the table", positive)
+    add(
+        fit,
+        "--prior PROFILE",
+        f"what is known before: a file, {' or '.join(NAMES)} (default: comet)",
     )
-    fit.add_argument(
-        "--prior",
-        metavar="PROFILE",
-        help=f"what is known before: a file, {' or '.join(NAMES)} (default: comet)",
-    )
-    fit.add_argument("--json", action="store_true", help="print one JSON object")
+    add(fit, "--json", "print one JSON object")
     guess = actions.add_parser("predict", help="seconds for numbers of ranks")
-    guess.add_argument("profile", metavar="PROFILE.toml", help=f"a file, {' or '.join(NAMES)}")
-    guess.add_argument("--layout", action="append", help="may be repeated (default: all)")
-    guess.add_argument("--gather", action="append", help="may be repeated (default: all)")
-    guess.add_argument(
-        "--workload",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="how often a frame is computed (default 1)",
-    )
+    add(guess, "profile PROFILE.toml", f"a file, {' or '.join(NAMES)}")
+    add(guess, "--layout", "may be repeated (default: all)", action="append")
+    add(guess, "--gather", "may be repeated (default: all)", action="append")
+    add(guess, "--workload X", "how often a frame is computed (default 1)", float, default=1.0)
     guess.add_argument("--ranks", type=_ranks, metavar="N,N,...", required=True)
-    guess.add_argument("--json", action="store_true", help="print one JSON object")
+    add(guess, "--json", "print one JSON object")
 
 
 def _ranks(text: str) -> list[int]:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.shared.common import add_told, count, positive, print_json, progress_bar
+from mdio.cli.shared.common import add, add_told, count, positive, print_json, progress_bar
 from mdio.converters.repair import RepairResult, repair
 from mdio.layouts.registry import open_layout
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("out", metavar="OUT", help="output of mdio: zarr, h5md or segments")
-    parser.add_argument(
-        "--against",
-        metavar="SRC",
+    add(parser, "out OUT", "output of mdio: zarr, h5md or segments")
+    add(
+        parser,
+        "--against SRC",
+        "what it was made from; without it, only say what is lost",
         nargs="+",
-        help="what it was made from; without it, only say what is lost",
     )
-    parser.add_argument(
-        "-s", "--top", metavar="FILE", help="topology (after --pbc/--center, or if SRC needs one)"
-    )
-    parser.add_argument(
-        "-w", "--workers", type=positive, metavar="N", default=1, help="worker processes"
-    )
+    add(parser, "-s --top FILE", "topology (after --pbc/--center, or if SRC needs one)")
+    add(parser, "-w --workers N", "worker processes", positive, default=1)
     add_told(parser)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from mdio.cli.shared.common import (
+    add,
     add_overlap,
     add_resume,
     add_told,
-    human_nbytes,
     positive,
     print_json,
     progress_bar,
@@ -18,22 +18,19 @@ from mdio.converters.convert import prepare
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.split import check_suffix
+from mdio.core.words import human_nbytes
 from mdio.parallel.executors import Executor
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("source", metavar="SRC", nargs="+", help="trajectory (several are joined)")
+    add(parser, "source SRC", "trajectory (several are joined)", nargs="+")
     add_overlap(parser)
-    parser.add_argument("out", metavar="OUT", help="folder of segments, NAME.segments")
-    parser.add_argument(
-        "-n", "--segments", type=positive, metavar="N", required=True, help="number of segments"
-    )
+    add(parser, "out OUT", "folder of segments, NAME.segments")
+    add(parser, "-n --segments N", "number of segments", positive, required=True)
     add_workers(parser)
-    parser.add_argument(
-        "--salvage", action="store_true", help="split the complete frames of a truncated source"
-    )
-    parser.add_argument("--force", action="store_true", help="replace an existing output")
+    add(parser, "--salvage", "split the complete frames of a truncated source")
+    add(parser, "--force", "replace an existing output")
     add_resume(parser)
     add_told(parser)
 

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 
-from mdio.cli.shared.common import add_told, asked, print_json, progress_bar
+from mdio.cli.shared.common import add, add_told, asked, print_json, progress_bar
 from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.converters.opening import open_damaged
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
@@ -28,35 +28,32 @@ def _sample(text: str) -> Callable[[int], bool]:
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("out", metavar="OUT", help="trajectory to check")
-    parser.add_argument(
-        "--against", metavar="SRC", nargs="+", help="compare every frame with this source"
-    )
-    parser.add_argument(
-        "-s", "--top", metavar="FILE", help="topology (after --pbc/--center, or if SRC needs one)"
-    )
+    add(parser, "out OUT", "trajectory to check")
+    add(parser, "--against SRC", "compare every frame with this source", nargs="+")
+    add(parser, "-s --top FILE", "topology (after --pbc/--center, or if SRC needs one)")
     some = parser.add_mutually_exclusive_group()
-    some.add_argument(
-        "--sample",
-        metavar="P%",
+    add(
+        some,
+        "--sample P%",
+        "check this share of all units (chunks, segments, files of numbers), evenly spread",
+        _sample,
         dest="wanted",
-        type=_sample,
         default=everything,
-        help="check this share of all units (chunks, segments, files of numbers), evenly spread",
     )
-    some.add_argument(
-        "--part",
-        metavar="K/N",
+    add(
+        some,
+        "--part K/N",
+        "check the K-th of N parts of all units; the N parts together are all of them",
+        _part,
         dest="wanted",
-        type=_part,
-        help="check the K-th of N parts of all units; the N parts together are all of them",
     )
-    some.add_argument(
+    add(
+        some,
         "--deep",
+        "check all of them (default)",
         dest="wanted",
         action="store_const",
         const=everything,
-        help="check all of them (default)",
     )
     add_workers(parser)
     add_told(parser, "no progress bar")

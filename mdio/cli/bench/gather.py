@@ -9,35 +9,33 @@ from mdio.analysis.pages.pictures import need_matplotlib
 from mdio.benches.gather import WAYS, launch, measure, save_gather_page, summarise, verdict
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import positives, sizes
-from mdio.cli.shared.common import add_bench_output, count, human_nbytes, positive, print_json
+from mdio.cli.shared.common import add, add_bench_output, count, positive, print_json
 from mdio.cli.shared.ranks import root_speaks, world
+from mdio.core.words import human_nbytes
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
-    parser.add_argument(
-        "-w",
-        "--workers",
-        type=positives,
+    add(
+        parser,
+        "-w --workers N,N",
+        "numbers of ranks (default: %(default)s)",
+        positives,
         default="1,2",
-        metavar="N,N",
-        help="numbers of ranks (default: %(default)s)",
     )
-    parser.add_argument(
-        "--nbytes",
-        type=sizes,
+    add(
+        parser,
+        "--nbytes S,S",
+        "that each rank sends (default: %(default)s)",
+        sizes,
         default="1K,16K,256K,4M",
-        metavar="S,S",
-        help="that each rank sends (default: %(default)s)",
     )
-    parser.add_argument(
-        "--repeats", type=positive, default=20, metavar="N", help="runs of each (default: 20)"
-    )
-    parser.add_argument("--mpiexec", metavar="CMD", help="launcher of MPI programs, with options")
-    parser.add_argument(
+    add(parser, "--repeats N", "runs of each (default: 20)", positive, default=20)
+    add(parser, "--mpiexec CMD", "launcher of MPI programs, with options")
+    add(
+        parser,
         "--on-ranks",
-        action="store_true",
-        help="this is an MPI program already: measure on its ranks, print, save nothing",
+        "this is an MPI program already: measure on its ranks, print, save nothing",
     )
     add_bench_output(parser, "gather", "gather.jsonl and gather.html")
 

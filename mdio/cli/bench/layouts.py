@@ -18,7 +18,7 @@ from mdio.benches.layouts import (
 from mdio.benches.reading import read_all, read_shared
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import one_of, positives, sizes
-from mdio.cli.shared.common import add_bench_output, positive, print_json
+from mdio.cli.shared.common import add, add_bench_output, positive, print_json
 from mdio.cli.shared.workers import all_ranks
 from mdio.core.errors import PlanError
 from mdio.parallel.executors import Processes, Serial
@@ -32,51 +32,47 @@ LAYOUTS = (
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
-    parser.add_argument("source", metavar="SRC", help="trajectory")
-    parser.add_argument("--folder", metavar="DIR", help="on the storage in question")
-    parser.add_argument(
-        "--layouts",
-        type=one_of(LAYOUTS),
-        default="h5md,zarr,segments,split",
-        metavar="L,L",
-        help=f"of {', '.join(LAYOUTS)}; segments are as many as workers, and split copies bytes "
+    add(parser, "source SRC", "trajectory")
+    add(parser, "--folder DIR", "on the storage in question")
+    add(
+        parser,
+        "--layouts L,L",
+        f"of {', '.join(LAYOUTS)}; segments are as many as workers, and split copies bytes "
         "into them (default: %(default)s)",
+        one_of(LAYOUTS),
+        default="h5md,zarr,segments,split",
     )
-    parser.add_argument(
-        "--ways",
-        type=one_of(WAYS),
-        default="workers",
-        metavar="W,W",
-        help="workers (processes), mpi (ranks, plain writes), mpio (parallel HDF5), collective "
+    add(
+        parser,
+        "--ways W,W",
+        "workers (processes), mpi (ranks, plain writes), mpio (parallel HDF5), collective "
         "(the same, collectively); (default: %(default)s)",
+        one_of(WAYS),
+        default="workers",
     )
-    parser.add_argument(
-        "-w",
-        "--workers",
-        type=positives,
+    add(
+        parser,
+        "-w --workers N,N",
+        "numbers of workers or ranks (default: %(default)s)",
+        positives,
         default="1,2",
-        metavar="N,N",
-        help="numbers of workers or ranks (default: %(default)s)",
     )
-    parser.add_argument("--compressions", default="none", metavar="C,C", help="none,gzip:1,...")
-    parser.add_argument("--chunk-frames", type=positives, metavar="N,N", help="default: planned")
-    parser.add_argument("--stripe-sizes", type=sizes, metavar="S,S", help="default: planned")
-    parser.add_argument("--stripe-counts", type=positives, metavar="N,N", help="for Lustre")
-    parser.add_argument(
-        "--repeats", type=positive, default=3, metavar="N", help="runs of each (default: 3)"
-    )
-    parser.add_argument("--write-only", action="store_true", help="do not read outputs")
-    parser.add_argument("--mpiexec", metavar="CMD", help="launcher of MPI programs, with options")
-    parser.add_argument(
-        "--read", action="store_true", help="read SRC once with -w N or --mpi, and print the time"
-    )
-    parser.add_argument("--mpi", action="store_true", help="with --read: on the ranks of mpiexec")
-    parser.add_argument(
+    add(parser, "--compressions C,C", "none,gzip:1,...", default="none")
+    add(parser, "--chunk-frames N,N", "default: planned", positives)
+    add(parser, "--stripe-sizes S,S", "default: planned", sizes)
+    add(parser, "--stripe-counts N,N", "for Lustre", positives)
+    add(parser, "--repeats N", "runs of each (default: 3)", positive, default=3)
+    add(parser, "--write-only", "do not read outputs")
+    add(parser, "--mpiexec CMD", "launcher of MPI programs, with options")
+    add(parser, "--read", "read SRC once with -w N or --mpi, and print the time")
+    add(parser, "--mpi", "with --read: on the ranks of mpiexec")
+    add(
+        parser,
         "--driver",
+        "with --read --mpi: read h5md through parallel HDF5, each rank by itself or all "
+        "together (default: by plain reads)",
         choices=("plain", "mpio", "collective"),
         default="plain",
-        help="with --read --mpi: read h5md through parallel HDF5, each rank by itself or all "
-        "together (default: by plain reads)",
     )
     add_bench_output(parser, "layouts", "layouts.jsonl and layouts.html")
 

@@ -18,7 +18,7 @@ from mdio.benches.scaling import (
 )
 from mdio.benches.scaling_pictures import save_scaling_page
 from mdio.cli.bench import one_of, positives
-from mdio.cli.shared.common import add_bench_output, positive, print_json
+from mdio.cli.shared.common import add, add_bench_output, positive, print_json
 from mdio.parallel.executors import available_cores
 from mdio.parallel.gather import GATHERS
 
@@ -31,46 +31,41 @@ def _counts() -> str:
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
-    parser.add_argument(
-        "trajectory", metavar="TRAJ", nargs="+", help="a series for each, any layout"
-    )
-    parser.add_argument("-s", "--top", metavar="FILE", help="topology")
-    parser.add_argument("--select", metavar="SEL", help="which atoms (default: all, or protein)")
-    parser.add_argument("--stop", type=positive, metavar="N", help="use the first N frames")
-    parser.add_argument("--kernel", choices=KERNELS, default="rmsd", help="default: rmsd")
-    parser.add_argument(
-        "--repeat",
-        type=positives,
+    add(parser, "trajectory TRAJ", "a series for each, any layout", nargs="+")
+    add(parser, "-s --top FILE", "topology")
+    add(parser, "--select SEL", "which atoms (default: all, or protein)")
+    add(parser, "--stop N", "use the first N frames", positive)
+    add(parser, "--kernel", "default: rmsd", choices=KERNELS, default="rmsd")
+    add(
+        parser,
+        "--repeat X,X",
+        "compute RMSD X times a frame; the papers have 1,40,70,100 (default: 1)",
+        positives,
         default=[1],
-        metavar="X,X",
-        help="compute RMSD X times a frame; the papers have 1,40,70,100 (default: 1)",
     )
-    parser.add_argument(
-        "-w",
-        "--workers",
-        type=positives,
+    add(
+        parser,
+        "-w --workers N,N",
+        "numbers of workers or ranks (default: %(default)s)",
+        positives,
         default=_counts(),
-        metavar="N,N",
-        help="numbers of workers or ranks (default: %(default)s)",
     )
-    parser.add_argument(
-        "--executor",
-        type=one_of(EXECUTORS),
+    add(
+        parser,
+        "--executor E,E",
+        f"of {', '.join(EXECUTORS)} (default: processes)",
+        one_of(EXECUTORS),
         default="processes",
-        metavar="E,E",
-        help=f"of {', '.join(EXECUTORS)} (default: processes)",
     )
-    parser.add_argument(
-        "--gather",
-        type=one_of(GATHERS),
+    add(
+        parser,
+        "--gather G,G",
+        f"with mpi, of {', '.join(GATHERS)} (default: blocking)",
+        one_of(GATHERS),
         default="blocking",
-        metavar="G,G",
-        help=f"with mpi, of {', '.join(GATHERS)} (default: blocking)",
     )
-    parser.add_argument(
-        "--repeats", type=positive, default=5, metavar="N", help="runs of each case (default: 5)"
-    )
-    parser.add_argument("--mpiexec", metavar="CMD", help="launcher of MPI programs, with options")
+    add(parser, "--repeats N", "runs of each case (default: 5)", positive, default=5)
+    add(parser, "--mpiexec CMD", "launcher of MPI programs, with options")
     add_bench_output(parser, "scaling", "scaling.jsonl, scaling.csv and scaling.html")
 
 

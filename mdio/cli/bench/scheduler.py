@@ -8,7 +8,7 @@ from mdio.analysis.pages.pictures import need_matplotlib
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.benches.scheduler import SCHEDULERS, measure, save_scheduler_page
 from mdio.cli.bench import one_of
-from mdio.cli.shared.common import add_bench_output, positive, print_json
+from mdio.cli.shared.common import add, add_bench_output, positive, print_json
 from mdio.parallel.executors import available_cores
 
 
@@ -17,18 +17,16 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tasks", type=positive, default=2000, help="the papers have 100000 (default: 2000)"
     )
-    parser.add_argument("-w", "--workers", type=positive, metavar="N", help="default: all cores")
+    add(parser, "-w --workers N", "default: all cores", positive)
     names = tuple(SCHEDULERS)
-    parser.add_argument(
-        "--scheduler",
-        type=one_of(names),
+    add(
+        parser,
+        "--scheduler S,S",
+        f"of {', '.join(names)} (default: all)",
+        one_of(names),
         default=",".join(names),
-        metavar="S,S",
-        help=f"of {', '.join(names)} (default: all)",
     )
-    parser.add_argument(
-        "--repeats", type=positive, default=3, metavar="N", help="runs of each (default: 3)"
-    )
+    add(parser, "--repeats N", "runs of each (default: 3)", positive, default=3)
     add_bench_output(parser, "scheduler", "scheduler.jsonl and scheduler.html")
 
 

@@ -14,48 +14,41 @@ from typing import Any, Literal
 
 from mdio.converters.transform import PBC_CHOICES
 from mdio.core.progress import ProgressBar
-from mdio.core.words import human_nbytes
 from mdio.layouts.views.joining import OVERLAPS
 
-__all__ = [
-    "add_bench_output",
-    "add_cache",
-    "add_frame_options",
-    "add_no_verify",
-    "add_overlap",
-    "add_periodic",
-    "add_resume",
-    "add_source",
-    "add_told",
-    "add_trajectory",
-    "asked",
-    "auto_or_positive",
-    "count",
-    "human_nbytes",
-    "parse_nbytes",
-    "parse_precision",
-    "parse_stripes",
-    "positive",
-    "print_json",
-    "progress_bar",
-    "say_notes",
-    "source_options",
-]
+
+def add(
+    parser: Any, names: str, told: str, kind: Callable[[str], Any] | None = None, **more: Any
+) -> None:
+    """Add an option or a place to `parser`, or to a group of one.
+
+    `names`: of it and, last, of its value: ``-w --workers N``; an option without one is a flag.
+    `told`: its help. `kind`: makes the value of a text. `more`: as `add_argument` takes it.
+    """
+    *names_, last = names.split()
+    if last.startswith("-"):
+        names_.append(last)
+        more = more if {"choices", "action"} & more.keys() else {"action": "store_true"} | more
+    else:
+        more["metavar"] = last
+    more |= {} if kind is None else {"type": kind}
+    parser.add_argument(*names_, help=told, **more)
 
 
 def add_periodic(group: Any) -> None:
     """Add ``--pbc`` and ``--center`` to a group of options."""
-    group.add_argument(
+    add(
+        group,
         "--pbc",
-        choices=PBC_CHOICES,
-        help="whole: molecules that the box cuts are made whole (needs bonds); mol: and put into "
+        "whole: molecules that the box cuts are made whole (needs bonds); mol: and put into "
         "the box by their centres; atom: each atom into the box; nojump: atoms go on where they "
         "leave the box (unwrap and wrap are whole and atom)",
+        choices=PBC_CHOICES,
     )
-    group.add_argument(
-        "--center",
-        metavar="SEL",
-        help="move these atoms to the middle of the box, then the others around them as --pbc says "
+    add(
+        group,
+        "--center SEL",
+        "move these atoms to the middle of the box, then the others around them as --pbc says "
         "(whole is then mol)",
     )
 
@@ -70,9 +63,7 @@ def asked(target: Callable[..., Any], args: argparse.Namespace) -> dict[str, Any
 
 def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     """Add trajectories that are read and joined."""
-    parser.add_argument(
-        "trajectory", metavar="TRAJ", nargs=nargs, help="trajectory (several are joined)"
-    )
+    add(parser, "trajectory TRAJ", "trajectory (several are joined)", nargs=nargs)
     add_overlap(parser)
 
 
@@ -80,36 +71,33 @@ def add_told(
     parser: argparse.ArgumentParser, quiet: str | None = "no progress bar, no summary"
 ) -> None:
     """Add how much is printed."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add(parser, "--json", "print one JSON object")
     if quiet is not None:
-        parser.add_argument("--quiet", action="store_true", help=quiet)
+        add(parser, "--quiet", quiet)
 
 
 def add_overlap(parser: argparse.ArgumentParser) -> None:
     """Add ``--overlap`` to a command that joins trajectories."""
-    parser.add_argument(
+    add(
+        parser,
         "--overlap",
-        choices=OVERLAPS,
-        help="frames whose times several files have: keep those of the last file (default), of "
+        "frames whose times several files have: keep those of the last file (default), of "
         "the first, refuse them, or keep all, with files in the order given",
+        choices=OVERLAPS,
     )
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """Add what a trajectory may not say of itself."""
     source = parser.add_argument_group("what the trajectory does not say")
-    source.add_argument(
-        "--format", metavar="NAME", help="its format, where neither its name nor its bytes tell"
+    add(source, "--format NAME", "its format, where neither its name nor its bytes tell")
+    add(
+        source,
+        "--timestep PS",
+        "time between frames (in LAMMPS dumps: of a step), where the format holds none",
+        float,
     )
-    source.add_argument(
-        "--timestep",
-        type=float,
-        metavar="PS",
-        help="time between frames (in LAMMPS dumps: of a step), where the format holds none",
-    )
-    source.add_argument(
-        "--length-unit", metavar="UNIT", help="of a format or file that names none: nm, Angstrom"
-    )
+    add(source, "--length-unit UNIT", "of a format or file that names none: nm, Angstrom")
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -120,16 +108,16 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def add_cache(parser: Any) -> None:
     """Add ``--cache`` and ``--cache-size`` to a parser or a group of one."""
-    parser.add_argument(
-        "--cache",
-        metavar="DIR",
-        help="keep what is read there, on a disk of each node, and read it from there next time",
+    add(
+        parser,
+        "--cache DIR",
+        "keep what is read there, on a disk of each node, and read it from there next time",
     )
-    parser.add_argument(
-        "--cache-size",
-        type=parse_nbytes,
-        metavar="SIZE",
-        help="of all that is kept there: 200G (default: all but a tenth of the disk)",
+    add(
+        parser,
+        "--cache-size SIZE",
+        "of all that is kept there: 200G (default: all but a tenth of the disk)",
+        parse_nbytes,
     )
 
 
@@ -220,9 +208,9 @@ def _plain(value: Any) -> Any:
 def add_frame_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose frames."""
     frames = parser.add_argument_group("frames")
-    frames.add_argument("--start", type=int, metavar="N", help="first frame (0 is the first)")
-    frames.add_argument("--stop", type=int, metavar="N", help="frame to stop before")
-    frames.add_argument("--step", type=positive, metavar="N", help="every Nth frame")
+    add(frames, "--start N", "first frame (0 is the first)", int)
+    add(frames, "--stop N", "frame to stop before", int)
+    add(frames, "--step N", "every Nth frame", positive)
     for names, dest, text in (
         (("-b", "--begin"), "begin_ps", "first time, ps"),
         (("-e", "--end"), "end_ps", "last time, ps"),
@@ -233,31 +221,31 @@ def add_frame_options(parser: argparse.ArgumentParser) -> None:
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """Add the option that goes on with what a former run left."""
-    parser.add_argument(
+    add(
+        parser,
         "--resume",
-        action="store_true",
-        help="go on with what a former run of the same conversion left; begin if it left nothing",
+        "go on with what a former run of the same conversion left; begin if it left nothing",
     )
 
 
 def add_no_verify(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the option that trusts the disk; `what` is read."""
-    parser.add_argument(
+    add(
+        parser,
         "--no-verify",
+        f"trust the disk: do not compare what is read of {what} with its checksums",
         dest="verify",
         action="store_false",
-        help=f"trust the disk: do not compare what is read of {what} with its checksums",
     )
 
 
 def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> None:
     """Add where the bench `name` keeps its `files`, and what it prints."""
-    parser.add_argument(
-        "-o",
-        "--out",
+    add(
+        parser,
+        "-o --out FOLDER",
+        f"for {files} (default: %(default)s)",
         default=f"bench-output/{name}",
-        metavar="FOLDER",
-        help=f"for {files} (default: %(default)s)",
     )
     add_told(parser, "print nothing")
 

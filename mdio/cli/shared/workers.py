@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mdio.cli.shared.common import positive
+from mdio.cli.shared.common import add, positive
 from mdio.cli.shared.ranks import root_speaks, world
 from mdio.core.errors import PlanError
 from mdio.parallel.executors import Executor, Processes, Serial
@@ -22,22 +22,17 @@ def add_workers(parser: Any, *, mpi_option: bool = True) -> None:
     `parser`: of argparse. `mpi_option`: whether ``--mpi`` is there as a short form of ``--executor
     mpi``.
     """
-    parser.add_argument(
-        "--executor", choices=EXECUTORS, help="default: processes with -w, else serial"
+    add(parser, "--executor", "default: processes with -w, else serial", choices=EXECUTORS)
+    add(
+        parser,
+        "-w --workers N",
+        "worker processes (default: one, with --executor processes or dask all cores)",
+        positive,
     )
-    parser.add_argument(
-        "-w",
-        "--workers",
-        type=positive,
-        metavar="N",
-        help="worker processes (default: one, with --executor processes or dask all cores)",
-    )
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask cluster")
+    add(parser, "--scheduler ADDRESS", "of a running dask cluster")
     if mpi_option:
-        parser.add_argument(
-            "--mpi",
-            action="store_true",
-            help="share the work among the ranks of mpiexec; the same as --executor mpi",
+        add(
+            parser, "--mpi", "share the work among the ranks of mpiexec; the same as --executor mpi"
         )
 
 
