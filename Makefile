@@ -4,9 +4,9 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
-.PHONY: install mpi mpi-where-possible demo docs test coverage check types format peers cluster fuzz wheel clean
+.PHONY: install mpi mpi-where-possible web-where-possible demo docs test coverage check types format peers cluster fuzz wheel clean
 
-install: .venv/installed mpi-where-possible
+install: .venv/installed mpi-where-possible web-where-possible
 
 .venv/installed: setup.cfg pyproject.toml setup.py mdio/_version.py $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -20,6 +20,12 @@ mpi:
 
 mpi-where-possible:
 	PYTHON=$(PYTHON) ./setup-mpi.sh || echo "Going on without MPI: its tests are left out." >&2
+
+# What the pages in web/ import, and their tests, which also want chromium.
+web-where-possible: web/node_modules/.package-lock.json
+
+web/node_modules/.package-lock.json: web/package-lock.json
+	npm ci --prefix web --silent && touch $@ || echo "Going on without npm: web/ is not tested." >&2
 
 demo: .venv/installed
 	$(BIN)/python bench/demo.py

@@ -1,0 +1,54 @@
+// A Zarr tree of mdio, read from any web server that serves its files.
+import * as zarr from "zarrita";
+import { Crc32c } from "./crc32c.js";
+import { Quantised } from "./quantised.js";
+
+zarr.registry.set("crc32c", () => Crc32c);
+zarr.registry.set("mdio.quantised", () => Quantised);
+
+// Gives the bytes asked for also where a server ignores ranges, as Python's own does.
+async function fetchRange(request) {
+  const response = await fetch(request);
+  const range = /^bytes=(\d+)-(\d+)$/.exec(request.headers.get("Range") ?? "");
+  if (!range || response.status !== 200) return response;
+  const bytes = await response.arrayBuffer();
+  return new Response(bytes.slice(Number(range[1]), Number(range[2]) + 1));
+}
+
+export class Trajectory {
+  // `url`: of the folder NAME.zarr. `group`: "trajectory", all atoms, or one made by --group.
+  static async open(url, group = "trajectory") {
+    const root = zarr.root(new zarr.FetchStore(url, { fetch: fetchRange }));
+    const read = async (path) => zarr.open.v3(root.resolve(`particles/${path}`), { kind: "array" });
+    const made = new Trajectory();
+    made.positions = await read(`${group}/position/value`);
+    [made.nFrames, made.nAtoms] = made.positions.shape;
+    made.times = (await zarr.get(await read("trajectory/position/time"))).data; // ps
+    made.runs = new Map();
+    return made;
+  }
+
+  // Returns the positions of a frame, (atoms, 3) float32, angstrom; the next chunk comes meanwhile.
+  async frame(number) {
+    const nInChunk = this.positions.chunks[0];
+    const run = Math.floor(number / nInChunk);
+    const wanted = this.run(run);
+    if ((run + 1) * nInChunk < this.nFrames) this.run(run + 1).catch(() => {});
+    for (const key of this.runs.keys()) if (key !== run && key !== run + 1) this.runs.delete(key);
+    const size = 3 * this.nAtoms;
+    const at = (number - run * nInChunk) * size;
+    return (await wanted).subarray(at, at + size);
+  }
+
+  run(number) {
+    if (!this.runs.has(number)) {
+      const nInChunk = this.positions.chunks[0];
+      const last = Math.min((number + 1) * nInChunk, this.nFrames);
+      const reading = zarr.get(this.positions, [zarr.slice(number * nInChunk, last), null, null]);
+      const run = reading.then(({ data }) => data);
+      run.catch(() => this.runs.delete(number)); // so that it is asked for again
+      this.runs.set(number, run);
+    }
+    return this.runs.get(number);
+  }
+}
