@@ -16,6 +16,8 @@ from mdio.converters.options import (
     check_flavour,
     takes_options,
 )
+from mdio.converters.periodic.counting import told_of_steps
+from mdio.converters.periodic.layout import TransformedLayout
 from mdio.converters.selection import check_whole, choose_atoms, open_with_topology, readable
 from mdio.converters.storage import (
     StripeRequest,
@@ -25,10 +27,8 @@ from mdio.converters.storage import (
 )
 from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.counting import told_of_passes
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.repairs import Repairs
-from mdio.converters.transform import TransformedLayout
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.remote.paths import path_of
 from mdio.core.words import plural
@@ -101,15 +101,15 @@ def planned(
     writer = writer_class(layout_name)
     choice = choose_atoms(origin, options.top, options.select, options.groups)
     whole: Layout = origin
-    transformed = None
+    transformed, told = None, []
     if options.pbc is not None or options.center is not None:
         transformed = {"pbc": options.pbc, "center": options.center}
-        whole = TransformedLayout(
+        whole = moved = TransformedLayout(
             origin.path, source=origin, top=options.top, pbc=options.pbc, center=options.center
         )
         if choice.universe is not None:
-            whole.universe = choice.universe
-        whole.prepared(choice.kept)
+            moved.universe = choice.universe
+        told = told_of_steps(moved, choice.kept, executor.n_workers)
     if frames is None:
         numbers = (options.start, options.stop, options.step)
         times_ps = (options.begin_ps, options.end_ps, options.dt_ps)
@@ -129,7 +129,7 @@ def planned(
     )
     note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
-    notes = (*notes, *told_of_passes(options.pbc, executor.n_workers))
+    notes = (*notes, *told)
     if unreadable:
         n_lost = sum(len(range(*run)) for run in unreadable)
         which = ", ".join(f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b, _ in unreadable)

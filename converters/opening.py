@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
-from mdio.converters.transform import TransformedLayout
+from mdio.converters.periodic.layout import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs

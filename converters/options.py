@@ -57,9 +57,9 @@ class ConversionOptions(StoredAs):
     """``NAME[:LEVEL]``; ``none``; ``auto`` = in Zarr, floats are compressed where the output lies
     on a network and that pays; None = the same, without a word where it does not."""
     pbc: str | None = None
-    """``whole`` molecules; ``mol``: these in the cell by their centres; ``atom``: each atom in the
-    cell; ``nojump``: atoms go on where they leave the cell (``unwrap`` and ``wrap`` are old names
-    of ``whole`` and ``atom``)."""
+    """``whole`` molecules; ``mol``: these in the cell by their centres; ``cluster``: those of
+    `center` (else of `select`) brought together; ``atom``: each atom in the cell; ``nojump``: atoms
+    go on where they leave the cell (``unwrap``, ``wrap``: old names of ``whole``, ``atom``)."""
     center: str | None = None
     """Selection of atoms to move to the middle of the cell, before molecules are put into it."""
     pattern: Pattern | None = None

@@ -165,6 +165,14 @@ def within(
 def make_whole(
     positions: NDArray[np.float32], vectors: NDArray[np.float64], links: NDArray[np.int64], /
 ) -> None: ...
+def gather(
+    positions: NDArray[np.float32],
+    vectors: NDArray[np.float64],
+    atoms: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    /,
+) -> None: ...
 def put_in_cell(
     positions: NDArray[np.float32],
     vectors: NDArray[np.float64],

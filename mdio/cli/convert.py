@@ -31,6 +31,7 @@ from mdio.converters.convert import Conversion, prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.converters.periodic.counting import with_cost
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.words import human_nbytes
@@ -203,7 +204,7 @@ def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Exe
     _say_parts(args, conversion, executor)
     if args.dry_run:
         if executor.is_owner:
-            _print_plan(args, conversion.plan)
+            _print_plan(args, with_cost(conversion.plan, conversion.view))
         conversion.close()
         return 0
     quiet = args.quiet or not executor.is_owner

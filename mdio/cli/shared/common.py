@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import Any, Literal
 
-from mdio.converters.transform import PBC_CHOICES
+from mdio.converters.periodic.steps import PBC_CHOICES
 from mdio.core.progress import ProgressBar
 from mdio.layouts.views.joining import OVERLAPS
 
@@ -41,8 +41,9 @@ def add_periodic(group: Any) -> None:
         group,
         "--pbc",
         "whole: molecules that the box cuts are made whole (needs bonds); mol: and put into "
-        "the box by their centres; atom: each atom into the box; nojump: atoms go on where they "
-        "leave the box (unwrap and wrap are whole and atom)",
+        "the box by their centres; cluster: the molecules of --center (or of --select) brought "
+        "together, the others around them; atom: each atom into the box; nojump: atoms go on "
+        "where they leave the box (unwrap and wrap are whole and atom)",
         choices=PBC_CHOICES,
     )
     add(

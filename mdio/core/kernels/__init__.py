@@ -15,7 +15,7 @@ from __future__ import annotations
 from mdio.core.kernels.backend import NATIVE
 from mdio.core.kernels.checksums import crc32c, crc32c_pieces, shuffle, unshuffle
 from mdio.core.kernels.coordinates import gather_atoms, planar_to_xyz, swap_to_native, xyz_to_planar
-from mdio.core.kernels.distances import centre, follow, make_whole, put_in_cell, within
+from mdio.core.kernels.distances import centre, follow, gather, make_whole, put_in_cell, within
 from mdio.core.kernels.geometry import dihedrals, rmsd
 from mdio.core.kernels.integers import (
     dequantise_deltas,
@@ -52,6 +52,7 @@ __all__ = [
     "encode_rigid",
     "fold",
     "follow",
+    "gather",
     "gather_atoms",
     "make_whole",
     "neighbours_room",

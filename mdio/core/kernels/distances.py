@@ -55,10 +55,31 @@ def put_in_cell(
     last. `weights` ((n,) float64): of these atoms, for the centre; their sum is 1 in each molecule.
     Raises ValueError: a frame has no cell.
     """
-    vectors = _checked(positions, boxes, atoms)
-    if not (len(weights) == len(atoms) == starts[-1] and np.all(np.diff(starts) > 0)):
-        raise ValueError("each molecule needs atoms, and each atom a weight")
+    vectors = _of_molecules(positions, boxes, atoms, starts, weights)
     backend.module.put_in_cell(positions, vectors, atoms, starts, weights)
+
+
+def gather(
+    positions: Float32s, boxes: Float32s, atoms: Int64s, starts: Int64s, weights: Float64s
+) -> None:
+    """Move molecules by vectors of the cell, in place, so that they lie together.
+
+    The one whose centre is next to the middle of the cell stays; then, one after the other, that
+    whose centre is next to any of those that are there comes next to it, as with
+    ``gmx trjconv -pbc cluster``.
+
+    Parameters
+    ----------
+    positions, boxes, atoms, starts, weights
+        As for `put_in_cell`.
+
+    Raises
+    ------
+    ValueError
+        A frame has no cell.
+    """
+    vectors = _of_molecules(positions, boxes, atoms, starts, weights)
+    backend.module.gather(positions, vectors, atoms, starts, weights)
 
 
 def centre(positions: Float32s, boxes: Float32s, picked: Int64s) -> None:
@@ -109,6 +130,15 @@ def _checked(positions: Float32s, boxes: Float32s, atoms: Int64s | None) -> Floa
     vectors = _vectors(boxes, n_frames)
     if not np.all(vectors[:, 2, 2] > 0):
         raise ValueError(f"frame {int(np.argmin(vectors[:, 2, 2] > 0))} has no unit cell")
+    return vectors
+
+
+def _of_molecules(
+    positions: Float32s, boxes: Float32s, atoms: Int64s, starts: Int64s, weights: Float64s
+) -> Float64s:
+    vectors = _checked(positions, boxes, atoms)
+    if not (len(weights) == len(atoms) == starts[-1] and np.all(np.diff(starts) > 0)):
+        raise ValueError("each molecule needs atoms, and each atom a weight")
     return vectors
 
 

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from mdio.core.kernels import checks
 from mdio.core.kernels.checks import Buffer, Float32s, Float64s, Folded, Int32s, Int64s
-from mdio.core.kernels.plain_distances import centre, follow, make_whole, put_in_cell, within
+from mdio.core.kernels.plain_distances import (
+    centre,
+    follow,
+    gather,
+    make_whole,
+    put_in_cell,
+    within,
+)
 from mdio.core.kernels.plain_integers import (
     decode_rigid_step,
     decode_rigid_xtc,
@@ -45,6 +52,7 @@ __all__ = [
     "encode_rigid",
     "fold",
     "follow",
+    "gather",
     "make_whole",
     "pack",
     "planar_to_xyz",

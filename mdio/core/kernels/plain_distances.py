@@ -73,6 +73,45 @@ def put_in_cell(
         frame[atoms] -= np.repeat(images @ cell, np.diff(starts), axis=0)
 
 
+def gather(
+    positions: Float32s, vectors: Float64s, atoms: Int64s, starts: Int64s, weights: Float64s
+) -> None:
+    """Move molecules together, each to the nearest of those that are there."""
+    sizes = np.diff(starts)
+    for frame, cell in zip(positions, vectors, strict=True):
+        centres = np.add.reduceat(frame[atoms] * weights[:, None], starts[:-1])
+        total = np.zeros(centres.shape)
+        waiting = np.isfinite(centres).all(axis=1)
+        shifts, squares = _nearest(centres - cell.sum(axis=0) / 2, cell)
+        for first in range(int(waiting.sum())):
+            chosen = np.where(waiting, squares, np.inf).argmin()
+            waiting[chosen] = False
+            if first == 0:
+                squares[:] = np.inf
+            else:
+                total[chosen] = shifts[chosen]
+            there = centres[chosen] - total[chosen] @ cell
+            images, found = _nearest(centres - there, cell)
+            nearer = found < squares
+            shifts[nearer], squares[nearer] = images[nearer], found[nearer]
+        frame[atoms] -= np.repeat(total @ cell, sizes, axis=0)
+
+
+def _nearest(apart: Float64s, cell: Float64s) -> tuple[Float64s, Float64s]:
+    """Return, of distances, what to subtract for the shortest image, and its square."""
+    images = np.zeros_like(apart)
+    for axis in (2, 1, 0):
+        images[:, axis] = np.rint((apart - images @ cell)[:, axis] / cell[axis, axis])
+    around = np.array(sorted(itertools.product((-1, 0, 1), repeat=3), key=np.any), np.float64)
+    tried = images[:, None] + around
+    squares = ((apart[:, None] - tried @ cell) ** 2).sum(axis=2)
+    best = squares.argmin(axis=1)[:, None]
+    return (
+        np.take_along_axis(tried, best[:, :, None], 1)[:, 0],
+        np.take_along_axis(squares, best, 1)[:, 0],
+    )
+
+
 def centre(positions: Float32s, vectors: Float64s, picked: Int64s) -> None:
     """Move all atoms so that the centre of those picked is the middle of the cell."""
     middles = vectors.sum(axis=1) / 2

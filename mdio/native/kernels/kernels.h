@@ -151,6 +151,8 @@ struct Molecules {
 };
 void put_in_cell(const Output& positions, int64_t n_frames, const double* vectors,
                  const Molecules& molecules);
+void gather(const Output& positions, int64_t n_frames, const double* vectors,
+            const Molecules& molecules);
 void centre(const Output& positions, int64_t n_frames, const double* vectors,
             const Indices& picked);
 

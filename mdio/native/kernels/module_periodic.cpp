@@ -28,15 +28,19 @@ void make_whole(Array positions, const Array& vectors, const Array& links) {
     mdio::make_whole(to, n_frames, cells, pairs, n);
 }
 
-void put_in_cell(Array positions, const Array& vectors, const Array& atoms, const Array& starts,
-                 const Array& weights) {
+// What is done to molecules: put_in_cell, gather.
+using Mover = void (*)(const mdio::Output&, int64_t, const double*, const mdio::Molecules&);
+
+template <Mover mover>
+void with_molecules(Array positions, const Array& vectors, const Array& atoms,
+                    const Array& starts, const Array& weights) {
     const mdio::Output to = output(positions);
     const py::ssize_t n_frames = positions.shape(0);
     const auto* cells = numbers<double>(vectors);
     const mdio::Molecules molecules = {numbers<int64_t>(atoms), numbers<int64_t>(starts),
                                        numbers<double>(weights), starts.shape(0) - 1};
     py::gil_scoped_release unlocked;
-    mdio::put_in_cell(to, n_frames, cells, molecules);
+    mover(to, n_frames, cells, molecules);
 }
 
 void centre(Array positions, const Array& vectors, const Array& picked) {
@@ -63,7 +67,8 @@ void follow(Array positions, const Array& vectors, Array last, Array shifts, boo
 
 void add_periodic(py::module_& module) {
     module.def("make_whole", make_whole);
-    module.def("put_in_cell", put_in_cell);
+    module.def("put_in_cell", with_molecules<mdio::put_in_cell>);
+    module.def("gather", with_molecules<mdio::gather>);
     module.def("centre", centre);
     module.def("follow", follow);
 }

@@ -1,6 +1,10 @@
-// Molecules made whole, put into the cell, centred, and followed over its boundaries, in place.
+// Molecules made whole, put into the cell, gathered, centred, and followed over its boundaries, in
+// place.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <vector>
 
 #include "kernels.h"
 
@@ -32,6 +36,30 @@ public:
         n[0] = std::rint((apart[0] - n[1] * yx - n[2] * zx) * per_x_);
     }
 
+    // Of any distance: what to subtract for the shortest of its images, whose square is returned.
+    double nearest(const double* apart, double* n) const {
+        images(apart, n);
+        const double z = apart[2] - n[2] * zz;
+        const double y = apart[1] - n[1] * yy - n[2] * zy;
+        const double x = apart[0] - n[0] * xx - n[1] * yx - n[2] * zx;
+        double least = x * x + y * y + z * z;
+        // No vector of the lattice is shorter than the least of the three.
+        const double half = std::min(xx, std::min(yy, zz)) / 2;
+        if ((yx == 0 && zx == 0 && zy == 0) || !(least > half * half)) return least;
+        double best[3] = {0, 0, 0};
+        for (int c = -1; c <= 1; ++c)
+            for (int b = -1; b <= 1; ++b)
+                for (int a = -1; a <= 1; ++a) {
+                    const double u = x - a * xx - b * yx - c * zx, v = y - b * yy - c * zy,
+                                 w = z - c * zz, square = u * u + v * v + w * w;
+                    if (square >= least) continue;
+                    least = square;
+                    best[0] = a, best[1] = b, best[2] = c;
+                }
+        for (int c = 0; c < 3; ++c) n[c] += best[c];
+        return least;
+    }
+
     const double xx, yx, yy, zx, zy, zz;
 
 private:
@@ -40,6 +68,30 @@ private:
 
 void load(const char* from, int64_t atom, float* x) { std::memcpy(x, from + 12 * atom, 12); }
 void store(char* to, int64_t atom, const float* x) { std::memcpy(to + 12 * atom, x, 12); }
+
+void centre_of(const char* data, const Molecules& molecules, int64_t i, double* centre) {
+    centre[0] = centre[1] = centre[2] = 0;
+    for (int64_t at = molecules.starts[i]; at < molecules.starts[i + 1]; ++at) {
+        float x[3];
+        load(data, molecules.atoms[at], x);
+        for (int c = 0; c < 3; ++c) centre[c] += molecules.weights[at] * x[c];
+    }
+}
+
+void move(char* data, const Molecules& molecules, int64_t i, const Cell& cell, const double* n) {
+    for (int64_t at = molecules.starts[i]; at < molecules.starts[i + 1]; ++at) {
+        float x[3];
+        load(data, molecules.atoms[at], x);
+        cell.subtract(x, n[0], n[1], n[2]);
+        store(data, molecules.atoms[at], x);
+    }
+}
+
+// A molecule that is to join the others, and how far it is from the nearest of those.
+struct Waiting {
+    int64_t molecule;
+    double centre[3], squared, shift[3];
+};
 
 }  // namespace
 
@@ -72,22 +124,61 @@ void put_in_cell(const Output& positions, int64_t n_frames, const double* vector
         char* data = positions.data + frame * positions.stride;
         const Cell cell(vectors + 9 * frame);
         for (int64_t i = 0; i < molecules.n; ++i) {
-            const int64_t first = molecules.starts[i], last = molecules.starts[i + 1];
-            double centre[3] = {0, 0, 0};
-            float x[3];
-            for (int64_t at = first; at < last; ++at) {
-                load(data, molecules.atoms[at], x);
-                for (int c = 0; c < 3; ++c) centre[c] += molecules.weights[at] * x[c];
-            }
-            double f[3];
+            double centre[3], f[3];
+            centre_of(data, molecules, i, centre);
             cell.fractions(centre, f);
             if (f[0] >= 0 && f[0] < 1 && f[1] >= 0 && f[1] < 1 && f[2] >= 0 && f[2] < 1) continue;
             for (double& one : f) one = std::floor(one);
-            for (int64_t at = first; at < last; ++at) {
-                load(data, molecules.atoms[at], x);
-                cell.subtract(x, f[0], f[1], f[2]);
-                store(data, molecules.atoms[at], x);
+            move(data, molecules, i, cell, f);
+        }
+    }
+}
+
+// Prim's tree of shortest distances between centres, from the molecule next to the middle.
+void gather(const Output& positions, int64_t n_frames, const double* vectors,
+            const Molecules& molecules) {
+    std::vector<Waiting> waiting;
+    for (int64_t frame = 0; frame < n_frames; ++frame) {
+        char* data = positions.data + frame * positions.stride;
+        const Cell cell(vectors + 9 * frame);
+        double last[3] = {(cell.xx + cell.yx + cell.zx) / 2, (cell.yy + cell.zy) / 2, cell.zz / 2};
+        waiting.resize(size_t(molecules.n));
+        for (int64_t i = 0; i < molecules.n; ++i) {
+            Waiting& one = waiting[size_t(i)];
+            one.molecule = i;
+            one.squared = std::numeric_limits<double>::infinity();
+            centre_of(data, molecules, i, one.centre);
+        }
+        for (bool first = true; !waiting.empty(); first = false) {
+            size_t next = 0;
+            for (size_t j = 0; j < waiting.size(); ++j) {
+                Waiting& one = waiting[j];
+                const double apart[3] = {one.centre[0] - last[0], one.centre[1] - last[1],
+                                         one.centre[2] - last[2]};
+                double shift[3];
+                const double squared = cell.nearest(apart, shift);
+                if (squared < one.squared) {
+                    one.squared = squared;
+                    std::copy(shift, shift + 3, one.shift);
+                }
+                if (one.squared < waiting[next].squared) next = j;
             }
+            Waiting& one = waiting[next];
+            if (!std::isfinite(one.squared)) break;  // what is not a number stays
+            std::copy(one.centre, one.centre + 3, last);
+            if (first) {  // it stays where it is, and nothing is near to the middle any more
+                for (Waiting& other : waiting)
+                    other.squared = std::numeric_limits<double>::infinity();
+            } else {
+                const double* n = one.shift;
+                last[0] -= n[0] * cell.xx + n[1] * cell.yx + n[2] * cell.zx;
+                last[1] -= n[1] * cell.yy + n[2] * cell.zy;
+                last[2] -= n[2] * cell.zz;
+                if (n[0] != 0 || n[1] != 0 || n[2] != 0)
+                    move(data, molecules, one.molecule, cell, n);
+            }
+            one = waiting.back();
+            waiting.pop_back();
         }
     }
 }

@@ -1,5 +1,6 @@
 """``--pbc`` and ``--center`` beside MDAnalysis' transformations, by any number of workers."""
 
+import re
 import warnings
 
 import MDAnalysis as mda
@@ -8,6 +9,7 @@ import pytest
 from MDAnalysis import transformations
 from MDAnalysisTests.datafiles import GRO, TPR, XTC
 from numpy.testing import assert_allclose
+from scipy.sparse.csgraph import minimum_spanning_tree
 
 import mdio
 from mdio.cli.main import main
@@ -84,6 +86,27 @@ def test_as_transformations(universe, tmp_path, pbc, center):
     assert_allclose(found, wanted(universe, frames, cells, *steps[pbc]), atol=1e-3)
 
 
+WATERS = "resid 300 to 340"
+
+
+@pytest.mark.parametrize("center", [None, f"{WATERS} and name OW"])
+def test_brought_together(universe, tmp_path, center):
+    """Each water is next to one of the others as it is across the box; the rest lies around."""
+    cells = universe[2]
+    select = WATERS if center is None else f"protein or {WATERS}"
+    found = made(tmp_path, f"({select}) and not name MW", pbc="cluster", center=center)
+    waters = found[:, -41 * 3 :].reshape(N_FRAMES, 41, 3, 3)
+    assert np.linalg.norm(waters[:, :, 1:] - waters[:, :, :1], axis=-1).max() < 1.2
+    for centres, first, cell in zip(waters.mean(axis=2), waters[:, :, 0], cells, strict=True):
+        plain = mda.lib.distances.distance_array(centres, centres)
+        apart = mda.lib.distances.distance_array(centres, centres, cell)
+        tree = minimum_spanning_tree(apart).tocoo()
+        assert_allclose(plain[tree.row, tree.col], tree.data, atol=1e-3)
+        if center is not None:
+            middle = mda.lib.mdamath.triclinic_vectors(cell).sum(axis=0) / 2
+            assert_allclose(first.mean(axis=0), middle, atol=1e-3)
+
+
 def test_verified_and_read_in_any_order(tmp_path):
     made(tmp_path, pbc="nojump", center="protein")
     assert mdio.verify(tmp_path / "a.zarr", XTC, top=TPR).ok
@@ -135,8 +158,8 @@ def test_nojump_in_parallel(wandering, tmp_path, workers, chunk_frames, frames):
 
 def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):
     """What lies between two of them is followed again."""
-    monkeypatch.setattr("mdio.converters.strategies.counting.COUNTS_NBYTES", 1)
-    monkeypatch.setattr("mdio.converters.transform.RUN_NBYTES", 12 * 25 * 2)
+    monkeypatch.setattr("mdio.converters.periodic.counting.COUNTS_NBYTES", 1)
+    monkeypatch.setattr("mdio.converters.periodic.layout.RUN_NBYTES", 12 * 25 * 2)
     path, every = wandering
     for name in ("a.h5md", "a.segments"):
         own = {"chunk_frames": 2} if name == "a.h5md" else {"segments": 9}
@@ -148,7 +171,7 @@ def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):
 def test_one_worker_reads_once(wandering, tmp_path, monkeypatch):
     counted = []
     monkeypatch.setattr(
-        "mdio.converters.transform.TransformedLayout.counted", lambda *_: counted.append(1)
+        "mdio.converters.periodic.layout.TransformedLayout.counted", lambda *_: counted.append(1)
     )
     mdio.convert(wandering[0], tmp_path / "a.zarr", pbc="nojump", chunk_frames=4)
     assert not counted
@@ -158,9 +181,29 @@ def test_the_plan_tells_what_it_costs(wandering, tmp_path, capsys):
     out = str(tmp_path / "a.zarr")
     command = ["convert", str(wandering[0]), out, "--pbc", "nojump", "--dry-run"]
     assert main([*command, "-w", "2"]) == 0
-    assert "read twice: 2 workers count" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "read twice: 2 workers count" in told
+    assert re.search(r"takes about [\d.]+ ms a frame, .*measured on 3 frames", told)
     assert main([*command, "-w", "1"]) == 0
     assert "read once, by one worker" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pbc", "center", "told"),
+    [
+        ("whole", None, "214 molecules made whole, "),
+        ("mol", "protein", "the centre of 3,341 moved, 215 put into the box"),
+        ("cluster", "protein", "brought together, the centre of 3,341 moved, 214 put into the box"),
+        ("atom", None, "one by one"),
+    ],
+)
+def test_the_plan_tells_of_molecules(tmp_path, capsys, pbc, center, told):
+    waters = "resid 215 to 428 and resname SOL and name OW"
+    select = waters if center is None else f"protein or ({waters})"
+    command = ["convert", XTC, str(tmp_path / "a.xtc"), "-s", TPR, "--select", select]
+    center = [] if center is None else ["--center", center]
+    assert main([*command, "--pbc", pbc, *center, "--dry-run"]) == 0
+    assert told in capsys.readouterr().out
 
 
 def test_only_what_is_needed_is_read(tmp_path, monkeypatch):
@@ -205,6 +248,8 @@ def test_what_is_missing_is_named(wandering, tmp_path):
         mdio.convert(XTC, out, top=GRO, center="name NONE")
     with pytest.raises(PlanError, match=r"center: cannot select"):
         mdio.convert(XTC, out, top=GRO, center="nonsense (")
+    with pytest.raises(PlanError, match="cluster brings the molecules of a selection together"):
+        mdio.convert(XTC, out, top=TPR, pbc="cluster")
     u = mda.Universe.empty(3, trajectory=True)
     for first in (True, False):
         path = tmp_path / "boxless.trr"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from MDAnalysis.lib.mdamath import triclinic_vectors
 from MDAnalysis.transformations import NoJump, center_in_box, unwrap
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse.csgraph import minimum_spanning_tree
 
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
@@ -91,6 +92,45 @@ def test_molecules_as_wrap_by_centres_of_mass(cell, seed):
     universe.trajectory.add_transformations(unwrap(universe.atoms))
     wrapped = universe.atoms.wrap(compound="fragments", center="com")
     assert_allclose(made[0], wrapped, atol=1e-3)
+
+
+@ALL
+@given(CELLS, SEEDS, st.integers(1, 30))
+def test_gathered_along_the_shortest_tree(cell, seed, n_molecules):
+    """Of distances as MDAnalysis knows them; the molecule next to the middle stays."""
+    rng = np.random.default_rng(seed)
+    cells = boxes(cell, 2)
+    vectors = triclinic_vectors(cells[0])
+    corners = rng.uniform(-2, 3, (2, n_molecules, 1, 3)).astype(np.float32) @ vectors
+    frames = (corners + rng.uniform(0, 4, (n_molecules, 3, 3))).reshape(2, -1, 3)
+    frames = frames.astype(np.float32)
+    atoms = np.concatenate([rng.permutation(3) + 3 * i for i in rng.permutation(n_molecules)])
+    starts = np.arange(0, 3 * n_molecules + 1, 3)
+    made = both("gather", frames, cells, atoms, starts, np.full(len(atoms), 1 / 3))
+    for was, now in zip(frames, made, strict=True):
+        shifts = (now - was).reshape(-1, 3, 3)
+        assert_allclose(shifts, shifts[:, :1].repeat(3, axis=1), atol=1e-3)
+        images = shifts[:, 0] @ np.linalg.inv(vectors)
+        assert_allclose(images, images.round(), atol=1e-3)
+        old, new = (one.reshape(-1, 3, 3).mean(axis=1) for one in (was, now))
+        middle = mda.lib.distances.distance_array(vectors.sum(axis=0) / 2, old, cells[0])[0]
+        assert_array_equal(
+            was.reshape(-1, 3, 3)[middle.argmin()], now.reshape(-1, 3, 3)[middle.argmin()]
+        )
+        apart = mda.lib.distances.distance_array(old, old, cells[0])
+        tree = minimum_spanning_tree(apart).tocoo()
+        lengths = np.linalg.norm(new[tree.row] - new[tree.col], axis=1)
+        assert_allclose(lengths, tree.data, atol=1e-3)
+
+
+def test_what_is_not_a_number_is_not_gathered():
+    positions = np.array([[[2, 1, 1], [np.nan, 1, 1], [19, 1, 1], [10, 9, 10]]], np.float32)
+    every = np.arange(5)
+    cells = boxes([20, 20, 20, 90, 90, 90])
+    for frames in (positions, positions[:, ::-1]):
+        made = both("gather", frames.copy(), cells, every[:4], every, np.ones(4))
+        assert_array_equal(made[0, frames[0, :, 0] == 2], [[2, 1, 1]])
+        assert_array_equal(made[0, frames[0, :, 0] == 19], [[-1, 1, 1]])
 
 
 @ALL

@@ -2,11 +2,12 @@
 
 All but ``nojump`` look at one frame alone. That one counts over how many boundaries each atom has
 gone since the first frame: the sum of what each block of frames counts by itself, so that workers
-count blocks first, and then each knows where it begins (`mdio.converters.strategies.counting`).
+count blocks first, and then each knows where it begins (`mdio.converters.periodic.counting`).
 """
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,45 +19,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.converters.periodic.steps import NEED_BONDS, PBC_CHOICES, Steps, steps_for
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.core.topology.molecules import molecules_of
+from mdio.core.words import plural
 from mdio.layouts.base import AtomIndices, Layout
 
-PBC_CHOICES = ("whole", "mol", "atom", "nojump", "wrap", "unwrap")
-"""``whole`` (``unwrap``): molecules made whole; ``mol``: and put into the cell by their centres;
-``atom`` (``wrap``): each atom into the cell; ``nojump``: atoms go on where they leave it."""
-NEED_BONDS = ("whole", "mol", "unwrap")
 RUN_NBYTES = 16 << 20
 """Positions that are read at a time where only jumps are counted."""
+TRIED_FRAMES = 3
+"""Frames on which the time of the steps is measured."""
 
 Counts = NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What is done to the frames of some atoms; atoms are numbered as they are read."""
-
-    wanted: AtomIndices | None
-    """Of the source; None = all."""
-    needed: AtomIndices | None
-    """Which of the source's are read."""
-    taken: AtomIndices | None
-    """Where those that are wanted are among them; None = just as they are read."""
-    links: NDArray[np.int64] | None = None
-    centred: NDArray[np.int64] | None = None
-    molecules: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]] | None = None
-    follows: bool = False
-    counts: dict[int, bytes] | None = None
-    """Of some frames, over how many boundaries atoms have gone by then."""
-
-    def is_for(self, atoms: AtomIndices | None) -> bool:
-        """Return whether these are the steps for `atoms`."""
-        if atoms is None or self.wanted is None:
-            return atoms is self.wanted
-        return np.array_equal(atoms, self.wanted)
 
 
 @dataclass
@@ -154,73 +130,11 @@ class TransformedLayout(Layout):
         return steps
 
     def _steps(self, atoms: AtomIndices | None) -> Steps:
-        n_atoms = self.source.info.n_atoms
-        needed = np.ones(n_atoms, bool)
-        if atoms is not None:
-            needed[:] = False
-            needed[atoms] = True
-        centre = None if self.center is None else self._selected(self.center)
-        if centre is not None:
-            needed[centre] = True
-        links = molecules = None
-        if self.pbc in NEED_BONDS:
-            labels, order, parents = molecules_of(self._bonds(), n_atoms)
-            needed = np.isin(labels, labels[needed])
-        place = np.cumsum(needed) - 1
-        if self.pbc in NEED_BONDS:
-            bound = (parents >= 0) & needed[order]
-            links = np.ascontiguousarray(place[[order[bound], parents[bound]]].T)
-            if self.pbc == "mol" or centre is not None:
-                kept = order[needed[order]]
-                starts = np.flatnonzero(np.diff(labels[kept], prepend=-1, append=-1))
-                molecules = (place[kept], starts, self._weights(kept, starts))
-        elif self.pbc in ("atom", "wrap"):
-            every = np.arange(int(needed.sum()) + 1)
-            molecules = (every[:-1], every, np.ones(len(every) - 1))
-        which = np.flatnonzero(needed)
-        same = len(which) == n_atoms if atoms is None else np.array_equal(atoms, which)
-        return Steps(
-            wanted=atoms,
-            needed=None if len(which) == n_atoms else which,
-            taken=None if same or atoms is None else place[atoms],
-            links=links,
-            centred=None if centre is None else place[centre],
-            molecules=molecules,
-            follows=self.pbc == "nojump",
-        )
+        def universe() -> Any:
+            return self.universe
 
-    def _selected(self, selection: str) -> NDArray[np.int64]:
-        from mdio.layouts.foreign.universe import selected
-
-        found = selected(self.universe.atoms, selection, "--center")
-        if not len(found):
-            raise PlanError(f"--center: {selection!r} selects no atoms")
-        return found
-
-    def _bonds(self) -> NDArray[np.int64]:
-        bonds = getattr(self.universe.atoms, "bonds", None)
-        if bonds is None or not len(bonds):
-            raise PlanError(
-                f"--pbc {self.pbc} needs bonds, and the topology {self.options['top'] or self.path}"
-                " has none; give one that has them with -s/--top (TPR, PSF, PRMTOP, a PDB with "
-                "CONECT), or take --pbc atom or nojump"
-            )
-        found = np.asarray(bonds.to_indices(), np.int64)
-        masses = getattr(self.universe.atoms, "masses", np.ones(len(self.universe.atoms)))
-        # Virtual sites, which topologies have no bonds of, go with the first atom of the residue.
-        alone = np.setdiff1d(np.flatnonzero(np.asarray(masses) == 0), found)
-        residues = self.universe.atoms.resindices
-        firsts = np.unique(residues, return_index=True)[1][residues[alone]]
-        return np.concatenate([found, np.stack([firsts, alone], axis=1)])
-
-    def _weights(self, atoms: AtomIndices, starts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return masses, where there are some, as parts of the molecule's."""
-        masses = np.asarray(getattr(self.universe.atoms, "masses", np.ones(0)), np.float64)
-        masses = masses[atoms] if len(masses) else np.ones(len(atoms))
-        sums = np.repeat(np.add.reduceat(masses, starts[:-1]), np.diff(starts))
-        sizes = np.repeat(np.diff(starts), np.diff(starts))
-        has_mass = np.isfinite(sums) & (sums > 0)
-        return np.where(has_mass, masses / np.where(has_mass, sums, 1), 1 / sizes)
+        named = self.options["top"] or self.path
+        return steps_for(self.source, atoms, self.pbc, self.center, universe, named)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -234,16 +148,27 @@ class TransformedLayout(Layout):
         part = self._part(start, stop, steps, block if same else None)
         if followed is not None:
             _follow(followed, part)
-        where = part.positions, part.box
-        if steps.links is not None:
-            kernels.make_whole(*where, steps.links)
-        if steps.centred is not None:
-            kernels.centre(*where, steps.centred)
-        if steps.molecules is not None:
-            atoms, starts, weights = steps.molecules
-            kernels.put_in_cell(*where, atoms, starts, weights)
+        steps.apply(part)
         if steps.taken is not None:
             block.assign(part.take(steps.taken))
+
+    def measured(self, atoms: AtomIndices | None) -> str:
+        """Return what the steps take for a frame, measured on the first frames of the source."""
+        steps = self.prepared(atoms)
+        n_frames = min(TRIED_FRAMES, self.source.info.n_frames)
+        self._part(0, 1, steps)
+        begun = time.perf_counter()
+        part = self._part(0, n_frames, steps)
+        read = time.perf_counter()
+        if steps.follows:
+            _follow(self._unmoved(0, steps), part)
+        steps.apply(part)
+        ended = time.perf_counter()
+        per_frame = [f"{1e3 * t_s / n_frames:.2g} ms" for t_s in (ended - read, read - begun)]
+        return (
+            f"this takes about {per_frame[0]} a frame, beside {per_frame[1]} for reading it "
+            f"(measured on {plural(n_frames, 'frame')})"
+        )
 
     def _part(
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mdio.converters.transform import TransformedLayout, packed, unpacked
+from mdio.converters.periodic.layout import TransformedLayout, packed, unpacked
+from mdio.layouts.base import AtomIndices
 from mdio.layouts.plan import LayoutPlan
 from mdio.parallel.executors import Executor
 
@@ -24,8 +25,8 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     `view`: the frames that are written, of a `TransformedLayout`. `plan`: whose pieces. `executor`:
     where to count.
     """
-    whole: TransformedLayout | None = getattr(view, "source", None)
-    if whole is None or not hasattr(whole, "counted") or executor.n_workers == 1:
+    whole = _transformed(view)
+    if whole is None or executor.n_workers == 1:
         return
     steps = whole.prepared(view.atoms)
     if not steps.follows:
@@ -44,11 +45,30 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     whole.options["steps"] = replace(steps, counts=counts)
 
 
-def told_of_passes(pbc: str | None, n_workers: int) -> tuple[str, ...]:
-    """Return what a plan tells of the cost of ``--pbc``, if it is more than a step more."""
-    if pbc != "nojump":
-        return ()
-    how = "read once, by one worker"
-    if n_workers > 1:
-        how = f"read twice: {n_workers} workers count jumps over the boundaries, then write"
-    return (f"--pbc nojump follows atoms from the first frame of the source, which is {how}",)
+def told_of_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers: int) -> list[str]:
+    """Return what a plan tells of what is done to frames, and of passes over the source."""
+    told = whole.prepared(kept).told
+    asked = {"--pbc": whole.pbc, "--center": whole.center}
+    options = " ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
+    notes = [f"{options}: {told}"] if told else []
+    if whole.pbc == "nojump":
+        how = "read once, by one worker"
+        if n_workers > 1:
+            how = f"read twice: {n_workers} workers count jumps over the boundaries, then write"
+        notes.append(
+            f"--pbc nojump follows atoms from the first frame of the source, which is {how}"
+        )
+    return notes
+
+
+def with_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
+    """Return the plan with what the steps of a `TransformedLayout` take, if `view` is of one."""
+    whole = _transformed(view)
+    if whole is None:
+        return plan
+    return plan.replace(notes=(*plan.notes, whole.measured(view.atoms)))
+
+
+def _transformed(view: Any) -> TransformedLayout | None:
+    whole: TransformedLayout | None = getattr(view, "source", None)
+    return whole if hasattr(whole, "counted") else None

@@ -1,0 +1,1 @@
+"""Periodic boundaries: ``--pbc`` and ``--center``."""
