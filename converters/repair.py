@@ -231,6 +231,7 @@ def _options(
     first = made["arrays"][0] if "arrays" in made else None
     contiguous = first is not None and first.contiguous
     segments = manifest.get("segments")
+    steps = manifest.get("field_precisions", {})
     return ConversionOptions(
         top=top,
         select=view.atoms,
@@ -238,6 +239,8 @@ def _options(
         precision=("auto" if first else None)
         if has_source_integers(manifest)
         else manifest.get("precision"),
+        precision_velocities=steps.get("velocities"),
+        precision_forces=steps.get("forces"),
         compression=manifest.get("compression") if first else None,
         chunk_frames=first and first.chunk_frames,
         chunk_atoms=None if contiguous else first and first.chunk_atoms,

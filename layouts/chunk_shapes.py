@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import Literal, get_args
 
+from mdio.core.errors import PlanError
+
 Pattern = Literal["frames", "blocks", "selection", "timeseries"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 """How outputs may be read: single frames in any order (chunks hold about 64 KiB), runs of whole
@@ -29,6 +31,19 @@ MAX_CHUNK_NBYTES = 16 * MIB
 are cut into chunks of atoms."""
 SPLIT_NBYTES = 4 * MIB
 """What chunks of such frames have, about."""
+MAX_BLOCK_NBYTES = 64 * MIB
+"""Decoded bytes of a piece that no plan exceeds on its own, unless a single frame does (two, if
+they are differenced) or one stripe of each field."""
+QUANTISED_FRAMES = 64
+"""Frames a chunk of differenced integers holds at most: beyond, size gains little."""
+QUANTISED_NBYTES = 32 * MIB
+"""Decoded bytes of all chunks over one run of frames, which a reader of whole frames holds."""
+FEW_FRAMES = 4
+"""Frames of differenced chunks where frames are large, or read one at a time."""
+RANDOM_NBYTES, SERIES_NBYTES = 1 << 16, 1 << 18
+"""What a chunk has, about, if frames are read one at a time, or atoms: more would be in vain."""
+LARGEST_CHUNK_NBYTES = (1 << 32) - 1
+"""Chunks of HDF5 cannot be larger."""
 
 
 def plan_padding(
@@ -130,3 +145,56 @@ def group_frames(n_atoms: int, n_frames: int, chunk_frames: int, n_chunks: int, 
             break
         frames *= 2
     return frames
+
+
+def plan_shape(
+    shape: tuple[int, int],
+    block_nbytes: int,
+    *,
+    quantised: bool,
+    pattern: Pattern,
+    stripe_nbytes: int,
+    asked: tuple[int | None, int | None],
+) -> tuple[int, int]:
+    """Choose the frames and atoms of a chunk of the full system.
+
+    `shape`: (frames, atoms) of the array. `block_nbytes`: decoded bytes of a frame of all arrays.
+    `quantised`: whether it holds differenced integers. `pattern`: how it will be read.
+    `stripe_nbytes`: stripe size. `asked`: what the user wants of them.
+    Raises PlanError: more bytes than a chunk of HDF5 has.
+    """
+    n_frames, n_atoms = shape
+    frame_nbytes = 12 * n_atoms
+    stripe = stripe_nbytes
+    most = max(1, MAX_BLOCK_NBYTES // block_nbytes)
+    if pattern == "timeseries":
+        frames, atoms = tall_chunks(n_atoms, n_frames, most, SERIES_NBYTES)
+    elif quantised:
+        # Chunks of one frame could not be differenced; two already gain most of it.
+        few = max(2, min(FEW_FRAMES, most))
+        many = max(few, min(QUANTISED_NBYTES // frame_nbytes, most, QUANTISED_FRAMES))
+        wanted = few if pattern == "frames" else many
+        nbytes = MIB if pattern == "selection" else 4 * MIB
+        frames, atoms = tall_chunks(n_atoms, n_frames, wanted, nbytes)
+    elif frame_nbytes > max(MAX_CHUNK_NBYTES, stripe):
+        frames, atoms = 1, split_atoms(n_atoms, stripe)
+    elif pattern == "selection":
+        wanted = max(MAX_CHUNK_NBYTES // frame_nbytes, 1)
+        frames, atoms = tall_chunks(n_atoms, n_frames, wanted, max(stripe, MIB))
+    elif pattern == "frames":
+        frames, atoms = fit_parts(max(RANDOM_NBYTES // frame_nbytes, 1), n_frames), n_atoms
+    else:
+        frames, atoms = plan_chunks(frame_nbytes, n_frames, stripe)[0], n_atoms
+    chunk_frames, chunk_atoms = asked
+    if chunk_atoms is not None:
+        atoms = min(chunk_atoms, n_atoms)
+        if chunk_frames is None and not quantised:
+            frames = min(plan_chunks(12 * atoms, n_frames, stripe)[0], most)
+    if chunk_frames is not None:
+        frames = min(chunk_frames, n_frames)
+    if 12 * frames * atoms > LARGEST_CHUNK_NBYTES:
+        raise PlanError(
+            f"a chunk of {frames} frames of {atoms} atoms would have {12 * frames * atoms} bytes, "
+            f"but HDF5 takes at most {LARGEST_CHUNK_NBYTES}; give a smaller --chunk-frames"
+        )
+    return frames, atoms

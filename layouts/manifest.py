@@ -48,6 +48,8 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
     "compression": (str, _NONE),
     "container": str,
     "error_bound_angstrom": _NUMBER,
+    "field_error_bounds": dict,
+    "field_precisions": dict,
     "fields": list,
     "flavour": str,
     "nbytes": int,
@@ -136,6 +138,9 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
         "checksum": "crc32c",
         **({} if meta.appended_to is None else {"appended_to": meta.appended_to}),
     }
+    if steps := dict(plan.field_precisions):
+        manifest["field_precisions"] = steps
+        manifest["field_error_bounds"] = {name: step / 2 for name, step in steps.items()}
     if plan.flavour is not None:
         manifest["flavour"] = plan.flavour
     if plan.sparse:
@@ -246,6 +251,8 @@ def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None
             right = right and all(isinstance(field, str) for field in found)
         elif key == "groups":
             right = right and all(type(n) is int for n in found.values())
+        elif key == "field_precisions":
+            right = right and all(type(n) in _NUMBER for n in found.values())
         if not right:
             shown = repr(found)[:60] if key in manifest else "nothing"
             raise CorruptLayoutError(

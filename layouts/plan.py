@@ -17,45 +17,19 @@ from typing import Any, Literal
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.chunk_shapes import (
-    MAX_CHUNK_NBYTES,
     MAX_PADDING,
     MIB,
     Pattern,
     fit_parts,
     group_frames,
-    plan_chunks,
     plan_padding,
-    split_atoms,
-    tall_chunks,
+    plan_shape,
 )
-
-__all__ = [
-    "MAX_PADDING",
-    "ArrayPlan",
-    "LayoutPlan",
-    "StoredAs",
-    "WriteOptions",
-    "plan_chunks",
-    "plan_pieces",
-]
 
 DEFAULT_STRIPE_NBYTES = MIB
 MIN_PIECE_NBYTES, MAX_PIECE_NBYTES = 4 * MIB, 32 * MIB
 """Decoded bytes of a piece: large enough to be one good write, small enough that a few of them fit
 in a worker, and that there are pieces enough for every worker (16 where sizes allow)."""
-MAX_BLOCK_NBYTES = 64 * MIB
-"""Decoded bytes of a piece that no plan exceeds on its own, unless a single frame does (two, if
-they are differenced) or one stripe of each field."""
-QUANTISED_FRAMES = 64
-"""Frames a chunk of differenced integers holds at most: beyond, size gains little."""
-QUANTISED_NBYTES = 32 * MIB
-"""Decoded bytes of all chunks over one run of frames, which a reader of whole frames holds."""
-FEW_FRAMES = 4
-"""Frames of differenced chunks where frames are large, or read one at a time."""
-RANDOM_NBYTES, SERIES_NBYTES = 1 << 16, 1 << 18
-"""What a chunk has, about, if frames are read one at a time, or atoms: more would be in vain."""
-LARGEST_CHUNK_NBYTES = (1 << 32) - 1
-"""Chunks of HDF5 cannot be larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +40,9 @@ class StoredAs:
     """Step of stored positions, angstrom; ``auto`` = the integers that an XTC source holds;
     ``none`` = floats in full; None = what loses nothing and takes fewest bytes: integers of an XTC
     in Zarr, else floats."""
+    precision_velocities: float | None = None
+    precision_forces: float | None = None
+    """Steps of stored velocities (angstrom/ps) and forces (kJ/(mol angstrom)); None = floats."""
     chunk_frames: int | None = None
     chunk_atoms: int | None = None
     """Frames and atoms in a chunk; None = planned for the stripes."""
@@ -79,6 +56,19 @@ class StoredAs:
     stripe_count: int | None = None  # to ask for; -1 = one on each target
     expected_frames: int | None = None
     """For so many chunks are planned, where frames will be added; None = those that there are."""
+
+    @property
+    def field_precisions(self) -> dict[str, float]:
+        """Steps of the fields besides positions that are to be rounded."""
+        asked = {"velocities": self.precision_velocities, "forces": self.precision_forces}
+        return {name: step for name, step in asked.items() if step is not None}
+
+    def keep_floats(self, what: str) -> None:
+        """Raise PlanError, for `what` cannot round them, if velocities or forces are to be."""
+        for name in self.field_precisions:
+            raise PlanError(
+                f"--precision-{name} does not go with {what}; leave it out, or write zarr or h5md"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +129,8 @@ class LayoutPlan:
     """Step in angstrom of quantised positions; None = float32 in full."""
     precision_source: Literal["asked", "xtc", None] = None
     """``xtc``: the step is that of the integers in the XTC source, and nothing is lost."""
+    field_precisions: Mapping[str, float] = field(default_factory=dict)
+    """Steps of velocities (angstrom/ps) and forces (kJ/(mol angstrom)) where they are rounded."""
     container: str | None = None
     """Format of the segments."""
     segment_frames: tuple[int, ...] = ()
@@ -178,6 +170,16 @@ class LayoutPlan:
         """Whether positions stay the integers of the source, so that nothing is lost."""
         return self.precision_source not in (None, "asked")
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether any field is stored as multiples of a step."""
+        return self.precision is not None or bool(self.field_precisions)
+
+    def step_of(self, field_name: str) -> float | None:
+        """Return the step of a field; None where float32 are stored in full."""
+        steps = {"positions": self.precision, **self.field_precisions}
+        return steps.get(field_name)
+
     def write_tasks(self) -> list[tuple[int, int]]:
         """Return the (start, stop) frames of each piece that one worker writes, in order."""
         edges = itertools.accumulate(self.segment_frames or (self.n_frames,), initial=0)
@@ -216,44 +218,6 @@ class LayoutPlan:
         return replace(self, **changes)
 
 
-def _plan_shape(info: TrajectoryInfo, options: WriteOptions, quantised: bool) -> tuple[int, int]:
-    """Choose (chunk_frames, chunk_atoms) of the full system."""
-    n_frames, n_atoms = info.n_frames, info.n_atoms
-    frame_nbytes = 12 * n_atoms
-    stripe = options.stripe_nbytes
-    most = max(1, MAX_BLOCK_NBYTES // info.frame_nbytes)
-    if options.pattern == "timeseries":
-        frames, atoms = tall_chunks(n_atoms, n_frames, most, SERIES_NBYTES)
-    elif quantised:
-        # Chunks of one frame could not be differenced; two already gain most of it.
-        few = max(2, min(FEW_FRAMES, most))
-        many = max(few, min(QUANTISED_NBYTES // frame_nbytes, most, QUANTISED_FRAMES))
-        wanted = few if options.pattern == "frames" else many
-        nbytes = MIB if options.pattern == "selection" else 4 * MIB
-        frames, atoms = tall_chunks(n_atoms, n_frames, wanted, nbytes)
-    elif frame_nbytes > max(MAX_CHUNK_NBYTES, stripe):
-        frames, atoms = 1, split_atoms(n_atoms, stripe)
-    elif options.pattern == "selection":
-        wanted = max(MAX_CHUNK_NBYTES // frame_nbytes, 1)
-        frames, atoms = tall_chunks(n_atoms, n_frames, wanted, max(stripe, MIB))
-    elif options.pattern == "frames":
-        frames, atoms = fit_parts(max(RANDOM_NBYTES // frame_nbytes, 1), n_frames), n_atoms
-    else:
-        frames, atoms = plan_chunks(frame_nbytes, n_frames, stripe)[0], n_atoms
-    if options.chunk_atoms is not None:
-        atoms = min(options.chunk_atoms, n_atoms)
-        if options.chunk_frames is None and not quantised:
-            frames = min(plan_chunks(12 * atoms, n_frames, stripe)[0], most)
-    if options.chunk_frames is not None:
-        frames = min(options.chunk_frames, n_frames)
-    if 12 * frames * atoms > LARGEST_CHUNK_NBYTES:
-        raise PlanError(
-            f"a chunk of {frames} frames of {atoms} atoms would have {12 * frames * atoms} bytes, "
-            f"but HDF5 takes at most {LARGEST_CHUNK_NBYTES}; give a smaller --chunk-frames"
-        )
-    return frames, atoms
-
-
 def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool) -> LayoutPlan:
     """Plan the chunked arrays that h5md and zarr share; the layout's own file fills in the rest.
 
@@ -279,7 +243,20 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         long, rest = info.replace(n_frames=n_frames), replace(options, expected_frames=None)
         plan = plan_pieces(long, rest, quantised=quantised)
         return plan.replace(n_frames=info.n_frames, nbytes=plan.nbytes * info.n_frames // n_frames)
-    chunk_frames, chunk_atoms = _plan_shape(info, options, quantised)
+    for name, step in options.field_precisions.items():
+        if not getattr(info, f"has_{name}"):
+            raise PlanError(f"{info.path}: has no {name}; leave --precision-{name} out")
+        if not 0 < step < math.inf:
+            raise PlanError(f"--precision-{name} is {step}; give a positive step")
+    stripe = options.stripe_nbytes
+    chunk_frames, chunk_atoms = plan_shape(
+        (info.n_frames, info.n_atoms),
+        info.frame_nbytes,
+        quantised=quantised,
+        pattern=options.pattern,
+        stripe_nbytes=stripe,
+        asked=(options.chunk_frames, options.chunk_atoms),
+    )
     total_nbytes = info.frame_nbytes * info.n_frames
     piece_nbytes = min(max(total_nbytes // 16, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)
     # A power of two of chunks, so that groups can have 1, 2, 4, ... times as many frames a chunk.
@@ -295,7 +272,6 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
             frames = group_frames(n_atoms, info.n_frames, chunk_frames, n_chunks, limit)
             atoms = fit_parts(chunk_atoms, n_atoms)
         arrays += [ArrayPlan(group, name, n_atoms, frames, atoms) for name in fields]
-    stripe = options.stripe_nbytes
     shape, chunk = (info.n_frames, info.n_atoms), (chunk_frames, chunk_atoms)
     padding = plan_padding(shape, chunk, stripe)
     aligned = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
@@ -307,6 +283,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         piece_frames=chunk_frames * n_chunks,
         arrays=tuple(arrays),
         compression=options.compression,
+        field_precisions=options.field_precisions,
         stripe_nbytes=stripe,
         stripe_count=options.stripe_count,
         topology_nbytes=options.topology_nbytes,

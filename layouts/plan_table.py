@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from mdio.core.units import FIELD_UNITS
 from mdio.layouts.plan import LayoutPlan
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -46,6 +47,9 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
         rows.append(("precision", f"{plan.precision:g} angstrom{exact}"))
     elif plan.arrays:
         rows.append(("precision", "float32 in full"))
+    for name, step in plan.field_precisions.items():
+        told = f"{step:g} {FIELD_UNITS[name]}, none off by more than {step / 2:g}"
+        rows.append((name, f"rounded to {told}"))
     pieces = len(plan.write_tasks())
     frames = _count(min(plan.piece_frames, plan.n_frames), "frame")
     rows.append(("work", f"{_count(pieces, 'piece')} of {frames}"))
@@ -68,7 +72,7 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
         else:
             rows.append(("alignment", "none: chunks lie close to each other"))
     size = _size(plan.nbytes)
-    estimate = plan.compression is not None or plan.precision is not None
+    estimate = plan.compression is not None or plan.is_rounded
     rows.append(("size", f"at most {size}" if estimate else size))
     if plan.source_density is not None:
         rows.append(("density", _density(plan, estimate)))

@@ -174,7 +174,7 @@ class Conversion:
     @property
     def _needed_nbytes(self) -> float | None:
         """Bytes that will be written; None where sizes are not known before."""
-        if self.plan.compression is not None or self.plan.precision is not None:
+        if self.plan.compression is not None or self.plan.is_rounded:
             return None
         return self.plan.nbytes * (1 - self.n_taken / self.plan.n_frames)
 

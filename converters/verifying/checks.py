@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from os import PathLike
@@ -27,7 +27,7 @@ from mdio.layouts.views.view import ViewLayout
 def compare_blocks(
     mine: FrameBlock,
     theirs: FrameBlock,
-    allowed: float,
+    allowed: Mapping[str, float],
     *,
     tables: bool,
     rounded: Sequence[str],
@@ -35,8 +35,9 @@ def compare_blocks(
     """Return the largest difference of a coordinate (angstrom), and what is not as it should be.
 
     `mine`, `theirs`: the same frames and atoms, of the output and of its source. `allowed`: by how
-    much positions may differ (angstrom) besides rounding. `tables`: whether the output keeps box,
-    time and step of each frame. `rounded`: of which arrays its format rounds float32.
+    much each field may differ besides rounding; 0 where it is not named. `tables`: whether the
+    output keeps box, time and step of each frame. `rounded`: of which arrays its format rounds
+    float32.
     """
     largest = 0.0
     problems = []
@@ -45,13 +46,14 @@ def compare_blocks(
         if other is None:
             problems.append(f"the source has no {name}")
             continue
-        may = allowed if name == "positions" else 0.0
+        may = allowed.get(name, 0.0)
         worst, excess = _difference(array, other, may, rounded=name in rounded)
         if name == "positions":
             largest = worst
         if excess:
-            how = f" by up to {worst:g} angstrom, {allowed:g} is allowed"
-            problems.append(f"{name} differ{how if name == 'positions' else ''}")
+            unit = " angstrom" if name == "positions" else ""
+            how = f" by up to {worst:g}{unit}, {may:g} is allowed"
+            problems.append(f"{name} differ{how if may or unit else ''}")
     problems += [
         f"{name} differs"
         for name in (("box", "time", "step") if tables else ())
@@ -235,7 +237,8 @@ class Checks:
             except OSError as error:
                 result.add(f"frames {start} to {stop - 1}: {error}")
                 continue
-            allowed = self.begun.allowed_diff_angstrom or 0.0
+            allowed = {name: step / 2 for name, step in layout.info.field_precisions.items()}
+            allowed["positions"] = self.begun.allowed_diff_angstrom or 0.0
             tables = layout.keeps_columns
             worst, problems = compare_blocks(mine, theirs, allowed, tables=tables, rounded=rounded)
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)

@@ -95,6 +95,7 @@ class OwnOutput(ABC, Generic[Array]):
             chunk_atoms=min(positions.chunk_atoms, positions.n_atoms),
             compression=manifest.get("compression"),
             precision=manifest.get("precision"),
+            field_precisions=manifest.get("field_precisions", {}),
             nbytes=int(manifest.get("nbytes", 0)),
             source=manifest["source"],
         )

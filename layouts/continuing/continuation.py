@@ -38,10 +38,13 @@ class Continuation(ABC):
         stripe, made = self.manifest["stripe"], self.old.made_as()
         first = made["arrays"][0] if "arrays" in made else None
         contiguous = first is not None and first.contiguous
+        steps = self.manifest.get("field_precisions", {})
         options = WriteOptions(
             # What native files have of their own accord is not asked for.
             compression=self.manifest["compression"] if first else None,
             precision=self.manifest["precision"] or ("none" if first else None),
+            precision_velocities=steps.get("velocities"),
+            precision_forces=steps.get("forces"),
             stripe_nbytes=stripe["stripe_nbytes"],
             stripe_count=stripe["stripe_count"],
             groups=self.manifest["groups"],

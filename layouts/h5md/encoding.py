@@ -49,8 +49,8 @@ def gzip_level(compression: str | None) -> int | None:
     return int(level) if level else DEFAULT_GZIP_LEVEL
 
 
-def power_of_two_step(precision: float) -> float:
-    """Return the largest power of two that is not above `precision` (angstrom).
+def power_of_two_step(option: str, precision: float) -> float:
+    """Return the largest power of two that is not above the `precision` that `option` gives.
 
     Multiples of it are floats whose low bits are zero, which compress better than multiples of
     a decimal step, and rounding to them is exact arithmetic.
@@ -58,7 +58,7 @@ def power_of_two_step(precision: float) -> float:
     Raises PlanError: `precision` is not a positive number, or no float32 can hold its step.
     """
     if not (math.isfinite(precision) and 2.0**-100 <= precision <= 2.0**100):
-        raise PlanError(f"--precision {precision}: give a positive number of angstrom, or auto")
+        raise PlanError(f"{option} {precision}: give a positive number")
     return math.ldexp(1.0, math.frexp(precision)[1] - 1)
 
 
@@ -152,14 +152,14 @@ def values_of(
     group: str,
     field: str,
     groups: Mapping[str, AtomIndices] | None,
-    precision: float | None,
+    step: float | None,
 ) -> NDArray[np.float32]:
     """Return the numbers of one array, of the group's atoms, rounded as planned."""
     values = block.present()[field]
     if group != FULL_SYSTEM:
         values = np.take(values, (groups or {})[group], axis=1)
-    if field == "positions" and precision is not None:
-        values = round_to_step(values, precision)
+    if step is not None:
+        values = round_to_step(values, step)
     return values
 
 

@@ -23,6 +23,7 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     Raises PlanError: compression, precision or chunks of a part of the atoms are asked for too.
     """
     precision = None if options.precision in ("auto", "none") else options.precision
+    options.keep_floats("--contiguous")
     for option, value in (
         ("--compression", options.compression),
         ("--precision", precision),
@@ -59,17 +60,24 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
                 f"--group {name}: not a name for a particle group; take one without a slash "
                 f"that is not {FULL_SYSTEM!r} (the full system)"
             )
-    if flavour_of(options.flavour).to_file and options.precision not in (None, "auto", "none"):
-        raise PlanError(
-            f"--flavour {options.flavour} stores floats in its own units, which --precision "
-            "does not know; leave one of them out"
-        )
+    if flavour_of(options.flavour).to_file:
+        options.keep_floats(f"--flavour {options.flavour}, which has units of its own")
+        if options.precision not in (None, "auto", "none"):
+            raise PlanError(
+                f"--flavour {options.flavour} stores floats in its own units, which --precision "
+                "does not know; leave one of them out"
+            )
     level = gzip_level(options.compression)
     precision: float | None = None
     source: Literal["asked"] | None = None
     if options.precision not in (None, "auto", "none"):
-        precision, source = power_of_two_step(float(options.precision)), "asked"
-        level = gzip_level("gzip") if level is None else level
+        precision, source = power_of_two_step("--precision", float(options.precision)), "asked"
+    steps = {
+        name: power_of_two_step(f"--precision-{name}", step)
+        for name, step in options.field_precisions.items()
+    }
+    if level is None and (steps or precision is not None):
+        level = gzip_level("gzip")
     contiguous = options.contiguous
     plan = (
         plan_contiguous(info, options)
@@ -83,6 +91,7 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         compression=None if level is None else f"gzip:{level}",
         precision=precision,
         precision_source=source,
+        field_precisions=steps,
         direct=False if level is None else None,
     )
     if level is not None:  # nobody knows beforehand where compressed chunks end

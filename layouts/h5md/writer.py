@@ -69,8 +69,8 @@ class H5MDWriter(LayoutWriter):
     and after that only.
     Compressed chunks get their places as they come, from the one owner of the open file.
 
-    With a `precision` positions are rounded to multiples of the largest power of two that is not
-    above it: the error is at most half of it, and the floats compress well.
+    With a precision numbers are rounded to multiples of the largest power of two that is not above
+    it: the error is at most half of it, and the floats compress well.
     """
 
     own_options = CHUNK_OPTIONS | {"contiguous", "mpio", "per_rank"}
@@ -173,7 +173,7 @@ class H5MDWriter(LayoutWriter):
         return items
 
     def _values(self, block: FrameBlock, group: str, field: str) -> NDArray[np.float32]:
-        values = values_of(block, group, field, self.meta.groups, self.plan.precision)
+        values = values_of(block, group, field, self.meta.groups, self.plan.step_of(field))
         return flavour_of(self.plan.flavour).store(field, values)
 
     @property

@@ -60,6 +60,7 @@ class RefsWriter(LayoutWriter):
                     f"{name} does not go with references, which point into the source as it is; "
                     "leave it out, or write zarr"
                 )
+        options.keep_floats("references")
         left_out = [name for name in ("velocities", "forces") if getattr(info, f"has_{name}")]
         note = f"references are to positions; {' and '.join(left_out)} stay in the source"
         return LayoutPlan(

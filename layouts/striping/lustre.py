@@ -133,7 +133,7 @@ def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:
     ``KEY=VALUE`` texts (``--hint``), which win.
     Raises PlanError: a text that is not ``KEY=VALUE``.
     """
-    aligned = plan.alignment_nbytes > 1 and plan.compression is None and plan.precision is None
+    aligned = plan.alignment_nbytes > 1 and plan.compression is None and not plan.is_rounded
     hints = {
         "striping_unit": str(plan.stripe_nbytes),
         "romio_cb_write": "disable" if aligned else "enable",

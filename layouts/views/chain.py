@@ -158,6 +158,7 @@ class ChainLayout(Layout):
         if self.kept[0][2] - start == 1 and len(infos) > 1:
             dt_ps = self._time_ps(1, self.kept[1][1]) - time_first_ps
         alike = len({(info.compression, info.precision) for info in infos}) == 1
+        steps = first.field_precisions
         return TrajectoryInfo(
             layout=self.name,
             path=str(self.path),
@@ -172,6 +173,7 @@ class ChainLayout(Layout):
             sparse=fields_in_some(infos),
             compression=first.compression if alike else None,
             precision=first.precision if alike else None,
+            field_precisions=steps if all(i.field_precisions == steps for i in infos) else {},
             xtc_integers=all(info.xtc_integers for info in infos),
             nbytes=sum(info.nbytes for info in infos),
             lost=tuple(

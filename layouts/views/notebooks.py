@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import MissingExtraError
 from mdio.core.frames import FIELDS, FrameBlock
+from mdio.core.units import FIELD_UNITS
 from mdio.core.words import human_nbytes
 from mdio.layouts.base import Layout
 from mdio.layouts.views.view import times_of
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 CHUNK_NBYTES = 16 << 20
 """Decoded bytes of the positions in a chunk, at least, if there are as many."""
-UNITS = {"positions": "angstrom", "velocities": "angstrom/ps", "forces": "kJ/(mol angstrom)"}
 
 
 class FieldArray:
@@ -86,7 +86,7 @@ def as_dataset(layout: Layout) -> Dataset:
                 meta=np.empty((0,) * array.ndim, array.dtype),
             )
             dims = ("frame", "edge") if name == "box" else ("frame", "atom", "axis")
-            units = {"units": UNITS[name]} if name in UNITS else {}
+            units = {"units": FIELD_UNITS[name]} if name in FIELD_UNITS else {}
             variables[name] = (dims, values, units)
     coordinates: dict[str, Any] = {
         "time": ("frame", times_of(layout), {"units": "ps"}),

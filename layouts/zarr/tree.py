@@ -68,8 +68,12 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
     chunk = (array.chunk_frames, array.chunk_atoms, 3)
     file_atoms = array.n_atom_chunks * array.chunk_atoms
     quantised = compressor = None
-    if plan.precision is not None and array.field == "positions":
-        quantised = quantised_from_option(plan.precision, plan.precision_source, plan.compression)
+    step = plan.step_of(array.field)
+    if step is not None and array.field == "positions":
+        quantised = quantised_from_option(step, plan.precision_source, plan.compression)
+    elif step is not None:  # as positions, unless the compressor is that of floats
+        option = None if plan.precision is None else plan.compression
+        quantised = quantised_from_option(step, "asked", option)
     elif plan.precision is None or plan.compression not in WITHOUT_LEVEL:  # those take integers
         compressor = compressor_from_option(plan.compression)
     if (quantised or compressor) and array.chunk_nbytes >= MAX_CHUNK_NBYTES:

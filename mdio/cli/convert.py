@@ -21,6 +21,7 @@ from mdio.cli.shared.common import (
     asked,
     count,
     parse_precision,
+    parse_step,
     print_json,
     progress_bar,
     source_options,
@@ -34,6 +35,7 @@ from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.periodic.counting import with_cost
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.units import FIELD_UNITS
 from mdio.core.words import human_nbytes
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.plan_table import plan_table
@@ -107,6 +109,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "none elsewhere)",
         parse_precision,
     )
+    for name, unit in FIELD_UNITS.items():
+        if name != "positions":
+            told = f"round {name} to this step in {unit} (default: floats in full)"
+            add(stored, f"--precision-{name} STEP", told, parse_step)
     add(
         stored,
         "--compression NAME[:LEVEL]",

@@ -17,6 +17,7 @@ from mdio.cli.shared.common import (
     source_options,
 )
 from mdio.converters.selection import open_with_topology
+from mdio.core.units import FIELD_UNITS
 from mdio.core.words import human_nbytes
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
 from mdio.layouts.views.ensemble import ensemble_at
@@ -123,6 +124,10 @@ def run(args: argparse.Namespace) -> int:
         else "",
         "compression": facts["compression"] or "none",
         "precision": f"{facts['precision']:g} angstrom" if facts["precision"] else "float32",
+        **{
+            name: f"rounded to {step:g} {FIELD_UNITS[name]}"
+            for name, step in facts["field_precisions"].items()
+        },
         "size": f"{human_nbytes(size)} "
         f"({size / max(1, facts['n_frames'] * facts['n_atoms']):.2f} bytes/atom/frame)",
         "striping": facts["striping"]["layout"] if facts["striping"] else facts["no_striping"],

@@ -224,6 +224,8 @@ class TrajectoryInfo:
     """``NAME:LEVEL`` or the format's own (``xtc``); None where bytes lie as they are."""
     precision: float | None = None
     """Step of the stored coordinates in angstrom; None where float32 are kept in full."""
+    field_precisions: Mapping[str, float] = field(default_factory=dict)
+    """Steps of velocities (angstrom/ps) and forces (kJ/(mol angstrom)) where they were rounded."""
     xtc_integers: bool = False
     """Whether positions are integers of a step, turned into floats as XTC has it; the step is
     `precision`, or None where joined files differ in it."""

@@ -4,6 +4,13 @@ They are the numbers that MDAnalysis 2.x multiplies with (``MDAnalysis.units``),
 that files read without it give the same results.
 """
 
+FIELD_UNITS = {
+    "positions": "angstrom",
+    "velocities": "angstrom/ps",
+    "forces": "kJ/(mol angstrom)",
+}
+"""What the per-atom arrays of a block are in."""
+
 NM_TO_ANGSTROM = 10.0
 """Lengths and velocities of GROMACS files."""
 

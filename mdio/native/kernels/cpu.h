@@ -17,15 +17,21 @@
 // For files that have one kind of processor, after the headers of the standard library, of which files
 // share what is not inlined. GCC splits vectors longer than a function's own before it puts the function
 // into its caller, so that the target of the caller alone is not enough; and AVX-512 has instructions
-// that round a product and a sum as one, which nobody asked for.
-#if defined(__clang__)
-#define MDIO_FILE_TARGET(features) _Pragma("clang fp contract(off)")
-#elif MDIO_X86
+// that round a product and a sum as one, which nobody asked for. Clang has no such vectors in functions
+// without a target either, and wants to be told where the file's target ends.
 #define MDIO_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__) && MDIO_X86
+#define MDIO_FILE_TARGET(features)        \
+    _Pragma("clang fp contract(off)") MDIO_PRAGMA( \
+        clang attribute push(__attribute__((target(features))), apply_to = function))
+#define MDIO_FILE_TARGET_END _Pragma("clang attribute pop")
+#elif MDIO_X86
 #define MDIO_FILE_TARGET(features) \
     MDIO_PRAGMA(GCC optimize("fp-contract=off")) MDIO_PRAGMA(GCC target(features))
-#else
+#define MDIO_FILE_TARGET_END
+#else  // compiled, and never called
 #define MDIO_FILE_TARGET(features)
+#define MDIO_FILE_TARGET_END
 #endif
 
 // For loops that are written once and compiled for both the plain and the newer instructions.

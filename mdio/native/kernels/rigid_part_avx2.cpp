@@ -8,3 +8,4 @@ MDIO_FILE_TARGET("avx2")
 namespace mdio::rigid {
 const Steps AVX2 = {{first_contexts, second_contexts, third_contexts}, finish, tell, symbols_of, contexts_of};
 }  // namespace mdio::rigid
+MDIO_FILE_TARGET_END

@@ -10,3 +10,4 @@ MDIO_FILE_TARGET(MDIO_AVX512)
 namespace mdio::rigid {
 const Steps AVX512 = {{first_contexts, second_contexts, third_contexts}, finish, tell, symbols_of, contexts_of};
 }  // namespace mdio::rigid
+MDIO_FILE_TARGET_END
