@@ -49,7 +49,7 @@ def gzip_level(compression: str | None) -> int | None:
     return int(level) if level else DEFAULT_GZIP_LEVEL
 
 
-def power_of_two_step(option: str, precision: float) -> float:
+def power_of_two_step(precision: float, option: str = "--precision") -> float:
     """Return the largest power of two that is not above the `precision` that `option` gives.
 
     Multiples of it are floats whose low bits are zero, which compress better than multiples of

@@ -71,9 +71,9 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     precision: float | None = None
     source: Literal["asked"] | None = None
     if options.precision not in (None, "auto", "none"):
-        precision, source = power_of_two_step("--precision", float(options.precision)), "asked"
+        precision, source = power_of_two_step(float(options.precision)), "asked"
     steps = {
-        name: power_of_two_step(f"--precision-{name}", step)
+        name: power_of_two_step(step, f"--precision-{name}")
         for name, step in options.field_precisions.items()
     }
     if level is None and (steps or precision is not None):
