@@ -16,7 +16,6 @@ from mdio.converters.periodic.steps import PBC_CHOICES
 from mdio.core.progress import ProgressBar
 from mdio.layouts.views.joining import OVERLAPS
 
-<<<<<<< HEAD
 
 def add(
     parser: Any, names: str, told: str, kind: Callable[[str], Any] | None = None, **more: Any
@@ -34,33 +33,6 @@ def add(
         more["metavar"] = last
     more |= {} if kind is None else {"type": kind}
     parser.add_argument(*names_, help=told, **more)
-=======
-__all__ = [
-    "add_bench_output",
-    "add_cache",
-    "add_frame_options",
-    "add_no_verify",
-    "add_overlap",
-    "add_periodic",
-    "add_resume",
-    "add_source",
-    "add_told",
-    "add_trajectory",
-    "asked",
-    "auto_or_positive",
-    "count",
-    "human_nbytes",
-    "parse_nbytes",
-    "parse_precision",
-    "parse_step",
-    "parse_stripes",
-    "positive",
-    "print_json",
-    "progress_bar",
-    "say_notes",
-    "source_options",
-]
->>>>>>> 18ffabb (Velocities and forces can be rounded to steps of their own; clang compiles the files for one kind of processor)
 
 
 def add_periodic(group: Any) -> None:
