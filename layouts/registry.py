@@ -77,6 +77,7 @@ LAYOUTS = MappingProxyType(
             (".dcd",),
         ),
         "mdtraj": Entry("mdio.layouts.foreign.mdtraj:MDTrajLayout"),
+        "gsd": Entry("mdio.layouts.foreign.gsd:GSDLayout"),
         "restart": Entry("mdio.layouts.native.restart:RestartLayout"),
         "ncdf": Entry(
             "mdio.layouts.native.netcdf.layout:NCDFLayout",

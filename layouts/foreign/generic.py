@@ -25,7 +25,7 @@ from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.foreign.packed import PACKED, head_unpacked, let_mdanalysis_read
-from mdio.layouts.foreign.units import factor_of
+from mdio.layouts.foreign.units import length_factor, made_up
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
 """Formats that mdio reads itself: a file that is called so and gets here is none."""
@@ -39,15 +39,14 @@ FORMATS = frozenset(NAMES.split()).union(NATIVE)
 LOOKED_AT_NBYTES = 512
 OTHER_NAMES = {"LAMMPSTRJ": "LAMMPSDUMP", "DUMP": "LAMMPSDUMP"}
 """Suffixes that MDAnalysis does not know, though it reads the format."""
-WITHOUT_UNITS = ("LAMMPSDUMP", "XYZ", "GSD")
+WITHOUT_UNITS = ("LAMMPSDUMP", "XYZ")
 """Formats that do not say in which unit lengths are."""
 COUNT_STEPS = ("LAMMPSDUMP",)
 """Formats that number steps, of which times are made."""
-EXTRAS = {"GSD": "gsd", "TNG": "pytng"}
+EXTRAS = {"TNG": "pytng"}
 """Packages that MDAnalysis needs for a format."""
 BEGINNINGS = {
     "LAMMPSDUMP": re.compile(rb"ITEM: (TIMESTEP|UNITS|TIME)\b"),
-    "GSD": re.compile(rb"\xdf\x65\xdf\x65\xdf\x65\xdf\x65"),
     "TNG": re.compile(rb".{8,100}GENERAL INFO", re.DOTALL),
     "PDB": re.compile(rb"(HEADER|TITLE |REMARK|CRYST1|MODEL |ATOM  |HETATM)"),
     "XYZ": re.compile(rb"\s*\d+\s*\n[^\n]*\n\s*[A-Za-z0-9]+(\s+[-+.\dEe]+){3}"),
@@ -109,17 +108,10 @@ class GenericLayout(Layout):
     @property
     def notes(self) -> tuple[str, ...]:
         """What is made up, since the format does not hold it; see `Layout.notes`."""
-        notes = list(super().notes)
-        if not self.has_times:
-            dt = self.options.get("dt")
-            what = "steps" if self._kind() in COUNT_STEPS else "frames"
-            how = "1 ps apart; --timestep PS says otherwise" if dt is None else f"{dt:g} ps apart"
-            notes.append(f"{self.path}: times are made up, its format holds none: {what} are {how}")
-        if self._kind() in WITHOUT_UNITS:
-            unit = self.options.get("length_unit")
-            how = "angstrom; --length-unit says otherwise" if unit is None else f"{unit}, as asked"
-            notes.append(f"{self.path}: its format names no unit of lengths: taken to be {how}")
-        return tuple(notes)
+        what = "steps" if self._kind() in COUNT_STEPS else "frames"
+        times = None if self.has_times else what
+        lengths = self._kind() in WITHOUT_UNITS
+        return (*super().notes, *made_up(self.path, self.options, times=times, lengths=lengths))
 
     def _kind(self) -> str | None:
         """Return the format as MDAnalysis calls it; None if it is to find out."""
@@ -159,14 +151,7 @@ class GenericLayout(Layout):
         reader_class = get_reader_for(str(self.path), format=kind)
         if _is_ours(reader_class):
             raise SourceError(f"{self.path}: no layout of mdio reads it, nor does MDAnalysis")
-        unit = self.options.get("length_unit")
-        try:
-            self._factor = np.float32(1.0 if unit is None else factor_of("positions", unit))
-        except KeyError as error:
-            raise SourceError(
-                f"{self.path}: --length-unit {unit} is no unit of length; take one of "
-                f"{error.args[0]}"
-            ) from None
+        self._factor = length_factor(self.path, self.options)
         ours = ("format", "length_unit")
         options = {name: value for name, value in self.options.items() if name not in ours}
         reader = reader_class.__new__(reader_class)

@@ -7,9 +7,13 @@ The names are those that MDAnalysis' H5MDReader knows, and the factors are compu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from mdio.core.errors import SourceError
 
 UNITS_OF_PROGRAMS = {"GROMACS": "nm"}
 """Unit of lengths of programs that may leave units out."""
@@ -120,3 +124,32 @@ def factor_of(field: str, unit: str | None) -> float:
     if factor is None:
         raise KeyError(", ".join(known))
     return factor
+
+
+def made_up(
+    path: Path, options: Mapping[str, Any], *, times: str | None, lengths: bool
+) -> Iterator[str]:
+    """Yield in words what a format does not hold, and what is taken for it.
+
+    `options`: what was said of it (``dt``, ``length_unit``). `times`: what times are made of; None
+    if it holds them. `lengths`: whether it names no unit of lengths.
+    """
+    if times is not None:
+        dt = options.get("dt")
+        how = "1 ps apart; --timestep PS says otherwise" if dt is None else f"{dt:g} ps apart"
+        yield f"{path}: times are made up, its format holds none: {times} are {how}"
+    if lengths:
+        unit = options.get("length_unit")
+        how = "angstrom; --length-unit says otherwise" if unit is None else f"{unit}, as asked"
+        yield f"{path}: its format names no unit of lengths: taken to be {how}"
+
+
+def length_factor(path: Path, options: Mapping[str, Any]) -> np.float32:
+    """Return what lengths are multiplied with, as ``length_unit`` says; raises SourceError."""
+    unit = options.get("length_unit")
+    try:
+        return np.float32(1.0 if unit is None else factor_of("positions", unit))
+    except KeyError as error:
+        raise SourceError(
+            f"{path}: --length-unit {unit} is no unit of length; take one of {error.args[0]}"
+        ) from None

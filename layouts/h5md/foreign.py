@@ -14,64 +14,12 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.frames import ELEMENTS
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices
+from mdio.layouts.foreign.chunks import ForeignChunks, chunks_of
 from mdio.layouts.foreign.heaps import check_heaps
 from mdio.layouts.foreign.sampling import Series, child
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
-from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.io import descriptor_of
 from mdio.layouts.h5md.others.topology import topology_in
-
-LARGEST_NBYTES = 64 << 20
-"""Chunks are held in memory; HDF5 reads larger ones in parts."""
-NOWHERE = -1
-
-
-def placed_chunks(dataset: h5py.Dataset, file: OpenFile) -> PlacedChunks | None:
-    """Return an array of coordinates whose chunks lie in `file` as they are in memory.
-
-    What is refused here is for HDF5 to read: compressed chunks, other numbers than float32, chunks
-    that were never written (HDF5 fills them) or that are cut along x, y, z.
-    """
-    n_frames, n_atoms, _ = dataset.shape
-    frames, atoms = (1, n_atoms) if dataset.chunks is None else dataset.chunks[:2]
-    nbytes = 12 * frames * atoms
-    kept = dataset.id.get_create_plist()
-    if (
-        dataset.dtype != np.dtype("<f4")
-        or dataset.is_virtual
-        or Path(dataset.file.filename) != file.path  # a link to another file
-        or kept.get_nfilters()
-        or nbytes > LARGEST_NBYTES
-        or (dataset.chunks is not None and dataset.chunks[2] != 3)
-        or (dataset.chunks is not None and not hasattr(dataset.id, "chunk_iter"))
-    ):
-        return None
-    offset = np.full((-(-n_frames // frames), -(-n_atoms // atoms)), NOWHERE, np.int64)
-    if dataset.chunks is not None:
-
-        def place(found: h5py.h5d.StoreInfo) -> None:
-            i, j = found.chunk_offset[0] // frames, found.chunk_offset[1] // atoms
-            if found.size == nbytes and i < offset.shape[0] and j < offset.shape[1]:
-                offset[i, j] = found.byte_offset
-
-        dataset.id.chunk_iter(place)
-    elif not dataset.external and dataset.id.get_offset() is not None:
-        offset[:, 0] = dataset.id.get_offset() + nbytes * np.arange(n_frames)
-    if (offset < 0).any():
-        return None
-    return PlacedChunks(
-        f"{file.path}: {dataset.name}",
-        dataset.shape,
-        (frames, atoms),
-        file,
-        offset,
-        np.full(offset.shape, nbytes, np.int64),
-        np.empty((0, 0), np.uint32),
-        deflated=False,
-        pieces=None,
-        verify=False,
-    )
-
 
 MAX_DEPTH = 4
 """Virtual datasets of virtual datasets are followed so far."""
@@ -139,7 +87,7 @@ class ForeignFile(ForeignTrajectory):
     ) -> None:
         self._file = file
         self._bytes: OpenFile | None = None
-        self._placed: dict[str, PlacedChunks | None] = {}
+        self._placed: dict[str, ForeignChunks | None] = {}
         """By field; None for what HDF5 has to read."""
         check_heaps(path)
         particles = child(file, "particles")
@@ -218,12 +166,12 @@ class ForeignFile(ForeignTrajectory):
             dataset.read_direct(rows, np.s_[at:end, first:last])
             out[at - start : end - start] = rows[:, picked - first]
 
-    def _chunks(self, field: str) -> PlacedChunks | None:
+    def _chunks(self, field: str) -> ForeignChunks | None:
         """Return the chunks of a field; finds them when they are first read."""
         if field not in self._placed:
             if self._bytes is None:
                 self._bytes = OpenFile(self.path, descriptor=descriptor_of(self._file, self.path))
-            self._placed[field] = placed_chunks(self._values[field], self._bytes)
+            self._placed[field] = chunks_of(self._values[field], self._bytes)
         return self._placed[field]
 
     def topology(self) -> Topology | None:

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import h5py
 import netCDF4
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
+from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.paths import RemotePath
+from mdio.layouts.foreign.chunks import ForeignChunks, chunks_of
 from mdio.layouts.foreign.heaps import check_heaps
 
 INTEGERS = {
@@ -21,6 +24,9 @@ INTEGERS = {
 }
 """What cpptraj 6.16 and later stores with ``icompress``: integers, ``icompressfac`` of them for one
 (src/NetcdfFile.cpp)."""
+
+KEPT_NBYTES = 8 << 20
+"""Times and cells up to this size are read once: a call of the library costs as much as a frame."""
 
 
 class HDF5File:
@@ -32,6 +38,9 @@ class HDF5File:
     def __init__(self, path: Path) -> None:
         self.path = path
         check_heaps(path)
+        self._opened: h5py.File | None = None
+        self._found: dict[str, ForeignChunks | None] = {}
+        self._columns: dict[str, NDArray[Any]] = {}
         try:
             self._dataset = netCDF4.Dataset(str(path))
             self._dataset.set_auto_maskandscale(False)
@@ -85,10 +94,43 @@ class HDF5File:
         """Close the file; harmless if it is closed."""
         if self._dataset.isopen():
             self._dataset.close()
+        if self._opened is not None:
+            self._opened.close()
+            self._bytes.close()
+            self._opened = None
 
     def n_whole_rows(self, name: str) -> int:
         """Return the number of rows: HDF5 does not open files that are cut."""
         return self.variables[name].shape[0] if self.variables[name].shape else 0
+
+    def _chunks(self, name: str) -> ForeignChunks | None:
+        """Return the chunks of an array of coordinates; None for what netCDF4 has to read."""
+        if name not in self._found:
+            stored, per_one = self._steps.get(name, (name, None))
+            variable = self.variables[name]
+            scaled = "scale_factor" in variable.attributes
+            self._found[name] = None
+            if len(variable.shape) == 3 and not scaled and (per_one or variable.dtype == "<f4"):
+                if self._opened is None:
+                    self._opened = h5py.File(self.path, "r", locking="best-effort")
+                    self._bytes = OpenFile(self.path)
+                self._found[name] = chunks_of(self._opened[stored], self._bytes, per_one)
+        return self._found[name]
+
+    def _rows(self, name: str, start: int, stop: int, span: tuple[int, int]) -> NDArray[Any]:
+        variable = self.variables[name]
+        if len(variable.shape) < 3 and variable.row_nbytes * variable.shape[0] <= KEPT_NBYTES:
+            if name not in self._columns:
+                self._columns[name] = self._values(name, slice(None))
+            return self._columns[name][start:stop]
+        chunks = self._chunks(name)
+        if chunks is None:
+            return self._values(name, self._index(name, start, stop, span))
+        low, high = span
+        atoms = None if high - low == chunks.n_atoms else np.arange(low, high)
+        rows = np.empty((stop - start, high - low, 3), np.float32)
+        chunks.read(start, stop, atoms, rows)
+        return rows
 
     def read(
         self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
@@ -98,10 +140,7 @@ class HDF5File:
         Raises SourceError: the library cannot read them.
         """
         try:
-            return {
-                name: self._values(name, self._index(name, start, stop, span))
-                for name, span in spans.items()
-            }
+            return {name: self._rows(name, start, stop, span) for name, span in spans.items()}
         except (OSError, RuntimeError, IndexError, ValueError) as error:
             raise SourceError(
                 f"{self.path}: frames {start}:{stop} cannot be read ({error}); "
