@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
@@ -45,6 +45,12 @@ def spread(pieces: Sequence[Piece], segment_frames: Sequence[int], n_workers: in
     return [piece for *_, piece in sorted(turns)]
 
 
+def batches(start: int, stop: int, step: int | None) -> list[Piece]:
+    """Return frames ``start:stop`` cut into runs of `step`; None: one run."""
+    step = step or stop - start
+    return [(first, min(first + step, stop)) for first in range(start, stop, step)]
+
+
 def describe_task(piece: Piece) -> str:
     """Return the name of a piece for messages."""
     return f"frames {piece[0]} to {piece[1] - 1}"
@@ -76,29 +82,38 @@ class WriteTaskWorker:
         self.writer = writer
         self.former = former
         self._room: FrameBlock | None = None
+        self._is_told = False
+
+    @property
+    def _step(self) -> int | None:
+        """Frames that are read at a time; None: those of a piece."""
+        # What is handed over may lie in memory that the next batch overwrites.
+        return None if self.writer.plan.by_owner else self.writer.batch_frames
+
+    def coming(self, pieces: Iterable[Piece]) -> None:
+        """Ask for the bytes of pieces while those before them are written."""
+        if self.former is None:
+            self._is_told = True
+            self.source.expect(batch for piece in pieces for batch in batches(*piece, self._step))
 
     def __call__(self, piece: Piece) -> tuple[PieceRecord, list[EncodedChunk]]:
         """Return the record, and the items that their owner has to store."""
         start, stop = piece
-        by_owner = self.writer.plan.by_owner
-        stores = self.writer.parallel_store and not by_owner
-        # What is handed over may lie in memory that the next batch overwrites.
-        step = (None if by_owner else self.writer.batch_frames) or stop - start
+        stores = self.writer.parallel_store and not self.writer.plan.by_owner
         blocks, left = [], []
         crcs: dict[str, Sequence[int]] = {}
         nbytes = 0
         odd: NotFinite | None = None
         kept = self._stored(start, stop)
-        if kept is None:
-            firsts = range(start, stop, step)
-            self.source.expect([(first, min(first + step, stop)) for first in firsts])
-        for first in range(start, stop, step):
+        if kept is None and not self._is_told:
+            self.source.expect(batches(start, stop, self._step))
+        for first, end in batches(start, stop, self._step):
             if kept is None:
-                block = self._read(first, min(first + step, stop))
+                block = self._read(first, end)
                 found = NotFinite.among(block.positions, first - start)
                 odd = odd + found if odd and found else odd or found
             else:
-                block = self.source.read(first, min(first + step, stop), atoms=[])
+                block = self.source.read(first, end, atoms=[])
             for item in self.writer.encode(first, block) if kept is None else kept:
                 if stores:
                     self.writer.store(item)
@@ -130,4 +145,4 @@ class WriteTaskWorker:
         self.source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_room": None}
+        return {**self.__dict__, "_room": None, "_is_told": False}

@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.in_flight import InFlight
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.requests import ByteRange
 from mdio.core.kernels import crc32c
 from mdio.layouts.h5md.io import checksum
 from mdio.layouts.h5md.opening import SEAL
@@ -43,9 +45,14 @@ def gaps(places: Places, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _checksum(file: OpenFile, places: Places, size: int) -> int:
-    crc = 0
-    for begin, stop in gaps(places, size):
-        crc = checksum(file, begin, stop - begin, crc)
+    crc, ahead = 0, InFlight()  # alignment leaves a small gap before each chunk
+    between = list(gaps(places, size))
+    ahead.expect(ByteRange(file, begin, stop - begin) for begin, stop in between)
+    try:
+        for begin, stop in between:
+            crc = checksum(file, begin, stop - begin, crc)
+    finally:
+        ahead.stop()
     return crc
 
 

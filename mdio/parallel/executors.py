@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from itertools import tee
 from typing import ClassVar, TypeVar
 
 from mdio.core.closing import Closing
@@ -117,6 +118,20 @@ class Executor(Closing, ABC):
         """End all workers."""
 
 
+def told_ahead(
+    func: Callable[[Item], Result], share: Iterable[tuple[int, Item]]
+) -> Iterator[tuple[int, Item]]:
+    """Return `share`, numbered items; `func` is told of them first if it has a method `coming`.
+
+    It draws from what it is given whenever it is called, as far as it wants to prepare.
+    """
+    if not hasattr(func, "coming"):
+        return iter(share)
+    drawn, told = tee(share)
+    func.coming(item for _, item in told)
+    return drawn
+
+
 class Serial(Executor):
     """Everything in this process, in order.
 
@@ -142,7 +157,7 @@ class Serial(Executor):
         describe: Callable[[Item], str] = str,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results in order, each computed when it is asked for."""
-        for number, item in enumerate(items):
+        for number, item in told_ahead(func, enumerate(items)):
             try:
                 result = func(item)
             except Exception as cause:

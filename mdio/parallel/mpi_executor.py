@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar, cast
 
 from mdio.core.errors import BlockError
 from mdio.core.stalls import lost_on
-from mdio.parallel.executors import Executor, item_error
+from mdio.parallel.executors import Executor, item_error, told_ahead
 from mdio.parallel.mpi_run import SMALL_NBYTES, Nap, Run, abort, picklable
 from mdio.parallel.mpi_work_queue import WorkQueue
 
@@ -142,18 +142,24 @@ class MPIExecutor(Executor):
         return iterator
 
     def _share(
-        self, run: Run, items: Iterable[Item], at_own_pace: bool
+        self,
+        run: Run,
+        func: Callable[[Item], Result],
+        items: Iterable[Item],
+        at_own_pace: bool,
     ) -> Iterator[tuple[int, Item]]:
         if at_own_pace and self._comm.size > 1:
             if self._queue is None:
                 self._queue = WorkQueue(self._comm)
-            return self._queue.items(items, run.wait_until)
+            if self._queue.counts:
+                return self._queue.items(items, run.wait_until)
         numbered = enumerate(items)
         rank, size = self._comm.rank, self._comm.size
         if not self._contiguous:
-            return itertools.islice(numbered, rank, None, size)
+            return told_ahead(func, itertools.islice(numbered, rank, None, size))
         pairs = list(numbered)
-        return iter(pairs[len(pairs) * rank // size : len(pairs) * (rank + 1) // size])
+        share = pairs[len(pairs) * rank // size : len(pairs) * (rank + 1) // size]
+        return told_ahead(func, share)
 
     def _imap(
         self,
@@ -170,7 +176,7 @@ class MPIExecutor(Executor):
             if own:
                 share = ((cast(Any, item)[0], item) for item in items)
             else:
-                share = self._share(run, items, at_own_pace)
+                share = self._share(run, func, items, at_own_pace)
             for number, result in self._results(run, func, share, describe):
                 if self._to_all:
                     kept.append((number, result))

@@ -25,8 +25,8 @@ COUNTER_NBYTES = 8
 class WorkQueue:
     """The counter that the ranks of a node share; they make, use and close it together.
 
-    Where they cannot, since their temporary folders are not one or its files know no locks, each
-    has every n-th item.
+    Where they cannot, since their temporary folders are not one or its files know no locks,
+    nothing `counts`, and each is to have every n-th item.
 
     `comm`: an mpi4py intracommunicator.
     """
@@ -38,7 +38,7 @@ class WorkQueue:
         self._node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self._ranks: list[int] = sorted(self._node.allgather(comm.rank))
         self._descriptor = self._open() if self._node.size > 1 else -1
-        self._counts = all(self._node.allgather(self._descriptor >= 0))
+        self.counts = all(self._node.allgather(self._descriptor >= 0))
 
     def _open(self) -> int:
         """Return the descriptor of the counter, which has no name afterwards; -1 without one."""
@@ -68,13 +68,11 @@ class WorkQueue:
     def items(
         self, items: Iterable[Item], wait_until: Callable[[Callable[[], bool]], None]
     ) -> Iterator[tuple[int, Item]]:
-        """Return the items that come to this rank, with their numbers.
+        """Return the items that come to this rank, with their numbers, where something `counts`.
 
         `items`: the same on all ranks; may be endless. `wait_until`: how to wait until a function
         returns True.
         """
-        if not self._counts:
-            return islice(enumerate(items), self._rank, None, self._size)
         if self._node.rank == 0:
             os.pwrite(self._descriptor, len(self._ranks).to_bytes(COUNTER_NBYTES, "little"), 0)
         wait_until(self._node.Ibarrier().Test)

@@ -1,12 +1,18 @@
 """Whatever layout, and whatever was said of the reads to come, frames are the same."""
 
 import itertools
+import struct
 
+import google_crc32c
 import numpy as np
 import pytest
 
 import mdio
+from mdio.converters.strategies.write_tasks import WriteTaskWorker
 from mdio.core.files import requests
+from mdio.core.files.reading import OpenFile
+from mdio.layouts import plan
+from mdio.layouts.h5md import seal
 
 KINDS = ["xtc", "trr", "dcd", "ncdf", "h5md", "zarr", "segments"]
 RUNS = [(at, min(at + 5, 23)) for at in range(0, 23, 5)]
@@ -72,3 +78,39 @@ def test_an_analysis_and_a_universe_over_such_storage(adk, outputs, requested):
         )
         assert np.allclose(found, result.values, rtol=1e-4)
     assert requested
+
+
+@pytest.mark.parametrize("kind", ["h5md", "zarr"])
+def test_a_conversion_asks_for_what_comes_while_it_writes(
+    adk, outputs, requested, kind, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1)
+    monkeypatch.setattr(plan, "MAX_PIECE_NBYTES", 1)
+    asked = []
+    call = WriteTaskWorker.__call__
+
+    def noted(worker, piece):
+        found = call(worker, piece)
+        asked.append(sum(requested))
+        return found
+
+    monkeypatch.setattr(WriteTaskWorker, "__call__", noted)
+    source = outputs / "a.dcd"
+    mdio.convert(source, tmp_path / f"b.{kind}", stop=20, chunk_frames=4, precision="none")
+    with mdio.open(source) as one, mdio.open(tmp_path / f"b.{kind}") as other:
+        assert np.array_equal(one.read(0, 20).positions, other.read(0, 20).positions)
+        frames_nbytes = 20 * one.info.frame_nbytes
+    # All was under way before the first of 5 pieces was made, and nothing twice.
+    assert len(asked) == 5 and len(set(asked)) == 1
+    assert frames_nbytes <= asked[0] < 1.1 * frames_nbytes + 8192
+
+
+def test_gaps_between_chunks_are_asked_for_together(requested, tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(data := np.random.default_rng(4).bytes(16 << 17))
+    offsets, sizes = np.arange(16) << 17, np.full(16, 100_000)
+    between = b"".join(data[at + 100_000 : at + (1 << 17)] for at in offsets)
+    with OpenFile(path) as file:
+        made = seal.seal_of(file, [(offsets, sizes)])
+    assert struct.unpack("<8sQI", made[:-4])[1:] == (len(data), google_crc32c.value(between))
+    assert len(requested) == 16

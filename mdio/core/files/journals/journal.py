@@ -18,6 +18,7 @@ import math
 import os
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,11 @@ _HEAD = struct.Struct("<QI")
 TYPES = ("<f4", "<f8", "<i8", "<u4", "|u1")
 """Of the numbers that records hold."""
 FLUSH_S = 1.0
-"""How long what was stored waits for more that is flushed with it."""
+"""How long what was stored waits, at least, for more that is flushed with it."""
+FLUSH_SHARE = 0.04
+"""Of the time that may go into flushing: some file systems let nobody write meanwhile."""
+LONGEST_WAIT_S = 30.0
+"""Work of this time, at most, is done again after a power cut."""
 RESERVED_NBYTES = 64 << 10
 """The file is longer than its records by this, so that a full disk does not keep it from telling
 of what came before; zeros are no record."""
@@ -153,15 +158,19 @@ class Journal:
 
     def _work(self) -> None:
         """Write what waits, whether or not more comes, until there is an end or a failure."""
-        while self._told.wait() and not self._closing.wait(FLUSH_S):
+        wait_s = FLUSH_S
+        while self._told.wait() and not self._closing.wait(wait_s):
             self._told.clear()
             with self._lock:
                 self._flushing = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            begun = time.perf_counter()
             try:
                 self._flush()
             except OSError as error:
                 self._failure = error
                 return
+            flush_s = time.perf_counter() - begun
+            wait_s = min(max(FLUSH_S, flush_s / FLUSH_SHARE), LONGEST_WAIT_S)
 
     def _flush(self) -> None:
         files = {path for _, some in self._flushing for path in some}

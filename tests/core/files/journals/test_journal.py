@@ -148,3 +148,18 @@ def test_other_options_are_named(adk, tmp_path, monkeypatch, change):
     mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options)
     assert mdio.verify(tmp_path / "a.zarr", adk["dcd"]).ok
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_slow_flushes_are_rare(temporary, monkeypatch):
+    waits = []
+    monkeypatch.setattr(journals, "FLUSH_S", 0.01)
+    monkeypatch.setattr(journals, "LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(journals, "flush", lambda path: time.sleep(0.02))
+    with Journal(temporary, SAID) as made:
+        wait = made._closing.wait
+        monkeypatch.setattr(made._closing, "wait", lambda s: waits.append(s) or wait(s))
+        made.add(record(0), [temporary])
+        while len(waits) < 2:
+            made.add(record(4), [temporary])
+            time.sleep(0.001)
+    assert waits[:2] == [0.01, 0.05]  # 0.04 s (the folder too) are worth a second, but for the cap
