@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from mdio.converters.options import ConvertResult, Progress
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.publish import publish
 from mdio.core.files.remote.paths import RemotePath, path_of
-from mdio.layouts.registry import layout_name_for_output, load_class, writer_class
+from mdio.layouts.chunked.ensembles import Ensemble
+from mdio.layouts.registry import layout_name_for_output, load_class, refers_to_parts, writer_class
 from mdio.layouts.views.ensemble import check_labels, ensemble_at
 from mdio.parallel.executors import Executor, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
@@ -31,14 +32,15 @@ def convert_ensemble(
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, ConvertResult]:
-    """Convert several trajectories of one system into one Zarr output, each in a group of its own.
+    """Convert several trajectories of one system into one output, each in a group of its own.
 
     Parameters
     ----------
     sources
         By label, as for `mdio.convert`. Each has frames, times and steps of its own.
     out
-        Output, ``NAME.zarr``. ``NAME.zarr/LABEL`` is a whole output by itself.
+        Output, ``NAME.zarr`` or ``NAME.h5md``. ``NAME.zarr/LABEL`` and, to which a link leads,
+        ``NAME.h5md.parts/LABEL.h5md`` are whole outputs by themselves.
     executor, force, progress
         As for `mdio.convert`; not on ranks of MPI.
     **options
@@ -72,10 +74,11 @@ def convert_ensemble(
     if isinstance(path_of(out), RemotePath):
         raise PlanError(f"{out}: ensembles are written to disk; convert each trajectory by itself")
     layout = layout_name_for_output(out, options.get("to"))
-    sealing = writer_class(layout).ensemble
-    if sealing is None:
+    kind = writer_class(layout).ensemble
+    if kind is None:
         raise PlanError(
-            f"{out}: trajectories do not lie side by side in {layout}; name the output NAME.zarr"
+            f"{out}: trajectories do not lie side by side in {layout}; name the output NAME.zarr "
+            "or NAME.h5md"
         )
     if isinstance(chosen, MPIExecutor):
         raise PlanError("an ensemble is written by processes, not by ranks; take -w instead")
@@ -89,10 +92,13 @@ def convert_ensemble(
     ]
     how = {**options, "to": layout}
     results: dict[str, ConvertResult] = {}
-    with publish(out, force=force, sources=files) as temporary:
-        temporary.mkdir()
+    made: type[Ensemble] = load_class(kind)
+    goes: Any = {"in_parts": made.in_parts, "was_in_parts": refers_to_parts}
+    with publish(out, force=force, sources=files, **goes) as temporary:
+        ensemble = made(temporary, Path(out))
+        ensemble.create()
         for label, paths in sources.items():
-            here = temporary / label
+            here, there = ensemble.member(label), ensemble.member(label, final=True)
             one = convert(paths, here, executor=chosen, progress=progress, **how)
             first = next(iter(results.values()), one)
             if one.n_atoms != first.n_atoms:
@@ -100,9 +106,9 @@ def convert_ensemble(
                     f"{label}: {one.n_atoms} atoms, but {next(iter(sources))} has {first.n_atoms}; "
                     "an ensemble is of one system"
                 )
-            beside = tuple(f"{fspath(out)}/{Path(top).name}" for top in one.topologies)
-            results[label] = replace(one, out=f"{fspath(out)}/{label}", topologies=beside)
-        load_class(sealing)(temporary, list(sources))
+            beside = tuple(str(there.with_name(Path(top).name)) for top in one.topologies)
+            results[label] = replace(one, out=str(there), topologies=beside)
+        ensemble.seal(list(sources))
     return results
 
 

@@ -101,9 +101,10 @@ def verify(
     if members := chosen.from_owner(partial(ensemble_at, out)):
         if against is not None:
             raise PlanError(
-                f"{out}: an ensemble; compare its trajectories one by one ({out}/LABEL)"
+                f"{out}: an ensemble; compare its trajectories one by one "
+                f"({next(iter(members.values()))})"
             )
-        return _verify_all(list(members.values()), wanted, executor, progress)
+        return _verify_all(members, wanted, executor, progress)
     alone = isinstance(chosen, Serial)
     inside = progress if alone else None
     checks = chosen.from_owner(lambda: Checks(out, against, top, view, wanted, inside))
@@ -123,12 +124,12 @@ def verify(
 
 
 def _verify_all(
-    outs: list[Path], wanted: Wanted, executor: Executor | None, progress: Progress | None
+    outs: dict[str, Path], wanted: Wanted, executor: Executor | None, progress: Progress | None
 ) -> VerifyResult:
     result = VerifyResult()
-    for out in outs:
+    for label, out in outs.items():
         found = verify(out, wanted=wanted, executor=executor, progress=progress)
-        found.bad = [f"{out.name}: {problem}" for problem in found.bad]
+        found.bad = [f"{label}: {problem}" for problem in found.bad]
         result.units += found.units
         result.take(found)
     return result

@@ -64,9 +64,9 @@ class Capabilities:
     """As which other programs want them its outputs can be written."""
 
     @classmethod
-    def ensemble_at(cls, path: Any) -> tuple[str, ...]:  # noqa: ARG003
-        """Return the labels of the trajectories that lie side by side at `path`, in groups."""
-        return ()
+    def ensemble_at(cls, path: Path) -> dict[str, Path]:  # noqa: ARG003
+        """Return, by label, where the trajectories are that one output at `path` has as groups."""
+        return {}
 
     @classmethod
     def refers_to_parts(cls, path: Path) -> bool:  # noqa: ARG003

@@ -208,20 +208,21 @@ def _made(cls: type[Layout], where: Path, options: dict[str, Any]) -> Layout:
 
 def _member(cls: type[Layout], where: Path, options: dict[str, Any]) -> Path:
     """Return where the trajectory lies that ``group`` names in an ensemble, if there is one."""
-    labels = cls.ensemble_at(where)
-    if not labels:
+    members = cls.ensemble_at(where)
+    if not members:
         return where
+    labels = list(members)
     label, _, group = str(options.pop("group", None) or "").partition("/")
     if label not in labels:
         asked = f"no trajectory {label!r}{did_you_mean(label, labels)}" if label else "several"
         some = ", ".join(labels[:MOST_NAMED]) + (", ..." if len(labels) > MOST_NAMED else "")
         raise PlanError(
             f"{where}: an ensemble of {len(labels)} trajectories ({some}), and {asked}; "
-            f"name one as group, or as {where}/{labels[0]}"
+            f"name one as group, or as {members[labels[0]]}"
         )
     if group:
         options["group"] = group
-    return where / label
+    return members[label]
 
 
 def open_layout(

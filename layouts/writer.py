@@ -48,8 +48,7 @@ class LayoutWriter(ABC):
     copier: ClassVar[str | None] = None
     """Where the writer is that copies frames as bytes (``module:Class``), if there is one."""
     ensemble: ClassVar[str | None] = None
-    """Where the function is that makes one output of several in a folder, if there is one: called
-    with the folder and the names of the outputs in it."""
+    """Where the class is that makes one output of several, if there is one."""
     in_parts: ClassVar[str | None] = None
     """Where the writer is that makes a file for each process, if there is one."""
     through_mpi: ClassVar[str | None] = None

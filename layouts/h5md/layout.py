@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.files.replacing import parts_of
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
@@ -93,6 +93,18 @@ class H5MDLayout(BackendLayout):
     def refers_to_parts(cls, path: Path) -> bool:
         """Return whether `path` is an output whose frames lie in the folder of parts beside it."""
         return is_hdf5(path) and _manifest_at(path).get("parts_folder") == parts_of(path).name
+
+    @classmethod
+    def ensemble_at(cls, path: Path) -> dict[str, Path]:
+        """Return the files to which the particle groups of an ensemble lead, by label."""
+        if isinstance(path, RemotePath) or is_sealed(path) or not is_hdf5(path):
+            return {}
+        manifest = _manifest_at(path)
+        if "members" not in manifest:
+            return {}
+        from mdio.layouts.h5md.parts.ensemble import members_of
+
+        return members_of(path, manifest)
 
     @property
     def rounds(self) -> tuple[str, ...]:  # type: ignore[override]

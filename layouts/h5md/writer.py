@@ -75,6 +75,7 @@ class H5MDWriter(LayoutWriter):
 
     own_options = CHUNK_OPTIONS | {"contiguous", "mpio", "per_rank"}
     in_parts = "mdio.layouts.h5md.parts.writer:H5MDPartsWriter"
+    ensemble = "mdio.layouts.h5md.parts.ensemble:H5MDEnsemble"
     through_mpi = "mdio.layouts.h5md.mpio.writer:H5MDMPIOWriter"
     resumes = True
     places: Places

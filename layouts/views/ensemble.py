@@ -12,7 +12,7 @@ from typing import Any
 from mdio.core.errors import PlanError, named
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.words import did_you_mean
-from mdio.layouts.registry import LAYOUTS, layout_class
+from mdio.layouts.registry import LAST, LAYOUTS, layout_class
 
 LABEL = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
 RESERVED = ("mdio", "h5md", "particles")
@@ -32,17 +32,16 @@ def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
         return {}
     where = Path(path)
     try:
-        if not where.is_dir():
-            return {}
-        found = next((cls for cls in map(layout_class, LAYOUTS) if cls.sniff(where)), None)
-        labels = () if found is None else found.ensemble_at(where)
+        known = (layout_class(name) for name in LAYOUTS if name != LAST)
+        found = next((cls for cls in known if cls.sniff(where)), None)
+        members = {} if found is None else found.ensemble_at(where)
     except OSError as error:
         raise (named(where, error) or error) from error
-    if not labels or (group is not None and group.partition("/")[0] in labels and "/" in group):
+    if not members or (group is not None and group.partition("/")[0] in members and "/" in group):
         return {}
-    chosen = {one: where / one for one in labels if group is None or fnmatchcase(one, group)}
+    chosen = {a: b for a, b in members.items() if group is None or fnmatchcase(a, group)}
     if not chosen:
-        close = did_you_mean(str(group), labels)
+        close = did_you_mean(str(group), members)
         raise PlanError(f"{where}: no trajectory of the ensemble is called {group!r}{close}")
     return chosen
 

@@ -95,9 +95,9 @@ class ZarrLayout(BackendLayout):
         )
 
     @classmethod
-    def ensemble_at(cls, path: Path) -> tuple[str, ...]:
-        """Return the labels of the trees that lie in the groups of an ensemble."""
-        return () if isinstance(path, RemotePath) else members_in(path)
+    def ensemble_at(cls, path: Path) -> dict[str, Path]:
+        """Return the trees that lie in the groups of an ensemble, by label."""
+        return {} if isinstance(path, RemotePath) else members_in(path)
 
     def _open_anew(self) -> TrajectoryInfo:
         for _ in range(MAX_TRIES):

@@ -48,7 +48,7 @@ class ZarrWriter(LayoutWriter):
     """Writes ``NAME.zarr``; see `mdio.layouts.zarr.tree` for what is in it."""
 
     own_options = CHUNK_OPTIONS
-    ensemble = "mdio.layouts.zarr.ensemble:seal"
+    ensemble = "mdio.layouts.zarr.ensemble:ZarrEnsemble"
     resumes = writes_files_once = True
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:

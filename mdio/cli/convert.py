@@ -74,8 +74,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(
         parser,
         "--ensemble",
-        "do not join them: each SRC, or LABEL=SRC, becomes a group of OUT, NAME.zarr; with an "
-        "ensemble as SRC, each of its trajectories becomes a file, OUT with {label} in it",
+        "do not join them: each SRC, or LABEL=SRC, becomes a group of OUT, NAME.zarr or "
+        "NAME.h5md; with an ensemble as SRC, each of its trajectories becomes a file, OUT with "
+        "{label} in it",
     )
     add_source(parser)
     add(parser, "out OUT", "output; its suffix names the layout")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import MDAnalysis as mda
 import numpy as np
 import pytest
@@ -27,15 +28,22 @@ pytestmark = pytest.mark.filterwarnings("ignore:DCDReader currently makes:Deprec
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, adk):
-    """Three trajectories of different lengths and times, in folders and in one output."""
+    """Three trajectories of different lengths and times, in folders and in outputs."""
     folder = tmp_path_factory.mktemp("replicas")
     for number, (label, stop) in enumerate(LENGTHS.items()):
         (folder / label).mkdir()
         mdio.convert(adk["xtc"], folder / label / "md.xtc", start=number, stop=number + stop)
     sources = {label: folder / label / "md.xtc" for label in LENGTHS}
-    done = mdio.convert_ensemble(sources, folder / "all.zarr", top=PSF)
-    assert {label: one.n_frames for label, one in done.items()} == {**LENGTHS}
+    for suffix in ("zarr", "h5md"):
+        done = mdio.convert_ensemble(sources, folder / f"all.{suffix}", top=PSF)
+        assert {label: one.n_frames for label, one in done.items()} == {**LENGTHS}
     return folder
+
+
+@pytest.fixture(params=["zarr", "h5md"])
+def whole(request, folder):
+    """The three in one output."""
+    return folder / f"all.{request.param}"
 
 
 def run(*words, cwd=None):
@@ -43,15 +51,15 @@ def run(*words, cwd=None):
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
-def test_each_is_what_its_file_is(folder):
+def test_each_is_what_its_file_is(whole, folder):
     for label in LENGTHS:
         want = mda.Universe(PSF, str(folder / label / "md.xtc"))
-        found = mda.Universe(PSF, str(folder / "all.zarr"), group=label)
+        found = mda.Universe(PSF, str(whole), group=label)
         assert len(found.trajectory) == len(want.trajectory)
         for ours, theirs in zip(found.trajectory, want.trajectory, strict=True):
             assert np.array_equal(ours.positions, theirs.positions)
             assert ours.time == pytest.approx(theirs.time)
-        alone = mda.Universe(str(folder / "all.zarr"), group=label)
+        alone = mda.Universe(str(whole), group=label)
         assert np.array_equal(alone.atoms.names, want.atoms.names)
 
 
@@ -69,10 +77,17 @@ def test_other_programs_find_groups(folder):
     values = root["replica02/particles/trajectory/position/value"]
     want = mda.Universe(PSF, str(folder / "replica02/md.xtc"))
     assert np.array_equal(values[3], want.trajectory[3].positions)
+    with h5py.File(folder / "all.h5md") as file:
+        assert file["h5md"].attrs["version"].tolist() == [1, 1]
+        assert sorted(file["particles"]) == sorted(LENGTHS)
+        for label, n_frames in LENGTHS.items():
+            assert file[f"particles/{label}/position/time"].shape == (n_frames,)
+        values = file["particles/replica02/position/value"]
+        assert np.array_equal(values[3], want.trajectory[3].positions)
 
 
-def test_rmsd_of_all_and_of_some(folder):
-    result = mdio.analyze(folder / "all.zarr", kernel=mdio.RMSD(CA))
+def test_rmsd_of_all_and_of_some(whole, folder):
+    result = mdio.analyze(whole, kernel=mdio.RMSD(CA))
     table = result.to_dataframe()
     assert table.index.names == ["label", "frame", "time_ps"]
     for label in LENGTHS:
@@ -80,24 +95,24 @@ def test_rmsd_of_all_and_of_some(folder):
         want = rms.RMSD(universe.select_atoms(CA)).run().results.rmsd
         np.testing.assert_allclose(table.loc[label].to_numpy()[:, 0], want[:, 2], atol=1e-4)
         assert np.array_equal(result.time[result.label == label], want[:, 1])
-    some = mdio.analyze(folder / "all.zarr", kernel=mdio.RMSD(CA), group="replica0*")
+    some = mdio.analyze(whole, kernel=mdio.RMSD(CA), group="replica0*")
     assert set(some.label) == {"replica01", "replica02"}
-    one = mdio.analyze(folder / "all.zarr", kernel=mdio.RMSD(CA), group="other")
+    one = mdio.analyze(whole, kernel=mdio.RMSD(CA), group="other")
     assert one.n_frames == 7
     assert set(one.label) == {"other"}
 
 
-def test_rows_of_atoms_and_of_lags_have_labels(folder):
-    result = mdio.analyze(folder / "all.zarr", kernel=mdio.RMSF("name CA"))
+def test_rows_of_atoms_and_of_lags_have_labels(whole):
+    result = mdio.analyze(whole, kernel=mdio.RMSF("name CA"))
     assert result.values.shape == (3 * 214,)
     assert list(result.to_dataframe().index.names) == ["label", "row"]
-    lags = mdio.analyze(folder / "all.zarr", kernel=mdio.MSD("name CA"))
+    lags = mdio.analyze(whole, kernel=mdio.MSD("name CA"))
     assert lags.n_frames == lags.values.size == sum(LENGTHS.values())
 
 
-def test_tables_have_labels(folder, tmp_path):
+def test_tables_have_labels(whole, tmp_path):
     for suffix in ("csv", "xvg", "npz"):
-        done = run("analyze", "rgyr", folder / "all.zarr", "-o", tmp_path / f"r.{suffix}", "-w", 2)
+        done = run("analyze", "rgyr", whole, "-o", tmp_path / f"r.{suffix}", "-w", 2)
         assert done.returncode == 0, done.stderr
     lines = (tmp_path / "r.csv").read_text().splitlines()
     assert lines[0] == "label,frame,time_ps,rgyr_angstrom"
@@ -116,15 +131,15 @@ def total(key, frame, time, values):
     return {"n": values["n"].sum()}
 
 
-def test_map_reduce_keeps_them_apart(folder):
-    result = mdio.map_reduce(folder / "all.zarr", map=count_frames, reduce=total)
+def test_map_reduce_keeps_them_apart(whole):
+    result = mdio.map_reduce(whole, map=count_frames, reduce=total)
     assert dict(zip(result.label, result.columns["n"], strict=True)) == LENGTHS
-    some = mdio.map_reduce(folder / "all.zarr", map=count_frames, reduce=total, group="rep*2")
+    some = mdio.map_reduce(whole, map=count_frames, reduce=total, group="rep*2")
     assert list(some.label) == ["replica02"]
 
 
-def test_files_again(folder, tmp_path):
-    convert_members(folder / "all.zarr", str(tmp_path / "{label}.xtc"))
+def test_files_again(whole, folder, tmp_path):
+    convert_members(whole, str(tmp_path / "{label}.xtc"))
     for label in LENGTHS:
         want = mda.Universe(PSF, str(folder / label / "md.xtc"))
         found = mda.Universe(PSF, str(tmp_path / f"{label}.xtc"))
@@ -132,24 +147,26 @@ def test_files_again(folder, tmp_path):
             assert np.array_equal(ours.positions, theirs.positions)
 
 
-def test_on_the_command_line(folder):
+@pytest.mark.parametrize("out", ["out.zarr", "out.h5md"])
+def test_on_the_command_line(folder, out):
     sources = sorted(folder.glob("replica*/md.xtc"))
-    done = run("convert", *sources, "last=other/md.xtc", "out.zarr", "--ensemble", cwd=folder)
+    done = run("convert", *sources, "last=other/md.xtc", out, "--ensemble", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(" frames of 3,341 atoms as zarr") == 3
-    said = run("info", "out.zarr", cwd=folder).stdout
+    assert done.stdout.count(f" frames of 3,341 atoms as {out[4:]}") == 3
+    said = run("info", out, cwd=folder).stdout
     assert "an ensemble of 3 trajectories" in said
     assert "replica02    40 frames of 3,341 atoms" in said
-    facts = json.loads(run("info", "out.zarr", "--json", cwd=folder).stdout)
+    facts = json.loads(run("info", out, "--json", cwd=folder).stdout)
     assert list(facts["members"]) == ["replica01", "replica02", "last"]
-    assert run("info", "out.zarr/last", cwd=folder).stdout.startswith("out.zarr/last\n")
+    last = "out.zarr/last" if out == "out.zarr" else "out.h5md.parts/last.h5md"
+    assert run("info", last, cwd=folder).stdout.startswith(f"{last}\n")
     refused = run("convert", *sources, "again.zarr", "--ensemble", "--dry-run", cwd=folder)
     assert "--dry-run is not for --ensemble" in refused.stderr
-    checked = run("verify", "out.zarr", cwd=folder)
+    checked = run("verify", out, cwd=folder)
     assert checked.returncode == 0
-    done = run("convert", "out.zarr", "back-{label}.dcd", "--ensemble", "-w", 2, cwd=folder)
+    done = run("convert", out, f"back-{{label}}-{out}.dcd", "--ensemble", "-w", 2, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert len(list(folder.glob("back-*.dcd"))) == 3
+    assert len(list(folder.glob(f"back-*-{out}.dcd"))) == 3
 
 
 def test_damage_is_found_in_any(folder, tmp_path):
@@ -167,6 +184,31 @@ def test_damage_is_found_in_any(folder, tmp_path):
         mdio.open(tmp_path / "o.zarr", group="other")
 
 
+def test_what_is_wrong_with_files_of_an_ensemble(folder, tmp_path):
+    """They are replaced, told of and missed together with the file that links to them."""
+    out = tmp_path / "o.h5md"
+    mdio.convert_ensemble({"a": DCD, "b": DCD}, out, stop=5)
+    with pytest.raises(OutputError, match="exists already"):
+        mdio.convert_ensemble({"c": DCD}, out)
+    mdio.convert_ensemble({"c": folder / "other/md.xtc", "d": DCD}, out, force=True)
+    beside = tmp_path / "o.h5md.parts"
+    assert {path.name for path in beside.iterdir()} == {"c.h5md", "d.h5md", "parts.json"}
+    damaged = bytearray((beside / "c.h5md").read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (beside / "c.h5md").write_bytes(damaged)
+    result = mdio.verify(out)
+    assert not result.ok
+    assert all(one.startswith("c: ") for one in result.bad)
+    (beside / "c.h5md").unlink()
+    with pytest.raises(CorruptLayoutError, match=r"'c' of the ensemble is missing \(.*c.h5md\)"):
+        mdio.analyze(out, kernel="rgyr")
+    with pytest.raises(PlanError, match=r"no trajectory|several"):
+        mdio.append(DCD, folder / "all.h5md")
+    mdio.convert(DCD, out, force=True, stop=3)
+    assert [path.name for path in tmp_path.iterdir()] == ["o.h5md"]
+    assert mdio.open(out).info.n_frames == 3
+
+
 def test_what_does_not_go(folder, tmp_path):
     whole = folder / "all.zarr"
     with pytest.raises(PlanError, match=r"an ensemble of 3 trajectories \(replica01, replica02,"):
@@ -180,7 +222,7 @@ def test_what_does_not_go(folder, tmp_path):
     with pytest.raises(PlanError, match="cannot be called 'a/b'"):
         mdio.convert_ensemble({"a/b": DCD}, tmp_path / "o.zarr")
     with pytest.raises(PlanError, match="name the output NAME"):
-        mdio.convert_ensemble({"a": DCD}, tmp_path / "o.h5md")
+        mdio.convert_ensemble({"a": DCD}, tmp_path / "o.segments")
     with pytest.raises(SourceError, match="b: 47681 atoms, but a has 3341"):
         mdio.convert_ensemble({"a": DCD, "b": XTC}, tmp_path / "o.zarr")
     assert not list(tmp_path.iterdir())
