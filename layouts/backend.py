@@ -104,6 +104,12 @@ class BackendLayout(Layout):
         if ranges is not None:
             yield from ranges(start, stop, atoms, self.fields)
 
+    def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
+        """Ask for objects to be opened; see `Layout.look_ahead`."""
+        ahead = getattr(self._backend, "look_ahead", None)
+        if ahead is not None:
+            ahead(start, stop, atoms, self.fields)
+
     def cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
         """Return the stored group that has `atoms`, with its fields, and the group's atoms."""
         contents: Any = self.contents

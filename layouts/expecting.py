@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ def notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
 
 
 Runs = Iterable[tuple[int, int]]
+RUNS_AHEAD = 1000
 AtomIndices = NDArray[np.int64]
 
 
@@ -101,6 +103,9 @@ class Expecting:
         """
         yield from ()
 
+    def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
+        """Ask for objects that reading ``start:stop`` opens, for no others any more."""
+
     def source_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None
     ) -> Iterator[ByteRange]:
@@ -128,15 +133,32 @@ class Expecting:
     def _expect(self, runs: Runs, atoms: AtomIndices | None) -> None:
         if self._ahead is None:
             self._ahead = InFlight()
+        runs = self._announced(runs, atoms) if isinstance(self.path, RemotePath) else runs
         self._ahead.expect(
             wanted for start, stop in runs for wanted in self.source_ranges(start, stop, atoms)
         )
+
+    def _announced(self, runs: Runs, atoms: AtomIndices | None) -> Iterator[tuple[int, int]]:
+        """Yield `runs`, and look ahead as far as they go on without a gap."""
+        rest = iter(runs)
+        following, near = next(rest, None), deque[tuple[int, int]]()
+        until = 0
+        while near or following is not None:
+            while following is not None and len(near) < RUNS_AHEAD:
+                if near and following[0] != until:
+                    break
+                near.append(following)
+                until, following = following[1], next(rest, None)
+            start, stop = near.popleft()
+            self.look_ahead(start, until, atoms)
+            yield start, stop
 
     def expect_nothing(self) -> None:
         """Let go of what was asked for and not read."""
         self._is_led = False
         if self._ahead is not None:
             self._ahead.stop()
+            self.look_ahead(0, 0, None)
 
     def let_go_of_units(self) -> None:
         """Close what is open of the cache."""

@@ -141,6 +141,12 @@ class ChunkedArray(ChunkGrid, ABC):
                 else:
                     yield ByteRange(file, offset, nbytes + self.behind_nbytes)
 
+    def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None, share: int) -> None:
+        """Ask for files that reading ``start:stop`` opens, for no others any more.
+
+        As far as there is memory for one of `share` arrays.
+        """
+
     def _fill(self, i: int, j: int, file: OpenFile, offset: int, *buffers: Buffer) -> None:
         try:
             file.fill(offset, *buffers)

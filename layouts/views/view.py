@@ -241,6 +241,13 @@ class ViewLayout(Layout):
             atoms = self._of_source(atoms)
             yield from self.source.source_ranges(self.first + start, self.first + stop, atoms)
 
+    def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
+        """Have the source ask for objects; see `Layout.look_ahead`."""
+        if self.first is not None:
+            atoms = self._of_source(atoms)
+            self.source._is_led = start < stop  # by this, and not by each of its reads
+            self.source.look_ahead(self.first + start, self.first + stop, atoms)
+
     def _of_source(self, atoms: AtomIndices | None) -> AtomIndices | None:
         """Return the source's numbers of atoms of the view."""
         if atoms is None or self.atoms is None:

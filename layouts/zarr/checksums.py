@@ -43,6 +43,11 @@ class Checksums:
         self._pieces_per_row = pieces_per_row
         self.has_pieces = pieces is not None
 
+    def look_ahead(self) -> None:
+        """Ask for the table that reading whole chunks takes, where it is an object."""
+        if self._stored is not None:
+            self._stored.look_ahead(0, 1)
+
     def read(self) -> None:
         """Read all tables once; raises CorruptLayoutError."""
         for table in (self._decoded, self._stored, self._pieces):

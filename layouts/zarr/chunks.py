@@ -80,6 +80,17 @@ class ShardedChunks(ChunkedArray):
             )
         return shard.file, offset, nbytes
 
+    def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None, share: int) -> None:
+        """Ask for shards, whole where all of their chunks are wanted; see the base class."""
+        if self.verifies and start < stop:
+            self.checksums.look_ahead()
+        frames = self.frames_per_shard * self.chunk_frames
+        end = self.n_frames if stop == self.n_frames else stop // frames * frames
+        columns = self.columns(atoms) if start < stop else []
+        every = len(columns) == self.grid[1] and all(column.span is None for column in columns)
+        whole = range(-(-start // frames), -(-end // frames) if every else 0)
+        self._files.look_ahead(range(start // frames, -(-stop // frames)), whole, share)
+
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
         """Return an error that tells of the frames of a chunk."""
         return CorruptLayoutError(f"{file.path}: {problem} ({self._frames(i)})")

@@ -18,7 +18,7 @@ from typing import Any
 from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.objects import HEAD_NBYTES, look
+from mdio.core.files.remote.objects import HEAD_NBYTES, forget, look
 from mdio.core.files.remote.paths import RemotePath
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -92,8 +92,14 @@ class Folder(Closing):
         """Return the first `most` bytes of a file; raises what `open` does."""
         if self._object is not None:
             whole = self._object / name
-            if look(whole, (0, max(most, HEAD_NBYTES))) is None:  # all of it with one request
+            try:
+                here = look(whole, (0, max(most, HEAD_NBYTES)))  # all of it with one request
+            except OSError as error:
+                raise _not_opened(whole, error) from error
+            if here is None:
                 raise FileNotFoundError(whole)
+            if not here.begin and len(here.data) >= min(most, here.state.nbytes):
+                return bytes(here.data[:most])
             with OpenFile(whole, CorruptLayoutError) as found:
                 return found.peek(0, most)
         # Unbuffered, and not beyond the end: one request, where a buffer would make two.
@@ -120,6 +126,8 @@ class Folder(Closing):
 
     def close(self) -> None:
         """Let go of the folder; files that are open stay so."""
+        if self._object is not None:
+            forget(self._object, below=True)
         fd, self._fd = self._fd, None
         if fd is not None:
             with suppress(OSError):  # of a mount that is gone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import ELEMENTS, FIELDS, TrajectoryInfo
 from mdio.core.topology.topology import Topology
+from mdio.layouts.chunked.grid import AtomIndices
 from mdio.layouts.chunked.groups import stored_topology
 from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.manifest import crcs_in
@@ -73,6 +74,16 @@ class OwnTree(OwnOutput[ShardedChunks]):
             "step": self._series("mdio/step", "source_step"),
             "box": self._series("mdio/box", "box"),
         }
+        for name, frame in (("box", 0), ("time", 0), ("time", self.n_frames - 1)):
+            self._columns[name].look_ahead(frame, frame + 1)
+
+    def look_ahead(
+        self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
+    ) -> None:
+        """Ask for objects that reading `fields` opens; see `Layout.look_ahead`."""
+        for column in self._columns.values():
+            column.look_ahead(start, stop)
+        super().look_ahead(start, stop, atoms, fields)
 
     @cached_property
     def _topology(self) -> SeriesArray | None:
@@ -113,7 +124,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
 
     def _array(self, group: str, field: str, n_atoms: int) -> ShardedChunks:
         path = f"particles/{group}/{ELEMENTS[field]}/value"
-        metadata = self._metadata(path, (self.n_frames, n_atoms, 3), "float32")
+        node = crcs_in(self.manifest, "nodes", self.path).get(path)
+        metadata = self._metadata(path, (self.n_frames, n_atoms, 3), "float32", node)
         if not metadata.sharded or metadata.chunk_shape[2] != 3:
             raise CorruptLayoutError(f"{self.path / path}: mdio did not write this array")
         n_atom_chunks = metadata.chunks_per_file[1]

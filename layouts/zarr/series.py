@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import CorruptLayoutError, OutputError
+from mdio.core.files.remote.objects import look_ahead
+from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing import Data, WrittenFile
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import PieceRecord
@@ -26,6 +28,8 @@ Numbers = NDArray[Any]
 KEPT_NBYTES = 8 << 20
 """Files of one array up to this size together stay in memory, at least one of them: frames of a
 long trajectory are then fetched in any order without reading the numbers of 65,536 frames each."""
+AHEAD = 4
+"""Objects of one array that are asked for before they are read."""
 
 
 def write_file(path: Path, *parts: Data, direct: bool = False) -> None:
@@ -118,6 +122,14 @@ class SeriesArray:
             self._kept.popitem(last=False)
         self._kept[number] = rows
         return rows
+
+    def look_ahead(self, start: int, stop: int) -> None:
+        """Ask for objects with rows ``start:stop`` that are not there yet, `AHEAD` at most."""
+        if isinstance(self._root.path, RemotePath):
+            numbers = range(start // self.rows_per_file, -(-stop // self.rows_per_file))[:AHEAD]
+            names = [self.metadata.file_name(n) for n in numbers if n not in self._kept]
+            folder, nbytes = self._root.path / self._name, self.metadata.chunk_nbytes
+            look_ahead([folder / name for name in names], nbytes + CRC_NBYTES + 1)
 
     def rows(self, start: int, stop: int) -> Numbers:
         """Return rows ``start:stop``, not to be changed; see `read`."""

@@ -7,6 +7,7 @@ there has all bits set in both.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.handles import Handles
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.objects import look_ahead
+from mdio.core.files.remote.objects import forget, look_ahead
 from mdio.core.files.remote.paths import RemotePath
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
@@ -26,6 +27,12 @@ CRC_NBYTES = 4
 MISSING = 2**64 - 1
 AHEAD = 8
 """Shards of stores that are looked at ahead, where one after the other is read."""
+WHOLE_NBYTES = 16 << 20
+"""Shards up to this size that are read whole come with the request that opens them, ..."""
+AHEAD_NBYTES = 64 << 20
+"""... so many of them at a time as this holds, ..."""
+MAX_AHEAD = 24
+"""... but no more: they are kept open."""
 MAX_OPEN = 31
 """Shard files of one array that are kept open beside the tree's folder."""
 
@@ -134,17 +141,50 @@ class ShardFiles:
         self.metadata = metadata
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
         self._open = Handles(self._shard, MAX_OPEN)
+        self._nbytes = packed_nbytes([metadata.chunk_nbytes] * self.n_chunks, self.n_chunks)
+        """Of the shard that was opened last; at first, of one without compression."""
         self._newest = -2
+        self._asked: set[int] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what was asked for here."""
+        return {**self.__dict__, "_asked": set()}
+
+    def _name_of(self, number: int) -> str:
+        return f"{self._name}/{self.metadata.file_name(number)}"
 
     def _shard(self, number: int) -> Shard:
         following = number == self._newest + 1
         self._newest = number
-        if following and isinstance(self._root.path, RemotePath):  # whose answers take long
+        if following and not self._asked:
             n_files = -(-self.metadata.shape[0] // self.metadata.file_shape[0])
-            coming = range(number, min(number + AHEAD, n_files))
-            names = [self._root.path / f"{self._name}/{self.metadata.file_name(n)}" for n in coming]
-            look_ahead(names, 16 * self.n_chunks + CRC_NBYTES)
-        return Shard(self._root, f"{self._name}/{self.metadata.file_name(number)}", self.n_chunks)
+            self.look_ahead(range(number, min(number + AHEAD, n_files)))
+        shard = Shard(self._root, self._name_of(number), self.n_chunks)
+        self._nbytes = shard.file.nbytes
+        self._asked.discard(number)
+        return shard
+
+    def look_ahead(self, coming: range, whole: range = range(0), share: int = 1) -> None:
+        """Ask for the shards that are read next, and for no others any more.
+
+        `coming`: these, in order. `whole`: of which all is read. `share`: how many arrays are read
+        at the same time.
+        """
+        if not isinstance(self._root.path, RemotePath):  # whose answers take long
+            return
+        ahead = AHEAD
+        if whole and self._nbytes <= WHOLE_NBYTES:
+            ahead = min(max(2, AHEAD_NBYTES // (share * self._nbytes)), MAX_AHEAD)
+        else:
+            whole = range(0)
+        near = {number for number in coming[:ahead] if number not in self._open}
+        for number in self._asked - near:
+            forget(self._root.path / self._name_of(number))
+        index_nbytes = 16 * self.n_chunks + CRC_NBYTES
+        for last_nbytes, numbers in ((WHOLE_NBYTES, set(whole)), (index_nbytes, near - set(whole))):
+            new = sorted((near & numbers) - self._asked)
+            look_ahead((self._root.path / self._name_of(n) for n in new), last_nbytes)
+        self._asked = near
 
     def __getitem__(self, number: int) -> Shard:
         """Return shard `number` along the frames; raises CorruptLayoutError."""
@@ -159,3 +199,4 @@ class ShardFiles:
     def close(self) -> None:
         """Close all files."""
         self._open.close()
+        self._asked.clear()

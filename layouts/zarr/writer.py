@@ -204,6 +204,7 @@ class ZarrWriter(LayoutWriter):
             node_crc32c={
                 path: kernels.crc32c(json.dumps(node).encode()) for path, node in nodes.items()
             },
+            nodes={path: nodes[path] for path in atom_arrays(self.plan)},
             nbytes=sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file()),
         )
         root = group_metadata({"mdio": manifest})

@@ -58,6 +58,8 @@ class _Request:
     """Gives the seconds that it took."""
     taken: bool = False
     """Whether any of its bytes have been read."""
+    held: bool = False
+    """Whether they came as the object was opened."""
 
 
 _all: WeakSet[InFlight] = WeakSet()
@@ -77,7 +79,8 @@ class InFlight:
         self._coming: Iterator[tuple[OpenFile, int, int]] = iter(())
         self._requests: deque[_Request] = deque()
         self._free: list[Bytes] = []
-        self._files: dict[OpenFile, int | RemoteObject] = {}
+        self._files: dict[OpenFile, int] = {}
+        """Descriptors of our own; -1 for objects."""
         self._n_wanted = FIRST_REQUESTS
         self._grows = True
         self._best_nbytes_per_s = 0.0
@@ -159,13 +162,14 @@ class InFlight:
             if found is None:
                 return
             file, offset, nbytes = found
+            if file.remote is not None:
+                self._ask_store(file, file.remote, offset, nbytes)
+                continue
             buffer = self._free.pop() if self._free else np.empty(0, np.uint8)
             if buffer.size < nbytes:
                 buffer = np.empty(max(nbytes, self._request_nbytes), np.uint8)
             request = _Request(file, offset, nbytes, buffer, Future())
             self._requests.append(request)
-            if self._pool is None and file.remote is not None:
-                self._start()
             if self._pool is not None:
                 request.future = self._pool.submit(
                     requests.read, self._files[file], buffer[:nbytes], offset
@@ -176,15 +180,40 @@ class InFlight:
             else:
                 self._n_cached += 1
 
+    def _ask_store(self, file: OpenFile, remote: RemoteObject, offset: int, nbytes: int) -> None:
+        """Ask for bytes of an object, whose answers take long: for many at once from the first."""
+        request = _Request(file, offset, nbytes, np.empty(0, np.uint8), Future())
+        self._requests.append(request)
+        here = remote.held(offset, nbytes)
+        if here is not None:
+            request.buffer, request.held = np.frombuffer(here, np.uint8), True
+            request.future.set_result(0.0)
+            return
+        self._n_wanted = self._max_requests
+        if self._pool is None:
+            self._start()
+        assert self._pool is not None
+
+        def get() -> float:
+            request.buffer = np.frombuffer(remote.get(offset, nbytes), np.uint8)
+            if request.buffer.nbytes < nbytes:
+                raise OSError(f"it ends at byte {offset + request.buffer.nbytes}")
+            return 0.0
+
+        request.future = self._pool.submit(get)
+
     def _start(self) -> None:
         self._pool = ThreadPoolExecutor(self._max_requests, "mdio in-flight")
         self._window_began = time.perf_counter()
 
     def _has_room(self) -> bool:
         """Return whether more may be under way than is."""
-        untaken = [request.nbytes for request in self._requests if not request.taken]
+        untaken = [request for request in self._requests if not request.taken]
+        if untaken and untaken[-1].held:  # others are on their way without being asked for here
+            return False
         most = self._max_requests * self._request_nbytes
-        return len(untaken) < (self._n_wanted if self._pool else 1) and sum(untaken) < most
+        n_most = self._n_wanted if self._pool else 1
+        return len(untaken) < n_most and sum(request.nbytes for request in untaken) < most
 
     def _next(self) -> tuple[OpenFile, int, int] | None:
         """Return what to ask for next; None if there is nothing, or it cannot be had."""
@@ -198,7 +227,7 @@ class InFlight:
                 if self._local:
                     return None
                 # Whoever opened it may close it.
-                self._files[file] = file.remote or os.dup(file.fileno())
+                self._files[file] = -1 if file.remote else os.dup(file.fileno())
                 file.ahead = self
         except OSError:  # who reads there will meet it, too
             return None
@@ -234,7 +263,7 @@ class InFlight:
         if not request.taken:
             request.taken = True
             self._waited = self._waited or waits
-            if self._pool is not None:
+            if self._pool is not None and request.file.remote is None:
                 self._learn(request, seconds)
             self._ask()  # its reader may never want its last bytes
         return request.nbytes
@@ -242,7 +271,7 @@ class InFlight:
     def _learn(self, request: _Request, seconds: float) -> None:
         """Ask for more at a time, or for nothing any more, by how fast bytes come."""
         nbytes = request.nbytes
-        cached = request.file.remote is None and nbytes > CACHED_NBYTES_PER_S * seconds
+        cached = nbytes > CACHED_NBYTES_PER_S * seconds
         self._n_cached = self._n_cached + 1 if cached else 0
         self._window_nbytes += nbytes
         if self._window_nbytes < self._n_wanted * self._request_nbytes:
@@ -261,14 +290,15 @@ class InFlight:
         self._requests.remove(request)
         if not request.future.cancel():
             request.future.exception()  # its buffer is not free before it has ended
-        self._free.append(request.buffer)
+        if request.file.remote is None:
+            self._free.append(request.buffer)
         if not any(other.file is request.file for other in self._requests):
             self._leave(request.file)  # there may be thousands, one after the other
 
     def _leave(self, file: OpenFile) -> None:
         file.ahead = None
         own = self._files.pop(file)
-        if isinstance(own, int):
+        if own >= 0:
             with suppress(OSError):  # of a mount that is gone
                 os.close(own)
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.objects import RemoteObject
 
 Bytes = NDArray[np.uint8]
 
@@ -75,20 +74,13 @@ def n_waits() -> float:
     return time.perf_counter()
 
 
-def read(source: int | RemoteObject, buffer: Bytes, offset: int) -> float:
-    """Fill `buffer` and return the seconds that took; raises OSError, also at the end.
-
-    `source` is a descriptor or an object.
-    """
+def read(fd: int, buffer: Bytes, offset: int) -> float:
+    """Fill `buffer` and return the seconds that took; raises OSError, also at the end."""
     begun = time.perf_counter()
     view = buffer.data
     done = 0
     while done < len(view):
-        rest = [view[done:]]
-        if isinstance(source, int):
-            n_read = os.preadv(source, rest, offset + done)
-        else:
-            n_read = source.read_into(rest, offset + done)
+        n_read = os.preadv(fd, [view[done:]], offset + done)
         if n_read == 0:
             raise OSError(f"it ends at byte {offset + done}")
         done += n_read

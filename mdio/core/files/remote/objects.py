@@ -21,14 +21,16 @@ from typing import Any
 from mdio.core.errors import MissingExtraError
 
 URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
-HEAD_NBYTES = 16 << 10
+HEAD_NBYTES = 64 << 10
 """Bytes of an object that come with the request that opens it: enough for metadata and headers."""
 KNOWN_S = 2.0
 """So long an answer about an object counts: formats ask the same several times to know a file."""
 MAX_KNOWN = 64
-AHEAD_S = 30.0
-LOOKS = 8
+AHEAD_S = 120.0
+LOOKS = 32
 """Objects that are asked for ahead at the same time."""
+LARGE_NBYTES = 1 << 20
+"""What came with the request that opened an object is let go once it is read, if it is larger."""
 TRIES = 4
 """How often bytes are asked for whose answer broke off; obstore tries again what is refused."""
 PAUSE_S = 0.2
@@ -170,13 +172,18 @@ def _get(path: Path, wanted: Any) -> _Look:
 
 
 def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
-    """Ask in threads, which end with their answers, for the ends of objects to be opened next."""
+    """Ask in threads, which end with their answers, for the ends of objects to be opened next.
+
+    Objects that are no longer than `last_nbytes` come whole.
+    """
     wanted = {"suffix": last_nbytes}
-    pool = ThreadPoolExecutor(LOOKS, "mdio look")
     with _lock:
-        for path in paths:
-            if str(path) not in _coming:
-                _coming[str(path)] = pool.submit(_get, path, wanted)
+        new = [path for path in paths if str(path) not in _coming]
+        if not new:
+            return
+        pool = ThreadPoolExecutor(LOOKS, "mdio look")
+        for path in new:
+            _coming[str(path)] = pool.submit(_get, path, wanted)
         while len(_coming) > MAX_KNOWN:
             _coming.popitem(last=False)
     pool.shutdown(wait=False)
@@ -192,6 +199,8 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
     if coming is not None:
         with suppress(OSError):  # whatever it was, it is asked for again
             if (came := coming.result()).at > time.monotonic() - AHEAD_S:
+                if len(came.data) < LARGE_NBYTES:
+                    _keep(key, came)
                 return came
     with _lock:
         found = _known.get(key)
@@ -212,17 +221,28 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
                 now = _Look(_State.of(obstore.head(store, name)), 0, b"")
         except FileNotFoundError:
             now = None
-    with _lock:
-        _known[key] = time.monotonic() if now is None else now
-        _known.move_to_end(key)
-        while len(_known) > MAX_KNOWN:
-            _known.popitem(last=False)
+    _keep(key, time.monotonic() if now is None else now)
     return now
 
 
-def forget(path: Path) -> None:
-    """Forget what was found out about an object, which is changed."""
+def _keep(key: str, found: _Look | float) -> None:
     with _lock:
+        _known[key] = found
+        _known.move_to_end(key)
+        while len(_known) > MAX_KNOWN:
+            _known.popitem(last=False)
+
+
+def forget(path: Path, *, below: bool = False) -> None:
+    """Forget what was found out about an object, which is changed.
+
+    With `below`, what was asked for ahead of those in a folder, and is not wanted any more.
+    """
+    with _lock:
+        if below:
+            for key in [key for key in _coming if key.startswith(f"{path}/")]:
+                del _coming[key]
+            return
         _known.pop(str(path), None)
         _coming.pop(str(path), None)
 
@@ -241,36 +261,49 @@ class RemoteObject:
             raise FileNotFoundError(2, "no such object", str(path))
         self.path, self.state = path, found.state
         self._begin, self._data = found.begin, found.data
+        self._front, self._last_nbytes = 0, last_nbytes
+        """So many of these bytes have been read, from front to back; what lies behind them."""
 
     @property
     def status(self) -> os.stat_result:
         """Size, time and identity, as of a file."""
         return self.state.status(stat.S_IFREG)
 
-    def read_into(self, buffers: Sequence[Any], offset: int) -> int:
-        """Fill `buffers` with one request, and return how many bytes came; 0 at the end.
+    def held(self, offset: int, nbytes: int) -> memoryview | None:
+        """Return bytes that came when it was opened; None if they did not, or were let go."""
+        data, at = memoryview(self._data), offset - self._begin
+        if at < 0 or at + nbytes > len(data):
+            return None
+        if at <= self._front:
+            self._front = max(self._front, at + nbytes)
+            if LARGE_NBYTES < len(data) <= self._front + self._last_nbytes:
+                self._data = b""
+        return data[at : at + nbytes]
+
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        """Return bytes of it, with one request where need be: fewer only at the end.
 
         Raises OSError: they cannot be had, or the object is another one than was opened.
         """
+        nbytes = max(0, min(nbytes, self.state.nbytes - offset))
+        if (here := self.held(offset, nbytes)) is not None or not nbytes:
+            return memoryview(b"") if here is None else here
+        found = _get(self.path, (offset, offset + nbytes))
+        if found.state != self.state:
+            forget(self.path)
+            raise OSError(
+                5,
+                f"it was replaced while it was open: {self.state.nbytes} bytes with ETag "
+                f"{self.state.tag} were opened, {found.state.nbytes} with {found.state.tag} "
+                "are there now; open it again",
+                str(self.path),
+            )
+        return memoryview(found.data)
+
+    def read_into(self, buffers: Sequence[Any], offset: int) -> int:
+        """Fill `buffers`, and return how many bytes came; 0 at the end; raises as `get` does."""
         views = [memoryview(buffer).cast("B") for buffer in buffers]
-        nbytes = min(sum(map(len, views)), self.state.nbytes - offset)
-        if nbytes <= 0:
-            return 0
-        if self._begin <= offset and offset + nbytes <= self._begin + len(self._data):
-            data = memoryview(self._data)[offset - self._begin :][:nbytes]
-        else:
-            found = _get(self.path, (offset, offset + nbytes))
-            if found.state != self.state:
-                forget(self.path)
-                raise OSError(
-                    5,
-                    f"it was replaced while it was open: {self.state.nbytes} bytes with ETag "
-                    f"{self.state.tag} were opened, {found.state.nbytes} with {found.state.tag} "
-                    "are there now; open it again",
-                    str(self.path),
-                )
-            data = memoryview(found.data)
-        at = 0
+        data, at = self.get(offset, sum(map(len, views))), 0
         for view in views:
             part = data[at : at + len(view)]
             view[: len(part)] = part

@@ -44,7 +44,8 @@ def many_shards(served):
 def test_opening_a_thousand_shards(web, many_shards):
     with mdio.open(f"{web.url}/many.zarr") as layout:
         assert layout.info.n_frames == N_SHARDS
-        assert len(web.log) <= 5
+        # The manifest; boxes and times, at the same time.
+        assert len(web.log) <= 3
         web.log.clear()
         assert (layout.read(500, 501).positions == many_shards[500]).all()
         first = len(web.log)
@@ -60,6 +61,54 @@ def test_shards_that_are_looked_at_ahead_are_asked_for_once(web, many_shards):
     asked = Counter(name for _, name, _ in web.log if "position/value/c." in name)
     assert max(asked.values()) <= 2  # its table, its chunk
     assert len(asked) > 40
+
+
+@pytest.fixture
+def under_way(monkeypatch):
+    """The names of shards that are asked for, the first eight of them at the same time."""
+    seen = {"names": []}
+    both = threading.Barrier(8)
+    get = objects._get
+
+    def waits(path, wanted):
+        if "position/value/c." in str(path):
+            seen["names"].append(path.name)
+            if len(seen["names"]) <= 8:
+                both.wait(60)  # nobody is answered before eight have asked
+        return get(path, wanted)
+
+    monkeypatch.setattr(objects, "_get", waits)
+    return seen
+
+
+def test_shards_that_are_read_whole_take_a_request_each_many_at_once(web, many_shards, under_way):
+    with mdio.open(f"{web.url}/many.zarr") as layout:
+        _ = layout.info
+        layout.expect((at, at + 5) for at in range(0, 100, 5))
+        found = np.concatenate([layout.read(at, at + 5).positions for at in range(0, 100, 5)])
+    assert (found == many_shards[:100]).all()
+    assert sorted(under_way["names"]) == sorted(f"c.{n}.0.0" for n in range(100))
+
+
+def test_what_comes_with_shards_is_let_go_as_it_is_read(web, many_shards, monkeypatch):
+    monkeypatch.setattr(objects, "LARGE_NBYTES", 1)
+    with mdio.open(f"{web.url}/many.zarr") as layout:
+        assert (layout.read(0, 30).positions == many_shards[:30]).all()
+        files = layout.contents.arrays["trajectory", "positions"]._files
+        held = [len(files[n].file.remote._data) for n in range(30)]
+    assert held == [0] * 30
+
+
+def test_nothing_is_kept_of_what_nobody_reads(web, many_shards):
+    layout = mdio.open(f"{web.url}/many.zarr")
+    layout.expect([(0, N_SHARDS)])
+    layout.read(0, 3)
+    assert objects._coming
+    layout.expect_nothing()
+    assert not [name for name in objects._coming if "position/value/c." in name]
+    layout.expect([(0, N_SHARDS)])
+    layout.close()
+    assert not objects._coming
 
 
 class TestSecrets:
