@@ -18,8 +18,7 @@ from mdio.core.files.piece_sums import PieceSums, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.writing import WrittenFile, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.core.kernels import crc32c, crc32c_pieces
-from mdio.core.kernels.checksums import combine_all
+from mdio.core.kernels import crc32c, crc32c_joined, crc32c_pieces
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.native.encoder import Encoder, EncodingBuffer, encoder_of, is_stored, summed
 from mdio.layouts.native.xtc.layout import XTCLayout
@@ -170,7 +169,8 @@ class SegmentsWriter(LayoutWriter):
         """Return the bytes of these frames; their key is the first of them."""
         data = self._room.encode(self._encoder, block)
         edges = piece_edges(self._encoder.offsets(data), HEADS[self.container])
-        crcs = [crc32c(data), *crc32c_pieces(data, edges).tolist()]
+        sums = crc32c_pieces(data, edges)
+        crcs = [crc32c_joined(sums, edges), *sums.tolist()]
         return [EncodedChunk(str(start), data, crcs)]
 
     def store(self, item: EncodedChunk) -> None:
@@ -195,14 +195,15 @@ class SegmentsWriter(LayoutWriter):
     def _complete(self, number: int, records: Sequence[PieceRecord]) -> None:
         time = np.concatenate([record.time for record in records])
         step = np.concatenate([record.step for record in records])
-        size = self._encoder.frame_nbytes
-        parts = [part for record in records for part in summed(record, size)]
         with self._file(number).open("r+b", buffering=0) as file:
             header = self._encoder.header(time, step)
             write_all(file.fileno(), 0, header)
             if self._encoder.frame_nbytes is None:
                 self._join(number, file.fileno(), records)
-        crc = combine_all([(crc32c(header), len(header)), *parts])
+        size = self._encoder.frame_nbytes
+        parts = [part for record in records for part in summed(record, size)]
+        sums, sizes = zip((crc32c(header), len(header)), *parts, strict=True)
+        crc = crc32c_joined(np.array(sums, np.uint32), np.cumsum((0, *sizes)))
         lost = self._encoder.lost(time, step)
         if lost is not None and not self._has_lost_times:
             self._has_lost_times = True  # told once, with the figures of one segment

@@ -18,7 +18,7 @@ from zarr.abc.store import ByteRequest, RangeByteRequest, Store, SuffixByteReque
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
-from mdio.core.errors import CorruptLayoutError
+from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.layouts.codecs.quantised import BLOSC_HEADER
 
 COPIED = 2
@@ -28,6 +28,8 @@ METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs")
 INDEX_NBYTES = {"bytes": 0, "crc32c": 4}
 """What the codecs of shards' indexes add to them."""
 KEEP_SIZES = ("bytes", "transpose")
+SHARDS = "sharding_indexed"
+CRC_NBYTES = 4
 
 
 def problem_of(data: memoryview, nbytes: int | None) -> str | None:
@@ -76,6 +78,8 @@ class _Chunks:
     """Decoded bytes of one; None if codecs before Blosc change them."""
     index: _Index | None
     """Of shards; None if each file is a chunk."""
+    behind_nbytes: int
+    """Bytes of checksums behind a chunk."""
 
 
 def _named(codec: Any) -> tuple[str, Mapping[str, Any]]:
@@ -85,27 +89,49 @@ def _named(codec: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _chunks_of(array: Any) -> _Chunks | None:
-    """Return what is known of the chunks; None unless Blosc comes last, without a checksum."""
+    """Return what is known of the chunks; None if none of the codecs is Blosc.
+
+    Raises SourceError: Blosc lies where its chunks are not seen before they are decoded.
+    """
     node = array.metadata.to_dict()
     if node["zarr_format"] == 2:
         pipeline = [*(node.get("filters") or ()), node.get("compressor")]
         codecs = [_named(codec) for codec in pipeline if codec]
     else:
         codecs = [_named(codec) for codec in node["codecs"]]
-    index, shape = None, tuple(array.chunks)
-    if codecs and codecs[0][0] == "sharding_indexed":
-        options = codecs[0][1]
-        names = [_named(codec)[0] for codec in options["index_codecs"]]
-        if not INDEX_NBYTES.keys() >= set(names):
-            raise ValueError(f"{array.name} has shards whose indexes have the codecs {names}")
-        n_chunks = math.prod(n // c for n, c in zip(array.shards, shape, strict=True))
-        nbytes = 16 * n_chunks + sum(INDEX_NBYTES[name] for name in names)
+    behind: list[str] = []
+    before, shape = [], tuple(array.chunks)
+    index = None
+    names = [name for name, _ in codecs]
+    if SHARDS in names:
+        at = names.index(SHARDS)
+        options = codecs[at][1]
+        before, behind = names[:at], names[at + 1 :]
+        index_names = [_named(codec)[0] for codec in options["index_codecs"]]
+        if not INDEX_NBYTES.keys() >= set(index_names):
+            raise ValueError(f"{array.name} has shards whose indexes have the codecs {index_names}")
+        n_all = math.prod(node["chunk_grid"]["configuration"]["chunk_shape"])
+        shape = tuple(options["chunk_shape"])  # `array` tells it only where nothing lies before
+        n_chunks = n_all // math.prod(shape)
+        nbytes = 16 * n_chunks + sum(INDEX_NBYTES[name] for name in index_names)
         index = _Index(n_chunks, nbytes, options["index_location"] == "start")
-        codecs = [_named(codec) for codec in options["codecs"]]
-    if not codecs or codecs[-1][0] != "blosc":
+        names = [name for name, _ in map(_named, options["codecs"])]
+        nested = [_named(codec)[1].get("codecs", ()) for codec in options["codecs"]]
+        behind += [name for codecs in nested for name, _ in map(_named, codecs)]
+    if "blosc" not in (*names, *before, *behind):
         return None
-    known = all(name in KEEP_SIZES for name, _ in codecs[:-1])
-    return _Chunks(math.prod(shape) * array.dtype.itemsize if known else None, index)
+    first = names.index("blosc") if "blosc" in names else 0
+    after = names[first + 1 :]
+    if behind or "blosc" in before or set(after) - {"crc32c"}:
+        under = [*behind, *before, *(name for name in after if name != "crc32c")][0]
+        raise SourceError(
+            f"{array.name} is packed by Blosc and by the codec {under}, so that a damaged chunk "
+            "is not known before it is decoded, expected Blosc as the last one (or crc32c behind "
+            "it); write the tree again so"
+        )
+    known = all(name in KEEP_SIZES for name in (*before, *names[:first]))
+    size = math.prod(shape) * array.dtype.itemsize if known else None
+    return _Chunks(size, index, CRC_NBYTES * len(after))
 
 
 class BloscChecked(WrapperStore[Store]):
@@ -166,6 +192,7 @@ class BloscChecked(WrapperStore[Store]):
 
     def _check(self, name: str, found: Buffer, chunks: _Chunks) -> None:
         data: Any = found.as_numpy_array()
+        data = data[: max(0, len(data) - chunks.behind_nbytes)]
         self._tell(name, problem_of(memoryview(data), chunks.nbytes))
 
     def _tell(self, name: str, problem: str | None) -> None:

@@ -42,18 +42,14 @@ def packed_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
     return sum(sizes) + CRC_NBYTES * len(sizes) + 16 * n_chunks + CRC_NBYTES
 
 
-def pack_shard(
-    chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int] = ()
-) -> tuple[list[Bytes], list[int]]:
-    """Return the bytes of a shard, and the crc32c of each of its chunks.
+def pack_shard(chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int]) -> list[Bytes]:
+    """Return the bytes of a shard, in parts that follow one another in the file.
 
-    `chunks`: the bytes of the first chunks of the shard, encoded, in C order. `n_chunks`: how many
-    the shard has room for; those that are not given are missing. `crcs`: of `chunks`, if known.
-    Returns parts: what follows one another in the file, `chunks` themselves among them: nothing is
-    copied. crcs: as they are in `parts`.
+    `chunks`: the bytes of the first chunks of the shard, encoded, in C order; they themselves are
+    among the parts: nothing is copied. `n_chunks`: how many the shard has room for; those that are
+    not given are missing. `crcs`: crc32c of each of `chunks`.
     """
     index = np.full((n_chunks, 2), MISSING, "<u8")
-    crcs = list(crcs) or [kernels.crc32c(chunk) for chunk in chunks]
     parts = []
     at = 0
     for number, (chunk, crc) in enumerate(zip(chunks, crcs, strict=True)):
@@ -61,7 +57,7 @@ def pack_shard(
         parts += [chunk, _crc_bytes(crc)]
         at += chunk.nbytes + CRC_NBYTES
     table = index.reshape(-1).view(np.uint8)
-    return [*parts, table, _crc_bytes(kernels.crc32c(table))], crcs
+    return [*parts, table, _crc_bytes(kernels.crc32c(table))]
 
 
 def _crc_bytes(crc: int) -> Bytes:

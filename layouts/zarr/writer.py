@@ -234,8 +234,8 @@ def _encode_shard(
     uncompressed ones, those of the pieces of each frame.
     """
     encoded: list[NDArray[np.uint8]] = []
-    decoded_crcs = []
-    plain_crcs: list[int] = []
+    decoded_crcs: list[int] = []
+    stored_crcs: list[int] = []
     n_pieces = pieces_of_row(12 * array.chunk_atoms)
     pieces = np.empty((len(values), array.n_atom_chunks, n_pieces), np.uint32)
     for first in range(0, len(values), array.chunk_frames):
@@ -246,22 +246,29 @@ def _encode_shard(
             flat = chunk.reshape(-1).view(np.uint8)
             if metadata.quantised is not None:
                 encoded.append(np.frombuffer(encode_chunk(chunk, metadata.quantised), np.uint8))
+                stored_crcs.append(kernels.crc32c(encoded[-1]))  # while a cache has it
+                if metadata.quantised.rule == "xtc":  # nothing is lost: they decode to these
+                    decoded_crcs.append(kernels.crc32c(flat))
+                    continue
                 decoded = _scratch.room("decoded", chunk.nbytes).view(np.float32)
                 decoded = decoded.reshape(chunk.shape)
                 decode_chunk(encoded[-1].data, chunk.shape[:2], decoded)
                 decoded_crcs.append(kernels.crc32c(decoded))
             elif metadata.compressor is not None:
                 encoded.append(np.frombuffer(metadata.compressor.encode(flat), np.uint8))
+                stored_crcs.append(kernels.crc32c(encoded[-1]))
                 decoded_crcs.append(kernels.crc32c(flat))
             else:
                 encoded.append(flat)
                 column = begin // array.chunk_atoms
                 crc, sums = sums_of_rows(flat.reshape(array.chunk_frames, -1))
-                plain_crcs.append(crc)
+                stored_crcs.append(crc)
                 rows_of_sums = np.array(sums, np.uint32).reshape(-1, n_pieces)[: len(part)]
                 pieces[first : first + len(part), column] = rows_of_sums
-    shard, crcs = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)), plain_crcs)
-    return shard, [*crcs, *pieces.reshape(-1).tolist()] if metadata.plain else decoded_crcs + crcs
+    shard = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)), stored_crcs)
+    if metadata.plain:
+        return shard, [*stored_crcs, *pieces.reshape(-1).tolist()]
+    return shard, decoded_crcs + stored_crcs
 
 
 def _whole_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:

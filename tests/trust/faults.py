@@ -2,8 +2,9 @@
 
     python tests/trust/faults.py --rounds 1000 --seed 1
 
-A full disk, a quota, an input/output error, short writes, a file system that becomes read-only, at
-any call that writes, flushes, makes or renames something, for every layout, over a former output.
+A full disk, a quota, an input/output error, short writes, a file system that becomes read-only or
+refuses all renames, at any call that writes, flushes, makes or renames something, for every layout,
+over a former output.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mdio.core.errors import MdioError
 
 OLD, NEW, LATER = 10, 20, 12
 ROOT = f"{Path(__file__).parents[2]}/"
-ONCE, ALWAYS, SHORT = range(3)
+ONCE, ALWAYS, SHORT, RENAMES = 0, 1, 2, 4
 LAST = 40
 FAULTS = {
     "disk full": (errno.ENOSPC, ONCE),
@@ -35,6 +36,7 @@ FAULTS = {
     "input/output error": (errno.EIO, ONCE),
     "read-only": (errno.EROFS, ALWAYS),
     "short write": (0, SHORT),
+    "no renames": (errno.EROFS, RENAMES),
 }
 CASES = {
     name: (out, {**options, "workers": 1} if "workers" in options else options)
@@ -58,7 +60,8 @@ def one_round(folder: Path, name: str, fault: str, calls: dict, rng: random.Rand
     # The short end, where names change, is met as often as all that comes before it.
     n_calls = calls[name] // 2
     first = max(0, n_calls - LAST) if rng.random() < 0.5 else 0
-    shim.fail(rng.randrange(first, n_calls), error, how)
+    after = rng.randrange(6) if how == RENAMES else rng.randrange(first, n_calls)
+    shim.fail(after, error, how)
     said = None
     try:
         kills.convert(folder / out, options, NEW)

@@ -40,7 +40,7 @@ def watch(folder: Path, log: Path | str = "") -> None:
 
 
 def fail(after: int, error: int = 0, how: int = 0) -> None:
-    """Let the call that comes `after` others fail (how 0), all from it on (1); or be short (2)."""
+    """Let the call that comes `after` others fail (how 0); others in shim.c."""
     ctypes.CDLL(None).trust_fail(ctypes.c_long(after), error, how)
 
 

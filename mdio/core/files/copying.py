@@ -1,7 +1,7 @@
 """Copying runs of bytes from file to file: in the kernel (copy_file_range) if it can.
 
 Where bytes are to be looked at, they go through the caller's buffer, which had best stay in the
-processor's cache.
+processor's cache. Files that are there as a whole are linked, moved and removed here too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import shutil
 from pathlib import Path
 
 from mdio.core.errors import SourceError
-from mdio.core.files.writing import write_all
+from mdio.core.files.writing import flush, write_all
+
+INDEX_ENDING = ".mdio-index"
 
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
 """Small enough for the cache of one core, unless the file system wants larger writes (NFS and
@@ -40,6 +42,15 @@ def _read(source: int, buffer: memoryview, offset: int) -> int:
             "it has been cut since it was opened: check it and begin again"
         )
     return got
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, or nothing; and the frame index of a temporary file."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+        path.with_name(f".{path.name}{INDEX_ENDING}").unlink(missing_ok=True)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -88,3 +99,32 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> N
             got = _read(source, buffer[: nbytes - done], offset + done)
             write_all(target, at + done, buffer[:got])
         done += got
+
+
+def move_by_links(source: Path, target: Path) -> None:
+    """Give a file or folder another name where the system does not rename it; raises OSError.
+
+    `target`: there is nothing. Files are linked, or copied where that is refused too.
+    """
+    try:
+        if source.is_dir() and not source.is_symlink():
+            shutil.copytree(source, target, symlinks=True, copy_function=_link)
+            tree = [Path(folder) for folder, *_ in os.walk(target)]
+        else:
+            _link(source, target)
+            tree = []
+        for folder in (*tree, target.parent):
+            flush(folder)
+    except (OSError, shutil.Error):
+        remove(target)
+        raise
+    remove(source)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+        if not Path(target).is_symlink():
+            flush(Path(target))

@@ -8,7 +8,6 @@ wanted) is one, and the rest lies in runs of 16 KiB; a small frame is one piece.
 
 from __future__ import annotations
 
-import itertools
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -21,15 +20,12 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.index import FrameIndex
-from mdio.core.kernels import crc32c, crc32c_pieces
-from mdio.core.kernels.checksums import combine_alike
+from mdio.core.kernels import crc32c_joined, crc32c_pieces
 
 Sums = NDArray[np.uint32]
 
 ROW_PIECE_NBYTES = 64 << 10
 """Bytes of the longest piece of a row of an array; reads of less are widened to it."""
-LONG_PIECE_NBYTES = 16 << 10
-"""Checksums of shorter pieces take longer to combine than to take of all once more."""
 PIECE_NBYTES = 16 << 10
 """Bytes of the longest piece of a file of frames. A few atoms of a frame are widened to whole
 pieces when they are read; with 64 KiB that took up to twice as long."""
@@ -68,17 +64,10 @@ def row_sums(rows: NDArray[Any]) -> Sums:
 
 
 def sums_of_rows(rows: NDArray[Any]) -> tuple[int, list[int]]:
-    """Return the crc32c of all of an array's rows, and `row_sums`.
-
-    The former follows from the latter: of more than a cache holds, a second pass takes as long as
-    the first. Many short pieces are faster read again.
-    """
-    sums = row_sums(rows).tolist()
-    if rows.nbytes < LONG_PIECE_NBYTES * len(sums):
-        return crc32c(rows), sums
-    edges = _row_edges(1, rows.nbytes // len(rows))
-    sizes = np.diff(edges).tolist()
-    return combine_alike(zip(sums, itertools.cycle(sizes), strict=False)), sums
+    """Return the crc32c of all of an array's rows, and `row_sums`, of one pass over them."""
+    sums = row_sums(rows)
+    whole = crc32c_joined(sums, _row_edges(len(rows), rows.nbytes // len(rows)))
+    return whole, sums.tolist()
 
 
 def changed(found: Sums, expected: Sums) -> int | None:

@@ -19,17 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
+from mdio.core.files.copying import INDEX_ENDING, remove
 from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import unfinished
 from mdio.core.files.marks import PARTS_MARKER, is_output
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.files.remote.uploading import Upload
 from mdio.core.files.replacing import (
-    INDEX_ENDING,
     parts_of,
     put_in_place,
     refuse_unfinished,
-    remove,
     take_over,
     tidy,
 )

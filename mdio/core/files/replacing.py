@@ -22,7 +22,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
+from mdio.core.files.copying import INDEX_ENDING, move_by_links, remove
 from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import Unfinished, unfinished
 from mdio.core.files.marks import identity_of, is_identical
@@ -43,7 +43,6 @@ NOREPLACE, EXCHANGE = 1, 2
 CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 """What it says where it, or a flag, does not work: old kernels, network file systems, filters of
 containers."""
-INDEX_ENDING = ".mdio-index"
 INDEX_HALVES = f"{INDEX_ENDING}-*"
 """Frame indexes that were being written when the process ended."""
 WAITS = 200
@@ -53,15 +52,6 @@ WAITS = 200
 def parts_of(target: Path) -> Path:
     """Return the folder beside `target` for files that it refers to."""
     return target.with_name(f"{target.name}.parts")
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a folder, or nothing; and the frame index of a temporary file."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-        path.with_name(f".{path.name}{INDEX_ENDING}").unlink(missing_ok=True)
 
 
 @cache
@@ -198,7 +188,12 @@ def _step_by_step(claim: Claim, goal: Path, beside: Sequence[Path], there: Seque
         flush(goal.parent)
     except BaseException as error:
         try:
-            _go_back(claim, goal.parent, plan)
+            try:
+                _go_back(claim, goal.parent, plan)
+            except OSError:  # a full disk may need no more than room
+                for path in claim.temporaries():
+                    remove(path)
+                _go_back(claim, goal.parent, plan)
         except OSError:
             old = claim.name(goal, "old")
             if not os.path.lexists(old):
@@ -212,12 +207,22 @@ def _step_by_step(claim: Claim, goal: Path, beside: Sequence[Path], there: Seque
         remove(claim.name(path, "old"))
 
 
+def _move(source: Path, target: Path) -> None:
+    """Give `source` the name `target`, which is free, in whatever way the system lets us."""
+    try:
+        _rename_to_free(source, target)
+    except OSError as error:
+        if isinstance(error, OutputError) or os.path.lexists(target):
+            raise
+        move_by_links(source, target)
+
+
 def _go_back(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
     goal = folder / plan["goal"]
     for path, known in [(folder / name, known) for name, known in plan["new"].items()][::-1]:
         if is_identical(path, known):
-            rename(path, owner.name(path))
+            _move(path, owner.name(path))
     for path in [folder / name for name in plan["aside"] if name != goal.name]:
         old = owner.name(path, "old")
         if not os.path.lexists(old):
@@ -227,11 +232,11 @@ def _go_back(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> 
         if os.path.lexists(path):  # somebody has made one since
             remove(old)
         else:
-            rename(old, path)
+            _move(old, path)
     flush(folder)
     old = owner.name(goal, "old")
     if os.path.lexists(old):
-        _rename_to_free(old, goal)
+        _move(old, goal)
         flush(folder)
 
 

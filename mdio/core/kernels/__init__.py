@@ -13,7 +13,7 @@ range IndexError.
 from __future__ import annotations
 
 from mdio.core.kernels.backend import NATIVE
-from mdio.core.kernels.checksums import crc32c, crc32c_pieces, shuffle, unshuffle
+from mdio.core.kernels.checksums import crc32c, crc32c_joined, crc32c_pieces, shuffle, unshuffle
 from mdio.core.kernels.coordinates import gather_atoms, planar_to_xyz, swap_to_native, xyz_to_planar
 from mdio.core.kernels.distances import centre, follow, gather, make_whole, put_in_cell, within
 from mdio.core.kernels.geometry import dihedrals, rmsd
@@ -42,6 +42,7 @@ __all__ = [
     "centre",
     "choose_neighbours",
     "crc32c",
+    "crc32c_joined",
     "crc32c_pieces",
     "decode_rigid",
     "dequantise_deltas",

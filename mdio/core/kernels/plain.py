@@ -7,6 +7,7 @@ differenced along the atoms, nor by what stays the same: what is written then ma
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache
 
 import google_crc32c
 import numpy as np
@@ -43,6 +44,7 @@ __all__ = [
     "choose_neighbours",
     "copy_atoms",
     "crc32c",
+    "crc32c_joined",
     "crc32c_pieces",
     "decode_rigid_step",
     "decode_rigid_xtc",
@@ -73,6 +75,8 @@ __all__ = [
     "xyz_to_planar",
 ]
 
+CASTAGNOLI, ONE = 0x82F63B78, 1 << 31
+
 
 def encode_rigid(_deltas: Int32s) -> None:
     """Leave it: only native code looks for what stays the same."""
@@ -90,6 +94,38 @@ def crc32c_pieces(data: Buffer, edges: Int64s) -> NDArray[np.uint32]:
     if sorted(bounds) != bounds or bounds[-1] > len(view):
         raise IndexError("a piece lies outside of the data")
     return np.array([crc32c(view[a:b], 0) for a, b in itertools.pairwise(bounds)], np.uint32)
+
+
+def crc32c_joined(crcs: NDArray[np.uint32], edges: Int64s) -> int:
+    """Checksum of consecutive pieces together."""
+    if len(edges) != len(crcs) + 1:
+        raise IndexError("an edge more than checksums")
+    joined = 0
+    for crc, nbytes in zip(crcs.tolist(), np.diff(edges).tolist(), strict=True):
+        joined = _times(_power_of_x(8 * nbytes), joined) ^ crc
+    return joined
+
+
+def _times(a: int, b: int) -> int:
+    """Return the product of two polynomials, reduced; bits are reversed, 1 << 31 is 1."""
+    product = 0
+    while a:
+        if a & ONE:
+            product ^= b
+        a = (a << 1) & 0xFFFFFFFF
+        b = (b >> 1) ^ (CASTAGNOLI if b & 1 else 0)
+    return product
+
+
+@lru_cache(maxsize=64)  # nearly all pieces have one size
+def _power_of_x(n: int) -> int:
+    result, square = ONE, ONE >> 1
+    while n:
+        if n & 1:
+            result = _times(result, square)
+        square = _times(square, square)
+        n >>= 1
+    return result
 
 
 def planar_to_xyz(planar: Float32s, out: Float32s, atoms: Int64s | None, swap: bool) -> None:

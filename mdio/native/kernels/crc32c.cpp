@@ -14,6 +14,7 @@ constexpr size_t LONG = 8192, SHORT = 256;  // bytes of each of the three strand
 
 using Table = std::array<std::array<uint32_t, 256>, 8>;
 using Operator = std::array<std::array<uint32_t, 256>, 4>;
+using Bits = std::array<uint32_t, 32>;
 
 // table[k][b]: the register after byte b and k zero bytes.
 Table make_bytes_table() {
@@ -48,18 +49,32 @@ uint32_t extend_plain(uint32_t crc, const uint8_t* data, size_t nbytes) {
     return crc;
 }
 
+// The product of two polynomials, modulo the one of the checksum; bits are reversed, 1 << 31 is 1.
+uint32_t times(uint32_t a, uint32_t b) {
+    uint32_t product = 0;
+    for (; a; a <<= 1) {
+        if (a >> 31) product ^= b;
+        b = (b >> 1) ^ (b & 1 ? POLYNOMIAL : 0);
+    }
+    return product;
+}
+
+// What each bit of a register becomes after so many zero bytes: the register is linear in them.
+Bits past(uint64_t nbytes) {
+    uint32_t moved = uint32_t(1) << 31;
+    for (uint32_t square = uint32_t(1) << 23; nbytes; nbytes >>= 1, square = times(square, square))
+        if (nbytes & 1) moved = times(moved, square);
+    Bits bits;
+    for (size_t bit = 32; bit--; moved = (moved >> 1) ^ (moved & 1 ? POLYNOMIAL : 0))
+        bits[bit] = moved;
+    return bits;
+}
+
 #if MDIO_X86
 
-// What `nbytes` zero bytes make of a register, one table for each of its four bytes: the register
-// after them is linear in the bits before.
-Operator make_zeros_operator(size_t nbytes) {
-    const Table& table = bytes_table();
-    std::array<uint32_t, 32> bits;
-    for (size_t bit = 0; bit < 32; ++bit) {
-        uint32_t crc = uint32_t(1) << bit;
-        for (size_t i = 0; i < nbytes; ++i) crc = (crc >> 8) ^ table[0][crc & 255];
-        bits[bit] = crc;
-    }
+// What zero bytes make of a register, one table for each of its four bytes.
+Operator make_zeros_operator(uint64_t nbytes) {
+    const Bits bits = past(nbytes);
     Operator zeros{};
     for (size_t k = 0; k < 4; ++k)
         for (size_t byte = 0; byte < 256; ++byte)
@@ -197,6 +212,22 @@ uint32_t crc32c(const void* data, size_t nbytes, uint32_t value) {
     static const Extend fastest = ways().back();
     const Extend extend = plain_only ? extend_plain : fastest;
     return ~extend(~value, static_cast<const uint8_t*>(data), nbytes);
+}
+
+uint32_t crc32c_joined(const uint32_t* crcs, const int64_t* edges, size_t n_pieces) {
+    uint32_t joined = 0;
+    int64_t nbytes = -1;  // nearly all pieces have one size
+    Bits moved{};
+    for (size_t i = 0; i < n_pieces; ++i) {
+        if (edges[i + 1] - edges[i] != nbytes) {
+            nbytes = edges[i + 1] - edges[i];
+            moved = past(uint64_t(nbytes));
+        }
+        uint32_t sum = crcs[i];
+        for (size_t bit = 0; bit < 32; ++bit) sum ^= moved[bit] & -(joined >> bit & 1);
+        joined = sum;
+    }
+    return joined;
 }
 
 std::vector<uint32_t> crc32c_all_ways(const void* data, size_t nbytes, uint32_t value) {

@@ -28,6 +28,8 @@ struct Output {
 };
 
 uint32_t crc32c(const void* data, size_t nbytes, uint32_t value);
+// Of consecutive pieces joined; n_pieces + 1 edges.
+uint32_t crc32c_joined(const uint32_t* crcs, const int64_t* edges, size_t n_pieces);
 // By each set of instructions that this processor has: for tests.
 std::vector<uint32_t> crc32c_all_ways(const void* data, size_t nbytes, uint32_t value);
 

@@ -11,6 +11,7 @@
 namespace py = pybind11;
 using Array = py::array;
 using Edges = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
+using Sums = py::array_t<uint32_t, py::array::c_style | py::array::forcecast>;
 using Atoms = std::optional<py::array>;
 
 namespace {
@@ -74,6 +75,11 @@ Array crc32c_pieces(const py::buffer& buffer, const Edges& edges) {
     }
     if (!to) throw py::index_error("a piece lies outside of the data");
     return sums;
+}
+
+uint32_t crc32c_joined(const Sums& crcs, const Edges& edges) {
+    if (edges.size() != crcs.size() + 1) throw py::index_error("an edge more than checksums");
+    return mdio::crc32c_joined(crcs.data(), edges.data(), size_t(crcs.size()));
 }
 
 void planar_to_xyz(const Array& planar, Array out, const Atoms& atoms, bool swap) {
@@ -242,6 +248,7 @@ PYBIND11_MODULE(_kernels, module) {
     module.doc() = "The kernels in C++; call them through mdio.core.kernels.";
     module.def("crc32c", crc32c);
     module.def("crc32c_pieces", crc32c_pieces);
+    module.def("crc32c_joined", crc32c_joined);
     module.def("planar_to_xyz", planar_to_xyz);
     module.def("xyz_to_planar", xyz_to_planar);
     module.def("copy_atoms", copy_atoms);

@@ -11,13 +11,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from test_publish import dead_pid, entries, make_folder
 
 from mdio.core.errors import OutputError
 from mdio.core.files import replacing, temporaries
-from mdio.core.files.publish import publish, temporary_for
+from mdio.core.files.publish import PARTS_MARKER, publish, temporary_for
 from mdio.core.files.temporaries import leftovers
 
 HOST = temporaries._host()
@@ -100,19 +101,53 @@ def test_what_cannot_be_put_back_comes_back_later(
     target, top = tmp_path / "a.zarr", tmp_path / "a.top.pdb"
     make_folder(target, "old")
     top.write_text("old")
+    refused = OSError(errno.EROFS, "broken disk")
     for nth in range(1, 4):
         with (
+            monkeypatch.context() as broken,
             pytest.raises(OutputError, match=r"a\.zarr\.mdio-.*\.old, and comes back"),
             failing(monkeypatch, nth, ever_after=True),
             publish(target, force=True, companions=[top]) as temporary,
         ):
             make_folder(temporary, "new")
             temporary_for(top, temporary).write_text("new")
+            broken.setattr(replacing, "move_by_links", Mock(side_effect=refused))
         assert not target.exists()
         with pytest.raises(OutputError, match="exists already"), publish(target):
             pass
         assert (data_of(target), top.read_text()) == ("old", "old")
         assert entries(tmp_path) == ["a.top.pdb", "a.zarr"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_where_no_rename_works_any_more_the_former_output_is_linked_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    target, top, parts = tmp_path / "a.h5md", tmp_path / "a.top.pdb", tmp_path / "a.h5md.parts"
+    make_folder(parts, "old")
+    (parts / PARTS_MARKER).write_text("{}")
+    target.write_text("old")
+    top.write_text("old")
+    (parts / "000" / "link").symlink_to("data")
+    mtime_ns = target.stat().st_mtime_ns
+    for nth in range(1, 6):
+        with (
+            monkeypatch.context() as broken,
+            pytest.raises(OSError, match="broken disk"),
+            failing(monkeypatch, nth, ever_after=True) as changed,
+            publish(target, force=True, companions=[top], in_parts=True) as temporary,
+        ):
+            temporary.write_text("new")
+            temporary_for(top, temporary).write_text("new")
+            make_folder(temporary_for(parts, temporary), "new")
+            (temporary_for(parts, temporary) / PARTS_MARKER).write_text("{}")
+            if not links:
+                broken.setattr(os, "link", Mock(side_effect=OSError(errno.EPERM, "no links")))
+        assert len(changed) > nth
+        assert (data_of(target), top.read_text(), data_of(parts)) == ("old", "old", "old")
+        assert (parts / "000" / "link").readlink() == Path("data")
+        assert target.stat().st_mtime_ns == mtime_ns
+        assert entries(tmp_path) == ["a.h5md", "a.h5md.parts", "a.top.pdb"]
 
 
 @pytest.mark.parametrize("had_top", [True, False])
@@ -147,7 +182,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from mdio.core.files import replacing
-from mdio.core.files.publish import publish, temporary_for
+from mdio.core.files.publish import PARTS_MARKER, publish, temporary_for
 rename, left = replacing.rename, [int(sys.argv[2])]
 def once(*words):
     rename(*words)

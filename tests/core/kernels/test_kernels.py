@@ -86,6 +86,16 @@ def test_crc32c_pieces(lengths, begin):
     assert kernels.crc32c_pieces(data, wide[::2]).tolist() == expected
 
 
+@pytest.mark.parametrize("lengths", [[], [0], [40, 0, 1, 40], [100_000, 3_000_001], [7] * 500])
+def test_crc32c_joined(lengths):
+    data = np.random.default_rng(2).bytes(sum(lengths))
+    edges = np.cumsum([0, *lengths]) + 12
+    sums = kernels.crc32c_pieces(data, edges)
+    assert kernels.crc32c_joined(sums, edges) == google_crc32c.value(data)
+    with pytest.raises(IndexError, match="an edge more"):
+        kernels.crc32c_joined(sums, edges[1:])
+
+
 # --- moving coordinates
 
 

@@ -23,7 +23,6 @@ from suites.segment_cases import (
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.piece_sums import sums_of_rows
 from mdio.core.files.publish import publish
-from mdio.core.kernels.checksums import combine, combine_all
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segments.files import even_split
@@ -228,12 +227,6 @@ def test_even_split(n_frames, data):
     assert list(sizes) == [len(part) for part in np.array_split(np.arange(n_frames), n_segments)]
 
 
-@given(st.lists(st.binary(max_size=40), max_size=6))
-def test_checksums_of_parts_combine(parts):
-    sums = [(google_crc32c.value(part), len(part)) for part in parts]
-    assert combine_all(sums) == google_crc32c.value(b"".join(parts))
-
-
 @pytest.mark.parametrize("shape", [(20, 40_092), (3, 200_001), (7, 65_536), (50, 24), (1, 1)])
 def test_the_checksum_of_rows_follows_from_theirs(shape):
     rows = np.frombuffer(os.urandom(int(np.prod(shape))), np.uint8).reshape(shape)
@@ -242,12 +235,6 @@ def test_the_checksum_of_rows_follows_from_theirs(shape):
     begins = range(0, shape[1], 65_536)
     cut = [row[begin : begin + 65_536].tobytes() for row in rows for begin in begins]
     assert pieces == [google_crc32c.value(piece) for piece in cut]
-
-
-def test_checksums_of_long_parts_combine():
-    a, b = os.urandom(100_000), os.urandom(3_000_001)
-    crcs = google_crc32c.value(a), google_crc32c.value(b)
-    assert combine(*crcs, len(b)) == google_crc32c.value(a + b)
 
 
 def test_reading_dcd_segments_imports_no_mdanalysis(tmp_path):

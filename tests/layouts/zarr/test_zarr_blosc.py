@@ -4,6 +4,8 @@ c-blosc reads beyond the end of such a chunk, so that what it gives depends on w
 mdio does not refuse has to be what c-blosc makes of the chunk whatever bytes lie behind it.
 """
 
+import json
+
 import numpy as np
 import pytest
 import zarr
@@ -15,6 +17,8 @@ from zarr.codecs import BloscCodec
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.layouts.zarr.layout import ZarrLayout
 
+pytestmark = pytest.mark.filterwarnings("ignore:Combining a:zarr.errors.ZarrUserWarning")
+
 N_FRAMES, N_ATOMS, CHUNK = 4, 200, 4 * 200 * 12
 VALUE = "particles/trajectory/position/value"
 KINDS = {
@@ -23,6 +27,49 @@ KINDS = {
     "v2, copied": (2, Blosc("lz4", 0)),
     "v3, blocks": (3, BloscCodec(typesize=4, cname="lz4", blocksize=1024)),
 }
+LZ4 = {
+    "name": "blosc",
+    "configuration": BloscCodec(typesize=4, cname="lz4").to_dict()["configuration"],
+}
+BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+CRC32C, TRANSPOSE = {"name": "crc32c"}, {"name": "transpose", "configuration": {"order": [2, 1, 0]}}
+TURN = {"name": "transpose", "configuration": {"order": [1, 0, 2]}}
+GZIP = {"name": "gzip", "configuration": {"level": 1}}
+
+
+def sharded(*codecs, shape=(2, N_ATOMS, 3)):
+    """Return a codec of shards with chunks of these codecs."""
+    inner = {"chunk_shape": list(shape), "codecs": list(codecs), "index_location": "end"}
+    inner["index_codecs"] = [BYTES, CRC32C]
+    return {"name": "sharding_indexed", "configuration": inner}
+
+
+READ = {
+    "transposed": [TRANSPOSE, BYTES, LZ4],
+    "below crc32c": [BYTES, LZ4, CRC32C],
+    "in shards, below crc32c": [sharded(BYTES, LZ4, CRC32C)],
+    "in transposed shards": [TURN, sharded(BYTES, LZ4, shape=(4, 4, 3))],
+}
+REFUSED = {
+    "below gzip": [BYTES, LZ4, GZIP],
+    "twice": [BYTES, LZ4, LZ4],
+    "in shards, below gzip": [sharded(BYTES, LZ4, GZIP)],
+    "over shards": [sharded(BYTES), LZ4],
+    "in shards below crc32c": [sharded(BYTES, LZ4), CRC32C],
+    "in shards of shards": [sharded(sharded(BYTES, LZ4))],
+}
+
+
+def make_nested(folder, codecs):
+    """Return a tree, and the only file of its positions, which have these codecs."""
+    tree, chunk = make_tree(folder, "v3, blocks")
+    values = zarr.open_array(str(tree / VALUE), mode="r")[:]
+    described = tree / VALUE / "zarr.json"
+    node = json.loads(described.read_text())
+    described.write_text(json.dumps({**node, "codecs": codecs}))
+    chunk.unlink()
+    zarr.open_array(str(tree / VALUE), mode="r+")[:] = values
+    return tree, chunk, values
 
 
 def make_tree(folder, kind, **options):
@@ -113,3 +160,40 @@ def test_chunks_within_shards(tmp_path, place, frames, at):
         ZarrLayout(tree, convert_units=False).read(*frames)
     if place == "header":
         assert f"{shard}, chunk at byte {begin}: {nbytes} bytes, expected" in str(raised.value)
+
+
+@pytest.mark.parametrize("codecs", READ.values(), ids=READ)
+def test_below_other_codecs(tmp_path, codecs):
+    tree, chunk, values = make_nested(tmp_path, codecs)
+    assert np.array_equal(read(tree), values)
+    whole = chunk.read_bytes()
+    for kept in (0, 5, 20, len(whole) // 2, len(whole) - 5, len(whole) - 1):
+        chunk.write_bytes(whole[:kept])
+        with pytest.raises((CorruptLayoutError, SourceError), match=str(tree)):
+            read(tree)
+    changed = bytearray(whole)
+    changed[13] ^= 1  # a chunk of Blosc lies first in all of these
+    chunk.write_bytes(changed)
+    with pytest.raises(CorruptLayoutError, match=rf"{chunk}.*bytes, expected"):
+        read(tree)
+
+
+@pytest.mark.parametrize("codecs", REFUSED.values(), ids=REFUSED)
+def test_where_chunks_are_not_seen_before_they_are_decoded(tmp_path, codecs):
+    tree, *_ = make_nested(tmp_path, codecs)
+    with pytest.raises(SourceError, match=r"position/value is packed by Blosc and by the codec"):
+        read(tree)
+
+
+def test_as_a_filter_of_v2(tmp_path):
+    tree, chunk = make_tree(tmp_path, "v2, blocks")
+    described = tree / VALUE / ".zarray"
+    node = json.loads(described.read_text())
+    described.write_text(json.dumps({**node, "filters": [node["compressor"]]}))
+    with pytest.raises(SourceError, match=r"packed by Blosc and by the codec blosc"):
+        read(tree)
+    described.write_text(json.dumps({**node, "filters": [node["compressor"]], "compressor": None}))
+    assert len(read(tree)) == N_FRAMES
+    chunk.write_bytes(chunk.read_bytes()[:-100])
+    with pytest.raises(CorruptLayoutError, match=rf"{chunk}: \d+ bytes, expected"):
+        read(tree)
