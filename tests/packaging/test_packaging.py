@@ -85,13 +85,23 @@ REQUIRED = {
     "project_home": str,
     "documentation_home": str,
     "documentation_type": str,
+    "python_requires": str,
+    "mdanalysis_requires": str,
+    "import_name": str,
+    "src_install": list,
+    "run_tests": list,
+    "test_dependencies": list,
+    "project_org": str,
 }
-"""What the registry of MDAnalysis toolkits asks for."""
+"""What the registry of MDAnalysis toolkits asks for, in its template."""
+OPTIONAL = {"install", "development_status", "publications", "community_home", "changelog"}
 
 
 def test_mdakit(filled):
     entry = yaml.safe_load((filled / "mdakit/metadata.yaml").read_text())
     assert all(isinstance(entry[name], kind) and entry[name] for name, kind in REQUIRED.items())
+    assert entry.keys() <= REQUIRED.keys() | OPTIONAL
+    assert entry["run_tests"][0] == "git clone latest"  # its word for the release, or main
     assert entry["python_requires"] == CONFIG["options"]["python_requires"]
     assert entry["mdanalysis_requires"].startswith(f">={REQUIRES['mdanalysis']}")
     for folder in re.findall(r"tests/[\w/]+", " ".join(entry["run_tests"])):

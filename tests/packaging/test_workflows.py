@@ -1,17 +1,25 @@
 """The wrapper for Snakemake gives commands that work; an engine formats and runs them alike."""
 
 import os
+import re
 import runpy
 import shlex
 import string
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+from MDAnalysisTests import datafiles
 
-WRAPPER = Path(__file__).resolve().parents[2] / "packaging/workflows/snakemake/wrapper.py"
+from mdio._version import __version__
+from mdio.analysis.kernels.registry import KERNELS
+
+WORKFLOWS = Path(__file__).resolve().parents[2] / "packaging/workflows"
+WRAPPER = WORKFLOWS / "snakemake/wrapper.py"
+GALAXY = WORKFLOWS / "galaxy/mdio.xml"
 
 
 class Named(dict):
@@ -56,3 +64,31 @@ def test_snakemake(adk, tmp_path, monkeypatch):
     values = np.loadtxt("rmsd.csv", delimiter=",", skiprows=1)
     assert values.shape == (98, 3)
     assert values[0, 2] < 1e-3 < values[-1, 2]
+
+
+def test_galaxy(tmp_path):
+    """The command of the tool, filled in with what its own test gives, makes what that expects."""
+    tool = ET.parse(GALAXY).getroot()
+    assert tool.attrib["version"].startswith(__version__)
+    inputs = {param.attrib["name"]: param for param in tool.findall("inputs/param")}
+    assert {option.attrib["value"] for option in inputs["kernel"]} <= set(KERNELS)
+    values = {name: param.attrib.get("value") for name, param in inputs.items()}
+    command = tool.findtext("command").replace("\\$", "$")
+    for param in tool.findall("tests/test/param"):
+        name, value = param.attrib["name"], param.attrib["value"]
+        assert name in inputs
+        if "ftype" in param.attrib:
+            assert param.attrib["ftype"] in inputs[name].attrib["format"].split(",")
+            command = command.replace(f"${{{name}.ext}}", param.attrib["ftype"])
+            value = str(Path(datafiles.XTC).with_name(value))
+        values[name] = value
+    for name, value in values.items():
+        command = command.replace(f"'${name}'", shlex.quote(value))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    words = ["bash", "-c", " ".join(command.split())]
+    subprocess.run(words, check=True, cwd=tmp_path, env={**os.environ, "PATH": path})
+    lines = (tmp_path / tool.find("outputs/data").attrib["from_work_dir"]).read_text().splitlines()
+    expected = tool.find("tests/test/output/assert_contents")
+    assert len(lines) == int(expected.find("has_n_lines").attrib["n"])
+    wanted = expected.find("has_line_matching").attrib["expression"]
+    assert any(re.fullmatch(wanted, line) for line in lines)
