@@ -6,7 +6,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from generated import write_api, write_commands, write_pictures  # noqa: E402
+from generated import run_examples, write_api, write_commands, write_pictures  # noqa: E402
 
 from mdio._version import __version__  # noqa: E402
 
@@ -31,6 +31,7 @@ MADE.mkdir(exist_ok=True)
 write_commands(MADE / "commands.md")
 write_api(MADE / "api.rst")
 write_pictures(HERE / "_static")
+run_examples(HERE / "_static")
 
 
 def plain_docstring(_app, _what, _name, _object, _options, lines):

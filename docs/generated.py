@@ -1,10 +1,17 @@
 """What the site shows that the program itself knows: its commands, its names, pictures of a run."""
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 import warnings
+from pathlib import Path
 
 import mdio
 from mdio.cli.main import COMMANDS, command_help
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 KINDS = {
     "Conversions": ("convert", "split", "append", "verify", "repair"),
@@ -60,3 +67,14 @@ def write_pictures(folder):
     ax.set_ylabel("RMSD of C-alpha (angstrom)")
     ax.figure.set_size_inches(6, 3)
     ax.figure.savefig(folder / "rmsd.png", dpi=120, bbox_inches="tight")
+
+
+def run_examples(folder):
+    """Run the examples of the gallery, and keep their pictures in a folder."""
+    variables = os.environ | {"MPLBACKEND": "Agg"}
+    for script in sorted(EXAMPLES.glob("*.py")):
+        with tempfile.TemporaryDirectory() as place:
+            subprocess.run(
+                [sys.executable, "-W", "ignore", script], cwd=place, env=variables, check=True
+            )
+            shutil.copy(Path(place, f"{script.stem}.png"), folder)

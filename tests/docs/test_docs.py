@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from docs.pages import PAGES, ROOT, blocks_of
 from MDAnalysisTests.datafiles import GRO, XTC
+from oracles.stores import environment as of_store
+from oracles.stores import s3_server
 from suites.under_mpi import MPI, needs_mpi
 
 KINDS = {"console", "bash", "python", "text", "toml"}
@@ -69,12 +71,24 @@ def run(command, folder, variables):
     return done.stdout
 
 
+@pytest.fixture
+def bucket(request, tmp_path_factory, monkeypatch):
+    """For pages of buckets: a server with one that is called ``bucket``."""
+    if "bucket" not in request.node.callspec.id:
+        yield
+        return
+    with s3_server("moto", tmp_path_factory.mktemp("store")) as port:
+        for name, value in of_store(port).items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
 def without_digits(text):
     return re.sub(r"\d[\d,.]*\d|\d", "0", text)
 
 
 @pytest.mark.parametrize("page, under_mpi", [*cases()])
-def test_a_page_runs(page, under_mpi, folder, tmp_path_factory, monkeypatch):
+def test_a_page_runs(page, under_mpi, folder, bucket, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])  # as where a page is typed in
     variables = environment(under_mpi, tmp_path_factory.mktemp("bin"))

@@ -28,4 +28,9 @@ def test_the_site_builds(tmp_path):
     assert {name for name in mdio.__all__ if not name.startswith("_")} <= set(
         re.findall(r'id="mdio\.(\w+)"', api)
     )
-    assert (tmp_path / "_images/rmsd.png").stat().st_size > 5_000
+    examples = [script.stem for script in (ROOT / "examples").glob("*.py")]
+    gallery = (ROOT / "docs/gallery.md").read_text()
+    assert len(examples) >= 3
+    for name in ("rmsd", *examples):
+        assert (tmp_path / f"_images/{name}.png").stat().st_size > 5_000
+        assert name == "rmsd" or f"../examples/{name}.py" in gallery
