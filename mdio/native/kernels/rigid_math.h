@@ -49,9 +49,8 @@ MDIO_INLINE void store(const Ints& x, uint8_t* to) {
 MDIO_INLINE Floats floats(const Ints& x) { return __builtin_convertvector(x, Floats); }
 MDIO_INLINE Ints plus(const Ints& a, const Ints& b) { return Ints(Sizes(a) + Sizes(b)); }
 MDIO_INLINE Ints minus(const Ints& a, const Ints& b) { return Ints(Sizes(a) - Sizes(b)); }
-MDIO_INLINE Ints signed_by(const Ints& negative, const Ints& a) {
-    return Ints((Sizes(a) ^ Sizes(negative)) - Sizes(negative));
-}
+// What comparisons give is only chosen by: GCC takes masks of 64-byte vectors apart to combine them.
+MDIO_INLINE Ints signed_by(const Ints& negative, const Ints& a) { return negative ? minus(Ints{}, a) : a; }
 MDIO_INLINE Ints size(const Ints& x) { return signed_by(x < 0, x); }
 
 MDIO_INLINE Floats root(const Floats& x) {
@@ -71,7 +70,7 @@ MDIO_INLINE Ints whole(const Floats& x) {
 }
 MDIO_INLINE Ints floor_of(const Floats& x) {
     const Ints n = whole(x);
-    return n + (floats(n) > x);
+    return floats(n) > x ? n - 1 : n;
 }
 MDIO_INLINE Ints context(const Floats& x, int n) {
     const Floats most = Floats{} + float(n - 1), up = positive(x);
@@ -85,8 +84,8 @@ struct Vector {
 // Which axis is the longest.
 MDIO_INLINE Ints longest(const Vector& v) {
     const Ints a = size(v.x), b = size(v.y), c = size(v.z);
-    const Ints last = b >= c ? Ints{} + 1 : Ints{} + 2;
-    return ((a >= b) & (a >= c)) ? Ints{} : last;
+    const Ints last = b >= c ? Ints{} + 1 : Ints{} + 2, other = b >= c ? b : c;
+    return a >= other ? Ints{} : last;
 }
 
 // The axes in the order `axis`, the one after it, the one after that; and back.

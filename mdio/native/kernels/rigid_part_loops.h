@@ -99,7 +99,7 @@ bool finish(const Part& part) {
             p.put(i, turned_back(axis, {v.x, y, z}));
         }
     Ints escaped{};
-    for (int64_t i = 0; i < p.n; i += LANES) escaped |= p.symbol(0, i) == int32_t(ESCAPE);
+    for (int64_t i = 0; i < p.n; i += LANES) escaped = p.symbol(0, i) == int32_t(ESCAPE) ? Ints{} + 1 : escaped;
     const Ints none{};
     return std::memcmp(&escaped, &none, sizeof none) != 0;
 }

@@ -13,11 +13,17 @@ MDIO_INLINE Vector vector(const int32_t* const axes[3], int64_t i) {
     return {load(axes[0] + i), load(axes[1] + i), load(axes[2] + i)};
 }
 
+// 1 where a number is not from 0 to `most`; 1 where it is negative.
+MDIO_INLINE Ints beyond(const Ints& x, int32_t most) {
+    return Sizes(x) > uint32_t(most) ? Ints{} + 1 : Ints{};
+}
+MDIO_INLINE Ints sign_bit(const Ints& x) { return Ints(Sizes(x) >> 31); }
+
 MDIO_INLINE void put(const Told& to, int64_t i, const Vector& v, const Ints& is_bad) {
     store(v.x, to.of[0] + i);
     store(v.y, to.of[1] + i);
     store(v.z, to.of[2] + i);
-    store(is_bad & 1, to.bad + i);
+    store(is_bad, to.bad + i);
 }
 
 MDIO_INLINE void tell_swing(const Source& s, int64_t i, const Told& to) {
@@ -34,17 +40,17 @@ MDIO_INLINE void tell_sphere(const Source& s, int64_t i, const Told& to) {
     const Ints axis = longest(v);
     const Vector now = turned(axis, v);
     const Ints off = minus(size(now.x), whole(third(load(s.squares + i), now.y, now.z)));
-    const Ints bad = (off < SPHERE_LEAST) | (off > SPHERE_MOST);
-    const Ints how = (off - SPHERE_LEAST) * 8 + 2 * axis + ((now.x < 0) & 1);
-    put(to, i, {now.y, now.z, bad ? Ints{} : how}, bad);
+    const Ints bad = beyond(off - SPHERE_LEAST, SPHERE_MOST - SPHERE_LEAST);
+    const Ints how = (off - SPHERE_LEAST) * 8 + 2 * axis + sign_bit(now.x);
+    put(to, i, {now.y, now.z, bad != 0 ? Ints{} : how}, bad);
 }
 
 // How far both numbers are off, many if that has no symbol; the symbol.
 MDIO_INLINE Ints off_by(const Two& t, const Vector& v, Ints& how) {
     const Ints y = minus(v.y, t.y), z = minus(v.z, t.z);
     how = (y - CIRCLE_LEAST) * 8 + z - CIRCLE_LEAST;
-    const Ints fits = (y >= CIRCLE_LEAST) & (y <= CIRCLE_MOST) & (z >= CIRCLE_LEAST) & (z <= CIRCLE_MOST);
-    return fits ? size(y) + size(z) : Ints{} + FAR_OFF;
+    const Ints both = (y - CIRCLE_LEAST) | (z - CIRCLE_LEAST);  // each has three bits if it fits
+    return beyond(both, CIRCLE_MOST - CIRCLE_LEAST) != 0 ? Ints{} + FAR_OFF : size(y) + size(z);
 }
 
 MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
@@ -59,9 +65,10 @@ MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
     Ints how, other_how;
     const Ints one = off_by(two(u, square, now.x, Ints{}), now, how);
     const Ints another = off_by(two(u, square, now.x, Ints{} == 0), now, other_how);
-    const Ints other = another < one, bad = (other ? another : one) == FAR_OFF;
-    const Ints symbol = other ? other_how : how;
-    put(to, i, {2 * axis + (other & 1), minus(now.x, centre(u)), bad ? Ints{} : symbol}, bad);
+    const Ints least = another < one ? another : one, other = another < one ? Ints{} + 1 : Ints{};
+    const Ints bad = least == FAR_OFF ? Ints{} + 1 : Ints{};
+    const Ints symbol = another < one ? other_how : how;
+    put(to, i, {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : symbol}, bad);
 }
 
 MDIO_LANES_TARGET
@@ -91,8 +98,7 @@ void symbols_of(const Told& told, const Class& c, uint8_t* const symbols[STREAMS
         uint8_t* to = symbols[stream];
         for (int64_t i = 0; i < n; i += LANES) {
             const Ints symbol = (load(from.of[stream] + i) >> raw) + middle;
-            const Ints bad = (symbol < 0) | (symbol > MOST_SYMBOL);
-            store(load(from.bad + i) | (bad & 1), from.bad + i);
+            store(load(from.bad + i) | beyond(symbol, MOST_SYMBOL), from.bad + i);
             store(symbol, to + i);
         }
     }
