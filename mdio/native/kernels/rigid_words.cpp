@@ -54,7 +54,7 @@ constexpr Places PLACES = places();
 
 // What eight lanes need: registers.
 struct Tables {
-    const int* entries;
+    const uint32_t* entries;
     __m128i bits;
     __m256i mask;
 };
@@ -82,7 +82,7 @@ MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const Tables& tables, const 
             slot = _mm256_add_epi32(slot, _mm256_sll_epi32(context, tables.bits));
         }
         if (is_last) slot = _mm256_and_si256(slot, active);
-        const auto entry = _mm256_i32gather_epi32(tables.entries, slot, 4);
+        const auto entry = eight_entries(tables.entries, slot);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + v, _mm256_and_si256(entry, byte));
         const auto frequency = _mm256_and_si256(_mm256_srli_epi32(entry, 8), twelve);
         auto y = _mm256_mullo_epi32(frequency, _mm256_srl_epi32(x, tables.bits));
@@ -112,7 +112,7 @@ template <int vectors, bool with_contexts, int n_frames>
 MDIO_TARGET("avx2,popcnt")
 MDIO_INLINE void decode_vectors(const Block& b, const InFrame* in) {
     constexpr int64_t width = 8 * vectors;
-    const Tables tables{reinterpret_cast<const int*>(b.tables), _mm_cvtsi32_si128(int32_t(b.bits)),
+    const Tables tables{b.tables, _mm_cvtsi32_si128(int32_t(b.bits)),
                         _mm256_set1_epi32(int32_t((1u << b.bits) - 1))};
     InFrame frames[n_frames];
     Lanes<vectors> lanes[n_frames];

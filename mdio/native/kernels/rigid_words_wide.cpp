@@ -22,6 +22,15 @@ struct Lanes {
     const uint8_t* next;
 };
 
+MDIO_TARGET(MDIO_AVX512)
+MDIO_INLINE __m512i entries_at(const uint32_t* tables, __m512i slot) {
+    alignas(64) uint32_t at[WIDTH];
+    _mm512_store_si512(at, slot);
+    const auto low = _mm256_set_m128i(four_entries(tables, at + 4), four_entries(tables, at));
+    const auto high = _mm256_set_m128i(four_entries(tables, at + 12), four_entries(tables, at + 8));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
 // One step of all lanes; of `n` lanes only, where there are no more symbols.
 template <bool with_contexts, bool is_last>
 MDIO_TARGET(MDIO_AVX512)
@@ -35,8 +44,8 @@ MDIO_INLINE void decode_step(Lanes& lanes, const Block& b, const int32_t* contex
         auto slot = _mm512_and_si512(x, mask);
         if (with_contexts)
             slot = _mm512_add_epi32(slot, _mm512_sll_epi32(_mm512_loadu_si512(contexts + WIDTH * v), bits));
-        const auto entry = is_last ? _mm512_mask_i32gather_epi32(x, active, slot, b.tables, 4)
-                                   : _mm512_i32gather_epi32(slot, b.tables, 4);
+        if (is_last) slot = _mm512_maskz_mov_epi32(active, slot);
+        const auto entry = entries_at(b.tables, slot);
         _mm512_storeu_si512(to + WIDTH * v, _mm512_and_si512(entry, _mm512_set1_epi32(255)));
         const auto frequency = _mm512_and_si512(_mm512_srli_epi32(entry, 8), _mm512_set1_epi32(0xFFF));
         auto y = _mm512_mullo_epi32(frequency, _mm512_srl_epi32(x, bits));
