@@ -167,8 +167,10 @@ template <class Narrow>
 Array folded_as(const int32_t* from, py::ssize_t n) {
     py::array_t<Narrow> folded(n);
     Narrow* to = folded.mutable_data();
-    py::gil_scoped_release unlocked;
-    mdio::fold(from, n, to);
+    {
+        py::gil_scoped_release unlocked;  // not for what follows: the result is counted once more
+        mdio::fold(from, n, to);
+    }
     return folded;
 }
 

@@ -42,6 +42,8 @@ uint8_t raw_bits(const std::vector<int32_t>& numbers, double share) {
         for (const uint32_t count : counts)
             if (count) cost += count * std::log2(n / count) + 6.0 * share;
         if (bits == 0 || cost < best) best = cost, raw = uint8_t(bits);
+        // Once symbols are few, more bits only cost more.
+        if (cost > best && counts[ESCAPE] == 0) break;
     }
     return raw;
 }
@@ -99,7 +101,8 @@ class Encoder {
         const uint32_t origin[3] = {};
         for (int64_t i = 0; i < n_atoms_; ++i) {
             const uint32_t* from = parents[i] < 0 ? origin : row + 3 * int64_t(parents[i]);
-            for (int axis = 0; axis < 3; ++axis) to[axis][slots[i]] = int32_t(row[3 * i + axis] - from[axis]);
+            const int64_t slot = slots[i];
+            for (int axis = 0; axis < 3; ++axis) to[axis][slot] = int32_t(row[3 * i + axis] - from[axis]);
         }
     }
 
@@ -203,12 +206,7 @@ class Encoder {
                 count(symbols[s], c.n, *tables);
             else
                 for (int64_t i = 0; i < c.n; ++i) ++tables[contexts[s][i]][symbols[s][i]];
-            const uint32_t width = c.raw[size_t(s)], mask = (1u << width) - 1;
-            const int32_t* numbers = numbers_.of[s].data();
-            BitWriter bits = raw;  // whose state stays in registers
-            for (int64_t i = 0; width && i < c.n; ++i) bits.put(uint32_t(numbers[i]) & mask, width);
-            raw = bits;
-            raw.finish();
+            raw.put_all(numbers_.of[s].data(), c.n, c.raw[size_t(s)]);
         }
     }
 

@@ -22,6 +22,23 @@ class BitWriter {
         word_ >>= n_bits_ / 8 * 8;
         n_bits_ %= 8;
     }
+    // The low bits of numbers, from a whole byte on: eight of them take `width` bytes, MOST_RAW at most.
+    void put_all(const int32_t* numbers, int64_t n, uint32_t width) {
+        const uint32_t mask = (1u << width) - 1, half = 4 * width;
+        int64_t i = 0;
+        for (; width && i + 8 <= n; i += 8, to_ += width) {
+            uint64_t low = 0, high = 0;
+            for (uint32_t k = 0; k < 4; ++k) {
+                low |= uint64_t(uint32_t(numbers[i + k]) & mask) << (k * width);
+                high |= uint64_t(uint32_t(numbers[i + 4 + k]) & mask) << (k * width);
+            }
+            const uint64_t first = half == 64 ? low : low | high << half, second = high >> (64 - half);
+            std::memcpy(to_, &first, 8);
+            std::memcpy(to_ + 8, &second, 8);
+        }
+        for (; width && i < n; ++i) put(uint32_t(numbers[i]) & mask, width);
+        finish();
+    }
     void finish() {
         if (n_bits_) *to_++ = uint8_t(word_);
         word_ = n_bits_ = 0;
