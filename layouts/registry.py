@@ -39,52 +39,30 @@ class Entry:
     """By which an output is known to be of this layout, if it has a writer."""
 
 
+def _own(reader: str, writer: str | None = None, *suffixes: str) -> Entry:
+    """Return where one of ours is, below `mdio.layouts`."""
+    home = "mdio.layouts."
+    return Entry(home + reader, None if writer is None else home + writer, suffixes)
+
+
 LAYOUTS = MappingProxyType(
     {
-        "zarr": Entry(
-            "mdio.layouts.zarr.layout:ZarrLayout",
-            "mdio.layouts.zarr.writer:ZarrWriter",
-            (".zarr",),
+        "zarr": _own("zarr.layout:ZarrLayout", "zarr.writer:ZarrWriter", ".zarr"),
+        "segments": _own(
+            "segments.layout:SegmentsLayout", "segments.writer:SegmentsWriter", ".segments"
         ),
-        "segments": Entry(
-            "mdio.layouts.segments.layout:SegmentsLayout",
-            "mdio.layouts.segments.writer:SegmentsWriter",
-            (".segments",),
+        "h5md": _own("h5md.layout:H5MDLayout", "h5md.writer:H5MDWriter", ".h5md", ".h5"),
+        "refs": _own("refs.layout:RefsLayout", "refs.writer:RefsWriter", ".refs"),
+        "xtc": _own("native.xtc.layout:XTCLayout", "native.writer:XTCFileWriter", ".xtc"),
+        "trr": _own("native.trr.layout:TRRLayout", "native.writer:TRRFileWriter", ".trr"),
+        "dcd": _own("native.dcd.layout:DCDLayout", "native.writer:DCDFileWriter", ".dcd"),
+        "mdtraj": _own("foreign.mdtraj:MDTrajLayout"),
+        "gsd": _own("foreign.gsd:GSDLayout"),
+        "restart": _own("native.restart:RestartLayout"),
+        "ncdf": _own(
+            "native.netcdf.layout:NCDFLayout", "native.writer:NCDFFileWriter", ".ncdf", ".nc"
         ),
-        "h5md": Entry(
-            "mdio.layouts.h5md.layout:H5MDLayout",
-            "mdio.layouts.h5md.writer:H5MDWriter",
-            (".h5md", ".h5"),
-        ),
-        "refs": Entry(
-            "mdio.layouts.refs.layout:RefsLayout",
-            "mdio.layouts.refs.writer:RefsWriter",
-            (".refs",),
-        ),
-        "xtc": Entry(
-            "mdio.layouts.native.xtc.layout:XTCLayout",
-            "mdio.layouts.native.writer:XTCFileWriter",
-            (".xtc",),
-        ),
-        "trr": Entry(
-            "mdio.layouts.native.trr.layout:TRRLayout",
-            "mdio.layouts.native.writer:TRRFileWriter",
-            (".trr",),
-        ),
-        "dcd": Entry(
-            "mdio.layouts.native.dcd.layout:DCDLayout",
-            "mdio.layouts.native.writer:DCDFileWriter",
-            (".dcd",),
-        ),
-        "mdtraj": Entry("mdio.layouts.foreign.mdtraj:MDTrajLayout"),
-        "gsd": Entry("mdio.layouts.foreign.gsd:GSDLayout"),
-        "restart": Entry("mdio.layouts.native.restart:RestartLayout"),
-        "ncdf": Entry(
-            "mdio.layouts.native.netcdf.layout:NCDFLayout",
-            "mdio.layouts.native.writer:NCDFFileWriter",
-            (".ncdf", ".nc"),
-        ),
-        "generic": Entry("mdio.layouts.foreign.generic:GenericLayout"),
+        "generic": _own("foreign.generic:GenericLayout"),
     }
 )
 """Our own, in the order in which `open_layout` asks; the last after those of others."""

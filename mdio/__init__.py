@@ -59,39 +59,33 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DaskBackend": "mdio.analysis.backends:DaskBackend",
-    "DaskExecutor": "mdio.parallel.dask_executor:DaskExecutor",
-    "Dihedrals": "mdio.analysis.kernels.registry:Dihedrals",
-    "FrameBlock": "mdio.core.frames:FrameBlock",
-    "MPIBackend": "mdio.analysis.backends:MPIBackend",
-    "MSD": "mdio.analysis.kernels.registry:MSD",
-    "MPIExecutor": "mdio.parallel.mpi_executor:MPIExecutor",
-    "Pairs": "mdio.analysis.kernels.registry:Pairs",
-    "Processes": "mdio.parallel.executors:Processes",
-    "ProgressBar": "mdio.core.progress:ProgressBar",
-    "RMSD": "mdio.analysis.kernels.registry:RMSD",
-    "RMSF": "mdio.analysis.kernels.registry:RMSF",
-    "Serial": "mdio.parallel.executors:Serial",
-    "TrajectoryInfo": "mdio.core.frames:TrajectoryInfo",
-    "VACF": "mdio.analysis.kernels.registry:VACF",
-    "advise": "mdio.advisor.advise:advise",
-    "analyze": "mdio.analysis.driver:analyze",
-    "append": "mdio.converters.convert:append",
-    "convert": "mdio.converters.convert:convert",
-    "convert_ensemble": "mdio.converters.ensemble:convert_ensemble",
-    "map_reduce": "mdio.mapreduce.driver:map_reduce",
-    "open": "mdio.layouts.views.opening:open_source",
-    "repair": "mdio.converters.repair:repair",
-    "split": "mdio.converters.split:split",
-    "verify": "mdio.converters.verify:verify",
+    name: module
+    for module, names in {
+        "mdio.advisor.advise": "advise",
+        "mdio.analysis.backends": "DaskBackend MPIBackend",
+        "mdio.analysis.driver": "analyze",
+        "mdio.analysis.kernels.registry": "MSD RMSD RMSF VACF Dihedrals Pairs",
+        "mdio.converters.convert": "append convert",
+        "mdio.converters.ensemble": "convert_ensemble",
+        "mdio.converters.repair": "repair",
+        "mdio.converters.split": "split",
+        "mdio.converters.verify": "verify",
+        "mdio.core.frames": "FrameBlock TrajectoryInfo",
+        "mdio.core.progress": "ProgressBar",
+        "mdio.layouts.views.opening": "open",
+        "mdio.mapreduce.driver": "map_reduce",
+        "mdio.parallel.dask_executor": "DaskExecutor",
+        "mdio.parallel.executors": "Processes Serial",
+        "mdio.parallel.mpi_executor": "MPIExecutor",
+    }.items()
+    for name in names.split()
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mdio' has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return getattr(import_module(_HOMES[name]), "open_source" if name == "open" else name)
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from mdio.core.files.marks import manifest_in
@@ -36,6 +38,16 @@ def members_in(path: Path) -> dict[str, Path]:
 
     Raises CorruptLayoutError: a group is missing.
     """
-    members = {label: path / label for label in labels_in(manifest_in(path) or {})}
+    labels: Sequence[str] = ()
+    with suppress(OSError):
+        status = (path / METADATA).stat()
+        labels = _labels(path, status.st_ino, status.st_mtime_ns, status.st_size)
+    members = {label: path / label for label in labels}
     check_members(path, members, METADATA)
     return members
+
+
+@lru_cache(maxsize=64)
+def _labels(path: Path, *_: int) -> Sequence[str]:
+    """Return what the root names; read once as long as it is the same file: all who open ask."""
+    return labels_in(manifest_in(path) or {})

@@ -30,10 +30,10 @@ from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, w
 from mdio.parallel.gather import Gathered, How, gather_rows
 from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.mpi_run import Nap
 
 Done = dict[int, tuple[State | None, BlockTiming]]
 Progress = Callable[[int, int], None]
-NAP_S = 0.002
 
 
 class _RankWork:
@@ -159,9 +159,7 @@ def plan_from_root(request: Request, comm: Any) -> Plan:
             pickled = _pickled(_without_function(plan, request))
         except Exception as caught:  # all ranks must learn of it, or they would wait for ever
             error = caught
-    told = comm.Ibarrier()
-    while not told.Test():  # the wait may be long, and sleeping leaves the cores to rank 0
-        time.sleep(NAP_S)
+    Nap().until(comm.Ibarrier().Test)  # it may be long; sleeping leaves the cores to rank 0
     pickled, message = comm.bcast((pickled, _for_others(error)))
     if error is not None:
         if plan is not None and plan.is_ours:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,21 +173,18 @@ def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
     if len({one.shape[1:] for one in values}) > 1:
         shapes = ", ".join(f"{k}: {v.shape[1:]}" for k, v in zip(results, values, strict=True))
         raise PlanError(f"rows of different shapes cannot be put side by side ({shapes})")
-    return AnalysisResult(
+    return replace(
+        first,
         frame=np.concatenate([one.frame for one in every]),
         time=np.concatenate([one.time for one in every]),
         values=np.concatenate(values),
         timings=[timing for one in every for timing in one.timings],
         seconds=sum(one.seconds for one in every),
-        executor=first.executor,
-        workers=first.workers,
         prepare_s=sum(one.prepare_s for one in every),
-        labels=first.labels,
         row_labels=[name for one in every for name in one.row_labels],
-        per_frame=first.per_frame,
+        ranks=[],
         label=np.repeat(list(results), [len(one) for one in values]),
         of_frames=sum(one.n_frames for one in every) if first.over == "lag" else None,
-        gather=first.gather,
         tasks=[task for one in every for task in one.tasks],
         notes=tuple(f"{label}: {note}" for label, one in results.items() for note in one.notes),
     )

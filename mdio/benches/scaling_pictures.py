@@ -65,8 +65,11 @@ def save_scaling_page(
     parts = [
         page.section(
             "All series",
-            page.picture(_speedups(by_series), "Bars: standard deviation over repeats."),
-            page.picture(_efficiencies(by_series)),
+            page.picture(
+                _curves(by_series, "speedup", "Speed-up t_total(1) / t_total(N)", True),
+                "Bars: standard deviation over repeats.",
+            ),
+            page.picture(_curves(by_series, "efficiency", "Efficiency: speed-up / N", False)),
         )
     ]
     for name, series in by_series.items():
@@ -135,14 +138,6 @@ def _curves(by_series: dict[str, list[dict[str, Any]]], key: str, title: str, id
         _axis_of_ranks(axes, counts)
         made.legend(loc="outside lower center", fontsize=7)
         return svg_of(made, title)
-
-
-def _speedups(by_series: dict[str, list[dict[str, Any]]]) -> str:
-    return _curves(by_series, "speedup", "Speed-up t_total(1) / t_total(N)", True)
-
-
-def _efficiencies(by_series: dict[str, list[dict[str, Any]]]) -> str:
-    return _curves(by_series, "efficiency", "Efficiency: speed-up / N", False)
 
 
 def _communication(runs: Sequence[dict[str, Any]]) -> str:

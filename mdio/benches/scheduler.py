@@ -38,14 +38,6 @@ def _executor(executor: Executor, n_tasks: int) -> list[float]:
         return [moment for _, moment in executor.imap(empty_task, range(n_tasks))]
 
 
-def _serial(n_tasks: int, _: int) -> list[float]:
-    return _executor(Serial(), n_tasks)
-
-
-def _processes(n_tasks: int, n_workers: int) -> list[float]:
-    return _executor(Processes(n_workers), n_tasks)
-
-
 def _threads(n_tasks: int, n_workers: int) -> list[float]:
     with ThreadPoolExecutor(n_workers) as pool:
         return list(pool.map(empty_task, range(n_tasks)))
@@ -87,8 +79,8 @@ def _dask_distributed(n_tasks: int, n_workers: int) -> list[float]:
 
 
 SCHEDULERS: dict[str, Callable[[int, int], list[float]]] = {
-    "serial": _serial,
-    "processes": _processes,
+    "serial": lambda n_tasks, _: _executor(Serial(), n_tasks),
+    "processes": lambda n_tasks, n_workers: _executor(Processes(n_workers), n_tasks),
     "threads": _threads,
     "dask-threads": _dask_threads,
     "dask-processes": _dask_processes,
@@ -154,17 +146,9 @@ def _picture(records: Sequence[dict[str, Any]]) -> str:
         for number, record in enumerate(records):
             if record["curve"]:
                 times, rates = zip(*record["curve"], strict=True)
-                axes.loglog(
-                    times,
-                    rates,
-                    ".-",
-                    color=BLOCK_COLOURS[number % len(BLOCK_COLOURS)],
-                    label=record["scheduler"],
-                )
-        axes.set(
-            xlabel="seconds since the first task",
-            ylabel="tasks per second",
-            title="Throughput over time",
-        )
+                colour = BLOCK_COLOURS[number % len(BLOCK_COLOURS)]
+                axes.loglog(times, rates, ".-", color=colour, label=record["scheduler"])
+        axes.set(xlabel="seconds since the first task", ylabel="tasks per second")
+        axes.set_title("Throughput over time")
         made.legend(loc="outside lower center", ncols=3)
         return svg_of(made, "Throughput of empty tasks over time, by scheduler")

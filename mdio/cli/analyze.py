@@ -22,7 +22,6 @@ from mdio.cli.shared.common import (
     add_told,
     add_trajectory,
     asked,
-    count,
     positive,
     print_json,
     progress_bar,
@@ -31,7 +30,7 @@ from mdio.cli.shared.common import (
 )
 from mdio.cli.shared.workers import add_mpio, add_workers, chosen_executor
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.words import human_nbytes
+from mdio.core.words import human_nbytes, plural
 from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor
@@ -247,7 +246,7 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     rate = result.n_frames / max(result.seconds, 1e-9)
     print(
         f"{args.kernel}: {result.n_frames:,} frames in {result.seconds:.2f} s "
-        f"({rate:,.0f} frames/s, {count(result.workers, 'worker')}, {result.executor})"
+        f"({rate:,.0f} frames/s, {plural(result.workers, 'worker')}, {result.executor})"
     )
     print(
         f"  sums over workers: open {times['t_open_s']:.3f} s, read {times['t_io_s']:.3f} s, "

@@ -7,11 +7,11 @@ import sys
 from typing import Any
 
 from mdio.cli.follow import seconds
-from mdio.cli.shared.common import add, count, parse_nbytes, print_json
+from mdio.cli.shared.common import add, parse_nbytes, print_json
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.looking import cached_trajectories, evict_units, verify_units
 from mdio.core.signals import ending_signals_noted
-from mdio.core.words import human_nbytes
+from mdio.core.words import human_nbytes, plural
 from mdio.parallel.cache_following import CacheFollower, follow_into_cache
 
 
@@ -63,7 +63,7 @@ def _status(args: argparse.Namespace) -> Told:
     for one in every:
         what = "".join(f" ({one[name]})" for name in ("label", "node") if one[name])
         lines.append(
-            f"  {one['path']}{what}: {one['units_cached']:,} of {count(one['units'], 'unit')}, "
+            f"  {one['path']}{what}: {one['units_cached']:,} of {plural(one['units'], 'unit')}, "
             f"{human_nbytes(one['nbytes'])}"
         )
     return 0, {"folder": args.dir, "nbytes": nbytes, "trajectories": every}, lines
@@ -71,7 +71,7 @@ def _status(args: argparse.Namespace) -> Told:
 
 def _evict(args: argparse.Namespace) -> Told:
     n_files, nbytes = evict_units(args.dir, args.keep, args.trajectory)
-    line = f"{args.dir}: {count(n_files, 'file')} removed, {human_nbytes(nbytes)}"
+    line = f"{args.dir}: {plural(n_files, 'file')} removed, {human_nbytes(nbytes)}"
     return 0, {"folder": args.dir, "files": n_files, "nbytes": nbytes}, [line]
 
 
@@ -80,7 +80,7 @@ def _verify(args: argparse.Namespace) -> Told:
     bad = [f"{path}: {problem}" for path, problem in checked if problem is not None]
     found = {"ok": not bad, "folder": args.dir, "units_checked": len(checked), "bad": bad}
     lines = [f"bad: {problem}; it will be read from the source again" for problem in bad]
-    lines.append(f"{args.dir}: {count(len(checked), 'unit')} checked, {len(bad):,} damaged")
+    lines.append(f"{args.dir}: {plural(len(checked), 'unit')} checked, {len(bad):,} damaged")
     return int(bool(bad)), found, lines
 
 
@@ -91,7 +91,7 @@ def _follow(args: argparse.Namespace) -> Told:
         if follower.n_units > told[0] and not args.quiet:
             told[0] = follower.n_units
             print(
-                f"mdio cache: {args.dir}: {count(follower.n_units, 'unit')} so far",
+                f"mdio cache: {args.dir}: {plural(follower.n_units, 'unit')} so far",
                 file=sys.stderr,
                 flush=True,
             )
@@ -113,7 +113,7 @@ def _follow(args: argparse.Namespace) -> Told:
         "notes": follower.notes,
     }
     size = human_nbytes(follower.nbytes)
-    lines = [f"{args.dir}: {count(follower.n_units, 'unit')} kept, {size}", *follower.notes]
+    lines = [f"{args.dir}: {plural(follower.n_units, 'unit')} kept, {size}", *follower.notes]
     return 0, found, lines
 
 

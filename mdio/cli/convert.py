@@ -19,7 +19,6 @@ from mdio.cli.shared.common import (
     add_source,
     add_told,
     asked,
-    count,
     parse_precision,
     parse_step,
     print_json,
@@ -36,7 +35,7 @@ from mdio.converters.periodic.counting import with_cost
 from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.units import FIELD_UNITS
-from mdio.core.words import human_nbytes
+from mdio.core.words import human_nbytes, plural
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.plan_table import plan_table
 from mdio.layouts.registry import writable_layouts
@@ -265,7 +264,7 @@ def _print_summary(result: ConvertResult) -> None:
     print(
         f"{result.out}: {result.n_frames:,} frames of {result.n_atoms:,} atoms as {result.layout}, "
         f"{human_nbytes(result.nbytes_in)} -> {human_nbytes(result.nbytes_out)} "
-        f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {count(result.workers, 'worker')})"
+        f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {plural(result.workers, 'worker')})"
     )
     for note in result.plan.notes:
         print(f"  note: {note}")

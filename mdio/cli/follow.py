@@ -7,11 +7,12 @@ import re
 import sys
 from dataclasses import fields
 
-from mdio.cli.shared.common import add, count, positive, print_json
+from mdio.cli.shared.common import add, positive, print_json
 from mdio.converters.follow import follow
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.core.errors import PlanError
 from mdio.core.signals import ending_signals_noted
+from mdio.core.words import plural
 from mdio.parallel.executors import Executor
 from mdio.parallel.mpi_executor import MPIExecutor
 
@@ -53,7 +54,7 @@ def follow_with(options: ConversionOptions, args: argparse.Namespace, executor: 
 
     def tell(n_frames: int) -> None:
         if not args.quiet:
-            print(f"mdio convert: {args.out}: {count(n_frames, 'frame')} so far", file=sys.stderr)
+            print(f"mdio convert: {args.out}: {plural(n_frames, 'frame')} so far", file=sys.stderr)
 
     own = ("append", "growing", "expected_frames")
     asked = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in own}
@@ -74,5 +75,5 @@ def follow_with(options: ConversionOptions, args: argparse.Namespace, executor: 
     if args.json:
         print_json(result.to_json())
     elif not args.quiet:
-        print(f"{result.out}: {count(result.n_frames, 'frame')} as {result.layout}")
+        print(f"{result.out}: {plural(result.n_frames, 'frame')} as {result.layout}")
     return 0

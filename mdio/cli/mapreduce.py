@@ -17,7 +17,6 @@ from mdio.cli.shared.common import (
     add_told,
     add_trajectory,
     asked,
-    count,
     parse_nbytes,
     positive,
     print_json,
@@ -26,7 +25,7 @@ from mdio.cli.shared.common import (
 )
 from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError
-from mdio.core.words import human_nbytes
+from mdio.core.words import human_nbytes, plural
 from mdio.layouts.views.ensemble import labelled
 from mdio.mapreduce.driver import MEMORY_NBYTES, map_reduce
 from mdio.mapreduce.frames import Frames
@@ -145,7 +144,7 @@ def _tell(args: argparse.Namespace, result: MapReduceResult) -> None:
         of = "" if label is None else f" of {label}"
         print(f"mdio mapreduce: the key {key!r}{of} is left out: {error}", file=sys.stderr)
     if len(result.failures) > MOST_SHOWN:
-        more = count(len(result.failures) - MOST_SHOWN, "more key")
+        more = plural(len(result.failures) - MOST_SHOWN, "more key")
         print(f"mdio mapreduce: and {more}; --json has all", file=sys.stderr)
     if args.json:
         print_json(result.to_json() | {"out": args.out})
@@ -153,9 +152,9 @@ def _tell(args: argparse.Namespace, result: MapReduceResult) -> None:
         say_notes("mapreduce", result.notes)
         pairs = int(result.n_pairs.sum())
         print(
-            f"{args.program}: {count(result.n_frames, 'frame')}, {count(pairs, 'pair')}, "
-            f"{count(len(result.keys), 'row')} in {result.seconds:.2f} s "
-            f"({count(result.workers, 'worker')}, {result.executor})"
+            f"{args.program}: {plural(result.n_frames, 'frame')}, {plural(pairs, 'pair')}, "
+            f"{plural(len(result.keys), 'row')} in {result.seconds:.2f} s "
+            f"({plural(result.workers, 'worker')}, {result.executor})"
         )
         print(
             f"  shuffle and reduce {result.reduce_s:.2f} s; "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.shared.common import add, add_told, count, positive, print_json, progress_bar
+from mdio.cli.shared.common import add, add_told, positive, print_json, progress_bar
 from mdio.converters.repair import RepairResult, repair
+from mdio.core.words import plural
 from mdio.layouts.registry import open_layout
 
 
@@ -42,11 +43,11 @@ def _tell(result: RepairResult) -> None:
     for problem in result.bad:
         print(f"bad: {problem}")
     if not result.bad:
-        print(f"{result.out}: nothing to repair, {count(result.units, 'unit')} checked")
+        print(f"{result.out}: nothing to repair, {plural(result.units, 'unit')} checked")
     elif result.repaired:
         print(
-            f"{result.out}: repaired; {len(result.bad):,} of {count(result.units, 'unit')} did not "
-            "have their checksums, the rest is as it was"
+            f"{result.out}: repaired; {len(result.bad):,} of {plural(result.units, 'unit')} did "
+            "not have their checksums, the rest is as it was"
         )
     else:
         _tell_lost(result)
@@ -58,7 +59,7 @@ def _tell_lost(result: RepairResult) -> None:
         where = ", ".join(_run(*run) for run in runs[:5]) + (", ..." if len(runs) > 5 else "")
         whole = "the full system" if group == "trajectory" else f"group {group}"
         print(
-            f"lost: {n_lost:,} of {count(result.n_frames, 'frame')} of {whole} ({where}); the "
+            f"lost: {n_lost:,} of {plural(result.n_frames, 'frame')} of {whole} ({where}); the "
             f"other {result.n_frames - n_lost:,} can be read"
         )
     if not result.lost_frames:

@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mdio.parallel.mpi_run import FORWARD_S, Nap, abort, picklable
+from mdio.parallel.mpi_run import FORWARD_S, Nap, abort
+from mdio.parallel.pool import picklable
 
 
 class Agreement:

@@ -18,8 +18,9 @@ from typing import Any, Self, TypeVar, cast
 from mdio.core.errors import BlockError
 from mdio.core.stalls import lost_on
 from mdio.parallel.executors import Executor, item_error, told_ahead
-from mdio.parallel.mpi_run import SMALL_NBYTES, Nap, Run, abort, picklable
+from mdio.parallel.mpi_run import SMALL_NBYTES, Nap, Run, abort
 from mdio.parallel.mpi_work_queue import WorkQueue
+from mdio.parallel.pool import picklable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -65,7 +66,8 @@ class MPIExecutor(Executor):
         self, comm: Any, *, to_all: bool = True, contiguous: bool = False, grace_s: float = 5.0
     ) -> None:
         self._comm, self._exit_comm = comm.Dup(), comm.Dup()
-        self._to_all = to_all
+        self.to_all = to_all
+        """Whether all ranks get all results."""
         self._contiguous = contiguous
         self._grace_s = grace_s
         self._active: Iterator[Any] | None = None
@@ -88,11 +90,6 @@ class MPIExecutor(Executor):
         return self._comm
 
     @property
-    def to_all(self) -> bool:
-        """Whether all ranks get all results."""
-        return self._to_all
-
-    @property
     def is_owner(self) -> bool:
         """Whether this is rank 0."""
         return bool(self._comm.rank == 0)
@@ -108,9 +105,7 @@ class MPIExecutor(Executor):
                 error = caught
                 outcome = (None, picklable(caught))
         # What rank 0 does may take long, where storage is slow: bcast would keep a core busy.
-        told, nap = self._comm.Ibarrier(), Nap()
-        while not told.Test():
-            nap.take()
+        Nap().until(self._comm.Ibarrier().Test)
         received = self._comm.bcast(outcome)
         result, failure = outcome if self.is_owner else received  # the owner's own, not a copy
         if failure is not None:
@@ -178,7 +173,7 @@ class MPIExecutor(Executor):
             else:
                 share = self._share(run, func, items, at_own_pace)
             for number, result in self._results(run, func, share, describe):
-                if self._to_all:
+                if self.to_all:
                     kept.append((number, result))
                 yield number, result
         except GeneratorExit:
@@ -187,7 +182,7 @@ class MPIExecutor(Executor):
             raise
         outcomes = run.settle()
         self._raise_first(run, outcomes)
-        if self._to_all:
+        if self.to_all:
             every = self._comm.bcast(kept if self._comm.rank == 0 else None)
             if self._comm.rank != 0:
                 yield from every

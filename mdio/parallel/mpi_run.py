@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import time
 from collections import deque
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from mdio.core.errors import BlockError
+from mdio.parallel.pool import picklable
 
 RESULT, STOP = 1, 2
 """Tags of messages."""
@@ -34,6 +34,11 @@ class Nap:
         """Sleep."""
         time.sleep(self._seconds)
         self._seconds = min(2 * self._seconds, LONGEST_NAP_S)
+
+    def until(self, ready: Callable[[], bool]) -> None:
+        """Sleep until something is ready."""
+        while not ready():
+            self.take()
 
 
 class Run:
@@ -132,15 +137,6 @@ class Run:
         for _ in self.arrived():
             pass
         return self.n_working == 0
-
-
-def picklable(error: BaseException | None) -> BaseException | None:
-    """Return `error`, or its text in a BlockError if it cannot travel."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # whatever a foreign exception's pickling may raise
-        return BlockError(" ".join(f"{type(error).__name__}: {error}".split()))
-    return error
 
 
 def abort(comm: Any, error: BaseException) -> NoReturn:

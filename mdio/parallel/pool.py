@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mdio.core.errors import PlanError
+from mdio.core.errors import BlockError, PlanError
 from mdio.core.files.remote.objects import threads_would_be_lost
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 
@@ -82,14 +82,19 @@ def _receive(pipe: Connection[Any, Any]) -> Any:
     return pickle.loads(head, buffers=buffers)
 
 
-def _failure(error: BaseException) -> Failure:
-    text = "".join(traceback.format_exception(error))
+def picklable(error: BaseException | None) -> BaseException | None:
+    """Return `error`, or its text in a BlockError if it cannot travel."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # whatever a foreign exception's pickling may raise
-        line = " ".join(f"{type(error).__name__}: {error}".split())
-        return Failure(line)
-    return Failure(text, error)
+        return BlockError(" ".join(f"{type(error).__name__}: {error}".split()))
+    return error
+
+
+def _failure(error: BaseException) -> Failure:
+    if (sent := picklable(error)) is error:
+        return Failure("".join(traceback.format_exception(error)), error)
+    return Failure(str(sent))
 
 
 def _work(pipe: Connection[Any, Any], pickled_func: bytes, inherited: Sequence[Any]) -> None:

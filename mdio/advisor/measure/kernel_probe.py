@@ -26,7 +26,7 @@ from mdio.analysis.kernels.kernel import (
 from mdio.analysis.kernels.registry import KERNELS, as_kernel
 from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
-from mdio.core.errors import BlockError, MdioError, PlanError
+from mdio.core.errors import BlockError, MdioError
 from mdio.core.frames import FrameBlock
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 from mdio.layouts.base import Layout
@@ -40,16 +40,9 @@ def find_kernel(analysis: str | Kernel | BlockFunction, select: str | None) -> K
 
     Raises PlanError: there is none of that name, or it cannot be imported.
     """
-    if not isinstance(analysis, str):
-        return as_kernel(analysis, select)
-    if ":" in analysis:
+    if isinstance(analysis, str) and ":" in analysis:
         return UserKernel.from_address(analysis, select)
-    if analysis not in KERNELS:
-        raise PlanError(
-            f"no analysis is called {analysis!r}; there are {', '.join(KERNELS)}, "
-            "and module:function for one of your own"
-        )
-    return KERNELS[analysis](**({} if select is None else {"select": select}))
+    return as_kernel(analysis, select)
 
 
 def analysis_name(analysis: str | Kernel | BlockFunction) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.kernels.kernel import Kernel, Prepared, runs_of_boxes
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
@@ -121,26 +120,15 @@ def _to_nearest_images(
     block: FrameBlock, quads: NDArray[np.int64], values: NDArray[np.float64]
 ) -> None:
     """Fill `values` by MDAnalysis' own arithmetic, a run of frames with equal boxes at a time."""
-    theta = np.empty((block.n_frames, len(quads)))
-    corners = [block.positions[:, atoms] for atoms in quads.T]
-    box = block.box
-    changes = np.flatnonzero((box[1:] != box[:-1]).any(axis=1)) + 1
-    for a, b in itertools.pairwise([0, *changes.tolist(), len(box)]):
-        own = box[a] if box[a].any() else None
-        _angles([corner[a:b] for corner in corners], own, theta[a:b])
-    np.cos(theta, out=values[:, 0::2])
-    np.sin(theta, out=values[:, 1::2])
-
-
-def _angles(
-    corners: Sequence[NDArray[np.float32]],
-    box: NDArray[np.float32] | None,
-    out: NDArray[np.float64],
-) -> None:
     from MDAnalysis.lib.distances import calc_dihedrals
 
-    flat = [corner.reshape(-1, 3) for corner in corners]
-    calc_dihedrals(*flat, box=box, result=out.reshape(-1))
+    theta = np.empty((block.n_frames, len(quads)))
+    corners = [block.positions[:, atoms] for atoms in quads.T]
+    for a, b, own in runs_of_boxes(block.box):
+        flat = [corner[a:b].reshape(-1, 3) for corner in corners]
+        calc_dihedrals(*flat, box=own, result=theta[a:b].reshape(-1))
+    np.cos(theta, out=values[:, 0::2])
+    np.sin(theta, out=values[:, 1::2])
 
 
 def _shortest_height(box: NDArray[np.float32]) -> float:

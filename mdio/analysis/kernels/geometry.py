@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, runs_of_boxes
 from mdio.analysis.kernels.rmsd import Weights, reference_of, weights_of
 from mdio.analysis.reducers import StandardDeviation
 from mdio.analysis.system import AtomIndices, System
@@ -78,11 +77,8 @@ def distances_of_pairs(block: FrameBlock, pairs: NDArray[np.int64]) -> NDArray[n
     from MDAnalysis.lib.distances import calc_bonds
 
     values = np.empty((block.n_frames, pairs.shape[1]))
-    box = block.box
-    changes = np.flatnonzero((box[1:] != box[:-1]).any(axis=1)) + 1
-    for a, b in itertools.pairwise([0, *changes.tolist(), len(box)]):
+    for a, b, own in runs_of_boxes(block.box):
         ends = (block.positions[a:b, side].reshape(-1, 3) for side in pairs)
-        own = box[a] if box[a].any() else None
         values[a:b] = calc_bonds(*ends, box=own).reshape(b - a, -1)
     return values
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -119,6 +120,15 @@ class UserKernel(Kernel):
         if not callable(function):
             raise PlanError(f"{address}: {name!r} is not a function")
         return cls(function, select)
+
+
+def runs_of_boxes(
+    box: NDArray[np.float32],
+) -> Iterator[tuple[int, int, NDArray[np.float32] | None]]:
+    """Yield runs of frames with equal boxes, (first, beyond, box); None is no box."""
+    changes = np.flatnonzero((box[1:] != box[:-1]).any(axis=1)) + 1
+    for a, b in itertools.pairwise([0, *changes.tolist(), len(box)]):
+        yield a, b, box[a] if box[a].any() else None
 
 
 def kernel_name(function: BlockFunction) -> str:

@@ -9,9 +9,9 @@ from mdio.analysis.pages.pictures import need_matplotlib
 from mdio.benches.gather import WAYS, launch, measure, save_gather_page, summarise, verdict
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import positives, sizes
-from mdio.cli.shared.common import add, add_bench_output, count, positive, print_json
+from mdio.cli.shared.common import add, add_bench_output, positive, print_json
 from mdio.cli.shared.ranks import root_speaks, world
-from mdio.core.words import human_nbytes
+from mdio.core.words import human_nbytes, plural
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     records = []
     for n_ranks in args.workers:
         if not (args.quiet or args.json):
-            print(count(n_ranks, "rank"), file=sys.stderr, flush=True)
+            print(plural(n_ranks, "rank"), file=sys.stderr, flush=True)
         found = launch(n_ranks, args.nbytes, args.repeats, args.mpiexec)
         append_jsonl(folder / "gather.jsonl", [{"bench": "gather", **one} for one in found])
         records += found

@@ -184,11 +184,6 @@ def positive(text: str) -> int:
     return number
 
 
-def count(n: int, noun: str) -> str:
-    """Return ``1 frame`` or ``2,000 frames``."""
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
-
-
 def auto_or_positive(text: str) -> int | None:
     """Parse a count, or ``auto``, which is None."""
     return None if text == "auto" else positive(text)
