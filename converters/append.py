@@ -35,18 +35,7 @@ from mdio.layouts.views.view import ViewLayout, select_frames
 from mdio.parallel.executors import Executor
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-OWN = {
-    "append",
-    "growing",
-    "overlap",
-    "salvage",
-    "start",
-    "step",
-    "stop",
-    "to",
-    "top",
-    "verify",
-}
+OWN = {"append", "growing", "overlap", "salvage", "start", "step", "stop", "to", "top", "verify"}
 """Options that do not follow from the output."""
 DEFAULT = ConversionOptions()
 SAME_ANGSTROM = 0.02

@@ -172,11 +172,7 @@ class Layout(Expecting, Capabilities, Closing, ABC):
         return boundaries_of(self.info)
 
     def read(
-        self,
-        start: int,
-        stop: int,
-        atoms: ArrayLike | None = None,
-        out: FrameBlock | None = None,
+        self, start: int, stop: int, atoms: ArrayLike | None = None, out: FrameBlock | None = None
     ) -> FrameBlock:
         """Read a run of frames.
 

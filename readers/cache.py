@@ -206,11 +206,7 @@ class FrameCache:
         return out
 
     def _read_positions(
-        self,
-        start: int,
-        stop: int,
-        atoms: NDArray[np.int64] | None,
-        out: NDArray[np.float32],
+        self, start: int, stop: int, atoms: NDArray[np.int64] | None, out: NDArray[np.float32]
     ) -> None:
         block = FrameBlock.empty(stop - start, 0)
         self._layout.read(start, stop, atoms=atoms, out=replace(block, positions=out))

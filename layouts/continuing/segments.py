@@ -39,9 +39,7 @@ class SegmentsContinuation(Continuation):
         sizes = (*kept, *[size] * full, *[rest] * (rest > 0))
         plan = self.planned(info)
         return plan.replace(
-            segment_frames=sizes,
-            piece_frames=min(plan.piece_frames, size),
-            n_files=len(sizes),
+            segment_frames=sizes, piece_frames=min(plan.piece_frames, size), n_files=len(sizes)
         )
 
     def take_over(self, writer: LayoutWriter) -> None:

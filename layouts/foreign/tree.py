@@ -159,12 +159,7 @@ class ForeignTrajectory(ABC):
 
     @abstractmethod
     def _read_field(
-        self,
-        field: str,
-        start: int,
-        stop: int,
-        atoms: AtomIndices | None,
-        out: NDArray[np.float32],
+        self, field: str, start: int, stop: int, atoms: AtomIndices | None, out: NDArray[np.float32]
     ) -> None:
         """Fill `out` with the numbers as they are stored."""
 

@@ -23,14 +23,7 @@ _CALORIE_J = 4.184
 _AKMA_PS = 4.888821e-2
 _NEWTON = 1e13 / _AVOGADRO_PER_MOL
 
-_LENGTH = {
-    "Angstrom": 1.0,
-    "angstrom": 1.0,
-    "A": 1.0,
-    "nm": 1.0 / 10,
-    "pm": 1e2,
-    "fm": 1e5,
-}
+_LENGTH = {"Angstrom": 1.0, "angstrom": 1.0, "A": 1.0, "nm": 1.0 / 10, "pm": 1e2, "fm": 1e5}
 _TIME = {
     "ps": 1.0,
     "fs": 1e3,

@@ -96,11 +96,7 @@ def chunks_of(
                 padded = np.zeros(shape, "<f4")
                 padded[: part.shape[0], : part.shape[1]] = part
                 part = padded
-            yield (
-                (start + first) // plan.chunk_frames,
-                j,
-                np.ascontiguousarray(part, "<f4"),
-            )
+            yield ((start + first) // plan.chunk_frames, j, np.ascontiguousarray(part, "<f4"))
 
 
 def checksums_of(chunk: NDArray[np.float32], level: int | None) -> list[int]:

@@ -60,10 +60,7 @@ def is_aligned(array: ArrayPlan, alignment_nbytes: int) -> bool:
 
 
 def create_file(
-    path: Path,
-    plan: LayoutPlan,
-    gzip_level: int | None,
-    atom_ids: Mapping[str, NDArray[np.int64]],
+    path: Path, plan: LayoutPlan, gzip_level: int | None, atom_ids: Mapping[str, NDArray[np.int64]]
 ) -> Places:
     """Make the file with everything but the frames.
 

@@ -140,12 +140,7 @@ class ForeignFile(ForeignTrajectory):
         return name if name is None or options is None else f"{name}:{options}"
 
     def _read_field(
-        self,
-        field: str,
-        start: int,
-        stop: int,
-        atoms: AtomIndices | None,
-        out: NDArray[np.float32],
+        self, field: str, start: int, stop: int, atoms: AtomIndices | None, out: NDArray[np.float32]
     ) -> None:
         placed = self._chunks(field)
         if placed is not None:

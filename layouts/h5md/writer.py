@@ -43,14 +43,7 @@ from mdio.layouts.h5md.file import (
     write_edges,
     write_steps,
 )
-from mdio.layouts.h5md.io import (
-    ARRAYS,
-    FULL_SYSTEM,
-    MANIFEST,
-    PIECES,
-    RUN_FRAMES,
-    writing,
-)
+from mdio.layouts.h5md.io import ARRAYS, FULL_SYSTEM, MANIFEST, PIECES, RUN_FRAMES, writing
 from mdio.layouts.h5md.others.flavours import add_system, flavour_of
 from mdio.layouts.h5md.others.topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.plan import plan_h5md

@@ -14,13 +14,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from mdio.layouts.striping.stripes import (
-    StripeRecord,
-    Striping,
-    asked_for,
-    record,
-    remove_empty,
-)
+from mdio.layouts.striping.stripes import StripeRecord, Striping, asked_for, record, remove_empty
 
 OBJECT_NBYTES = 64 << 20
 """Of objects where several are written in turn; servers take 128 MiB where nobody changed that."""

@@ -53,12 +53,7 @@ class ForeignTree(ForeignTrajectory):
     """
 
     def __init__(
-        self,
-        path: Path,
-        group: str | None,
-        *,
-        convert_units: bool,
-        length_unit: str | None = None,
+        self, path: Path, group: str | None, *, convert_units: bool, length_unit: str | None = None
     ) -> None:
         self._kept: dict[str, tuple[int, NDArray[Any]]] = {}
         with as_source_error(path, "cannot be read as a Zarr tree"):
@@ -87,12 +82,7 @@ class ForeignTree(ForeignTrajectory):
         return "+".join(name for name in names if name != "crc32c") or None
 
     def _read_field(
-        self,
-        field: str,
-        start: int,
-        stop: int,
-        atoms: AtomIndices | None,
-        out: NDArray[np.float32],
+        self, field: str, start: int, stop: int, atoms: AtomIndices | None, out: NDArray[np.float32]
     ) -> None:
         size = self._values[field].chunks[0]
         for number in range(start // size, (stop - 1) // size + 1):

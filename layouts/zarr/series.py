@@ -64,11 +64,7 @@ class SeriesArray:
     """
 
     def __init__(
-        self,
-        root: Folder,
-        name: str,
-        metadata: ArrayMetadata,
-        crcs: Sequence[int] | None = None,
+        self, root: Folder, name: str, metadata: ArrayMetadata, crcs: Sequence[int] | None = None
     ) -> None:
         self._root = root
         self._name = name

@@ -24,11 +24,7 @@ class Collected:
     """
 
     def __init__(
-        self,
-        reducer: Reducer,
-        n_frames: int,
-        shared: SharedRows | None = None,
-        first_row: int = 0,
+        self, reducer: Reducer, n_frames: int, shared: SharedRows | None = None, first_row: int = 0
     ) -> None:
         self._reducer = reducer
         self._n_frames = n_frames

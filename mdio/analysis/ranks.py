@@ -74,10 +74,7 @@ class _RankWork:
 
 
 def analyze_on_ranks(
-    request: Request,
-    executor: MPIExecutor,
-    gather: How,
-    progress: Progress | None,
+    request: Request, executor: MPIExecutor, gather: How, progress: Progress | None
 ) -> AnalysisResult:
     """Run an analysis on all ranks of `executor` (collective); see `mdio.analysis.driver`."""
     comm = executor.comm

@@ -214,10 +214,7 @@ class BlockWork:
         out = self._room(len(run))
         for row, frame in enumerate(run):
             self.layout.read(
-                frame,
-                frame + 1,
-                atoms=self.prepared.atoms,
-                out=out.frames(slice(row, row + 1)),
+                frame, frame + 1, atoms=self.prepared.atoms, out=out.frames(slice(row, row + 1))
             )
         return out
 

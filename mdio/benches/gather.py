@@ -148,11 +148,7 @@ def save_gather_page(path: str | PathLike[str], rows: Sequence[dict[str, Any]]) 
     """Write table, picture and answer as one HTML file."""
     heads = ("ranks", "kB per rank", *(f"{how}, ms" for how in WAYS))
     cells = [
-        (
-            row["n_ranks"],
-            row["nbytes_per_rank"] / 1e3,
-            *(1e3 * row[how] for how in WAYS),
-        )
+        (row["n_ranks"], row["nbytes_per_rank"] / 1e3, *(1e3 * row[how] for how in WAYS))
         for row in rows
     ]
     pictures = [

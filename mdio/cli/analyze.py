@@ -186,11 +186,7 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
         if args.group is not None:
             how["group"] = args.group
         trajectory = open_source(
-            args.trajectory,
-            overlap=args.overlap,
-            verify=args.verify,
-            fields=kernel.fields,
-            **how,
+            args.trajectory, overlap=args.overlap, verify=args.verify, fields=kernel.fields, **how
         )
     _check_outputs(args)
     quiet = args.quiet or not executor.is_owner

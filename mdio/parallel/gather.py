@@ -201,9 +201,7 @@ def _blocking(
         return None
     whole = row.empty(sum(counts))
     comm.Gatherv(
-        row.message(rows),
-        [whole.reshape(-1).view(np.uint8), counts, None, row.datatype],
-        root=ROOT,
+        row.message(rows), [whole.reshape(-1).view(np.uint8), counts, None, row.datatype], root=ROOT
     )
     return whole
 

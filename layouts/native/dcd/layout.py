@@ -38,12 +38,7 @@ from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.dcd.bytes import bytes_of
 from mdio.layouts.native.dcd.header import CELL_NBYTES, DCDHeader, looks_like_dcd, read_header
 from mdio.layouts.native.file import NativeLayout
-from mdio.layouts.native.fixed_records import (
-    Rows,
-    batches,
-    spare_gaps,
-    whole_frames,
-)
+from mdio.layouts.native.fixed_records import Rows, batches, spare_gaps, whole_frames
 from mdio.layouts.placed import PlacedPositions, in_frames
 
 CELL_ORDER = (0, 2, 5, 4, 3, 1)

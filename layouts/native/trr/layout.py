@@ -30,12 +30,7 @@ from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.file import IndexedLayout
-from mdio.layouts.native.fixed_records import (
-    Rows,
-    batches,
-    spare_gaps,
-    whole_frames,
-)
+from mdio.layouts.native.fixed_records import Rows, batches, spare_gaps, whole_frames
 from mdio.layouts.native.in_parts import FrameMarks
 from mdio.layouts.native.trr.header import (
     FIXED_NBYTES,

@@ -105,9 +105,7 @@ def calibrated(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> F
         io_factors.append(one.t_io_s / one.n_frames / max(io_s, 1e-12))
         comp_factors.append(one.t_comp_s / one.n_frames / max(comp_s, 1e-12))
     scaled = replace(
-        forecaster,
-        io_factor=geometric_mean(io_factors),
-        comp_factor=geometric_mean(comp_factors),
+        forecaster, io_factor=geometric_mean(io_factors), comp_factor=geometric_mean(comp_factors)
     )
     if forecaster.profile is None:
         return scaled

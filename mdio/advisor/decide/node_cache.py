@@ -60,11 +60,7 @@ def node_cache(forecaster: Forecaster, total: Total, ranks: int) -> NodeCache | 
     `forecaster`: with the measurements. `total`: of the source as it is. `ranks`: that analyse.
     """
     measurements, profile = forecaster.measurements, forecaster.profile
-    local, storage, nodes = (
-        measurements.local,
-        forecaster.storage_nbytes_per_s,
-        forecaster.nodes,
-    )
+    local, storage, nodes = (measurements.local, forecaster.storage_nbytes_per_s, forecaster.nodes)
     if profile is not None:
         storage = profile.storage.aggregate_bytes_per_s
         nodes = math.ceil(ranks / profile.cores_per_node)

@@ -67,11 +67,7 @@ def _text(ratio: float | None) -> str:
 
 
 def reasons(
-    setting: Setting,
-    chosen: Trial,
-    totals: dict[str, Total],
-    alike: Sequence[str],
-    useful: int,
+    setting: Setting, chosen: Trial, totals: dict[str, Total], alike: Sequence[str], useful: int
 ) -> list[str]:
     """Return what should be known of this advice, as sentences."""
     found = []

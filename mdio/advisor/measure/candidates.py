@@ -78,10 +78,7 @@ def local_copy() -> Candidate:
 
 
 def candidates(
-    info: TrajectoryInfo,
-    group: Group | None,
-    ranks: int,
-    allow_lossy: float | None = None,
+    info: TrajectoryInfo, group: Group | None, ranks: int, allow_lossy: float | None = None
 ) -> list[Candidate]:
     """Return what the source could be converted into, the simpler first.
 

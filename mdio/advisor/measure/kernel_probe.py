@@ -16,13 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mdio.analysis.kernels.kernel import (
-    BlockFunction,
-    Kernel,
-    Prepared,
-    UserKernel,
-    check_rows,
-)
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, UserKernel, check_rows
 from mdio.analysis.kernels.registry import KERNELS, as_kernel
 from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System

@@ -115,9 +115,7 @@ def _options(decision: Decision) -> str:
 
 
 def _scaling(decision: Decision) -> str:
-    parts = [
-        page.picture(pictures.ratio_line(decision)),
-    ]
+    parts = [page.picture(pictures.ratio_line(decision))]
     if max(len(points) for points in decision.curves.values()) > 1:
         parts += [
             page.picture(

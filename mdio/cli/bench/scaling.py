@@ -7,15 +7,7 @@ import sys
 
 from mdio.analysis.pages.pictures import need_matplotlib
 from mdio.benches.records import append_jsonl, make_folder
-from mdio.benches.scaling import (
-    EXECUTORS,
-    KERNELS,
-    Study,
-    cases_of,
-    run_all,
-    summarise,
-    write_csv,
-)
+from mdio.benches.scaling import EXECUTORS, KERNELS, Study, cases_of, run_all, summarise, write_csv
 from mdio.benches.scaling_pictures import save_scaling_page
 from mdio.cli.bench import one_of, positives
 from mdio.cli.shared.common import add, add_bench_output, positive, print_json
@@ -74,13 +66,7 @@ def run(args: argparse.Namespace) -> int:
     need_matplotlib("mdio bench scaling")
     folder = make_folder(args.out)
     study = Study(args.kernel, args.top, args.select, args.stop, args.mpiexec)
-    cases = cases_of(
-        args.trajectory,
-        args.executor,
-        args.gather,
-        args.repeat,
-        args.workers,
-    )
+    cases = cases_of(args.trajectory, args.executor, args.gather, args.repeat, args.workers)
     silent = args.quiet or args.json
 
     def tell(line: str) -> None:

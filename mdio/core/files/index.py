@@ -196,13 +196,7 @@ def _read_file(where: Path) -> bytes:
 
 
 def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:
-    header = (
-        identity.crc,
-        identity.nbytes,
-        identity.mtime_ns,
-        index.n_atoms,
-        index.n_frames,
-    )
+    header = (identity.crc, identity.nbytes, identity.mtime_ns, index.n_atoms, index.n_frames)
     offsets = np.ascontiguousarray(index.offsets, "<i8").tobytes()
     checked = HEADER.pack(MAGIC, 0, *header)[CHECKED_FROM:] + offsets
     data = MAGIC + struct.pack("<I", zlib.crc32(checked)) + checked
