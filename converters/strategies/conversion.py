@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Self
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic.counting import count_images
 from mdio.converters.provenance import check_room, output_meta
-from mdio.converters.read_back import read_back
 from mdio.converters.strategies import resuming
 from mdio.converters.strategies.job import Job
+from mdio.converters.strategies.read_back import read_back
+from mdio.converters.strategies.topology import holds, topologies
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread, sum_of
-from mdio.converters.topology import holds, topologies
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.journals.journal import Journal

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from mdio.converters.options import Progress
-from mdio.converters.read_back import read_back_joined
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
+from mdio.converters.strategies.read_back import read_back_joined
 from mdio.converters.strategies.resuming import record_of, take_up
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, sum_of
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError

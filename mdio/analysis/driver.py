@@ -187,7 +187,7 @@ def _run(
     if request.kernel.over_atoms:
         return analyze_series(request, run_in, progress)
     if isinstance(run_in, MPIExecutor):
-        from mdio.analysis.ranks import analyze_on_ranks
+        from mdio.analysis.mpi.ranks import analyze_on_ranks
 
         return analyze_on_ranks(request, run_in, gather, progress)
     if request.mpio is not None:

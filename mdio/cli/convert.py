@@ -26,6 +26,7 @@ from mdio.cli.shared.common import (
     source_options,
 )
 from mdio.cli.shared.placing import add_placing
+from mdio.cli.shared.plan_table import plan_table
 from mdio.cli.shared.workers import add_mpio, add_workers, chosen_executor, executor_name
 from mdio.converters.convert import Conversion, prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
@@ -37,7 +38,6 @@ from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import human_nbytes, plural
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.plan_table import plan_table
 from mdio.layouts.registry import writable_layouts
 from mdio.layouts.views.ensemble import labelled
 from mdio.parallel.executors import Executor

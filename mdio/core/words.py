@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -17,6 +17,19 @@ def plural(number: int, thing: str) -> str:
     if number != 1:
         thing += "es" if thing.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{number:,} {thing}"
+
+
+def aligned(rows: Sequence[Sequence[str]], n_left: int) -> list[str]:
+    """Return rows of cells as lines with columns, the first `n_left` flush left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if number < n_left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def human_nbytes(nbytes: float) -> str:

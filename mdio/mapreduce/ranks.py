@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from mdio.analysis.mpi.ranks import plan_from_root
 from mdio.analysis.placing import blocks_of_rank
 from mdio.analysis.plan import Request
-from mdio.analysis.ranks import plan_from_root
 from mdio.core.timing import Stopwatch
 from mdio.mapreduce.job import Job, Settings
 from mdio.mapreduce.mapping import MapItem, Mapped, MapWork, block_label, head
@@ -23,10 +23,10 @@ from mdio.mapreduce.pairs import Pairs
 from mdio.mapreduce.reducing import ReduceWork, Table, joined
 from mdio.mapreduce.results import MapReduceResult
 from mdio.mapreduce.runs import Run, choose_cuts, gathered, kind_of
-from mdio.parallel.agreement import Agreement
-from mdio.parallel.exchange import exchange_rows
 from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.ranks.agreement import Agreement
+from mdio.parallel.ranks.exchange import exchange_rows
 
 
 class _RankWork:

@@ -9,7 +9,7 @@ from suites.h5md_parts_cases import make_parts
 from suites.outputs import contents
 
 import mdio
-from mdio.converters import read_back as looks
+from mdio.converters.strategies import read_back as looks
 from mdio.core.errors import OutputError
 from mdio.core.files.marks import is_output
 from mdio.readers import formats

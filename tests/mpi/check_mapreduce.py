@@ -10,7 +10,7 @@ from parallel.all_checks import run_all
 
 import mdio
 from mdio.core.errors import BlockError, OutputError
-from mdio.parallel import exchange
+from mdio.parallel.ranks import exchange
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

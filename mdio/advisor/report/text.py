@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mdio.advisor.decide.decision import Decision, Option
 from mdio.advisor.measure.measurements import Source
-from mdio.core.words import plural
+from mdio.core.words import aligned, plural
 
 BOUND = {"io": "I/O-bound", "compute": "compute-bound", "balanced": "balanced"}
 
@@ -62,14 +62,8 @@ def lines(decision: Decision) -> list[str]:
         ("", "layout", "bytes/atom", "convert", "one pass", "total", "from", "to"),
         *(_row(option, source) for option in decision.options if option.total is not None),
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    table = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1])]
-        cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-        table.append("  ".join(cells).rstrip())
     rule = decision.rule
-    found = [headline(decision), why(decision), "", *table, "", break_even(decision)]
+    found = [headline(decision), why(decision), "", *aligned(rows, 2), "", break_even(decision)]
     found.append(f"papers' rule: {rule.layout}, {rule.gather} gather ({rule.text})")
     if not rule.agrees:
         found.append(f"  differs: {rule.why_not}")

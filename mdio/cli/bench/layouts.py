@@ -14,6 +14,7 @@ from mdio.cli.bench import one_of, positives, sizes
 from mdio.cli.shared.common import add, add_bench_output, positive, print_json
 from mdio.cli.shared.workers import all_ranks
 from mdio.core.errors import PlanError
+from mdio.core.words import aligned
 from mdio.parallel.executors import Processes, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
@@ -131,10 +132,6 @@ def _read(args: argparse.Namespace) -> int:
 
 def _print(rows: list[dict[str, object]]) -> None:
     cells = table_rows(rows)
-    widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
-    for row in cells:
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+    print(*aligned(cells, len(cells[0])), sep="\n")
     if any(not row["cache_dropped"] and row["read_cold_s"] for row in rows):
         print("* the system's cache could not be dropped, or nobody can tell")

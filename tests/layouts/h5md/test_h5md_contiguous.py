@@ -12,12 +12,12 @@ from suites.under_mpi import needs_mpi, run_under_mpi
 
 import mdio
 from mdio.cli.main import main
+from mdio.cli.shared.plan_table import plan_table
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.h5md.layout import H5MDLayout
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import WriteOptions
-from mdio.layouts.plan_table import plan_table
 from mdio.testing.blocks import oracle_of
 from mdio.testing.reading import LayoutReadingTests, ReadingCase
 

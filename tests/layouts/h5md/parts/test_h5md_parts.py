@@ -16,6 +16,7 @@ from suites.h5md_parts_cases import copy_parts, frames_of, make_parts, parts_in
 
 import mdio
 from mdio.cli.main import main
+from mdio.cli.shared.plan_table import plan_table
 from mdio.converters.strategies.parts import PartWorker
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
@@ -24,7 +25,6 @@ from mdio.layouts.h5md.own import OwnFile
 from mdio.layouts.h5md.parts.writer import plan_parts
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import WriteOptions
-from mdio.layouts.plan_table import plan_table
 from mdio.parallel.executors import Processes
 from mdio.testing.blocks import oracle_of
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis

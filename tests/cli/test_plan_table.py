@@ -4,10 +4,10 @@ import h5py
 import numpy as np
 import pytest
 
+from mdio.cli.shared.plan_table import plan_table
 from mdio.converters.convert import convert
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
-from mdio.layouts.plan_table import plan_table
 
 MIB = 1 << 20
 

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mdio.parallel.mpi_run import FORWARD_S, Nap, abort
 from mdio.parallel.pool import picklable
+from mdio.parallel.ranks.run import FORWARD_S, Nap, abort
 
 
 class Agreement:

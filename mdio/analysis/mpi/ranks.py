@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import UserKernel
-from mdio.analysis.mpio import check_mpio, shared_file
+from mdio.analysis.mpi.mpio import check_mpio, shared_file
 from mdio.analysis.placing import blocks_of_rank
 from mdio.analysis.plan import MPIOMode, Plan, Request
 from mdio.analysis.reducers import Stack, State
@@ -30,7 +30,7 @@ from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, w
 from mdio.parallel.gather import Gathered, How, gather_rows
 from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
-from mdio.parallel.mpi_run import Nap
+from mdio.parallel.ranks.run import Nap
 
 Done = dict[int, tuple[State | None, BlockTiming]]
 Progress = Callable[[int, int], None]

@@ -23,9 +23,9 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.h5md.layout import H5MDLayout
-from mdio.parallel.agreement import Agreement
 from mdio.parallel.executors import item_error
 from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.ranks.agreement import Agreement
 
 
 def check_mpio(plan: Plan, mode: MPIOMode) -> None:

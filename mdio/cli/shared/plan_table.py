@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from mdio.core.units import FIELD_UNITS
+from mdio.core.words import aligned, plural
 from mdio.layouts.plan import LayoutPlan
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -19,10 +20,6 @@ def _size(nbytes: float) -> str:
     return f"{nbytes:.{digits}f} {UNITS[power]}"
 
 
-def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
-
-
 def _packs(plan: LayoutPlan) -> bool:
     """Return whether rounded positions are stored as integers."""
     return bool(plan.arrays) and not plan.writes_chunks and plan.precision is not None
@@ -31,7 +28,7 @@ def _packs(plan: LayoutPlan) -> bool:
 def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     rows = [
         ("layout", plan.layout),
-        ("content", f"{_count(plan.n_frames, 'frame')} of {_count(plan.n_atoms, 'atom')}"),
+        ("content", f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}"),
     ]
     if plan.container is not None:
         rows.append(("container", plan.container))
@@ -51,9 +48,9 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
         told = f"{step:g} {FIELD_UNITS[name]}, none off by more than {step / 2:g}"
         rows.append((name, f"rounded to {told}"))
     pieces = len(plan.write_tasks())
-    frames = _count(min(plan.piece_frames, plan.n_frames), "frame")
-    rows.append(("work", f"{_count(pieces, 'piece')} of {frames}"))
-    rows.append(("writes", f"{plan.n_writes:,} in {_count(plan.n_files, 'file')}"))
+    frames = plural(min(plan.piece_frames, plan.n_frames), "frame")
+    rows.append(("work", f"{plural(pieces, 'piece')} of {frames}"))
+    rows.append(("writes", f"{plan.n_writes:,} in {plural(plan.n_files, 'file')}"))
     if plan.arrays:
         targets = {None: "the default number of", -1: "all"}.get(
             plan.stripe_count, str(plan.stripe_count)
@@ -128,14 +125,6 @@ def plan_table(plan: LayoutPlan) -> str:
     width = max(len(name) for name, _ in overview)
     lines = [f"{name:<{width}}  {value}" for name, value in overview]
     if plan.arrays:
-        rows = _arrays(plan)
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines.append("")
-        for row in rows:
-            cells = [
-                cell.ljust(widths[i]) if i < 2 else cell.rjust(widths[i])
-                for i, cell in enumerate(row)
-            ]
-            lines.append("  ".join(cells).rstrip())
+        lines += ["", *aligned(_arrays(plan), 2)]
     lines += [f"note: {note}" for note in plan.notes]
     return "\n".join(lines)
