@@ -1,33 +1,49 @@
-"""Reading from and writing into a store, beside what obstore does with the same bytes.
+"""Reading from and writing into a store, beside what obstore and zarrtraj do there.
 
 ``python bench/stores/latencies.py`` starts an S3 server (versitygw if it is installed, else moto)
-and, between it and mdio, a process that answers late; prints medians of repeats in turn, for each
-latency, and appends them as JSON lines to bench-output/stores.jsonl. Server, proxy and client share
-this machine's cores: what is compared goes the same way.
+and, between it and the clients, a process that answers late; prints medians of repeats in turn, for
+each latency and number of clients at once, and appends them as JSON lines to
+bench-output/stores.jsonl. Server, proxy and clients share this machine's cores: what is compared
+goes the same way. The first run of each client counts for nothing: it imports.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import adk
-from measuring import append_jsonl, in_turn, summary
+from measuring import append_jsonl, summary
 from oracles.stores import SERVERS, Between, client, environment, s3_server
 
-PARTS = 16
-RANGE_NBYTES = 4 << 20
-numbers = count()
+CASES = (
+    "zarr, opened",
+    "zarr, read",
+    "zarr, opened and read",
+    "zarr, obstore.get_ranges",
+    "zarr, converted into the store",
+    "zarr, obstore.put",
+    "xtc, one frame",
+    "xtc, RMSD of C-alpha",
+    "Universe over zarr",
+)
+ZARRTRAJ = "Universe over zarrtraj's own"
+MUST = (
+    ("zarr, read", "zarr, obstore.get_ranges", 0.9),
+    ("zarr, opened and read", "zarr, obstore.get_ranges", 0.9),
+    ("zarr, converted into the store", "zarr, obstore.put", 0.8),
+    ("Universe over zarr", ZARRTRAJ, 10),
+)
+"""What is to be so many times as fast as what."""
 
 
 def between(port: int, latency_s: float) -> None:
@@ -38,107 +54,106 @@ def between(port: int, latency_s: float) -> None:
     sys.stdin.read()
 
 
-def cases(folder: Path, n: int) -> dict[str, Callable[[], object]]:
-    """Return what is timed, by name; objects are there already."""
-    import obstore
-    from obstore.store import from_url
+@contextmanager
+def started(*words: str, **environ: str) -> Iterator[subprocess.Popen]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, env=os.environ | environ, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.stdin.close()
 
-    import mdio
-    from mdio.core.blocks import aligned_blocks
 
-    store = from_url("s3://bucket", client_options={"allow_http": True})
-    tree = folder / "md.zarr"
-    shards = [p for p in tree.rglob("*") if p.is_file() and p.stat().st_size > RANGE_NBYTES // 4]
+def said(process: subprocess.Popen, line: str) -> str:
+    print(line, file=process.stdin, flush=True)
+    found = process.stdout.readline()
+    if not found:
+        raise RuntimeError("a client ended")
+    return found
 
-    def ranges(path: Path) -> None:
-        nbytes = path.stat().st_size
-        starts = list(range(0, nbytes, RANGE_NBYTES))
-        ends = [min(start + RANGE_NBYTES, nbytes) for start in starts]
-        obstore.get_ranges(store, str(path.relative_to(folder)), starts=starts, ends=ends)
 
-    def get_ranges() -> None:
-        with ThreadPoolExecutor(PARTS) as pool:
-            list(pool.map(ranges, shards))
+def timed(clients: list[subprocess.Popen], case: str) -> float:
+    """Return the seconds until the last client is done that all began a case together."""
+    for one in clients:
+        said(one, case)
+    for one in clients:
+        print(file=one.stdin, flush=True)
+    return max(float(one.stdout.readline()) for one in clients)
 
-    def put() -> None:
-        number = next(numbers)
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda p: obstore.put(store, f"put{number}/{p.name}", p), shards))
 
-    def read() -> None:
-        with mdio.open("s3://bucket/md.zarr") as layout:
-            blocks = aligned_blocks(layout.boundaries(), range(layout.info.n_frames), 40)
-            layout.expect([(block.start, block.stop) for block in blocks])
-            for block in blocks:
-                layout.read(block.start, block.stop)
-
-    def opened() -> None:
-        with mdio.open("s3://bucket/md.zarr") as layout:
-            _ = layout.info
-
-    xtc = mdio.open("s3://bucket/md.xtc")
-    _ = xtc.info
-    frames = iter([7919 * k % n for k in range(10**6)])
-
-    def rmsd() -> None:
-        kernel = mdio.RMSD("name CA")
-        mdio.analyze("s3://bucket/md.xtc", kernel=kernel, top=str(adk.topology()))
-
-    def convert() -> None:
-        raw = {"precision": "none", "compression": "none"}
-        mdio.convert(folder / "md.xtc", f"s3://bucket/out{next(numbers)}.zarr", **raw)
-
-    return {
-        "zarr, opened": opened,
-        "zarr, read": read,
-        "zarr, obstore.get_ranges": get_ranges,
-        "zarr, converted into the store": convert,
-        "zarr, obstore.put": put,
-        "xtc, one frame": lambda: xtc.read(at := next(frames), at + 1),
-        "xtc, RMSD of C-alpha": rmsd,
-    }
+def measured(
+    clients: list[subprocess.Popen], zarrtraj: list[subprocess.Popen], cases: list[str], n: int
+) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {}
+    for _ in range(n + 1):
+        for case in cases:
+            seconds.setdefault(case, []).append(timed(clients, case))
+        if zarrtraj and "Universe over zarr" in cases:
+            seconds.setdefault(ZARRTRAJ, []).append(timed(zarrtraj, ZARRTRAJ))
+    return {case: some[1:] for case, some in seconds.items()}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--between", nargs=2, type=float, help=argparse.SUPPRESS)
     parser.add_argument("--latencies-ms", type=float, nargs="+", default=[0, 20, 60])
-    parser.add_argument("--copies", type=int, default=20, help="of 98 frames of 3,341 atoms")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--copies", type=int, default=60, help="of 98 frames of 3,341 atoms")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--zarrtraj", type=Path, default=Path(".venv-zarrtraj/bin/python"))
     parser.add_argument("-o", type=Path, default=Path("bench-output/stores.jsonl"))
     args = parser.parse_args()
     if args.between:
         between(int(args.between[0]), args.between[1])
         return 0
     import mdio
-    from mdio.core.files.remote import objects
 
+    own = str(Path(__file__).with_name("clients.py"))
     with tempfile.TemporaryDirectory() as name, s3_server(SERVERS[-1], Path(name, "s3")) as port:
         folder = Path(name, "made")
         folder.mkdir()
-        source = adk.tiled(Path(name), args.copies)
-        (folder / "md.xtc").write_bytes(source.read_bytes())
+        (folder / "md.xtc").hardlink_to(adk.tiled(Path(name), args.copies))
         n = mdio.open(folder / "md.xtc").info.n_frames
         raw = {"precision": "none", "compression": "none"}
         mdio.convert(folder / "md.xtc", folder / "md.zarr", **raw)
+        peer = str(args.zarrtraj) if args.zarrtraj.exists() else None
+        if peer is None:
+            print(f"{args.zarrtraj} is not there (make peers): zarrtraj is left out")
+        else:
+            subprocess.run([peer, own, "write", str(folder)], check=True)
         for path in folder.rglob("*"):
             if path.is_file():
                 client(port).upload_file(str(path), "bucket", str(path.relative_to(folder)))
         nbytes = sum(path.stat().st_size for path in (folder / "md.zarr").rglob("c.*"))
-        print(f"{n} frames, zarr {nbytes / 1e6:.0f} MB, {SERVERS[-1]}, load {os.getloadavg()[0]}")
+        load = os.getloadavg()[0]
+        print(f"{n} frames, zarr {nbytes / 1e6:.0f} MB, {SERVERS[-1]}, load {load:.1f}")
         for latency_ms in args.latencies_ms:
-            words = [sys.executable, __file__, "--between", str(port), str(latency_ms / 1e3)]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            with subprocess.Popen(words, **pipes) as proxy:
-                os.environ.update(environment(int(proxy.stdout.readline())))
-                objects._store.cache_clear()
-                time.sleep(2 * objects.KNOWN_S)
-                found = in_turn(cases(folder, n), args.repeats)
-                proxy.stdin.close()
-            rows = [{"case": c, "latency_ms": latency_ms, **summary(s)} for c, s in found.items()]
-            for row in rows:
-                print(f"{latency_ms:5.0f} ms  {row['case']:32} {row['median']:8.3f} s", flush=True)
-            append_jsonl(args.o, [{**row, "n_frames": n, "nbytes": nbytes} for row in rows])
+            words = (sys.executable, __file__, "--between", str(port), str(latency_ms / 1e3))
+            for n_clients in args.clients:
+                with ExitStack() as stack:
+                    proxy = stack.enter_context(started(*words))
+                    where = environment(int(proxy.stdout.readline()))
+                    starts = {"mdio": sys.executable, **({"zarrtraj": peer} if peer else {})}
+                    clients: dict[str, list[subprocess.Popen]] = {"zarrtraj": []}
+                    for kind, python in starts.items():
+                        clients[kind] = [
+                            stack.enter_context(started(python, own, kind, str(folder), **where))
+                            for _ in range(n_clients)
+                        ]
+                    found = measured(clients["mdio"], clients["zarrtraj"], args.cases, args.repeats)
+                told = f"{latency_ms:3.0f} ms, {n_clients} at once"
+                rows = [{"case": case, **summary(some)} for case, some in found.items()]
+                for row in rows:
+                    print(f"{told}  {row['case']:32} {row['median']:8.3f} s", flush=True)
+                for case, beside, must in MUST:
+                    if case in found and beside in found:
+                        paired = zip(found[beside], found[case], strict=True)
+                        gain = statistics.median(b / a for b, a in paired)
+                        word = "reached" if gain >= must else "missed"
+                        print(f"{told}  {case} beside {beside}: {gain:.2f} ({must}): {word}")
+                what = {"latency_ms": latency_ms, "clients": n_clients, "n_frames": n}
+                append_jsonl(args.o, [{**row, **what, "nbytes": nbytes} for row in rows])
     return 0
 
 

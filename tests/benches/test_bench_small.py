@@ -62,6 +62,8 @@ MAIN_JOB = (
             "1",
             "--latencies-ms",
             "1",
+            "--clients",
+            "2",
         ],
         ["-c", MAIN_JOB, str(BENCH), "--tiles", "1", "--repeats", "1", "--folder"],
     ],
