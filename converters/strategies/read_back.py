@@ -36,9 +36,11 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
             found = (layout.info.n_frames, layout.info.n_atoms)
             edges = layout.boundaries()
             if found == (plan.n_frames, plan.n_atoms):
-                for at in np.linspace(0, len(edges) - 2, LOOKS).round().astype(int):
-                    layout.read(int(edges[at]), int(edges[at]) + 1)
-                layout.read(plan.n_frames - 1, plan.n_frames)
+                frames = edges[np.linspace(0, len(edges) - 2, LOOKS).round().astype(int)].tolist()
+                frames.append(plan.n_frames - 1)
+                layout.expect((at, at + 1) for at in frames)  # stores answer late
+                for at in frames:
+                    layout.read(at, at + 1)
             manifest = layout.manifest
     except OSError as error:
         raise _failed(path, str(error)) from error

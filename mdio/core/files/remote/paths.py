@@ -103,6 +103,10 @@ class RemotePath(PosixPath):
         """Return whether there is an object of this name."""
         return self.exists() and stat.S_ISREG(self.stat().st_mode)
 
+    def is_object(self) -> bool:
+        """Return whether there is an object of this name, with one request."""
+        return look(self) is not None
+
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
         """Return whether this is the folder of an output."""
         return self.exists() and stat.S_ISDIR(self.stat().st_mode)

@@ -19,7 +19,9 @@ MARK = "mdio-unfinished.json"
 STAGE = "mdio-new-"
 """How the folder begins in which an output is whole that is to replace another one."""
 SENDERS = 8
-"""Objects that are sent, or copied, at the same time."""
+"""Objects that are sent, or copied, at the same time, ..."""
+SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
+"""... and small ones, which take no longer than their answers do."""
 
 
 class Place:
@@ -48,7 +50,7 @@ class Place:
         if mark.get("moving"):
             self._exchange(self._stage(mark["token"]))
             self._there, mark = names_below(self.goal), {}
-        if not force and (self._manifests or self.goal.is_file()):
+        if not force and (self._manifests or self.goal.is_object()):
             raise OutputError(f"{self.goal}: it exists already; choose another name or use --force")
         if self._there and not mark and not is_output(self.goal):
             raise OutputError(
@@ -71,7 +73,7 @@ class Place:
 
     def mark(self) -> None:
         """Tell others that a folder is being sent; raises OutputError if one is already."""
-        if self.goal.is_file():
+        if self.goal.is_object():
             raise OutputError(f"{self.goal}: an object, and no folder; remove it yourself")
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         said = {"token": self.token, "begun": begun}
@@ -96,7 +98,7 @@ class Place:
         self._there = names_below(self.goal)
         if self._mark().get("token") != self.token:
             raise self._taken()
-        there = names_below(self.where)
+        there = self._there if self.where == self.goal else names_below(self.where)
         self._compare(there, expected)
         delete(self.where / name for name in there.keys() - expected.keys() - {MARK})
 

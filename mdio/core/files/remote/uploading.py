@@ -21,13 +21,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
-from mdio.core.files.remote.places import SENDERS, Place
+from mdio.core.files.remote.places import SENDERS, SMALL_NBYTES, SMALL_SENDERS, Place
 from mdio.core.files.remote.sending import delete, put
 
 STATE = "sent.json"
@@ -53,6 +54,7 @@ class Upload:
         self._local = self._folder / goal.name
         self._sent: dict[str, list[int]] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._large = BoundedSemaphore(SENDERS)
         self._under_way: list[Future[None]] = []
 
     @contextmanager
@@ -137,11 +139,12 @@ class Upload:
             return
 
         def work() -> None:
-            put(self._place.where / name, file)
+            with self._large if status.st_size > SMALL_NBYTES else nullcontext():
+                put(self._place.where / name, file)
             self._sent[name] = known
 
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(SENDERS, thread_name_prefix="mdio-send")
+            self._pool = ThreadPoolExecutor(SMALL_SENDERS, thread_name_prefix="mdio-send")
         self._under_way.append(self._pool.submit(work))
 
     def _finish(self, companions: Sequence[Path], check: Callable[[Path], None] | None) -> None:

@@ -104,6 +104,14 @@ class TestOutputs:
         assert sent[0].endswith(places.MARK)
         assert sent[-1] == f"order{suffix}/{manifest}"
 
+    def test_few_requests_beside_those_that_send(self, bucket, adk, between):
+        mdio.convert(adk["dcd"], f"{bucket}/few.zarr", chunk_frames=10)
+        sent = put_names(between)
+        assert len(sent) == len(set(sent))
+        # What is there, and whether it is an object; the list, mark and look at the end.
+        others = [one for one in between.log if one[0] != "PUT"]
+        assert len(others) <= 17
+
     def test_shards_are_sent_while_others_are_made(self, bucket, adk, between):
         seen = []
         mdio.convert(
