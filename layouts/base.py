@@ -308,9 +308,6 @@ class Layout(Expecting, Capabilities, Closing, ABC):
         options = {**self.options, "verify": self.verify, "uuid": self.uuid, "cache": self.cache}
         return (_reopen, (type(self), str(self.path), self.fields, options))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r})"
-
 
 def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[str, Any]) -> Layout:
     return cls(path, fields=fields, **options)

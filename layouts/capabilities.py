@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.topology.topology import Topology
+from mdio.core.words import plural
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.placed import PlacedPositions
 
@@ -37,6 +38,8 @@ def fields_in_some(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
 class Capabilities:
     """Facts and capabilities of `mdio.layouts.base.Layout`, and what holds for most layouts."""
 
+    path: Path
+    _info: TrajectoryInfo | None
     writer: ClassVar[str | None] = None
     """For plug-ins: where their `LayoutWriter` is, as ``module:Class``."""
     continuation: ClassVar[str | None] = None
@@ -146,6 +149,17 @@ class Capabilities:
         """
         dataset: Dataset = import_module("mdio.layouts.views.notebooks").as_dataset(self)
         return dataset
+
+    def __repr__(self) -> str:
+        """Return the path and, once it is open, what is in it."""
+        return self._shown(repr(str(self.path)))
+
+    def _shown(self, named: str) -> str:
+        if self._info is None:
+            return f"{type(self).__name__}({named})"
+        frames = plural(self._info.n_frames, "frame")
+        told = [f"{frames} of {plural(self._info.n_atoms, 'atom')}", self._info.times]
+        return f"<{type(self).__name__} {named}: {', '.join(filter(None, told))}>"
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: a table of what is in it."""

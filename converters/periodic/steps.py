@@ -54,15 +54,15 @@ class Steps:
 
     def apply(self, part: FrameBlock) -> None:
         """Do, in place, all that each frame needs by itself."""
-        where = part.positions, part.box
+        positions, box = part.positions, part.box
         if self.links is not None:
-            kernels.make_whole(*where, self.links)
+            kernels.make_whole(positions, box, self.links)
         if self.gathered is not None:
-            kernels.gather(*where, *self.gathered)
+            kernels.gather(positions, box, *self.gathered)
         if self.centred is not None:
-            kernels.centre(*where, self.centred)
+            kernels.centre(positions, box, self.centred)
         if self.molecules is not None:
-            kernels.put_in_cell(*where, *self.molecules)
+            kernels.put_in_cell(positions, box, *self.molecules)
 
 
 def steps_for(

@@ -276,7 +276,8 @@ class ChainLayout(Layout):
         return (_chain, (self._given, options, self._joining))
 
     def __repr__(self) -> str:
-        return f"ChainLayout({[str(member.path) for member in self.members]!r})"
+        more = len(self.members) - 1
+        return self._shown(f"{str(self.members[0].path)!r}" + f" and {more:,} more" * (more > 0))
 
 
 def _chain(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import MissingExtraError
 from mdio.core.frames import FIELDS, FrameBlock
 from mdio.core.units import FIELD_UNITS
-from mdio.core.words import human_nbytes
+from mdio.core.words import box_text, html_table, human_nbytes
 from mdio.layouts.base import Layout
 from mdio.layouts.views.view import times_of
 
@@ -107,16 +106,15 @@ def as_html(layout: Layout) -> str:
     """Return a table of what is in the trajectory."""
     info = layout.info
     has = [name for name in ("velocities", "forces", "box") if getattr(info, f"has_{name}")]
+    first = layout.read(0, 1, atoms=np.empty(0, np.int64)).box if info.n_frames else None
     rows = {
         "layout": info.layout,
         "frames": f"{info.n_frames:,}",
         "atoms": f"{info.n_atoms:,}",
-        "time": f"{info.time_first_ps:g} to {info.time_last_ps:g} ps",
+        "time": info.times,
         "has": ", ".join(["positions", *has]),
+        "box": "" if first is None or not first.any() else box_text(first[0].tolist()),
         "groups": ", ".join(info.groups),
         "size": human_nbytes(info.nbytes),
     }
-    cells = "".join(
-        f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in rows.items() if value
-    )
-    return f"<table><caption>{escape(str(layout.path))}</caption>{cells}</table>"
+    return html_table(str(layout.path), [row for row in rows.items() if row[1]])

@@ -15,7 +15,7 @@ from mdio.advisor.measure.measure import measure
 from mdio.advisor.measure.replay import load_measurements, save_measurements
 from mdio.advisor.model.profile import Profile, load_profile
 from mdio.advisor.report.page import html_of, save_page
-from mdio.advisor.report.text import lines
+from mdio.advisor.report.text import headline, lines
 from mdio.core.errors import PlanError
 from mdio.parallel.executors import available_cores
 
@@ -43,6 +43,9 @@ class Advice(Decision):
             The file cannot be written.
         """
         save_page(self, path)
+
+    def __repr__(self) -> str:
+        return f"<Advice: {headline(self)}>"
 
     def _repr_html_(self) -> str:
         """Show the tables in a notebook, and the pictures where matplotlib is there."""

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,14 @@ from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
+from mdio.core.words import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
+MOST_NAMED = 3
+"""Columns that a prompt names."""
 MOST_LINES_NAMED = 10
 """Lines of a plot that get a legend."""
 
@@ -142,10 +146,21 @@ class AnalysisResult:
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.values.shape))
+        told = [plural(self.n_frames, "frame"), f"{shape} {self.values.dtype}"]
+        if self.over != "row" and len(self.time):
+            told.append(f"{self.over}s of {self.time[0]:g} to {self.time[-1]:g} ps")
+        told += self.labels[:MOST_NAMED] if len(self.labels) <= MOST_NAMED else ()
+        if self.label is not None:
+            told.append(plural(len(runs_of(self.label, len(self.label))), "trajectory"))
         return (
-            f"<AnalysisResult: {self.n_frames:,} frames, {shape} {self.values.dtype}, "
+            f"<AnalysisResult: {', '.join(told)}, "
             f"{self.seconds:.2f} s by {self.workers} of {self.executor}>"
         )
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: mean, least, greatest and course of the columns."""
+        html: str = import_module("mdio.analysis.pages.overview").as_html(self)
+        return html
 
     def save_timings(self, path: str | PathLike[str]) -> None:
         """Write where the time went, as JSON; `mdio.analysis.timings` says what is in it.

@@ -18,9 +18,11 @@ from mdio.cli.shared.common import (
 )
 from mdio.converters.selection import open_with_topology
 from mdio.core.units import FIELD_UNITS
-from mdio.core.words import human_nbytes
+from mdio.core.words import box_text, human_nbytes, times_text
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
 from mdio.layouts.views.ensemble import ensemble_at
+
+TIMES = ("time_first_ps", "time_last_ps", "dt_ps")
 
 
 class _Version(argparse.Action):
@@ -47,28 +49,14 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def _times(facts: dict[str, Any]) -> str:
-    first, last, dt = (facts[key] for key in ("time_first_ps", "time_last_ps", "dt_ps"))
-    steps = facts["n_frames"] - 1
-    if steps == 0:
-        return f"{first:g} ps"
-    # Frames may be joined, or have times that the step of their file has nothing to do with.
-    even = abs(first + steps * dt - last) <= 0.5 * abs(dt)
-    return f"{first:g} to {last:g} ps" + (f", every {dt:g} ps" if even else "")
+    return times_text(*(facts[key] for key in ("n_frames", *TIMES)))
 
 
 def _file(path: str, top: str | None) -> dict[str, Any]:
     """Return what one of several files has by itself."""
-    kept = ("path", "n_frames", "n_atoms", "dt_ps", "time_first_ps", "time_last_ps")
+    kept = ("path", "n_frames", "n_atoms", *TIMES)
     with open_with_topology([path], top) as layout:
         return {name: getattr(layout.info, name) for name in kept}
-
-
-def _box(box: list[float] | None) -> str:
-    if box is None:
-        return ""
-    lengths = " x ".join(f"{length:.4g}" for length in box[:3])
-    angles = ", ".join(f"{angle:.4g}" for angle in box[3:])
-    return f"{lengths} angstrom" + ("" if angles == "90, 90, 90" else f", angles {angles}")
 
 
 def _tell_ensemble(args: argparse.Namespace, members: dict[str, Path]) -> int:
@@ -116,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
             + [name for name in ("velocities", "forces", "box") if facts[f"has_{name}"]]
         )
         + "".join(f"; not all frames have {name}" for name in facts["sparse"]),
-        "box": _box(facts["box_angstrom"]),
+        "box": box_text(facts["box_angstrom"]),
         "groups": ", ".join(f"{name} ({n:,} atoms)" for name, n in facts["groups"].items()),
         "chunks": f"{facts['chunk_frames']} frames x {facts['chunk_atoms'] or facts['n_atoms']:,}"
         " atoms"

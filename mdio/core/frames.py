@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.words import plural
+from mdio.core.words import plural, times_text
 
 __all__ = [
     "ELEMENTS",
@@ -236,6 +236,11 @@ class TrajectoryInfo:
     lost: tuple[LostBytes, ...] = ()
     """What of a native file is no whole frame: its end, where it is cut or still being written.
     `n_frames` counts whole frames only."""
+
+    @property
+    def times(self) -> str:
+        """Times of the frames, for people: ``0 to 98 ps, every 1 ps``."""
+        return times_text(self.n_frames, self.time_first_ps, self.time_last_ps, self.dt_ps)
 
     def replace(self, **changes: Any) -> TrajectoryInfo:
         """Return a copy with `changes`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from html import escape
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -13,8 +14,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def plural(number: int, thing: str) -> str:
-    """Return a number and what it counts: ``1 rank``, ``2,158 ranks``, ``3 passes``."""
-    if number != 1:
+    """Return a number and what it counts: ``1 rank``, ``3 passes``, ``2 trajectories``."""
+    if number != 1 and thing.endswith("ory"):
+        thing = f"{thing[:-1]}ies"
+    elif number != 1:
         thing += "es" if thing.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{number:,} {thing}"
 
@@ -39,3 +42,32 @@ def human_nbytes(nbytes: float) -> str:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
         nbytes /= 1024
     return f"{nbytes:.1f} TiB"
+
+
+def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
+    """Return the times (ps) of frames: ``0 to 98 ps, every 1 ps``."""
+    steps = n_frames - 1
+    if steps <= 0:
+        return f"{first:g} ps" if steps == 0 else ""
+    # Frames may be joined, or have times that the step of their file has nothing to do with.
+    even = abs(first + steps * dt - last) <= 0.5 * abs(dt)
+    return f"{first:g} to {last:g} ps" + (f", every {dt:g} ps" if even else "")
+
+
+def box_text(box: Sequence[float] | None) -> str:
+    """Return a cell, six numbers, in angstrom; nothing if there is none."""
+    if box is None:
+        return ""
+    lengths = " x ".join(f"{length:.4g}" for length in box[:3])
+    angles = ", ".join(f"{angle:.4g}" for angle in box[3:])
+    return f"{lengths} angstrom" + ("" if angles == "90, 90, 90" else f", angles {angles}")
+
+
+def html_table(caption: str, rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
+    """Return a table as notebooks show it; the first cell of a row is its name."""
+    lines = ["".join(f"<th>{escape(name)}</th>" for name in head)] if head else []
+    for first, *rest in rows:
+        cells = "".join(f"<td>{escape(str(cell))}</td>" for cell in rest)
+        lines.append(f"<th>{escape(str(first))}</th>{cells}")
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><caption>{escape(caption)}</caption>{body}</table>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any, BinaryIO
 
@@ -16,13 +16,18 @@ from mdio.analysis.results import check_output
 from mdio.core.errors import MissingExtraError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.timing import BlockTiming, summary
+from mdio.core.words import html_table, plural
 
 TABLE_SUFFIXES = (".npz", ".csv", ".parquet")
 TIMES = ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read", "nbytes_source", "nbytes_cache")
 """Of the map, in `MapReduceResult.to_json`."""
 
 
-@dataclass(slots=True)
+MOST_ROWS, MOST_COLUMNS = 10, 8
+"""Of the table in a notebook."""
+
+
+@dataclass(slots=True, repr=False)
 class MapReduceResult:
     """One row a key, keys ascending; of one key the trajectories in the order given."""
 
@@ -34,13 +39,13 @@ class MapReduceResult:
     """The trajectory of each row, (K,), where several were given by label."""
     failures: list[tuple[Any, str | None, str]]
     """With `keep_going`: keys whose reduce failed, the label of their trajectory, and why."""
-    frame: NDArray[np.int64] = field(repr=False)
+    frame: NDArray[np.int64]
     """Numbers of all frames that were mapped, (F,)."""
-    time: NDArray[np.float64] = field(repr=False)
+    time: NDArray[np.float64]
     """Their times, ps, (F,)."""
-    n_pairs: NDArray[np.int64] = field(repr=False)
+    n_pairs: NDArray[np.int64]
     """How many pairs each gave, (F,)."""
-    timings: list[BlockTiming] = field(repr=False)
+    timings: list[BlockTiming]
     """Of each block of the map."""
     seconds: float
     """From opening the trajectory until the table was there, without imports and topology."""
@@ -68,6 +73,24 @@ class MapReduceResult:
         """Return which of all frames are of which trajectory."""
         ends = [*self.firsts[1:], len(self.frame)]
         return [slice(first, end) for first, end in zip(self.firsts, ends, strict=True)]
+
+    def __repr__(self) -> str:
+        columns = ", ".join(
+            name + (f" ({'x'.join(map(str, one.shape[1:]))})" if one.ndim > 1 else "")
+            for name, one in self.columns.items()
+        )
+        failed = [f"{len(self.failures):,} failed"] if self.failures else []
+        told = [plural(len(self.keys), "key"), *failed, f"columns {columns or 'none'}"]
+        return (
+            f"<MapReduceResult: {', '.join([*told, plural(self.n_frames, 'frame')])}, "
+            f"{self.seconds:.2f} s by {self.workers} of {self.executor}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the first rows of the table."""
+        flat = dict(list(self._flat())[:MOST_COLUMNS])
+        rows = zip(*(column[:MOST_ROWS].tolist() for column in flat.values()), strict=True)
+        return html_table(repr(self).strip("<>"), rows, list(flat))
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the run."""

@@ -181,6 +181,7 @@ def test_python(measured, tmp_path, adk):
     assert advice.rule.agrees
     assert advice.measurements.question.analysis.endswith(":slowly")
     assert "<table" in advice._repr_html_()
+    assert repr(advice).startswith("<Advice: read the source as it is, ")
     with pytest.raises(PlanError, match="no trajectory"):
         mdio.advise()
 

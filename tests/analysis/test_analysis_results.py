@@ -70,6 +70,13 @@ def test_what_a_prompt_shows_is_short(path):
     assert shown.endswith(" s by 2 of processes>")
 
 
+def test_notebooks_show_columns(path):
+    result = analyze(MemoryLayout(path), kernel=first_x)
+    shown = result._repr_html_()
+    least, greatest = result.values.min(), result.values.max()
+    assert f"<td>mean {result.values.mean():.4g}, {least:.4g} to {greatest:.4g}</td>" in shown
+
+
 def ragged(block):
     return np.zeros((block.n_frames, 1 + int(block.time[0] > 100)))
 

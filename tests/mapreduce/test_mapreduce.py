@@ -90,6 +90,15 @@ def test_the_same_however_it_is_done(adk, keys, memory, n_workers, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_prompts_and_notebooks_show_the_table(adk):
+    found = run(adk, Windows("atom"))
+    assert repr(found).startswith(f"<MapReduceResult: {len(found.keys):,} keys, columns ")
+    assert len(repr(found)) < 200
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 1 + 10
+    assert f"<th>key</th><th>{next(iter(found.columns))}" in shown
+
+
 def test_frame_by_frame(adk):
     program = Windows()
     found = run(adk, program)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.saving import columns_of
+from mdio.core.words import html_table
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -27,23 +28,36 @@ def sparkline(values: NDArray[np.float64], width: int = WIDTH) -> str:
     return "".join(BARS[height] for height in heights)
 
 
-def shown(result: AnalysisResult) -> list[str]:
-    """Return lines that say what was computed: all columns if there are few, else some."""
+def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
+    """Return of the first columns the name, what the numbers are, and their course."""
     if result.values.dtype.kind not in "biuf" or not result.values.size:
         return []
     columns = columns_of(result.values)
     n = columns.shape[1]
     names = list(result.labels) if len(result.labels) == n else [f"value{k}" for k in range(n)]
-    width = max(map(len, names[:MOST_COLUMNS]))
-    lines = []
+    found = []
     for name, column in zip(names[:MOST_COLUMNS], columns.T, strict=False):
         finite = column[np.isfinite(column)]
         numbers = "no finite value"
         if finite.size:
             numbers = f"mean {finite.mean():.4g}, {finite.min():.4g} to {finite.max():.4g}"
         course = sparkline(column.astype(np.float64)) if len(column) > 1 else ""
-        lines.append(f"  {name:<{width}}  {numbers}  {course}".rstrip())
+        found.append((name, numbers, course))
     if n > MOST_COLUMNS:
-        lines.append(f"  and {n - MOST_COLUMNS:,} more columns")
-    lines.append("  -o FILE keeps all of it (.npz, .csv, .dat, .xvg)")
-    return lines
+        found.append((f"and {n - MOST_COLUMNS:,} more columns", "", ""))
+    return found
+
+
+def shown(result: AnalysisResult) -> list[str]:
+    """Return lines that say what was computed: all columns if there are few, else some."""
+    columns = _columns(result)
+    width = max((len(name) for name, numbers, _ in columns if numbers), default=0)
+    lines = [
+        f"  {name:<{width}}  {numbers}  {course}".rstrip() for name, numbers, course in columns
+    ]
+    return [*lines, "  -o FILE keeps all of it (.npz, .csv, .dat, .xvg)"] if lines else []
+
+
+def as_html(result: AnalysisResult) -> str:
+    """Return the same as a table, for notebooks."""
+    return html_table(repr(result).strip("<>"), _columns(result), ("", "values", "course"))

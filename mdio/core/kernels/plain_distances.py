@@ -81,7 +81,7 @@ def gather(
     for frame, cell in zip(positions, vectors, strict=True):
         centres = np.add.reduceat(frame[atoms] * weights[:, None], starts[:-1])
         total = np.zeros(centres.shape)
-        waiting = np.isfinite(centres).all(axis=1)
+        waiting = np.array(np.isfinite(centres).all(axis=1))
         shifts, squares = _nearest(centres - cell.sum(axis=0) / 2, cell)
         for first in range(int(waiting.sum())):
             chosen = np.where(waiting, squares, np.inf).argmin()

@@ -8,7 +8,7 @@ import dask.array as da
 import MDAnalysis as mda
 import numpy as np
 import pytest
-from MDAnalysisTests.datafiles import DCD, GRO, PSF, TRR
+from MDAnalysisTests.datafiles import DCD, GRO, PSF, TRR, XTC
 
 import mdio
 from mdio.core.errors import MissingExtraError
@@ -81,7 +81,25 @@ def test_parts_are_those_of_an_array(adk_zarr, key):
 def test_notebooks_show_what_is_in_it(tmp_path):
     (tmp_path / "a<b>.dcd").write_bytes(Path(DCD).read_bytes())
     shown = mdio.open(tmp_path / "a<b>.dcd")._repr_html_()
-    assert "a&lt;b&gt;.dcd" in shown and "<td>3,341</td>" in shown and "<td>1 to 98 ps" in shown
+    assert (
+        "a&lt;b&gt;.dcd" in shown
+        and "<td>3,341</td>" in shown
+        and "<td>1 to 98 ps, every 1 ps<" in shown
+    )
+    shown = mdio.open(XTC)._repr_html_()
+    assert "<td>80.02 x 80.02 x 80.02 angstrom, angles 60, 60, 90</td>" in shown
+
+
+def test_prompts_show_it_once_it_is_open():
+    layout = mdio.open(DCD)
+    assert repr(layout) == f"DCDLayout({DCD!r})"
+    with layout:
+        _ = layout.info
+        frames = "98 frames of 3,341 atoms, 1 to 98 ps, every 1 ps"
+        assert repr(layout) == f"<DCDLayout {DCD!r}: {frames}>"
+    with mdio.open([DCD, DCD, DCD], overlap="keep-all") as chain:
+        assert chain.info.n_frames == 294
+        assert repr(chain).startswith(f"<ChainLayout {DCD!r} and 2 more: 294 frames")
 
 
 def test_what_is_missing_is_named(monkeypatch):
