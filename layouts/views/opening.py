@@ -59,6 +59,7 @@ def open_source(
     >>> from MDAnalysisTests.datafiles import DCD
     >>> mdio.open(DCD).read(0, 10, atoms=[0, 1, 2]).positions.shape
     (10, 3, 3)
+    >>> _ = mdio.convert(DCD, "adk.zarr")
     >>> with mdio.open("adk.zarr") as layout:
     ...     layout.info.n_frames, layout
     (98, <ZarrLayout 'adk.zarr': 98 frames of 3,341 atoms, 1 to 98 ps, every 1 ps>)

@@ -138,7 +138,7 @@ def test_open_source(files, tmp_path):
     assert isinstance(chain, ChainLayout)
     assert chain.read(0, 1).velocities is None
     again = pickle.loads(pickle.dumps(chain))
-    assert repr(again) == repr(chain)
+    assert [one.path for one in again.members] == [one.path for one in chain.members]
     assert again.read(0, 1).velocities is None
     with pytest.raises(ValueError, match="one trajectory at least"):
         open_source([])
