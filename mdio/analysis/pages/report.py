@@ -30,7 +30,7 @@ SPENT = {
     "opening files": "t_opening_trajectory_s",
     "reading": "t_IO_s",
     "computing": "t_comp_s",
-    "communication": "t_comm_s",
+    "communicating": "t_comm_s",
 }
 CAUSES = {
     "open": "opening the trajectory",
@@ -69,8 +69,10 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
 def answer(times: dict[str, Any], what: str) -> str:
     """Return what the page says, in one sentence."""
     spent = {name: sum(rank[key] for rank in times["ranks"]) for name, key in SPENT.items()}
+    in_all = sum(rank["t_N_s"] for rank in times["ranks"])
+    spent["on overheads"] = in_all - sum(spent.values())
     most = max(spent, key=lambda name: spent[name])
-    share = spent[most] / max(sum(spent.values()), 1e-12)
+    share = spent[most] / max(in_all, 1e-12)
     return (
         f"{what}: {plural(times['n_frames'], 'frame')} in {page.duration(times['seconds'])}, "
         f"{share:.0%} of the time of {plural(len(times['ranks']), 'worker')} {most}"
