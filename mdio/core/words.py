@@ -71,3 +71,13 @@ def html_table(caption: str, rows: Iterable[Sequence[object]], head: Sequence[st
         lines.append(f"<th>{escape(str(first))}</th>{cells}")
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><caption>{escape(caption)}</caption>{body}</table>"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time as people read it: ``12.3 s``, ``61.2 ms``, ``4.1 µs``."""
+    if seconds is None:
+        return "–"
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if abs(seconds) >= factor:
+            return f"{seconds / factor:,.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
+    return "0 s"

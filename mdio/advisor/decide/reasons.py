@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mdio.advisor.decide.decision import Rule
 from mdio.advisor.decide.forecast import Forecaster, Total
 from mdio.advisor.measure.measurements import Measurements, Trial
-from mdio.core.words import plural
+from mdio.core.words import duration, plural
 
 PAPERS_RATIO = 100.0
 """From this t_comp/t_IO on, Khoshlessan et al. call an analysis compute-bound."""
@@ -53,7 +53,7 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
         problem = trial.problem if trial is not None else "it was not tried"
         return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
     ours = totals[chosen.name]
-    times = f"{theirs.total_s:.3g} s with {layout}, {ours.total_s:.3g} s with {chosen.name}"
+    times = f"{duration(theirs.total_s)} with {layout}, {duration(ours.total_s)} with {chosen.name}"
     why = f"the rule asks for the ratio only; with {plural(setting.passes, 'pass')} it is {times}"
     if chosen.name == "as-is":
         why += f", since converting takes {theirs.convert_s:.3g} s, which has to pay"
@@ -81,8 +81,9 @@ def reasons(
         fewer = setting.forecaster.one_pass(chosen, useful).t_total_s
         asked = totals[chosen.name].run.t_total_s
         found.append(
-            f"more ranks than {useful} do not help: one pass takes {fewer:.3g} s with {useful}, "
-            f"{asked:.3g} s with {setting.ranks}"
+            f"more ranks than {useful} do not help: one pass takes {duration(fewer)} with "
+            f"{useful}, "
+            f"{duration(asked)} with {setting.ranks}"
         )
     forecaster = setting.forecaster
     cores = forecaster.nodes * measurements.host.cores

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mdio.advisor.decide.decision import Decision, Option
 from mdio.advisor.measure.measurements import Source
-from mdio.core.words import aligned, plural
+from mdio.core.words import aligned, duration, plural
 
 BOUND = {"io": "I/O-bound", "compute": "compute-bound", "balanced": "balanced"}
 
@@ -32,18 +32,18 @@ def why(decision: Decision) -> str:
     if ours is not stay:
         verb = "copying" if decision.recommended.layout == "local-copy" else "converting"
         return (
-            f"{verb} takes {_seconds(ours.convert_s)} once, and a pass then "
-            f"{_seconds(ours.run.t_total_s)} instead of {_seconds(stay.run.t_total_s)}: "
-            f"{passes} in {_seconds(ours.total_s)} instead of {_seconds(stay.total_s)}"
+            f"{verb} takes {duration(ours.convert_s)} once, and a pass then "
+            f"{duration(ours.run.t_total_s)} instead of {duration(stay.run.t_total_s)}: "
+            f"{passes} in {duration(ours.total_s)} instead of {duration(stay.total_s)}"
         )
     others = {name: total for name, total in totals.items() if name != "as-is"}
     if not others:
-        return f"{passes} in {_seconds(stay.total_s)}; nothing else could be measured"
+        return f"{passes} in {duration(stay.total_s)}; nothing else could be measured"
     name = min(others, key=lambda name: others[name].total_s)
     least = others[name]
     return (
-        f"{passes} in {_seconds(stay.total_s)} without converting; {name}, the next best, needs "
-        f"{_seconds(least.convert_s)} to convert and {_seconds(least.total_s)} in all"
+        f"{passes} in {duration(stay.total_s)} without converting; {name}, the next best, needs "
+        f"{duration(least.convert_s)} to convert and {duration(least.total_s)} in all"
     )
 
 
@@ -77,9 +77,4 @@ def _row(option: Option, source: Source) -> tuple[str, ...]:
     figures = (total.convert_s, total.run.t_total_s, total.total_s, total.low_s, total.high_s)
     mark = "->" if option.is_chosen else ""
     density = f"{source.density(option.nbytes):.2f}"
-    return (mark, option.name, density, *(_seconds(figure) for figure in figures))
-
-
-def _seconds(value: float) -> str:
-    """Return a time with its unit, to three digits."""
-    return f"{value:,.0f} s" if value >= 1000 else f"{value:.3g} s"
+    return (mark, option.name, density, *(duration(figure) for figure in figures))

@@ -28,6 +28,7 @@ table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tab
 th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
+td:first-child:nth-last-child(2), td:nth-child(2):last-child { white-space: normal; }
 thead th { border-bottom: 2px solid #888; }
 @media print {
   body { font-size: 10pt; max-width: none; padding: 0; }
@@ -59,16 +60,6 @@ def picture(svg: str, caption: str = "") -> str:
 def details(summary: str, *parts: str) -> str:
     """Return what is shown when one asks for it; `parts` are HTML."""
     return f"<details><summary>{escape(summary)}</summary>{''.join(parts)}</details>"
-
-
-def duration(seconds: float | None) -> str:
-    """Return a time as people read it: ``12.3 s``, ``61.2 ms``, ``4.1 µs``."""
-    if seconds is None:
-        return "–"
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(seconds) >= factor:
-            return f"{seconds / factor:,.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
-    return "0 s"
 
 
 def _cell(value: object) -> str:

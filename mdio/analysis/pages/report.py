@@ -10,7 +10,7 @@ import numpy as np
 from mdio.analysis.pages import page, pictures
 from mdio.analysis.results import AnalysisResult, check_output
 from mdio.analysis.timings import record
-from mdio.core.words import human_nbytes, plural
+from mdio.core.words import duration, human_nbytes, plural
 
 COLUMNS = {
     "opening": "t_opening_trajectory_s",
@@ -74,7 +74,7 @@ def answer(times: dict[str, Any], what: str) -> str:
     most = max(spent, key=lambda name: spent[name])
     share = spent[most] / max(in_all, 1e-12)
     return (
-        f"{what}: {plural(times['n_frames'], 'frame')} in {page.duration(times['seconds'])}, "
+        f"{what}: {plural(times['n_frames'], 'frame')} in {duration(times['seconds'])}, "
         f"{share:.0%} of the time of {plural(len(times['ranks']), 'worker')} {most}"
     )
 
@@ -84,9 +84,9 @@ def _summary(times: dict[str, Any]) -> str:
     rows = [
         ("workers", f"{times['workers']:,} ({executor})"),
         ("blocks", times["blocks"]),
-        ("from opening to the result", page.duration(times["seconds"])),
-        ("the slowest worker", page.duration(times["t_total_s"])),
-        ("topology, selection, reference", page.duration(times["prepare_s"])),
+        ("from opening to the result", duration(times["seconds"])),
+        ("the slowest worker", duration(times["t_total_s"])),
+        ("topology, selection, reference", duration(times["prepare_s"])),
         ("t_comp / t_IO", times["ratio_comp_io"]),
         ("t_comp / t_comm", times["ratio_comp_comm"]),
         ("read, decoded", human_nbytes(times["nbytes_read"])),
@@ -103,10 +103,10 @@ def _stragglers(times: dict[str, Any]) -> str:
     rows = [
         (
             one["worker"],
-            page.duration(one["t_own_s"]),
+            duration(one["t_own_s"]),
             one["times_median"],
-            page.duration(one["beyond_median_s"]),
-            f"{CAUSES[one['cause']]} ({page.duration(one['cause_beyond_s'])})"
+            duration(one["beyond_median_s"]),
+            f"{CAUSES[one['cause']]} ({duration(one['cause_beyond_s'])})"
             + (f"; longest read: {one['slowest_file']}" if one["slowest_file"] else ""),
         )
         for one in found
@@ -123,7 +123,7 @@ def _ranks(times: dict[str, Any]) -> str:
         of_ranks = sorted(rank[key] for rank in ranks)
         middle = float(np.median(of_ranks))
         spread.append(
-            (name, *map(page.duration, (of_ranks[0], middle, of_ranks[-1], sum(of_ranks))))
+            (name, *map(duration, (of_ranks[0], middle, of_ranks[-1], sum(of_ranks))))
         )
     each = [
         (
@@ -131,7 +131,7 @@ def _ranks(times: dict[str, Any]) -> str:
             rank["worker"],
             rank["n_blocks"],
             rank["n_frames"],
-            *(page.duration(rank[key]) for key in COLUMNS.values()),
+            *(duration(rank[key]) for key in COLUMNS.values()),
         )
         for number, rank in enumerate(ranks)
     ]
