@@ -122,9 +122,7 @@ def _ranks(times: dict[str, Any]) -> str:
     for name, key in COLUMNS.items():
         of_ranks = sorted(rank[key] for rank in ranks)
         middle = float(np.median(of_ranks))
-        spread.append(
-            (name, *map(duration, (of_ranks[0], middle, of_ranks[-1], sum(of_ranks))))
-        )
+        spread.append((name, *map(duration, (of_ranks[0], middle, of_ranks[-1], sum(of_ranks)))))
     each = [
         (
             pictures.label_of(rank, number),

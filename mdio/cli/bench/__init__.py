@@ -14,6 +14,7 @@ BENCHES = {
     "scaling": "the same analysis on more and more workers: speed-up, efficiency, components",
     "gather": "three ways for ranks to bring their rows together, by size and number of ranks",
     "layouts": "writing and reading each layout, by ways to write, workers, chunks, stripes",
+    "darshan": "what Darshan counted in a run, by module, beside what mdio did",
     "scheduler": "throughput of many empty tasks: processes, threads, Dask",
 }
 """Each is a module ``mdio.cli.bench.NAME`` with ``setup(parser)`` and ``run(args)``."""
