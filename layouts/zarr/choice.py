@@ -6,10 +6,11 @@ bytes leaves 0.84 of them and decodes 5.5 to 8 GB/s; zstd leaves 0.90 to 0.93 an
 Reading then takes less time with lz4 if what is read comes at less than (1 - 0.84) of 5.5 GB/s.
 
 Integers are bit-packed, or by what stays the same (``rigid``). Measured by `bench/codecs.py` on one
-core of a busy machine (Xeon with AVX-512): rigid leaves 0.8 (protein) to 1.4 bytes (in water) an
-atom fewer, and decodes in 6.3 and 4.6 ns an atom more. Reading takes less time with it if what is
-read comes at less than 0.8 bytes in 6.3 ns to 1.4 in 4.6, which no network is known by its name to
-do.
+core of a busy machine (EPYC with AVX-512, load 25): rigid leaves 0.8 (protein) to 1.4 bytes (in
+water) an atom fewer, and decodes in 3.7 and 3.6 ns an atom more. Reading takes less time with it if
+what is read comes at less than 0.8 bytes in 3.7 ns to 1.4 in 3.6; what lies behind a network seldom
+comes faster to each of several processes. Frames that are read one by one cost it several times as
+much as bit-packed ones: outputs for that are not written so unasked.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mdio.layouts.striping.networks import is_network
 LOSSLESS = "lz4"
 PAYS_BELOW = "880 MB/s"
 SMALLEST = "rigid"
-SMALLEST_PAYS_BELOW = "120 to 300 MB/s"
+SMALLEST_PAYS_BELOW = "210 to 390 MB/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def choose(info: TrajectoryInfo, options: WriteOptions) -> Choice:
     asked, compression = options.precision, options.compression
     compression = None if compression == "none" else compression
     if isinstance(asked, float | int):
-        return Choice(asked, "asked", *_integers(compression, options.file_system))
+        return Choice(asked, "asked", *_integers(compression, options))
     if asked == "none" or not info.xtc_integers:
         return _floats(compression, options.file_system)
     if info.precision is None:
@@ -61,22 +62,29 @@ def choose(info: TrajectoryInfo, options: WriteOptions) -> Choice:
         "positions are the integers that the XTC holds, bit for bit: programs need mdio installed "
         "to read them; --precision none stores floats for all"
     )
-    compression, notes = _integers(compression, options.file_system)
+    compression, notes = _integers(compression, options)
     return Choice(info.precision, "xtc", compression, (note, *notes))
 
 
-def _integers(
-    compression: str | None, file_system: str | None
-) -> tuple[str | None, tuple[str, ...]]:
+def _integers(compression: str | None, options: WriteOptions) -> tuple[str | None, tuple[str, ...]]:
     """Choose what packs integers, and say why."""
+    file_system = options.file_system
     if compression is not None or file_system is None:
         return MEANT.get(compression or "", (None, compression))[1], ()
-    why = (
-        f"bitpack is used, the fastest to read; --compression {SMALLEST} takes about a third fewer "
-        f"bytes, and less time where a process reads less than {SMALLEST_PAYS_BELOW} from "
-        f"{file_system}"
+    saves = (
+        "about a third fewer bytes, and is read in less time where a process gets less than "
+        f"{SMALLEST_PAYS_BELOW}"
     )
-    return None, (why,)
+    # Web pages read stores, and no rigid chunks.
+    small = is_network(file_system) and file_system != "store"
+    if small and options.pattern != "frames":
+        why = (
+            f"{SMALLEST} is used: it takes {saves}, as on {file_system}; --compression fast is "
+            "written and decoded faster"
+        )
+        return SMALLEST, (why,)
+    why = f"bitpack is used, the fastest to read; --compression {SMALLEST} takes {saves} from "
+    return None, (why + file_system,)
 
 
 def _floats(compression: str | None, file_system: str | None, *notes: str) -> Choice:

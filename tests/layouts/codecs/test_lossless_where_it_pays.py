@@ -1,4 +1,4 @@
-"""Floats in Zarr are compressed unasked only on file systems behind a network."""
+"""Where an output lies behind a network, floats in Zarr are compressed, and integers are small."""
 
 import numpy as np
 import pytest
@@ -53,20 +53,31 @@ def test_what_is_asked_for_is_done(adk, tmp_path, lies_on):
 
 
 @pytest.mark.parametrize("precision", [None, 0.02])
-@pytest.mark.parametrize("file_system", ["ceph", "xfs"])
-def test_integers_are_packed_for_speed_unless_asked(adk, tmp_path, lies_on, precision, file_system):
+@pytest.mark.parametrize("file_system", ["ceph", "store", "xfs"])
+def test_integers_are_small_where_bytes_are_slow(adk, tmp_path, lies_on, precision, file_system):
     lies_on(file_system)
     plan = plan_of(adk["xtc"], tmp_path, precision=precision, compression="auto")
-    assert plan.compression is None
-    assert f"from {file_system}" in plan.notes[-1] and "--compression rigid" in plan.notes[-1]
+    if file_system != "ceph":
+        assert plan.compression is None
+        assert f"from {file_system}" in plan.notes[-1] and "--compression rigid" in plan.notes[-1]
+    else:
+        assert plan.compression == "rigid"
+        assert f"as on {file_system}; --compression fast" in plan.notes[-1]
     for asked, stored in (("fast", "bitpack"), ("none", None), ("small", "rigid")):
         plan = plan_of(adk["xtc"], tmp_path, precision=precision, compression=asked, force=True)
         assert plan.compression == stored
-        assert not any(file_system in note for note in plan.notes)
+        assert not any("times" in note or "bytes" in note for note in plan.notes)
     with mdio.open(adk["xtc"]) as source, mdio.open(tmp_path / "a.zarr") as made:
         assert made.info.compression == "rigid"
         error = np.abs(source.read(0, 4).positions - made.read(0, 4).positions).max()
     assert error <= (0.0 if precision is None else 0.01 + 1e-5)
+
+
+def test_integers_of_frames_read_one_by_one_are_bit_packed(adk, tmp_path, lies_on):
+    lies_on("nfs4")
+    plan = plan_of(adk["xtc"], tmp_path, pattern="frames")
+    assert plan.compression is None
+    assert "bitpack is used" in plan.notes[-1]
 
 
 def test_words_for_floats(adk, tmp_path, lies_on):
