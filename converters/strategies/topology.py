@@ -6,6 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mdio.converters.selection import AtomChoice
@@ -42,7 +43,9 @@ def topologies(choice: AtomChoice, out: Path, sources: Sequence[Path] = ()) -> d
 
 def holds(path: Path, data: bytes) -> bool:
     """Return whether a file is there, and has these bytes."""
-    return path.is_file() and path.read_bytes() == data
+    with suppress(OSError):  # the name may be too long for a file
+        return path.is_file() and path.read_bytes() == data
+    return False
 
 
 def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:

@@ -135,7 +135,12 @@ def chunks_of(
     if dataset.chunks is not None:
 
         def place(found: h5py.h5d.StoreInfo) -> None:
-            i, j = found.chunk_offset[0] // frames, found.chunk_offset[1] // atoms
+            (i, first), (j, second) = map(divmod, found.chunk_offset[:2], (frames, atoms))
+            if first or second or found.chunk_offset[2] or j >= offset.shape[1]:
+                raise SourceError(
+                    f"{file.path}: {dataset.name} has a chunk at {found.chunk_offset}, where none "
+                    f"of {dataset.chunks} begins; the file is damaged, copy it again"
+                )
             if (filters or found.size == whole) and not found.filter_mask and i < len(offset):
                 offset[i, j], nbytes[i, j] = found.byte_offset, found.size
 

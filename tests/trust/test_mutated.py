@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -12,6 +13,9 @@ import mutants
 import mutated
 import numpy as np
 import pytest
+
+import mdio
+from mdio.core.errors import SourceError
 
 ROUNDS = int(os.environ.get("MDIO_TRUST_ROUNDS", "480"))
 
@@ -25,6 +29,16 @@ def test_damaged_files_are_an_error_or_read_as_others_read_them():
     assert told["failures"] == []
     assert sum(sum(found.values()) for found in told["found"].values()) == ROUNDS
     assert set(told["found"]) == set(mutants.FORMATS)
+
+
+def test_a_chunk_that_begins_where_none_does(tmp_path):
+    path = mutants.make_whole("NetCDF-4", tmp_path)[3]
+    data = path.read_bytes()
+    place = struct.pack("<QQQ", 2, 4, 0)  # as the tree of chunks has it
+    assert data.count(place) == 3  # of coordinates, velocities and forces
+    path.write_bytes(data.replace(place, struct.pack("<QQQ", 2, 4, 3 << 40)))
+    with pytest.raises(SourceError, match=rf"{path}.*has a chunk at \(2, 4, \d+\), where none"):
+        mdio.open(path).read(0, 3)
 
 
 def read_badly(_, path):

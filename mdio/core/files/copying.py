@@ -9,12 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from mdio.core.errors import SourceError
 from mdio.core.files.writing import flush, write_all
 
 INDEX_ENDING = ".mdio-index"
+ACCESS_LISTS = {"system.posix_acl_access", "system.posix_acl_default"}
+"""Extended attributes, acl(5)."""
 
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
 """Small enough for the cache of one core, unless the file system wants larger writes (NFS and
@@ -48,6 +52,11 @@ def remove(path: Path) -> None:
     """Remove a file or a folder, or nothing; and the frame index of a temporary file."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
+        if path.exists():  # its folders may be read-only
+            for folder, *_ in os.walk(path):
+                with suppress(OSError):
+                    Path(folder).chmod(stat.S_IRWXU)
+            shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
         path.with_name(f".{path.name}{INDEX_ENDING}").unlink(missing_ok=True)
@@ -99,6 +108,24 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> N
             got = _read(source, buffer[: nbytes - done], offset + done)
             write_all(target, at + done, buffer[:got])
         done += got
+
+
+def keep_access(former: Path, new: Path) -> None:
+    """Let those have the new output who had the former one: group, mode and access lists of it."""
+    if former.is_symlink() or not former.exists() or former.is_dir() != new.is_dir():
+        return
+    status = former.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    with suppress(OSError):
+        if status.st_gid != new.stat().st_gid:
+            try:
+                os.chown(new, -1, status.st_gid)
+            except OSError:
+                mode &= ~stat.S_IRWXG  # it would be that of another group
+        new.chmod(mode)
+        names = os.listxattr(former) if hasattr(os, "listxattr") else ()
+        for name in ACCESS_LISTS.intersection(names):
+            os.setxattr(new, name, os.getxattr(former, name))
 
 
 def move_by_links(source: Path, target: Path) -> None:

@@ -215,9 +215,11 @@ def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:
 def _from_mdanalysis(path: Path) -> FrameIndex | None:
     """Read the offsets that MDAnalysis stored, under the conditions that it sets itself."""
     where = path.with_name(f".{path.name}_offsets.npz")
-    if isinstance(path, RemotePath) or not where.is_file():
+    if isinstance(path, RemotePath):
         return None
     try:
+        if not where.is_file():
+            return None
         status = path.stat()
         # Opened here, since NumPy does not close what it fails to read.
         with where.open("rb") as file, np.load(file, allow_pickle=False) as stored:

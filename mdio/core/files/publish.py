@@ -99,8 +99,16 @@ def _check_folder(target: Path) -> None:
         raise OutputError(f"{target}: the folder {parent} does not exist; make it first")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise OutputError(f"{target}: the folder {parent} is not writable; choose another place")
-    if longest_name(target) > NAME_NBYTES:
-        raise OutputError(f"{target}: the name is too long; choose a shorter one")
+
+
+def _check_name(path: Path, target: Path) -> None:
+    """Refuse names that do not leave room for that of a temporary."""
+    left = NAME_NBYTES - longest_name(path)
+    if left < 0:
+        of = "" if path == target else f" (with it comes {path.name})"
+        raise OutputError(
+            f"{target}: the name is too long by {-left} bytes{of}; choose a shorter one"
+        )
 
 
 def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
@@ -223,6 +231,8 @@ def publish(
     parts = parts_of(goal)
     read = [Path(source) for source in sources]
     _check_folder(goal)
+    for path in (goal, *beside, *[parts] * in_parts):
+        _check_name(path, goal)
     # First, since this may bring a former output back.
     anew = force if anew is None else anew
     tidy([goal, parts, *beside], unfinished_too=anew and not resume)

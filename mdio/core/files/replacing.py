@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
-from mdio.core.files.copying import INDEX_ENDING, move_by_links, remove
+from mdio.core.files.copying import INDEX_ENDING, keep_access, move_by_links, remove
 from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import Unfinished, unfinished
 from mdio.core.files.marks import identity_of, is_identical
@@ -144,6 +144,9 @@ def put_in_place(
         there = [path for path in (goal, *beside, *gone) if os.path.lexists(path)]
         if there and not force:
             raise _appeared(there[0])
+        for path in there:
+            if os.path.lexists(claim.name(path)):
+                keep_access(path, claim.name(path))
         flush(folder)  # the names under which all was built
         if beside or set(there) - {goal}:
             _step_by_step(claim, goal, beside, there)

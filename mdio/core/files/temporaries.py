@@ -51,7 +51,7 @@ def _name(target: Path, owner: str, ending: str) -> Path:
 def longest_name(target: Path) -> int:
     """Return the bytes of the longest name that publishing `target` may need."""
     owner = f"{_host()}-{os.getpid()}-{'0' * 2 * TOKEN_NBYTES}"
-    return len(os.fsencode(_name(target, owner, "lock").name))
+    return len(os.fsencode(_name(target, owner, "journal").name))
 
 
 def temporary_for(target: Path, temporary: Path) -> Path:

@@ -11,6 +11,7 @@ import pytest
 from MDAnalysis.lib.formats.libmdaxdr import TRRFile, XTCFile
 from MDAnalysisTests import datafiles
 
+import mdio
 from mdio.core.files.index import FrameIndex, load_index
 
 
@@ -107,3 +108,10 @@ def test_damaged_offsets_of_mdanalysis_are_not_taken(tmp_path):
         load_index(path, scan, n_atoms=7)
         assert scan.calls == 1
         assert stored.read_bytes() == bad
+
+
+def test_names_that_leave_no_room_for_offsets(tmp_path):
+    path = tmp_path / f"{'a' * 248}.xtc"
+    path.write_bytes(Path(datafiles.XTC).read_bytes())
+    with mdio.open(path) as layout:
+        assert layout.info.n_frames == 10

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ import pytest
 from suites.permissions import folder_of_ordinary_user
 
 from mdio.core.errors import OutputError
+from mdio.core.files import temporaries
+from mdio.core.files.journals.journal import Journal
 from mdio.core.files.publish import publish, temporary_for
 
 pytestmark = pytest.mark.usefixtures("ending_signals")
@@ -215,6 +218,45 @@ def test_devices_are_not_replaced(tmp_path: Path) -> None:
 def test_name_too_long(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="too long"), publish(tmp_path / ("a" * 250)):
         pass
+    room = 255 - temporaries.longest_name(tmp_path / "a")
+    for n, more in ((room + 2, {}), (room + 5, {}), (room, {"in_parts": True})):
+        with pytest.raises(OutputError, match="too long by"), publish(tmp_path / ("a" * n), **more):
+            pytest.fail("it is told before any work is done")
+    goal = tmp_path / ("a" * (room + 1))
+    with publish(goal) as temporary, Journal(temporary, {}):
+        temporary.write_text("new")
+    assert goal.read_text() == "new"
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_who_had_the_former_output_has_the_new_one(tmp_path: Path, folder: bool) -> None:
+    target, top = tmp_path / "a.out", tmp_path / "a.top.pdb"
+    for companions in ([], [top]):
+        with publish(target, force=True, companions=[top]) as temporary:
+            make_folder(temporary, "old") if folder else temporary.write_text("old")
+            temporary_for(top, temporary).write_text("old")
+        target.chmod(0o750 if folder else 0o640)
+        top.chmod(0o600)
+        with publish(target, force=True, companions=companions) as temporary:
+            make_folder(temporary, "new") if folder else temporary.write_text("new")
+            if companions:
+                temporary_for(top, temporary).write_text("new")
+        assert stat.S_IMODE(target.stat().st_mode) == (0o750 if folder else 0o640)
+        assert stat.S_IMODE(top.stat().st_mode) == 0o600
+        assert entries(tmp_path) == ["a.out", "a.top.pdb"]
+
+
+def test_folders_that_are_read_only_are_replaced() -> None:
+    with folder_of_ordinary_user() as folder:
+        target = folder / "a.zarr"
+        make_folder(target, "old")
+        for path in (target / "000" / "data", target / "000", target):
+            path.chmod(0o444 if path.is_file() else 0o555)
+        with publish(target, force=True) as temporary:
+            make_folder(temporary, "new")
+        assert entries(folder) == ["a.zarr"]
+        assert (target / "000" / "data").read_text() == "new"
+        target.chmod(0o700)
 
 
 def test_full_disk_becomes_an_output_error(tmp_path: Path) -> None:
