@@ -47,7 +47,12 @@ class ObjectFile(io.RawIOBase):
         done = 0
         while done < len(view):
             number, begin = divmod(self._at, BLOCK_NBYTES)
-            if not begin and len(view) - done > BLOCK_NBYTES:
+            wanted = min(len(view) - done, BLOCK_NBYTES - begin)
+            here = self._object.held(self._at, wanted) if number not in self._blocks else None
+            if here is not None:  # it came as the object was opened
+                n_read = wanted
+                view[done : done + n_read] = here
+            elif not begin and len(view) - done > BLOCK_NBYTES:
                 n_read = self._object.read_into([view[done:]], self._at)
             else:
                 part = self._block(number)[begin : begin + len(view) - done]

@@ -12,6 +12,7 @@ import pytest
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError, PlanError, SourceError
+from mdio.core.files.remote import objects
 from mdio.core.files.remote.paths import path_of
 from mdio.parallel.executors import Processes
 
@@ -94,6 +95,16 @@ class TestBudgets:
             assert layout.info.n_frames == 98
         assert len(web.log) <= 5
         assert not [name for _, name, _ in web.log if "value/c." in name]
+
+    def test_opening_h5md(self, web, monkeypatch):
+        monkeypatch.setattr(objects, "KNOWN_S", 1e6)
+        with mdio.open(f"{web.url}/adk.h5md") as layout:
+            assert layout.info.n_frames == 98
+            # Head, seal (asked twice), what lies behind the chunks, boxes, times.
+            assert len(web.log) <= 7
+            web.log.clear()
+            layout.read(61, 62)
+        assert len(web.log) <= 3
 
     @pytest.mark.parametrize("name", ["xtc", "dcd", "ncdf"])
     def test_one_frame_of_a_native_file(self, web, name):
@@ -179,8 +190,6 @@ def test_faults_end_in_the_right_result_or_a_clear_error(web, served):
                 assert web.url in str(error)
                 seen["error"] += 1
             web.faults = 0.0
-            from mdio.core.files.remote import objects
-
             objects._known.clear()
     assert min(seen.values()) > 0
 
