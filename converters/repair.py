@@ -206,7 +206,7 @@ def _prepare(
         view = source_view(former, source, top)
         meta = _meta(manifest, source, view, names)
         with suppress(CorruptLayoutError):
-            meta = replace(meta, topology=former.topology())
+            meta = replace(meta, topology=former.topology(), frame_data=former.frame_data())
         return planned(
             source,
             paths,

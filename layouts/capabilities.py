@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.frame_data import FrameData, from_json, joined
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.core.words import plural
@@ -96,6 +97,23 @@ class Capabilities:
         """
         first = self.members[0]
         return None if first is self else first.topology()
+
+    def frame_data(self) -> FrameData:
+        """Return numbers of each frame beside its atoms, by name, (F,) or (F, k).
+
+        Of AMBER's replica exchange: ``temp0`` (K), ``remd_indices`` and others.
+
+        Raises
+        ------
+        CorruptLayoutError
+            They are damaged.
+        """
+        this: Any = self
+        n_frames = this.info.n_frames
+        if this.manifest is None and self.members[0] is not self:
+            parts = [(one.frame_data(), start, stop) for one, start, stop in this.kept]
+            return joined([{name: v[a:b] for name, v in data.items()} for data, a, b in parts])
+        return from_json((this.manifest or {}).get("frame_data"), n_frames, this.path)
 
     def frame_bytes(self) -> FrameBytes | None:
         """Return where its frames lie, as bytes that can be copied into another file.

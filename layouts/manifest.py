@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from mdio._version import __version__
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.frame_data import to_json
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import OutputMeta
 
@@ -136,6 +137,7 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
             **(meta.striping or {}),
         },
         "checksum": "crc32c",
+        **({"frame_data": to_json(meta.frame_data)} if meta.frame_data else {}),
         **({} if meta.appended_to is None else {"appended_to": meta.appended_to}),
     }
     if steps := dict(plan.field_precisions):

@@ -70,6 +70,8 @@ class OutputMeta:
     """Atoms of each stored group, as indices into the atoms that are kept."""
     topology: Topology | None = None
     """Of the atoms that are kept."""
+    frame_data: Mapping[str, NDArray[Any]] | None = None
+    """Numbers of each frame that is kept; see `Layout.frame_data`."""
     source_precision: float | None = None
     """Step (angstrom) of the integers an XTC source holds; None for other sources."""
     striping: Mapping[str, Any] | None = None

@@ -90,6 +90,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         self.n_frames = info.n_frames
         self._dt_ps = info.dt_ps
         self._sparse = info.sparse
+        self._frame_data = self._layout.frame_data()
         self._cache = FrameCache(self._layout)
         self._frame = -1
         self.ts = Timestep(
@@ -167,6 +168,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         data = ts.data
         data["time"] = time
         data["step"] = step
+        for name, values in self._frame_data.items():
+            data[name] = values[frame]
         return ts
 
     def _leave_out(self, ts: Timestep) -> None:

@@ -23,6 +23,7 @@ from mdio.converters.periodic.steps import NEED_BONDS, PBC_CHOICES, Steps, steps
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
+from mdio.core.frame_data import FrameData
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.base import AtomIndices, Layout
@@ -95,6 +96,10 @@ class TransformedLayout(Layout):
         return self.source.info.replace(
             precision=None, xtc_integers=False, compression=None, groups={}
         )
+
+    def frame_data(self) -> FrameData:
+        """Return what the source has of its frames."""
+        return self.source.frame_data()
 
     def _close(self) -> None:
         self.source.close()

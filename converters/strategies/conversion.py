@@ -180,7 +180,7 @@ class Conversion:
 
     def _meta(self) -> OutputMeta:
         """Return what the output says of itself."""
-        return output_meta(
+        meta = output_meta(
             self.job.files,
             self.view.source.info,
             dt_ps=self.view.info.dt_ps,
@@ -193,6 +193,7 @@ class Conversion:
             topology=self.job.topology,
             unreadable=self.view.unreadable,
         )
+        return replace(meta, frame_data=self.view.frame_data())
 
     def _stripe(self, path: Path) -> StripeRecord | None:
         """Ask for the stripes of what is about to be made."""

@@ -26,6 +26,7 @@ from mdio.core.files.writing import WrittenFile, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, is_stored, native_plan
+from mdio.layouts.native.netcdf.encoder import NCDFEncoder
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
@@ -152,9 +153,22 @@ class DCDFileWriter(_ParallelFileWriter):
 
 
 class NCDFFileWriter(_ParallelFileWriter):
-    """One AMBER NetCDF file (convention 1.0, 64-bit offsets)."""
+    """One AMBER NetCDF file (convention 1.0, 64-bit offsets), with what replicas exchanged."""
 
     container = "ncdf"
+    _encoder: NCDFEncoder
+
+    def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
+        super().__init__(path, plan, meta)
+        self._encoder = self._encoder.with_more(meta.frame_data or {})
+
+    def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
+        """Return the bytes of these frames; see the base class."""
+        if not self._encoder.more:
+            return super().encode(start, block)
+        data = self._room.encode(self._encoder, block)
+        self._encoder.fill(data, start, self.meta.frame_data or {})
+        return [EncodedChunk(str(start), data, [crc32c(data)])]
 
 
 class _AppendingFileWriter(_ParallelFileWriter):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
 from mdio.core.files.requests import ByteRange
+from mdio.core.frame_data import FrameData
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
@@ -199,6 +200,11 @@ class ViewLayout(Layout):
         """Return what the source has of the view's atoms."""
         found = self.source.topology()
         return found if found is None or self.atoms is None else found.take(self.atoms)
+
+    def frame_data(self) -> FrameData:
+        """Return what the source has of the view's frames."""
+        frames = np.asarray(self.frames, np.int64)
+        return {name: values[frames] for name, values in self.source.frame_data().items()}
 
     def files(self) -> Iterator[Layout]:
         """Yield itself: its frames are not those of a file."""

@@ -17,6 +17,7 @@ from mdio.cli.shared.common import (
     source_options,
 )
 from mdio.converters.selection import open_with_topology
+from mdio.core.frame_data import described
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes, times_text
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
@@ -85,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
         facts["box_angstrom"] = (
             None if first is None or not first.box.any() else first.box[0].tolist()
         )
+        facts["frame_data"] = described(layout.frame_data())
         facts["step_first"] = None if first is None or first.step is None else int(first.step[0])
     facts["files"] = [_file(path, args.top) for path in args.path] if len(args.path) > 1 else []
     found = get_stripe(args.path[0])
@@ -105,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
         )
         + "".join(f"; not all frames have {name}" for name in facts["sparse"]),
         "box": box_text(facts["box_angstrom"]),
+        "each frame": facts["frame_data"],
         "groups": ", ".join(f"{name} ({n:,} atoms)" for name, n in facts["groups"].items()),
         "chunks": f"{facts['chunk_frames']} frames x {facts['chunk_atoms'] or facts['n_atoms']:,}"
         " atoms"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from mdio.core.errors import OutputError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.native.encoder import Bytes, Encoder
 
-NC_CHAR, NC_FLOAT, NC_DOUBLE = 2, 5, 6
+NC_CHAR, NC_INT, NC_FLOAT, NC_DOUBLE = 2, 4, 5, 6
 NC_DIMENSION, NC_VARIABLE, NC_ATTRIBUTE = 10, 11, 12
 KCAL = 1 / 4.184
 VELOCITY = 20.455
@@ -32,7 +33,11 @@ ATTRIBUTES = {
     "ConventionVersion": "1.0",
     "application": "mdio",
 }
-DIMENSIONS = ("frame", "atom", "spatial", "cell_spatial", "cell_angular", "label")
+REMD_DIMENSION = "remd_dimension"
+DIMENSIONS = (
+    *("frame", "atom", "spatial", "cell_spatial", "cell_angular", "label"),
+    REMD_DIMENSION,
+)
 LABELS: dict[str, tuple[tuple[str, ...], bytes]] = {
     "spatial": (("spatial",), b"xyz"),
     "cell_spatial": (("cell_spatial",), b"abc"),
@@ -46,14 +51,39 @@ UNITS = {
     "cell_angles": "degree",
     "velocities": "angstrom/picosecond",
     "forces": "kilocalorie/mole/angstrom",
+    "temp0": "kelvin",
 }
 VARIABLES = {"positions": "coordinates", "velocities": "velocities", "forces": "forces"}
-TYPES = {"f4": NC_FLOAT, "f8": NC_DOUBLE}
+TYPES = {"i4": NC_INT, "f4": NC_FLOAT, "f8": NC_DOUBLE}
+REMD_DIMTYPE = "remd_dimtype"
+"""What is exchanged along each dimension; the same in all frames, and stored once."""
 
 
 @dataclass(frozen=True)
 class NCDFEncoder(Encoder):
     """AMBER NetCDF: positions, velocities, forces, cells; time in single precision, no steps."""
+
+    more: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    """Numbers of each frame of replica exchange: name, type, (k,) of those of each dimension."""
+    kinds: tuple[int, ...] = ()
+    """What is exchanged along each dimension."""
+
+    def with_more(self, data: Mapping[str, NDArray[Any]]) -> NCDFEncoder:
+        """Return one that leaves room in each record for these numbers (`fill`)."""
+        kinds = tuple(map(int, data[REMD_DIMTYPE][0])) if REMD_DIMTYPE in data else ()
+        more = []
+        for name, values in data.items():
+            one = values.shape[1:] in ((), (len(kinds),)) and values.dtype.kind in "fi"
+            if one and name != REMD_DIMTYPE:
+                dtype = ">f8" if values.dtype.kind == "f" else ">i4"
+                more.append((name, dtype, values.shape[1:]))
+        return replace(self, more=tuple(more), kinds=kinds)
+
+    def fill(self, records: Bytes, start: int, data: Mapping[str, NDArray[Any]]) -> None:
+        """Put numbers of frames from `start` on into their records."""
+        rows = records.view(self._dtype)
+        for name, _, _ in self.more:
+            rows[name] = data[name][start : start + len(rows)]
 
     @property
     def header_nbytes(self) -> int:
@@ -73,7 +103,7 @@ class NCDFEncoder(Encoder):
         if self.has_box:
             columns += [("cell_lengths", ">f8", (3,)), ("cell_angles", ">f8", (3,))]
         columns += [(name, ">f4", xyz) for name in self.fields if name != "positions"]
-        return np.dtype(columns)
+        return np.dtype(columns + list(self.more))
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
         """Return the header of a file with these frames; see the base class."""
@@ -99,32 +129,46 @@ class NCDFEncoder(Encoder):
         return rows.view(np.uint8)
 
     def _header(self, n_frames: int) -> bytes:
-        sizes = (0, self.n_atoms, 3, 3, 3, 5)
+        sizes = dict(zip(DIMENSIONS, (0, self.n_atoms, 3, 3, 3, 5, len(self.kinds)), strict=True))
+        sizes = {name: size for name, size in sizes.items() if size or name == "frame"}
         head = struct.pack(">4sI", b"CDF\x02", n_frames)
-        head += struct.pack(">II", NC_DIMENSION, len(DIMENSIONS))
-        for name, size in zip(DIMENSIONS, sizes, strict=True):
+        head += struct.pack(">II", NC_DIMENSION, len(sizes))
+        for name, size in sizes.items():
             head += _text(name) + struct.pack(">I", size)
         head += _attributes(ATTRIBUTES)
-        labels = [name for name in LABELS if self.has_box or name == "spatial"]
+        fixed = [
+            (_variable(name, dimensions, NC_CHAR, {}), _padded(value))
+            for name, (dimensions, value) in LABELS.items()
+            if self.has_box or name == "spatial"
+        ]
+        if self.kinds:
+            of_kinds = _variable(REMD_DIMTYPE, (REMD_DIMENSION,), NC_INT, {})
+            fixed.append((of_kinds, np.array(self.kinds, ">i4").tobytes()))
         fields = self._dtype.fields
         records = [(name, *fields[name][:2]) for name in self._dtype.names or ()] if fields else []
-        head += struct.pack(">II", NC_VARIABLE, len(labels) + len(records))
-        described = [_variable(name, LABELS[name][0], NC_CHAR, {}) for name in labels]
+        head += struct.pack(">II", NC_VARIABLE, len(fixed) + len(records))
+        described = []
         for name, column, _ in records:
             kind = TYPES[column.base.str[1:]]
-            said: dict[str, str | float] = {"units": UNITS[name]}
+            said: dict[str, str | float] = {"units": UNITS[name]} if name in UNITS else {}
             said |= {"scale_factor": VELOCITY} if name == "velocities" else {}
-            described.append(_variable(name, _dimensions(name), kind, said))
-        begin = len(head) + sum(len(text) + 12 for text in described)
+            dimensions = _dimensions(name) + ((REMD_DIMENSION,) if name in self._in_each else ())
+            described.append(_variable(name, dimensions, kind, said))
+        texts = [*(text for text, _ in fixed), *described]
+        begin = len(head) + sum(len(text) + 12 for text in texts)
         values = b""
-        for text, name in zip(described, labels, strict=False):
-            value = _padded(LABELS[name][1])
+        for text, value in fixed:
             head += text + struct.pack(">IQ", len(value), begin + len(values))
             values += value
         begin += len(values)
-        for text, (_, column, offset) in zip(described[len(labels) :], records, strict=True):
+        for text, (_, column, offset) in zip(described, records, strict=True):
             head += text + struct.pack(">IQ", column.itemsize, begin + offset)
         return head + values
+
+    @property
+    def _in_each(self) -> set[str]:
+        """Which of `more` have a number for each dimension."""
+        return {name for name, _, shape in self.more if shape}
 
 
 def _dimensions(name: str) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.files.requests import ByteRange
+from mdio.core.frame_data import FrameData
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import KCAL_TO_KJ
@@ -32,6 +33,7 @@ from mdio.layouts.native.file import NO_ATOMS, NativeLayout
 from mdio.layouts.native.fixed_records import batches, whole_frames
 from mdio.layouts.native.netcdf.bytes import bytes_of
 from mdio.layouts.native.netcdf.classic import ClassicFile
+from mdio.layouts.native.netcdf.encoder import REMD_DIMTYPE
 from mdio.layouts.placed import PlacedPositions, in_frames
 
 if TYPE_CHECKING:
@@ -47,7 +49,8 @@ UNITS = {
     "cell_angles": "degree",
 }
 CELL = ("cell_lengths", "cell_angles")
-EXCHANGE = ("temp0", "remd_indices", "remd_values", "remd_repidx", "remd_crdidx")
+EXCHANGE = (REMD_DIMTYPE, "temp0", "remd_indices", "remd_values", "remd_repidx", "remd_crdidx")
+"""Of replica exchange, as pmemd and cpptraj write it; the first has a number for each dimension."""
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
@@ -82,15 +85,10 @@ class NCDFLayout(NativeLayout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the file has that is not read, and what its program rounded."""
-        notes = list(super().notes)
+        """What its program rounded."""
         step = getattr(self.data, "rounded_to", None)
-        if step is not None:
-            notes.append(f"{self.path}: its program rounded coordinates to {step:g} angstrom")
-        more = [name for name in EXCHANGE if name in self.data.variables]
-        if more:
-            notes.append(f"{self.path}: {', '.join(more)} of replica exchange are not read")
-        return tuple(notes)
+        note = f"{self.path}: its program rounded coordinates to {step:g} angstrom" if step else ""
+        return (*super().notes, *filter(None, (note,)))
 
     @property
     def has_times(self) -> bool:
@@ -120,6 +118,25 @@ class NCDFLayout(NativeLayout):
             return None
         found = bytes_of(self.path, data, self.info.n_frames)
         return found and replace(found, sums=self.options.get("sums"))
+
+    def frame_data(self) -> FrameData:
+        """Return temperatures and indices of replica exchange; see `Layout.frame_data`."""
+        n_frames, found = self.info.n_frames, {}
+        for name in EXCHANGE:
+            variable = self.data.variables.get(name)
+            if variable is None or variable.dtype.kind not in "fi" or len(variable.shape) > 2:
+                continue
+            n_rows = variable.shape[0] if variable.shape else 0
+            columns = (0, variable.shape[-1])
+            if name == REMD_DIMTYPE and len(variable.shape) == 1:
+                values = self.data.read(0, n_rows, {name: columns})[name]
+                values = np.broadcast_to(values, (n_frames, n_rows))
+            elif n_frames <= n_rows and self.data.n_whole_rows(name) >= n_frames:
+                values = self.data.read(0, n_frames, {name: columns})[name]
+            else:
+                continue
+            found[name] = values.astype(values.dtype.newbyteorder("="))
+        return found
 
     def placed(self) -> PlacedPositions | None:
         """Return where coordinates lie; see `Layout.placed`."""
