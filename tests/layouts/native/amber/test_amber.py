@@ -69,14 +69,6 @@ def test_factors_that_are_none(tmp_path, factor):
         _ = mdio.open(tmp_path / "md.nc").info
 
 
-def test_what_replica_exchange_adds_is_told(tmp_path):
-    write_compressed(tmp_path / "md.nc")
-    with netCDF4.Dataset(tmp_path / "md.nc", "a") as file:
-        file.createVariable("temp0", "f8", ("frame",))[:] = 300
-    with mdio.open(tmp_path / "md.nc") as layout:
-        assert "temp0 of replica exchange are not read" in " ".join(layout.notes)
-
-
 def write_restart(path, *, text, velocities=True, n_atoms=N_ATOMS):
     """Write a restart file; return its coordinates, velocities (angstrom/ps) and cell."""
     rng = np.random.default_rng(2)
