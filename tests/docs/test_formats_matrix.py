@@ -3,6 +3,7 @@
 Cells of a program are checked where it is installed. ``MDIO_MATRIX=write`` writes the table anew.
 """
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -80,8 +81,14 @@ READ = {
     "AMBER restart, as text": (datafiles.INPCRD, "INPCRD"),
     "AMBER trajectory, as text": (datafiles.TRJ, "TRJ"),
     "DL_POLY HISTORY": (datafiles.DLP_HISTORY, "HISTORY"),
+    "GSD": (datafiles.GSD, "GSD"),
+    "TNG": (datafiles.TNG_traj, "TNG"),
 }
 """A file of each format that is only read, and MDAnalysis' name for it."""
+
+
+NEEDS = {"GSD": "gsd", "TNG": "pytng"}
+"""Packages without which MDAnalysis does not read a format: its cells are then not looked at."""
 
 
 def by_program(program, path, pdb, folder):
@@ -122,6 +129,8 @@ def written_row(name, folder, expected):
 
 def read_row(name, folder):
     path, kind = READ[name]
+    if kind in NEEDS and importlib.util.find_spec(NEEDS[kind]) is None:
+        return {}
     if path is None:
         path = folder / "md.h5md"
         values = write_gromacs(path)["position"] * np.float32(10)
