@@ -103,7 +103,7 @@ def test_what_does_not_read_back_is_not_published(adk, tmp_path, monkeypatch, na
         read_back(path, *more)
 
     read_back = looks.read_back
-    for module in ("strategies.conversion", "read_back"):
+    for module in ("strategies.conversion", "strategies.read_back"):
         monkeypatch.setattr(f"mdio.converters.{module}.read_back", spoilt)
     with pytest.raises(OutputError, match="does not read back as it was written") as caught:
         mdio.convert(adk["xtc"], out, force=True, **options)
