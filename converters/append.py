@@ -22,7 +22,8 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint
-from mdio.core.files.remote.paths import path_of, refuse_remote
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.remote.places import settle
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import continuation_of
@@ -55,7 +56,6 @@ def prepare_append(
     Raises PlanError: `out` is none of mdio's that frames can be added to; an option that follows
     from it. SourceError: a source does not fit, or adds nothing.
     """
-    refuse_remote(out, "adding frames to an output")
     for one in fields(options):
         asked = getattr(options, one.name)
         if one.name not in OWN and asked and asked != getattr(DEFAULT, one.name):
@@ -64,6 +64,7 @@ def prepare_append(
                 f"{out}: frames are added as those that are there were written, so leave out "
                 f"--{name}; to change it, convert all sources together again"
             )
+    settle(path_of(out))
     old = open_layout(out, verify=options.verify)
     try:
         continuation_of(old, 0)

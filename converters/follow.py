@@ -14,7 +14,7 @@ from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions, ConvertResult, takes_options
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
-from mdio.core.files.remote.paths import refuse_remote
+from mdio.core.files.remote.paths import path_of, refuse_remote
 from mdio.parallel.executors import Executor, Serial
 
 POLL_S = 1.0
@@ -64,8 +64,7 @@ def follow(
             option = name.removesuffix("_ps").replace("_", "-")
             raise PlanError(f"--{option} does not go with --follow; leave it out")
     refuse_remote(source, "following a source")
-    refuse_remote(out, "publishing again and again")
-    follower = _Follower(Path(source), Path(out), wanted, executor or Serial(), force=force)
+    follower = _Follower(Path(source), path_of(out), wanted, executor or Serial(), force=force)
     if append:
         follower.resume()
     ended = threading.Event() if stopped is None else stopped
@@ -172,7 +171,7 @@ class _Follower:
         elif self._unit is not None and n_wanted >= self._unit:
             options = replace(options, expected_frames=ENDLESS_FRAMES)
         conversion = prepare(self.source, self.out, self._only(options, n_wanted), self.executor)
-        self._result = conversion.run(self.executor, force=self.force)
+        self._result = conversion.run(self.executor, force=self.force and not self.n_done)
         self.n_done = n_wanted
         return True
 

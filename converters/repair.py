@@ -20,7 +20,8 @@ from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.repairs import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.remote.paths import path_of, refuse_remote
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.remote.places import settle
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import (
     FULL_SYSTEM,
@@ -65,14 +66,15 @@ def repair(
     top: AnyPath | None = None,
     workers: int = 1,
     executor: Executor | None = None,
+    force: bool = False,
     progress: Progress | None = None,
 ) -> RepairResult:
     """Write what is damaged or missing in an output again, from the source that it was made from.
 
-    All of the output is checked. What is whole is linked or copied as it lies on disk, the rest is
-    converted again, with the frames, atoms and options that the manifest tells; then the repaired
-    output takes the place of the damaged one in one step. It keeps its uuid, and its manifest notes
-    the repair.
+    All of the output is checked. What is whole is linked or copied as it lies on disk (shards in a
+    store stay where they are), the rest is converted again, with the frames, atoms and options that
+    the manifest tells; then the repaired output takes the place of the damaged one in one step. It
+    keeps its uuid, and its manifest notes the repair.
 
     Parameters
     ----------
@@ -85,6 +87,8 @@ def repair(
         source does not count its atoms.
     workers, executor
         As for `mdio.convert`.
+    force
+        In a store: remove what another run has left that did not end.
     progress
         Called with (frames, decoded bytes) done since the last call.
 
@@ -112,16 +116,18 @@ def repair(
     >>> mdio.repair(out, DCD).repaired, mdio.verify(out, DCD).ok
     (True, True)
     """
+    if against is not None:
+        settle(path_of(out))
     result, names = _look(out)
     if not result.bad:
         return result
     if against is None:
         _find_lost(path_of(out), result)
         return result
-    refuse_remote(out, "a repair")
     made = Processes(workers) if workers > 1 else Serial()
     with made if executor is None else nullcontext(executor) as chosen:
-        _prepare(Path(out), against, top, names, chosen).run(chosen, force=True, progress=progress)
+        planned = _prepare(path_of(out), against, top, names, chosen)
+        planned.run(chosen, force=force, progress=progress)
     result.repaired = True
     return result
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
@@ -12,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio._version import __version__
-from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.marks import SEAL, seal
 from mdio.core.frame_data import to_json
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import OutputMeta
@@ -26,7 +25,6 @@ FORMAT_VERSION = 1
 
 Runs = Sequence[Sequence[int]]
 
-SEAL = "manifest_crc32c"
 _NUMBER = (int, float)
 _NONE = type(None)
 _REQUIRED: Mapping[str, type | tuple[type, ...]] = {
@@ -157,19 +155,6 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
 def has_source_integers(manifest: Mapping[str, Any]) -> bool:
     """Return whether an output holds the integers of XTC files, so that nothing is lost."""
     return manifest.get("precision_source") not in (None, "asked")
-
-
-def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `manifest` with its own checksum, ``manifest_crc32c``, in the place of any other.
-
-    It is the crc32c of the rest as JSON with sorted keys and without spaces, so that it does not
-    depend on how the manifest is written.
-    """
-    rest = {key: value for key, value in manifest.items() if key != SEAL}
-    # Through JSON once: keys are strings only then, and are sorted as strings.
-    plain = json.loads(json.dumps(rest))
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    return rest | {SEAL: kernels.crc32c(text.encode())}
 
 
 def is_group_name(name: str) -> bool:

@@ -68,7 +68,9 @@ class Conversion:
         may_grow = bool(info.lost) or int(max(frames[0], frames[-1])) + 1 < info.n_frames
         self.states = SourceStates(job.files, may_grow=may_grow)
         self._journal: Journal | None = None
-        self._upload = Upload(self.out) if isinstance(self.out, RemotePath) else None
+        self._upload: Upload | None = None
+        if isinstance(self.out, RemotePath):
+            self._upload = Upload(self.out, follows=self._follows)
 
     @classmethod
     def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
@@ -167,6 +169,11 @@ class Conversion:
         self.view.close()
 
     @property
+    def _follows(self) -> bool:
+        """Whether it takes the place of the output that it is made of."""
+        return self.appended is not None or self.repairs is not None
+
+    @property
     def n_taken(self) -> int:
         """Frames that are taken over from the output that goes on."""
         return 0 if self.appended is None else self.appended.continuation.taken
@@ -208,11 +215,12 @@ class Conversion:
     ) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
         # One that is there may serve several outputs: it stays.
+        growing = self.job.options.growing
         new = {path: data for path, data in self.beside.items() if not holds(path, data)}
         temporary = stack.enter_context(
             publish(
                 self.out,
-                force=force or self.appended is not None,
+                force=force or self._follows,
                 sources=[*self.job.files, *self.choice.files],
                 companions=list(new),
                 in_parts=self.in_parts,
@@ -220,7 +228,8 @@ class Conversion:
                 check=self._check,
                 begun=words,
                 resume=resume,
-                anew=force or self.job.options.growing,  # begun anew each time
+                # What follows a source, and a repair, are begun anew each time.
+                anew=force or (self._upload is None and (growing or self.repairs is not None)),
                 upload=self._upload,
             )
         )

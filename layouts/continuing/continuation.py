@@ -1,16 +1,24 @@
 """Outputs that go on: the finished units of one are taken over into a new one with more frames.
 
 A unit (a shard of every array, a segment, a part, the chunks of a piece) that has all its frames
-stays as it is, to the byte: as a second name of the same file where it is a file. So a continued
+stays as it is, to the byte: as a second name of the same file where it is a file, and where it is
+if it is an object of a store. So a continued
 output is what converting everything at once would have made, on the grid of the first conversion.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
+from pathlib import Path
 from typing import cast
 
-from mdio.core.errors import PlanError
+from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.files.copying import link_or_copy
+from mdio.core.files.publish import output_errors
+from mdio.core.files.remote.elsewhere import stand_in
+from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.remote.sending import names_below
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
@@ -68,6 +76,27 @@ class Continuation(ABC):
     @abstractmethod
     def take_over(self, writer: LayoutWriter) -> None:
         """Give `writer`, which has made its files, the units of the first `taken` frames."""
+
+    @cached_property
+    def _objects(self) -> dict[str, int]:
+        assert isinstance(self.old.path, RemotePath)
+        return names_below(self.old.path)
+
+    def take(self, name: str, folder: Path) -> None:
+        """Give a file of the output the same name in `folder`; an object stays, and has a stand-in.
+
+        Raises CorruptLayoutError: it is missing. OutputError: the disk is full, ...
+        """
+        old, new = self.old.path / name, folder / name
+        remote = isinstance(old, RemotePath)
+        if name not in self._objects if remote else not old.exists():
+            raise CorruptLayoutError(f"{old}: is missing; put it back, or convert the source again")
+        with output_errors(new):
+            new.parent.mkdir(parents=True, exist_ok=True)
+            if remote:
+                stand_in(new, self._objects[name])
+            else:
+                link_or_copy(old, new)
 
     def refuse(self) -> PlanError:
         """Return the error for an output of an older version."""

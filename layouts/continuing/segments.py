@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.copying import link_or_copy
 from mdio.core.files.index import index_paths
-from mdio.core.files.publish import output_errors
+from mdio.core.files.remote.paths import is_remote
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.plan import LayoutPlan
@@ -45,21 +43,13 @@ class SegmentsContinuation(Continuation):
     def take_over(self, writer: LayoutWriter) -> None:
         """Link the segments, whoever writes the others; see the base class."""
         assert isinstance(writer, SegmentsWriter)
-        folder = writer.path
         taken = []
         for number, segment in enumerate(self.kept):
-            old, new = self.old.path / segment.file, folder / segment.file
             sums = read_sums(self.old.path, self.manifest, number)
-            if sums is None or not old.exists():
-                raise CorruptLayoutError(
-                    f"{old}: this segment (frames {segment.first_frame} to {segment.stop - 1}) is "
-                    "missing; put it back, or split or convert the source again"
-                )
-            new.parent.mkdir(parents=True, exist_ok=True)
-            index = next(index_paths(old))
-            with output_errors(new):
-                link_or_copy(old, new)
-                if index.exists():
-                    link_or_copy(index, next(index_paths(new)))
+            assert sums is not None
+            self.take(segment.file, writer.path)
+            index = next(index_paths(self.old.path / segment.file))
+            if not is_remote(index) and index.exists():
+                self.take(str(index.relative_to(self.old.path)), writer.path)
             taken.append((segment, sums.table))
         writer.adopt(taken, has_box=bool(self.manifest["has_box"]))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 
-from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.copying import link_or_copy
-from mdio.core.files.publish import output_errors
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.plan import LayoutPlan
@@ -53,10 +50,7 @@ class ZarrContinuation(Continuation):
             crcs = {}
             for path, (array, metadata) in atom_arrays(plan).items():
                 key = f"{path}/{metadata.file_name(start // plan.piece_frames)}"
-                if not (self.old.path / key).exists():
-                    raise CorruptLayoutError(f"{self.old.path / key}: is missing from the tree")
-                with output_errors(writer.path / key):
-                    link_or_copy(self.old.path / key, writer.path / key)
+                self.take(key, writer.path)
                 checksums = self._tree.arrays[array.group, array.field].checksums
                 crcs[key] = checksums.of_frames(start, stop, array.chunk_frames)
             block = self.old.read(start, stop, atoms=[])

@@ -22,6 +22,7 @@ from typing import Any
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.elsewhere import Elsewhere
 from mdio.core.kernels import crc32c
 
 MANIFEST = "manifest.json"
@@ -125,7 +126,7 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
         return None
     try:
         offset, nbytes, crc = manifest[SUMS_KEY][number]
-        with OpenFile(path / SUMS) as file:
+        with OpenFile(Elsewhere(path, manifest).place(SUMS)) as file:
             table = file.peek(offset, nbytes)
         if crc32c(table) == crc:
             return PieceSums.from_table(table)
@@ -139,7 +140,7 @@ def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the file of checksums beside its tables; None if nothing is."""
     expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
-        with OpenFile(path / SUMS) as file:
+        with OpenFile(Elsewhere(path, manifest).place(SUMS)) as file:
             found, nbytes = file.peek(0, len(SUMS_HEADER)), file.nbytes
     except SourceError as error:
         return str(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.elsewhere import Elsewhere
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
@@ -54,6 +55,7 @@ class SegmentsLayout(Layout):
 
     _manifest: dict[str, Any]
     _seen: tuple[int, ...] | None
+    _place: Callable[[str], Path]
     _segments: list[Segment]
     _starts: NDArray[np.int64]
     _opened: dict[int, Layout]
@@ -98,6 +100,7 @@ class SegmentsLayout(Layout):
             _, self._manifest, self._seen = self._known
         manifest = self._manifest
         self._segments = segments_of(manifest, self.path)
+        self._place = Elsewhere(self.path, manifest).place
         starts = [segment.first_frame for segment in self._segments]
         self._starts = np.array(starts, np.int64)
         self._opened, self._early = {}, set()
@@ -147,7 +150,7 @@ class SegmentsLayout(Layout):
         describes.
         """
         segment = self._segments[number]
-        path = self.path / segment.file
+        path = self._place(segment.file)
         self._check_size(segment)
         sums = read_sums(self.path, self._manifest, number) if self.verify else None
         options: dict[str, Any] = {} if sums is None else {"sums": sums}
@@ -184,7 +187,7 @@ class SegmentsLayout(Layout):
             raise self._replaced()
 
     def _check_size(self, segment: Segment) -> None:
-        path = self.path / segment.file
+        path = self._place(segment.file)
         try:
             nbytes = path.stat().st_size
         except OSError as error:
@@ -282,10 +285,10 @@ class SegmentsLayout(Layout):
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""
         segment = self.segments[number]
         self._check_size(segment)
-        found = file_crc(self.path / segment.file)
+        found = file_crc(self._place(segment.file))
         if found != segment.crc32c:
             raise CorruptLayoutError(
-                f"{self.path / segment.file}: its crc32c is {found:08x}, expected "
+                f"{self._place(segment.file)}: its crc32c is {found:08x}, expected "
                 f"{segment.crc32c:08x}: frames {segment.first_frame} to {segment.stop - 1} "
                 "have changed; split or convert the source again"
             )
@@ -300,7 +303,7 @@ class SegmentsLayout(Layout):
             return super().stored(start, stop)
         first = start - segment.first_frame
         edges = sums.offsets[first : first + stop - start + 1]
-        path = self.path / segment.file
+        path = self._place(segment.file)
         with OpenFile(path, CorruptLayoutError) as file:
             data = file.array(int(edges[0]), int(edges[-1] - edges[0])).data
         sums.check(path, int(edges[0]), data)

@@ -12,6 +12,7 @@ from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.piece_sums import Sums, pieces_of_row
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.paths import RemotePath
 from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.chunked.grid import AtomIndices
 from mdio.layouts.codecs.quantised import decode_chunk
@@ -151,4 +152,6 @@ class ShardedChunks(ChunkedArray):
             others = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
         name = self.metadata.file_name(rows.start // self.frames_per_shard)
         crcs = cast(list[int], [*decoded, *others])
-        return EncodedChunk(f"{self._name}/{name}", np.memmap(path, np.uint8, "r"), crcs, path)
+        remote = isinstance(path, RemotePath)  # it stays where it is
+        data = np.empty(0, np.uint8) if remote else np.memmap(path, np.uint8, "r")
+        return EncodedChunk(f"{self._name}/{name}", data, crcs, path)

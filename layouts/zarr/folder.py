@@ -11,6 +11,7 @@ import errno
 import os
 import resource
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.elsewhere import Elsewhere
 from mdio.core.files.remote.objects import HEAD_NBYTES, forget, look
 from mdio.core.files.remote.paths import RemotePath
 
@@ -38,6 +40,7 @@ class Folder(Closing):
         self._fd: int | None = None
         self._which = -1
         self._object = path if isinstance(path, RemotePath) else None
+        self._elsewhere = Elsewhere(path, {})
         try:
             if self._object is not None:
                 self._which = self._object.stat().st_ino
@@ -51,7 +54,15 @@ class Folder(Closing):
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open folder behind."""
         which = self._which if self._fd is None else os.fstat(self._fd).st_ino
-        return {"path": self.path, "_fd": None, "_which": which, "_object": self._object}
+        return self.__dict__ | {"_fd": None, "_which": which}
+
+    def learn(self, manifest: Mapping[str, Any]) -> None:
+        """Take note of what a manifest says of where files are."""
+        self._elsewhere = Elsewhere(self.path, manifest)
+
+    def place(self, name: str) -> Path:
+        """Return where a file is, by its name in the folder."""
+        return self.path / name if self._object is None else self._elsewhere.place(name)
 
     def open_again(self) -> bool:
         """Open it in another process; return whether it is the folder that it was."""
@@ -91,7 +102,7 @@ class Folder(Closing):
     def read(self, name: str, most: int) -> bytes:
         """Return the first `most` bytes of a file; raises what `open` does."""
         if self._object is not None:
-            whole = self._object / name
+            whole = self.place(name)
             try:
                 here = look(whole, (0, max(most, HEAD_NBYTES)))  # all of it with one request
             except OSError as error:

@@ -57,6 +57,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         self._root, self._text = root, text
         node = parse_metadata(path / METADATA, text)
         super().__init__(path, node["attributes"]["mdio"], group, verify=verify)
+        root.learn(self.manifest)
         self._file_crcs = crcs_in(self.manifest, "file_crc32c", path)
         self._node_crcs = crcs_in(self.manifest, "node_crc32c", path)
         fields = self.manifest.get("fields")

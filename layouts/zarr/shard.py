@@ -68,7 +68,7 @@ class Shard:
     """An opened shard file with its index, which has been checked."""
 
     def __init__(self, root: Folder, name: str, n_chunks: int) -> None:
-        self.path = root.path / name
+        self.path = root.place(name)
         try:
             self.file = OpenFile(
                 self.path, CorruptLayoutError, root.open(name), 16 * n_chunks + CRC_NBYTES
@@ -175,11 +175,11 @@ class ShardFiles:
             whole = range(0)
         near = {number for number in coming[:ahead] if number not in self._open}
         for number in self._asked - near:
-            forget(self._root.path / self._name_of(number))
+            forget(self._root.place(self._name_of(number)))
         index_nbytes = 16 * self.n_chunks + CRC_NBYTES
         for last_nbytes, numbers in ((WHOLE_NBYTES, set(whole)), (index_nbytes, near - set(whole))):
             new = sorted((near & numbers) - self._asked)
-            look_ahead((self._root.path / self._name_of(n) for n in new), last_nbytes)
+            look_ahead((self._root.place(self._name_of(n)) for n in new), last_nbytes)
         self._asked = near
 
     def __getitem__(self, number: int) -> Shard:

@@ -21,6 +21,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add(parser, "-s --top FILE", "topology (after --pbc/--center, or if SRC needs one)")
     add(parser, "-w --workers N", "worker processes", positive, default=1)
+    add(parser, "--force", "begin anew where a run has left something in a store")
     add_told(parser)
 
 
@@ -30,7 +31,12 @@ def run(args: argparse.Namespace) -> int:
         n_frames = layout.info.n_frames
     with progress_bar(n_frames if args.against else 0, "repair", quiet=args.quiet) as progress:
         result = repair(
-            args.out, args.against, top=args.top, workers=args.workers, progress=progress
+            args.out,
+            args.against,
+            top=args.top,
+            workers=args.workers,
+            force=args.force,
+            progress=progress,
         )
     if args.json:
         print_json(result.to_json())

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from mdio.core.errors import SourceError
+from mdio.core.files.remote.elsewhere import stand_in
+from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing import flush, write_all
 
 INDEX_ENDING = ".mdio-index"
@@ -65,9 +67,12 @@ def remove(path: Path) -> None:
 def link_or_copy(source: Path, target: Path) -> None:
     """Give a file that is never written again a second name; copy it where that cannot be.
 
-    What had the name goes.
+    What had the name goes. An object of a store stays where it is, with a file that stands for it.
     """
     target.unlink(missing_ok=True)
+    if isinstance(source, RemotePath):
+        stand_in(target, source.stat().st_size)
+        return
     try:
         target.hardlink_to(source)
     except OSError:

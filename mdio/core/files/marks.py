@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mdio.core.kernels import crc32c
 PARTS_MARKER = "parts.json"
 """What a folder of parts holds besides them."""
 MARK = "mdio"
+SEAL = "manifest_crc32c"
 SMALL_NBYTES = 16 << 20
 """Files up to this size are read to be known again: topologies, mostly."""
 
@@ -26,6 +28,19 @@ def manifest_in(folder: Path) -> dict[str, Any] | None:
         if isinstance(manifest, dict) and manifest.get("format") == MARK:
             return manifest if isinstance(manifest.get("uuid"), str) else None
     return None
+
+
+def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `manifest` with its own checksum, ``manifest_crc32c``, in the place of any other.
+
+    It is the crc32c of the rest as JSON with sorted keys and without spaces, so that it does not
+    depend on how the manifest is written.
+    """
+    rest = {key: value for key, value in manifest.items() if key != SEAL}
+    # Through JSON once: keys are strings only then, and are sorted as strings.
+    plain = json.loads(json.dumps(rest))
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return rest | {SEAL: crc32c(text.encode())}
 
 
 def is_output(folder: Path) -> bool:

@@ -208,6 +208,7 @@ def publish(
         with (
             upload.building(
                 force=force,
+                anew=force if anew is None else anew,
                 resume=resume,
                 sources=[path_of(source) for source in sources],
                 companions=[where.with_name(name) for name in names],
@@ -218,7 +219,7 @@ def publish(
                 companions=[local.with_name(name) for name in names],
                 in_parts=in_parts,
                 was_in_parts=was_in_parts,
-                check=check,
+                check=None if upload.follows else check,  # objects that stay are not here
                 begun=begun,
                 resume=resume,
                 anew=force if anew is None else anew,

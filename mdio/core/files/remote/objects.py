@@ -136,8 +136,8 @@ def told(path: Path) -> Iterator[None]:
         if REFUSED.search(str(error)):
             raise refused from None
         raise FileNotFoundError(2, "no such object", str(path)) from None
-    except exceptions.AlreadyExistsError:
-        raise FileExistsError(17, "there is one already", str(path)) from None
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+        raise FileExistsError(17, "there is another one by now", str(path)) from None
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
         raise refused from None
     except exceptions.BaseError as error:

@@ -5,52 +5,77 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files.marks import is_output
+from mdio.core.files.remote.elsewhere import ABOVE, STAGE, noted, noting
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
-from mdio.core.files.remote.sending import copy, delete, names_below, put
+from mdio.core.files.remote.sending import copy, delete, names_below, put, tag_of
 
 MARK = "mdio-unfinished.json"
-STAGE = "mdio-new-"
-"""How the folder begins in which an output is whole that is to replace another one."""
 SENDERS = 8
 """Objects that are sent, or copied, at the same time, ..."""
 SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
 """... and small ones, which take no longer than their answers do."""
 
 
+def settle(goal: Path) -> None:
+    """Finish an exchange that a dead run has broken off; raises OSError."""
+    if isinstance(goal, RemotePath) and not str(goal).lower().startswith("http"):
+        place = Place(goal)
+        place.find()
+        place.settle()
+
+
 class Place:
     """The name of an output in a store.
 
     `goal`: the name. Attributes: `token`: of the run that writes there. `where`: where the objects
-    of a folder go: its name, or a folder inside the former output.
+    of a folder go: its name, or a folder inside the former output. `is_done`: whether the output
+    has taken its name, though objects may have to be copied yet.
     """
 
     def __init__(self, goal: RemotePath) -> None:
         self.goal = self.where = goal
         self.token = secrets.token_hex(8)
-        self.begun = False
+        self.begun = self.is_done = False
         self._there: dict[str, int] = {}
+        self._over: str | None = None
 
-    def look(self, *, force: bool, former: str | None) -> bool:
+    def find(self) -> None:
+        """Find out what is there."""
+        self._there = names_below(self.goal)
+
+    def settle(self) -> None:
+        """Finish an exchange that was broken off."""
+        mark = self._mark()
+        if mark.get("moving"):
+            stage = self._stage(mark["token"])
+            try:
+                self._exchange(stage, mark.get("over"))
+            except FileExistsError:  # its time is over
+                delete([self.goal / MARK])
+                delete(self.goal / name for name in self._there if name.startswith(stage.name))
+            self.find()
+            self.is_done = False
+
+    def look(self, *, replace: bool, anew: bool, former: str | None) -> bool:
         """Find out what is there, and clear what a dead run has left.
 
-        `force`: whether a former output will be replaced. `former`: the token of a run that is to
-        be gone on with.
+        `replace`: whether a former output will be replaced. `anew`: whether what a run has left
+        that did not end may be removed. `former`: the token of a run that is to be gone on with.
         Returns bool: whether it is.
         Raises OutputError: what is there must not be replaced.
         """
-        self._there = names_below(self.goal)
+        self.find()
+        self.settle()
         mark = self._mark()
-        if mark.get("moving"):
-            self._exchange(self._stage(mark["token"]))
-            self._there, mark = names_below(self.goal), {}
-        if not force and (self._manifests or self.goal.is_object()):
+        is_object = not self._manifests and self.goal.is_object()
+        if not replace and (self._manifests or is_object):
             raise OutputError(f"{self.goal}: it exists already; choose another name or use --force")
         if self._there and not mark and not is_output(self.goal):
             raise OutputError(
@@ -60,12 +85,14 @@ class Place:
         goes_on = bool(mark) and former == mark.get("token")
         if goes_on:
             self.token, self.begun = mark["token"], True
-        elif mark and not force:
+        elif mark and not anew:
             raise OutputError(
                 f"{self.goal}: an output that was begun {mark.get('begun')} is not finished there; "
                 "if nobody is at it any more, give --force to remove it and begin anew"
             )
         self.where = self._stage(self.token) if self._manifests else self.goal
+        if self._manifests or is_object:
+            self._over = tag_of(self.goal / self._manifests[0] if self._manifests else self.goal)
         if not goes_on:
             old = {name for name in self._there if STAGE not in name} if self._manifests else set()
             delete(self.goal / name for name in self._there.keys() - (old - {MARK}))
@@ -83,23 +110,31 @@ class Place:
             raise self._taken() from None
         self.begun = True
 
-    def put_object(self, data: Path) -> None:
-        """Send a file as an object of this name, and look whether it is there."""
+    def put_object(self, data: Path, *, same: bool) -> None:
+        """Send a file as an object of this name, and look whether it is there.
+
+        `same`: only over what was there when the run began.
+        """
         if self._there:
             raise OutputError(f"{self.goal}: a folder, and no object; remove it yourself")
-        put(self.goal, data)
+        try:
+            put(self.goal, data, over=self._over if same else None, new=same and not self._over)
+        except FileExistsError:
+            raise self._taken() from None
         self._compare({"": self.goal.stat().st_size}, {"": data.stat().st_size})
 
-    def compare(self, expected: Mapping[str, int]) -> None:
+    def compare(self, expected: Mapping[str, int], kept: Mapping[str, int]) -> None:
         """Have all objects there that should be, and no others.
 
+        `kept`: those of the former output that are also of this one.
         Raises OutputError, OSError: another run has the folder; one is not there, or not whole.
         """
-        self._there = names_below(self.goal)
+        self.find()
         if self._mark().get("token") != self.token:
             raise self._taken()
         there = self._there if self.where == self.goal else names_below(self.where)
         self._compare(there, expected)
+        self._compare(self._there, kept)
         delete(self.where / name for name in there.keys() - expected.keys() - {MARK})
 
     def _compare(self, there: Mapping[str, int], expected: Mapping[str, int]) -> None:
@@ -108,36 +143,76 @@ class Place:
                 found = f"{there.get(name, 0)} bytes are there, {nbytes} were sent"
                 raise OSError(5, found, str(self.where / name))
 
+    def put_manifest(self, name: str, data: Path, kept: Collection[str]) -> None:
+        """Send what makes the objects an output, where they are."""
+        if self.where == self.goal:
+            put(self.where / name, data)
+        else:
+            put(self.where / name, noting(data.read_bytes(), ABOVE, kept))
+
     def finish(self) -> None:
         """Have what is whole now take the name."""
         if self.where == self.goal:
             delete([self.goal / MARK])
             return
-        said = {"token": self.token, "moving": True}
+        self.find()
+        whole = any(f"{self.where.name}/{name}" in self._there for name in MANIFESTS)
+        if not whole or self._mark().get("token") != self.token:
+            raise self._taken()
+        said = {"token": self.token, "moving": True, "over": self._over}
         put(self.goal / MARK, json.dumps(said).encode())
-        self._there = names_below(self.goal)
-        self._exchange(self.where)
+        try:
+            self._exchange(self.where, self._over)
+        except FileExistsError:
+            raise OutputError(
+                f"{self.goal}: another run has changed it meanwhile, so nothing of this one was "
+                "put in place; begin again"
+            ) from None
 
     def withdraw(self) -> None:
         """Remove what was sent."""
         if self.begun:
             delete(self.where / name for name in names_below(self.where))
-            delete([self.goal / MARK])
+            self.find()
+            if self._mark().get("token") == self.token:
+                delete([self.goal / MARK])
 
-    def _exchange(self, stage: RemotePath) -> None:
-        """Put what is whole in `stage` in the place of the former output; may be done again."""
+    def _exchange(self, stage: RemotePath, over: str | None) -> None:
+        """Put what is whole in `stage` in the place of the former output; may be done again.
+
+        `over`: `tag_of` the former one's manifest.
+        Raises FileExistsError: the former output is another one by now, and stays.
+        """
         begin = f"{stage.name}/"
         staged = {name.removeprefix(begin) for name in self._there if name.startswith(begin)}
-        old = {name for name in self._there if not name.startswith(STAGE)}
-        last = staged & set(MANIFESTS)
-        delete(self.goal / name for name in self._manifests)
-        delete(self.goal / name for name in old - staged - {MARK, *MANIFESTS})
-        with ThreadPoolExecutor(SENDERS) as pool:
-            list(pool.map(lambda name: copy(stage / name, self.goal / name), staged - last))
-        for name in last:
-            copy(stage / name, self.goal / name)
+        for name in staged & set(MANIFESTS):  # one
+            goal, whole = self.goal / name, (stage / name).read_bytes()
+            kept, moved = set(noted(whole)["names"]), staged - {name}
+            during, after = noting(whole, stage.name, moved if kept else None), noting(whole)
+            found = goal.read_bytes()
+            if found not in (during, after):
+                put(goal, during, over=over)
+            self.is_done = True
+            if found != after:
+                self._move(stage, moved, all_is_new=not kept)
+                put(goal, after)
+            old = {one for one in self._there if not one.startswith(STAGE)}
+            delete(self.goal / one for one in old - moved - kept - {MARK, name})
         delete([self.goal / MARK])
         delete(stage / name for name in staged)
+
+    def _move(self, stage: RemotePath, names: set[str], *, all_is_new: bool) -> None:
+        """Copy objects to their names; what describes arrays when all their chunks are there.
+
+        Programs that do not know of our manifest find fewer frames, or no arrays where all is new,
+        rather than those of two outputs.
+        """
+        described = {one for one in {*names, *self._there} if one.rpartition("/")[2] in MANIFESTS}
+        if all_is_new:
+            delete(self.goal / one for one in described - set(MANIFESTS) if STAGE not in one)
+        for some in (names - described, names & described):
+            with ThreadPoolExecutor(SENDERS) as pool:
+                list(pool.map(lambda one: copy(stage / one, self.goal / one), some))
 
     def _stage(self, token: str) -> RemotePath:
         return self.goal / f"{STAGE}{token}{self.goal.suffix}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.paths import RemotePath
@@ -13,45 +14,65 @@ PART_NBYTES = 8 << 20
 """Larger files are sent in parts of this size, several at a time; there is nothing under their name
 before all have come."""
 PARTS = 8
+CONDITIONAL_NBYTES = 64 << 20
+"""Conditions are of requests that send all of an object, which is to be done in a short time."""
 NO_BUCKET = "there is no such bucket"
 
 
-def put(target: RemotePath, data: bytes | Path, *, new: bool = False) -> None:
+def tag_of(target: RemotePath) -> str | None:
+    """Return by what the object of a name is known now (its ETag and version); None if none is."""
+    objects.forget(target)
+    found = objects.look(target)
+    return None if found is None else found.state.tag
+
+
+def put(
+    target: RemotePath, data: bytes | Path, *, new: bool = False, over: str | None = None
+) -> None:
     """Send some bytes, or those of a file, as an object; it is there whole or not at all.
 
     `target`: its name. `data`: what it is to hold. `new`: refuse where there is an object of this
-    name. Where a store has no conditions, that is looked at before.
-    Raises FileExistsError: with `new`: there is one. OSError: the store does not take it, after
-    `objects.TRIES` tries.
+    name. `over`: refuse where there is another one than had this `tag_of`. That is looked at before
+    the first try, and is a condition of the request, where the store has conditions and a file
+    is not so large that it goes in parts.
+    Raises FileExistsError: with `new` or `over`: there is another one. OSError: the store does not
+    take it, after `objects.TRIES` tries.
     """
     import obstore
     from obstore.exceptions import NotSupportedError
 
     store, name = objects.store_of(target)
-    mode = "create" if new else "overwrite"
+    large = isinstance(data, Path) and data.stat().st_size > CONDITIONAL_NBYTES
+    mode: Any = "overwrite"
+    if new or over is not None:
+        if tag_of(target) != over:
+            raise FileExistsError(17, "there is another one by now", str(target))
+        if not large:
+            tag, _, version = (over or "").partition(" ")
+            mode = {"e_tag": tag} | ({"version": version} if version else {}) if over else "create"
+    in_parts = None if isinstance(data, Path) and mode == "overwrite" else False
     for attempt in range(objects.TRIES):
         try:
             with objects.told(target):
                 try:
-                    large = not new and isinstance(data, Path)
                     obstore.put(
                         store,
                         name,
                         data,
-                        mode=mode,  # type: ignore[arg-type]
-                        use_multipart=None if large else False,
+                        mode=mode,
+                        use_multipart=in_parts,
                         chunk_size=PART_NBYTES,
                         max_concurrency=PARTS,
                     )
                 except (NotSupportedError, NotImplementedError):
-                    if not new or objects.look(target) is not None:
+                    if mode == "overwrite" or tag_of(target) != over:
                         raise
                     mode = "overwrite"
                     continue
             break
         except FileExistsError:
             # Of a try whose answer was lost, it is ours.
-            if attempt and isinstance(data, bytes) and _holds(target, data):
+            if attempt and _holds(target, data):
                 break
             raise
         except PermissionError:
@@ -66,10 +87,10 @@ def put(target: RemotePath, data: bytes | Path, *, new: bool = False) -> None:
             objects.forget(target)
 
 
-def _holds(target: RemotePath, data: bytes) -> bool:
+def _holds(target: RemotePath, data: bytes | Path) -> bool:
     objects.forget(target)
     try:
-        return target.read_bytes() == data
+        return target.read_bytes() == (data if isinstance(data, bytes) else data.read_bytes())
     except OSError:
         return False
 

@@ -6,9 +6,13 @@ them while others are still being made, and its manifest last, since without it 
 
 While a folder is being sent, the object `MARK` in it says so: another run is refused unless it is
 told to begin anew, and then removes what is there. What is replaced stays until the new output
-is whole in the store, in a folder inside the former one, and has been looked at. Then the former
-manifest goes, the store copies the new objects to their names, and the new manifest follows. A run
-that dies in between leaves a mark that says so, and the next one goes on with that.
+is whole in the store, in a folder inside the former one, and has been looked at. Then one
+conditional put of the manifest says where the new objects are (`mdio.core.files.remote.elsewhere`),
+the store copies them to their names, and the manifest says so. A run that dies in between leaves a
+mark, and the next one goes on with that.
+
+Objects of the former output that are also of the new one (full shards, where frames are added or a
+few are repaired) stay as they are, and are not sent: files without contents stand for them.
 """
 
 from __future__ import annotations
@@ -27,27 +31,30 @@ from threading import BoundedSemaphore
 from typing import Any
 
 from mdio.core.errors import MdioError, OutputError, PlanError
+from mdio.core.files.remote.elsewhere import is_stand_in
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.remote.places import SENDERS, SMALL_NBYTES, SMALL_SENDERS, Place
 from mdio.core.files.remote.sending import delete, put
+from mdio.core.files.temporaries import try_lock
 
-STATE = "sent.json"
+STATE, LOCK = "sent.json", "lock"
 
 
 class Upload:
     """The way of one output into a store.
 
-    `goal`: file or folder to be.
+    `goal`: file or folder to be. `follows`: whether it is made of the one that is there, and takes
+    the place of that one only.
     Raises PlanError: a web server, which takes nothing.
     """
 
-    def __init__(self, goal: RemotePath) -> None:
+    def __init__(self, goal: RemotePath, *, follows: bool = False) -> None:
         if str(goal).lower().startswith("http"):
             raise PlanError(
                 f"{goal}: web servers are read from, not written to; write to the store behind it "
                 "(s3://, gs://, az://) or to a disk"
             )
-        self.goal = goal
+        self.goal, self.follows = goal, follows
         self._place = Place(goal)
         number = hashlib.sha256(str(goal).encode()).hexdigest()[:16]
         self._folder = _own_folder() / number
@@ -62,6 +69,7 @@ class Upload:
         self,
         *,
         force: bool,
+        anew: bool,
         resume: bool,
         sources: Sequence[Path],
         companions: Sequence[Path],
@@ -81,38 +89,74 @@ class Upload:
                     f"{self.goal}: the output is the source {source} itself, or one lies inside "
                     "the other; choose another name"
                 )
-        with self._told():
-            state = self._noted() if resume else {}
-            if self._place.look(force=force, former=state.get("token")):
-                self._sent = dict(state["sent"])
-            for one in [] if force else companions:
-                if one.exists():
-                    raise OutputError(
-                        f"{one}: it exists already; choose another name or use --force"
-                    )
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _remove(self._local)  # of a run that could not send it
-        whole = False
-        try:
-            yield self._local
-            whole = True
+        with self._alone():
             with self._told():
-                self._finish(companions, check)
-        except BaseException as error:
-            if self._pool is not None:
-                self._pool.shutdown(wait=True, cancel_futures=True)
-            if whole and isinstance(error, OutputError):
-                raise OutputError(
-                    f"{error}; what was to be there is whole in {self._local} until the next run"
-                ) from error
-            with suppress(OSError):
-                if whole or any(self._folder.glob(".*.journal")):
-                    self._note()
-                else:
+                state = self._noted() if resume else {}
+                if self._place.look(replace=force, anew=anew, former=state.get("token")):
+                    self._sent = dict(state["sent"])
+                for one in [] if force else companions:
+                    if one.exists():
+                        raise OutputError(
+                            f"{one}: it exists already; choose another name or use --force"
+                        )
+            _remove(self._local)  # of a run that could not send it
+            whole = False
+            try:
+                yield self._local
+                whole = True
+                with self._told():
+                    self._finish(companions, check)
+            except BaseException as error:
+                if self._pool is not None:
+                    self._pool.shutdown(wait=True, cancel_futures=True)
+                if self._place.is_done:
                     shutil.rmtree(self._folder, ignore_errors=True)
-                    self._place.withdraw()
-            raise
-        shutil.rmtree(self._folder, ignore_errors=True)
+                    said = (
+                        "the new output is there all the same; the next run that writes it copies "
+                        "its objects to their names"
+                    )
+                    if isinstance(error, OutputError):
+                        raise OutputError(f"{error}; {said}") from error
+                    error.add_note(said)
+                    raise
+                whole = whole and not self.follows  # of those, all is not here
+                if whole and isinstance(error, OutputError):
+                    raise OutputError(
+                        f"{error}; what was to be there is whole in {self._local} until the "
+                        "next run"
+                    ) from error
+                with suppress(OSError):
+                    if whole or any(self._folder.glob(".*.journal")):
+                        self._note()
+                    else:
+                        shutil.rmtree(self._folder, ignore_errors=True)
+                        self._place.withdraw()
+                raise
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Have the folder in which the output is built; raises OutputError: another run has it."""
+        lock = self._folder / LOCK
+        while True:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            if try_lock(fd) is False:
+                os.close(fd)
+                raise OutputError(
+                    f"{self.goal}: another run on this machine writes it; wait until that is done"
+                )
+            with suppress(FileNotFoundError):  # of a run that has just ended
+                if os.path.samestat(os.fstat(fd), lock.stat()):
+                    break
+            os.close(fd)
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # what a run has left stays
+                if [one.name for one in self._folder.iterdir()] == [LOCK]:
+                    shutil.rmtree(self._folder)
+            os.close(fd)
 
     def add(self, built: Path, files: Iterable[Path]) -> None:
         """Send files of the folder that is being built at `built`, which are not written again.
@@ -134,6 +178,8 @@ class Upload:
 
     def _send(self, name: str, file: Path) -> None:
         status = file.stat()
+        if is_stand_in(status):
+            return
         known = [status.st_size, status.st_mtime_ns]
         if self._sent.get(name) == known:
             return
@@ -153,7 +199,7 @@ class Upload:
         beside = [one for one in beside if one.exists()]
         if self._local.is_file():
             self._send_beside(beside)
-            self._place.put_object(self._local)
+            self._place.put_object(self._local, same=self.follows)
             return
         self._begin()
         files = {
@@ -162,16 +208,19 @@ class Upload:
             if path.is_file() and not path.name.endswith(".mdio-index")
         }
         last = [(name, files.pop(name)) for name in MANIFESTS if name in files]
-        for name, file in files.items():
-            self._send(name, file)
+        status = {name: file.stat() for name, file in files.items()}
+        kept = {name: one.st_size for name, one in status.items() if is_stand_in(one)}
+        sent = {name: one.st_size for name, one in status.items() if name not in kept}
+        for name in sent:
+            self._send(name, files[name])
         for future in self._under_way:
             future.result()
-        self._place.compare({name: file.stat().st_size for name, file in files.items()})
+        self._place.compare(sent, kept)
         where = self._place.where
         if where == self.goal:
             self._send_beside(beside)
         for name, file in last:
-            put(where / name, file)
+            self._place.put_manifest(name, file, kept)
         try:
             if check is not None:
                 check(where)
