@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -14,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import AtomCountError, PlanError, SourceError
+from mdio.core.files.remote.blocks import copied_here
+from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.topology.selecting import select as select_stored
 from mdio.core.topology.topology import Topology
@@ -107,8 +110,12 @@ def _place(universe: Universe, source: Layout) -> None:
 def _read_topology(top: str | PathLike[str]) -> Universe:
     import MDAnalysis as mda
 
+    path = path_of(top)
     try:
-        return mda.Universe(str(top), to_guess=())
+        with copied_here(path) if isinstance(path, RemotePath) else nullcontext(path) as file:
+            universe = mda.Universe(str(file), to_guess=())
+        universe.filename = str(top)
+        return universe
     except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError) as error:
         raise SourceError(
             f"{top}: cannot be read as a topology ({error}); "
@@ -184,7 +191,7 @@ class AtomChoice:
     def files(self) -> list[Path]:
         """The file of the topology, where one was given."""
         name = getattr(self.universe, "filename", None)
-        return [Path(name)] if isinstance(name, str | PathLike) else []
+        return [path_of(name)] if isinstance(name, str | PathLike) else []
 
     def atom_group(self, group: str | None = None) -> Any:
         """Return the MDAnalysis AtomGroup of the kept atoms, or of one of the groups."""

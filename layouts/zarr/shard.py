@@ -179,7 +179,7 @@ class ShardFiles:
         index_nbytes = 16 * self.n_chunks + CRC_NBYTES
         for last_nbytes, numbers in ((WHOLE_NBYTES, set(whole)), (index_nbytes, near - set(whole))):
             new = sorted((near & numbers) - self._asked)
-            look_ahead((self._root.place(self._name_of(n)) for n in new), last_nbytes)
+            look_ahead([self._root.place(self._name_of(n)) for n in new], last_nbytes)
         self._asked = near
 
     def __getitem__(self, number: int) -> Shard:

@@ -10,6 +10,7 @@ from mdio.cli.follow import seconds
 from mdio.cli.shared.common import add, parse_nbytes, print_json
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.looking import cached_trajectories, evict_units, verify_units
+from mdio.core.files.remote.paths import refuse_remote
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, plural
 from mdio.parallel.cache_following import CacheFollower, follow_into_cache
@@ -86,6 +87,7 @@ def _verify(args: argparse.Namespace) -> Told:
 
 def _follow(args: argparse.Namespace) -> Told:
     told = [0]
+    refuse_remote(args.pattern, "following what is written")
 
     def tell(follower: CacheFollower) -> None:
         if follower.n_units > told[0] and not args.quiet:

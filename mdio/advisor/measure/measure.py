@@ -28,6 +28,7 @@ from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared
 from mdio.analysis.system import System
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.page_cache import free_memory
+from mdio.core.files.remote.paths import is_remote, path_of
 from mdio.layouts.base import Layout
 from mdio.layouts.striping.stripes import file_system_type
 from mdio.layouts.views.opening import open_source
@@ -96,6 +97,8 @@ def measure(
     limits = limits or Limits()
     single = isinstance(trajectory, str | PathLike)
     paths = [str(trajectory)] if single else [str(path) for path in trajectory]  # type: ignore[union-attr]
+    if is_remote(target):
+        raise PlanError(f"{target}: trial conversions need a folder on a disk; give it as --target")
     folder = Path(target)
     free, memory = check_target(folder), free_memory()
     if local_folder is not None:
@@ -135,7 +138,7 @@ def measure(
                 place = stack.enter_context(scratch(Path(local_folder)))
                 tried.append(_tried(local_copy(), place, len(tried), frames))
         repeats.measure(tried, prepared, found)
-    files = [Path(path) for path in paths]
+    files = [path_of(path) for path in paths]
     return Measurements(
         version=__version__,
         source=Source(
@@ -149,7 +152,7 @@ def measure(
         question=Question(
             analysis=analysis_name(analysis),
             select=getattr(kernel, "select", None),
-            top=None if top is None else str(Path(top).absolute()),
+            top=None if top is None else str(path_of(top).absolute()),
             target=str(folder.absolute()),
             n_selected=info.n_atoms if prepared.atoms is None else len(prepared.atoms),
             result_nbytes_frame=found.result_nbytes_frame,

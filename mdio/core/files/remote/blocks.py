@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+import tempfile
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from mdio.core.files.remote.objects import RemoteObject
@@ -74,3 +79,13 @@ class ObjectFile(io.RawIOBase):
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(number)
         return found
+
+
+@contextmanager
+def copied_here(path: Path) -> Iterator[Path]:
+    """Yield a copy of an object, for libraries that want a name; raises OSError."""
+    with tempfile.TemporaryDirectory(prefix="mdio-") as folder:
+        copy = Path(folder, path.name)
+        with ObjectFile(RemoteObject(path)) as source, copy.open("wb") as target:
+            shutil.copyfileobj(source, target, BLOCK_NBYTES)
+        yield copy

@@ -121,6 +121,9 @@ class TestSecrets:
         monkeypatch.setattr(sys, "stdout", written)
         monkeypatch.setattr(sys, "stderr", written)
         top, reports = str(adk["psf"]), ["-o", str(tmp_path / "r.npz")]
+        client.upload_file(top, "bucket", "secret.psf")
+        first, there = str(tmp_path / "first.dcd"), f"{bucket}/secret.psf"
+        mdio.convert(adk["dcd"], first, stop=50)
         reports += ["--report", str(tmp_path / "r.html"), "--timings", str(tmp_path / "r.json")]
         for words in (
             ["convert", f"{bucket}/adk.xtc", f"{bucket}/secret.zarr", "-s", top, "--json"],
@@ -132,6 +135,11 @@ class TestSecrets:
             ["verify", f"{bucket}/secret.zarr", "--json"],
             ["analyze", "rgyr", f"{bucket}/secret.zarr", "-s", top, *reports],
             ["convert", f"{bucket}/adk.dcd", f"{bucket}/secret.zarr", "--debug"],
+            ["convert", first, f"{bucket}/secret-on.zarr", "-s", there, "--group", "ca=name CA"],
+            ["append", f"{bucket}/adk.dcd", f"{bucket}/secret-on.zarr", "--debug"],
+            ["repair", f"{bucket}/secret-on.zarr", "--against", f"{bucket}/adk.dcd"],
+            ["analyze", "rgyr", f"{bucket}/adk.dcd", "-s", there, "-o", f"{bucket}/secret.csv"],
+            ["analyze", "rgyr", f"{bucket}/adk.dcd", "-s", f"{bucket}/no.psf", "--debug"],
             ["convert", f"{bucket}/no.dcd", f"{bucket}/x.zarr", "--debug"],
             ["convert", f"{bucket}/adk.dcd", "s3://no-such-bucket/x.zarr", "--debug"],
         ):
@@ -144,7 +152,8 @@ class TestSecrets:
         listed = client.list_objects_v2(Bucket="bucket", Prefix="secret")["Contents"]
         for one in listed:
             found.append(client.get_object(Bucket="bucket", Key=one["Key"])["Body"].read())
-        assert len(found) > 60
+        assert len(found) > 90
+        assert {"secret.csv", "secret-on.ca.top.pdb"} <= {one["Key"] for one in listed}
         for data in found:
             assert SECRET.encode() not in data
             assert NAME.encode() not in data
