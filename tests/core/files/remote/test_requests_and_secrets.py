@@ -116,12 +116,12 @@ class TestSecrets:
 
     def test_in_nothing_that_is_written(self, bucket, adk, tmp_path, client, monkeypatch, caplog):
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        client.upload_file(str(adk["psf"]), "bucket", "secret.psf")
         caplog.set_level(logging.DEBUG)
         written = io.StringIO()
         monkeypatch.setattr(sys, "stdout", written)
         monkeypatch.setattr(sys, "stderr", written)
         top, reports = str(adk["psf"]), ["-o", str(tmp_path / "r.npz")]
-        client.upload_file(top, "bucket", "secret.psf")
         first, there = str(tmp_path / "first.dcd"), f"{bucket}/secret.psf"
         mdio.convert(adk["dcd"], first, stop=50)
         reports += ["--report", str(tmp_path / "r.html"), "--timings", str(tmp_path / "r.json")]
