@@ -1,6 +1,7 @@
 """Layouts as datasets of xarray, and in notebooks."""
 
 import sys
+from io import StringIO
 from pathlib import Path
 
 import dask
@@ -8,6 +9,7 @@ import dask.array as da
 import MDAnalysis as mda
 import numpy as np
 import pytest
+from MDAnalysis.lib.util import NamedStream
 from MDAnalysisTests.datafiles import DCD, GRO, PSF, TRR, XTC
 
 import mdio
@@ -106,3 +108,19 @@ def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(MissingExtraError, match="needs xarray and dask: pip install"):
         mdio.open(DCD).to_xarray()
+
+
+def test_nglview_finds_what_it_asks_for(adk_zarr):
+    """The calls of its ``MDAnalysisTrajectory``: frames by number, and a structure as PDB."""
+    atoms = mda.Universe(PSF, str(adk_zarr)).select_atoms("name CA")
+    want = mda.Universe(PSF, DCD).select_atoms("name CA")
+    assert atoms.universe.trajectory.n_frames == 98
+    for index in (97, 0, 41):
+        atoms.universe.trajectory[index]
+        want.universe.trajectory[index]
+        assert np.array_equal(atoms.atoms.positions, want.positions)
+    atoms.universe.trajectory[0]
+    text = StringIO()
+    with mda.Writer(NamedStream(text, "tmp.pdb"), atoms.n_atoms, multiframe=False) as writer:
+        writer.write(atoms)
+    assert text.getvalue().count("ATOM  ") == 214
