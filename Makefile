@@ -4,9 +4,10 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
-.PHONY: install mpi mpi-where-possible web-where-possible demo docs test coverage check types format peers cluster fuzz wheel clean
+.PHONY: install mpi mpi-where-possible web-where-possible \
+	store-where-possible demo docs test coverage check types format peers cluster fuzz wheel clean
 
-install: .venv/installed mpi-where-possible web-where-possible
+install: .venv/installed mpi-where-possible web-where-possible store-where-possible
 
 .venv/installed: setup.cfg pyproject.toml setup.py mdio/_version.py $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -26,6 +27,13 @@ web-where-possible: web/node_modules/.package-lock.json
 
 web/node_modules/.package-lock.json: web/package-lock.json
 	npm ci --prefix web --silent && touch $@ || echo "Going on without npm: web/ is not tested." >&2
+
+# An S3 server of its own for the tests of stores, which else run on moto alone: needs Go.
+VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
+store-where-possible: $(BIN)/versitygw
+
+$(BIN)/versitygw: | .venv/installed
+	GOBIN=$(abspath $(BIN)) go install $(VERSITYGW) || echo "Going on without versitygw: stores are tested on moto alone." >&2
 
 demo: .venv/installed
 	$(BIN)/python bench/demo.py

@@ -198,8 +198,10 @@ class TestDihedrals:
         self, water_path, monkeypatch, shift, n_calls
     ):
         calls = []
-        real = dihedrals._angles
-        monkeypatch.setattr(dihedrals, "_angles", lambda *a: (calls.append(1), real(*a)))
+        real = mda.lib.distances.calc_dihedrals
+        monkeypatch.setattr(
+            mda.lib.distances, "calc_dihedrals", lambda *a, **k: (calls.append(1), real(*a, **k))
+        )
         block = MemoryLayout(water_path).read(0, 10, atoms=np.arange(100))
         block.positions[:, 6] += shift
         dihedrals.dihedrals_of_block(block, np.array([[4, 5, 6, 7], [0, 4, 5, 6]]))

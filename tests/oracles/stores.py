@@ -6,13 +6,18 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 NAME, SECRET = "ThePublicName", "TheSecretItself"
-SERVERS = ("moto", *(["versitygw"] if shutil.which("versitygw") else []))
+VERSITYGW = shutil.which(
+    "versitygw", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+)
+SERVERS = ("moto", *(["versitygw"] if VERSITYGW else []))
 FAULTS = ("unheard", "unanswered", "503", "cut", "flip")
 
 
@@ -31,7 +36,7 @@ def s3_server(kind, folder):
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         (folder / "objects").mkdir(parents=True)
-        words = ["versitygw", "--port", f"127.0.0.1:{port}", "--quiet", "posix"]
+        words = [VERSITYGW, "--port", f"127.0.0.1:{port}", "--quiet", "posix"]
         keys = {"ROOT_ACCESS_KEY": NAME, "ROOT_SECRET_KEY": SECRET}
         with (folder / "log").open("w") as log:
             process = subprocess.Popen(
