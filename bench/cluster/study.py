@@ -13,6 +13,7 @@ the busiest of them sent or got, `share` is that divided by the time taken.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,13 @@ def many_shards(source: Path, target: Path) -> None:
     mdio.convert(source, target, stop=n_frames, chunk_frames=SHARD_FRAMES, precision="none")
 
 
+def chosen_there(cluster: Cluster, source: Path, out: Path) -> str:
+    """Return how a conversion that writes to the cluster encodes an XTC's integers by default."""
+    words = ["convert", str(source), str(out), "--dry-run", "--json"]
+    plan = json.loads(cluster.nodes[0].run(str(MDIO), *words))
+    return plan["plan"]["compression"] or "bitpack"
+
+
 def prepare(
     cluster: Cluster, wanted: list[tuple[str, str]], n_tiles: int
 ) -> tuple[dict[tuple[str, str], Path], Path]:
@@ -89,6 +97,8 @@ def prepare(
                 many_shards(source, made)
             else:
                 filled = [word.format(source=source, out=made) for word in words]
+                if layout == "zarr":  # made here, as it would be there
+                    filled += ["--compression", chosen_there(cluster, source, folder / name)]
                 subprocess.run([str(MDIO), *filled, "--quiet"], check=True)
         copy_in(cluster, file_system, made, folder / name, even=stripes == "all")
         paths[layout, stripes] = folder / name

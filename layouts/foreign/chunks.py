@@ -88,10 +88,13 @@ class ForeignChunks(ChunkedArray):
         nbytes = self._dtype.itemsize * 3 * self.chunk_frames * self.chunk_atoms
         raw: bytes | NDArray[np.uint8] = data
         if self._deflated:
-            try:
-                raw = zlib.decompressobj().decompress(data.data, nbytes)
+            stream = zlib.decompressobj()
+            try:  # one byte more: zlib compares its checksum at the end alone
+                raw = stream.decompress(data.data, nbytes + 1)
             except zlib.error as error:
                 raise ValueError(f"{error}; the file may be damaged") from error
+            if not stream.eof and len(raw) == nbytes:
+                raise ValueError("its end is missing; the file may be damaged")
         if len(raw) != nbytes:
             raise ValueError(f"it has {len(raw)} bytes, expected {nbytes}")
         if self._shuffled:

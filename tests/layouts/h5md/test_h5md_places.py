@@ -38,10 +38,10 @@ CASES = {
     "no chunks": ({"chunks": None}, True),
     "growing": ({"chunks": (2, N_ATOMS, 3), "maxshape": (None, N_ATOMS, 3)}, True),
     "x, y and z cut": ({"chunks": (4, N_ATOMS, 2)}, False),
-    "compressed": ({"chunks": (4, N_ATOMS, 3), "compression": "gzip"}, False),
+    "compressed": ({"chunks": (4, N_ATOMS, 3), "compression": "gzip"}, True),
     "checksums of HDF5": ({"chunks": (4, N_ATOMS, 3), "fletcher32": True}, False),
-    "big-endian": ({"chunks": (1, N_ATOMS, 3), "dtype": ">f4"}, False),
-    "double": ({"chunks": (1, N_ATOMS, 3), "dtype": "f8"}, False),
+    "big-endian": ({"chunks": (1, N_ATOMS, 3), "dtype": ">f4"}, True),
+    "double": ({"chunks": (1, N_ATOMS, 3), "dtype": "f8"}, True),
     "never written": ({"chunks": (1, N_ATOMS, 3), "upto": 11, "fillvalue": 7.5}, False),
 }
 
@@ -60,6 +60,22 @@ def test_as_hdf5_reads_it(write, name):
                 kept = slice(None) if atoms is None else atoms
                 assert_array_equal(found, expected[start:stop, kept])
         assert (layout.contents._placed["positions"] is not None) == placed
+
+
+@pytest.mark.parametrize("damage", ["sum", "end"])
+def test_the_checksum_of_deflated_chunks_counts(write, damage):
+    path = write(chunks=(4, N_ATOMS, 3), compression="gzip")
+    with h5py.File(path) as file:
+        where = file["particles/system/position/value"].id.get_chunk_info(0)
+    data = bytearray(path.read_bytes())
+    end = where.byte_offset + where.size
+    if damage == "sum":
+        data[end - 1] ^= 1
+    else:
+        data[end - 6 : end] = bytes(6)
+    path.write_bytes(data)
+    with H5MDLayout(path) as layout, pytest.raises(OSError, match="position.*cannot be decoded"):
+        layout.read(0, 4)
 
 
 def test_a_link_to_another_file_is_read_there(write, tmp_path):
