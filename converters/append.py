@@ -22,8 +22,8 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint
+from mdio.core.files.publish import settle
 from mdio.core.files.remote.paths import path_of
-from mdio.core.files.remote.places import settle
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import continuation_of

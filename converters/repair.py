@@ -20,8 +20,8 @@ from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.repairs import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.publish import settle
 from mdio.core.files.remote.paths import path_of
-from mdio.core.files.remote.places import settle
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import (
     FULL_SYSTEM,

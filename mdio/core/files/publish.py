@@ -23,6 +23,7 @@ from mdio.core.files.copying import INDEX_ENDING, remove
 from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import unfinished
 from mdio.core.files.marks import PARTS_MARKER, is_output
+from mdio.core.files.remote import places
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.files.remote.uploading import Upload
 from mdio.core.files.replacing import (
@@ -162,6 +163,20 @@ def _may_pass(error: BaseException) -> bool:
         return isinstance(error.__cause__, MemoryError | None)
     stopped = isinstance(error, SystemExit | KeyboardInterrupt | MemoryError | OSError)
     return stopped and not isinstance(error, SourceError | CorruptLayoutError)
+
+
+def settle(where: Path) -> None:
+    """Put right what a dead run has left of an output that is to be gone on with or repaired.
+
+    Raises OutputError: that cannot be done.
+    """
+    if isinstance(where, RemotePath):
+        places.settle(where)
+        return
+    goal = where.absolute()
+    if goal.parent.is_dir() and not os.path.lexists(goal):  # it may have been moved aside
+        with output_errors(goal):
+            tidy([goal, parts_of(goal)])
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -299,3 +301,20 @@ def test_nothing_changes_if_it_fails(tmp_path, whole):
     (tmp_path / "aside").rename(shard)
     assert files(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out.zarr"]
+
+
+def test_what_dies_between_two_names_is_gone_on_with(tmp_path, whole):
+    """A file and its folder of parts are not replaced in one step: the next run puts it right."""
+    out = tmp_path / "out.h5md"
+    mdio.convert(whole, out, stop=21, per_rank=True, workers=2)
+    code = (
+        "import os, sys, mdio\n"
+        "from mdio.core.files import replacing\n"
+        "rename = replacing.rename\n"
+        "replacing.rename = lambda *names: (rename(*names), os._exit(9))\n"
+        "mdio.append(sys.argv[1], sys.argv[2])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(whole), str(out)], check=False)
+    assert done.returncode == 9 and not out.exists()
+    mdio.convert(whole, out, append=True, resume=True)
+    assert_same(out, whole)

@@ -74,7 +74,7 @@ def test_the_checksum_of_deflated_chunks_counts(write, damage):
     else:
         data[end - 6 : end] = bytes(6)
     path.write_bytes(data)
-    with H5MDLayout(path) as layout, pytest.raises(OSError, match="position.*cannot be decoded"):
+    with H5MDLayout(path) as layout, pytest.raises(OSError, match=r"position.*cannot be decoded"):
         layout.read(0, 4)
 
 
