@@ -1,11 +1,14 @@
 """A web server that knows ranges, and can fail; an S3 server; outputs that they serve."""
 
 import random
+import tempfile
 import threading
 import time
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import MDAnalysis as mda
+import numpy as np
 import pytest
 from oracles.stores import SERVERS, Between, environment, s3_server
 from oracles.stores import client as client_of
@@ -160,3 +163,24 @@ def _later_tests_fork_again(monkeypatch):
     from mdio.core.files.remote import objects
 
     monkeypatch.setattr(objects, "_pid", 0)
+
+
+@pytest.fixture
+def spool(monkeypatch, tmp_path):
+    """Where outputs are built before they are sent."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spool"))
+    (tmp_path / "spool").mkdir()
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def nothing_fails(between):
+    between.log.clear()
+    yield
+    between.faults = between.latency_s = 0.0
+
+
+@pytest.fixture(scope="session")
+def positions(adk):
+    universe = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
+    return np.array([ts.positions.copy() for ts in universe.trajectory])

@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 
-import MDAnalysis as mda
 import numpy as np
 import pytest
 import zarr
@@ -32,25 +31,7 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def spool(monkeypatch, tmp_path):
-    """Where outputs are built before they are sent."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spool"))
-    (tmp_path / "spool").mkdir()
-    return tmp_path / "spool"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_fails(between):
-    between.log.clear()
-    yield
-    between.faults = between.latency_s = 0.0
-
-
-@pytest.fixture(scope="session")
-def positions(adk):
-    universe = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
-    return np.array([ts.positions.copy() for ts in universe.trajectory])
+pytestmark = pytest.mark.usefixtures("spool", "nothing_fails")
 
 
 @pytest.fixture(scope="session")
