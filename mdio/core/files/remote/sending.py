@@ -78,6 +78,8 @@ def put(
         except PermissionError:
             raise
         except OSError as error:
+            if isinstance(data, Path) and not data.exists():
+                raise FileNotFoundError(2, "it is gone", str(data)) from error
             if attempt == objects.TRIES - 1:
                 if isinstance(error, FileNotFoundError):
                     raise OSError(2, NO_BUCKET, str(target)) from None

@@ -186,7 +186,12 @@ class Upload:
 
         def work() -> None:
             with self._large if status.st_size > SMALL_NBYTES else nullcontext():
-                put(self._place.where / name, file)
+                try:
+                    put(self._place.where / name, file)
+                except FileNotFoundError:
+                    if file.exists():
+                        raise
+                    put(self._place.where / name, self._local / name)  # it has its name by now
             self._sent[name] = known
 
         if self._pool is None:
