@@ -184,3 +184,14 @@ def nothing_fails(between):
 def positions(adk):
     universe = mda.Universe(str(adk["psf"]), str(adk["dcd"]))
     return np.array([ts.positions.copy() for ts in universe.trajectory])
+
+
+@pytest.fixture
+def names(client):
+    """What lists the objects below a name."""
+
+    def found(prefix):
+        answer = client.list_objects_v2(Bucket="bucket", Prefix=prefix)
+        return [one["Key"] for one in answer.get("Contents", [])]
+
+    return found

@@ -43,15 +43,6 @@ def halves(adk, tmp_path_factory):
     return folder / "first.dcd", folder / "second.dcd"
 
 
-@pytest.fixture
-def names(client):
-    def found(prefix):
-        answer = client.list_objects_v2(Bucket="bucket", Prefix=prefix)
-        return [one["Key"] for one in answer.get("Contents", [])]
-
-    return found
-
-
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     """Shards of one chunk."""

@@ -24,15 +24,6 @@ SUFFIXES = (".zarr", ".h5md", ".segments", ".dcd", ".xtc", ".trr", ".ncdf")
 pytestmark = pytest.mark.usefixtures("spool", "nothing_fails")
 
 
-@pytest.fixture
-def names(client):
-    def found(prefix):
-        answer = client.list_objects_v2(Bucket="bucket", Prefix=prefix)
-        return [one["Key"] for one in answer.get("Contents", [])]
-
-    return found
-
-
 def put_names(between):
     """Return the names of objects that were written, in order."""
     paths = [path.split("?")[0] for method, path, _ in between.log if method == "PUT"]
