@@ -21,13 +21,16 @@ from mdio.core.errors import OutputError
 from mdio.layouts.foreign.heaps import FileObject
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
+Written = list[tuple[int, int]]
+"""Offsets and lengths."""
 MODES = {"x": os.O_CREAT | os.O_EXCL, "w": os.O_CREAT | os.O_TRUNC, "r+": 0}
 
 
 class _Disk(FileObject):
     """Plain calls, of which the first that fails is kept."""
 
-    def __init__(self, path: Path, mode: str) -> None:
+    def __init__(self, path: Path, mode: str, written: Written | None) -> None:
+        self._written = [] if written is None else written
         self.failure: BaseException | None = None
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | MODES[mode], 0o666)
         super().__init__(os.fstat(self._fd).st_size)
@@ -69,6 +72,7 @@ class _Disk(FileObject):
                 done += os.pwrite(self._fd, view[done:], self._at + done)
 
         self._try(write)
+        self._written.append((self._at, len(view)))
         if self.failure is not None:
             self._kept.append((self._at, bytes(view)))
         self._at += len(view)
@@ -96,12 +100,15 @@ class OutputFile:
     """An HDF5 file that is written.
 
     `path`: the file. `mode`: ``x`` for a new file, ``w`` for one that may be there, ``r+`` for one
-    to go on with. `options`: of `h5py.File`. Attributes: `file` (h5py.File): the same, open. Its
-    changes are on disk once `close` has returned.
+    to go on with. `written`: takes the offset and length of whatever is written. `options`: of
+    `h5py.File`. Attributes: `file` (h5py.File): the same, open. Its changes are on disk once
+    `close` has returned.
     """
 
-    def __init__(self, path: Path, mode: str, **options: Any) -> None:
-        self._disk = _Disk(path, mode)
+    def __init__(
+        self, path: Path, mode: str, written: Written | None = None, **options: Any
+    ) -> None:
+        self._disk = _Disk(path, mode, written)
         try:
             with self.telling():
                 self.file = h5py.File(self._disk, "r+" if mode == "r+" else "w", **options)
@@ -136,9 +143,11 @@ class OutputFile:
 
 
 @contextmanager
-def open_output(path: Path, mode: str, **options: Any) -> Iterator[h5py.File]:
+def open_output(
+    path: Path, mode: str, written: Written | None = None, **options: Any
+) -> Iterator[h5py.File]:
     """Open a file as `OutputFile` does, and close it; raises OSError."""
-    output = OutputFile(path, mode, **options)
+    output = OutputFile(path, mode, written, **options)
     try:
         yield output.file
     except BaseException:

@@ -22,7 +22,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile, allocate
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.chunk_shapes import MAX_PADDING
-from mdio.layouts.h5md.disk import open_output
+from mdio.layouts.h5md.disk import Written, open_output
 from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
 from mdio.layouts.h5md.others.flavours import Flavour, flavour_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
@@ -60,13 +60,18 @@ def is_aligned(array: ArrayPlan, alignment_nbytes: int) -> bool:
 
 
 def create_file(
-    path: Path, plan: LayoutPlan, gzip_level: int | None, atom_ids: Mapping[str, NDArray[np.int64]]
+    path: Path,
+    plan: LayoutPlan,
+    gzip_level: int | None,
+    atom_ids: Mapping[str, NDArray[np.int64]],
+    written: Written | None = None,
 ) -> Places:
     """Make the file with everything but the frames.
 
     `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `plan`: its arrays.
     `gzip_level`: None for uncompressed chunks, which then have their places in the file at once.
     `atom_ids`: by group, the numbers its atoms have in the source, where they are not 0, 1, 2, ...
+    `written`: takes offsets and lengths of what is written now, and of what has a place already.
     Returns Places.
     """
     aligned = [a for a in plan.arrays if is_aligned(a, plan.alignment_nbytes)]
@@ -77,6 +82,7 @@ def create_file(
     with open_output(
         path,
         mode,
+        written,
         libver=LIBVER,
         alignment_threshold=threshold,
         alignment_interval=plan.alignment_nbytes,
@@ -84,7 +90,7 @@ def create_file(
         create_groups(file, plan.arrays)
         for array in aligned:
             _create_array(file, array, plan, gzip_level)
-    with open_output(path, "r+", libver=LIBVER) as file:
+    with open_output(path, "r+", written, libver=LIBVER) as file:
         for array in others:
             _create_array(file, array, plan, gzip_level)
         columns = create_columns(file, plan)
@@ -98,6 +104,8 @@ def create_file(
     if plan.direct:
         with WrittenFile(path) as opened:
             allocate(opened.fileno(), path.stat().st_size)
+    if written is not None:
+        written += [(column.offset, column.row_nbytes * column.shape[0]) for column in columns]
     return Places(chunks, *columns)
 
 

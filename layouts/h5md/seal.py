@@ -11,7 +11,8 @@ then numbers are still verified by the manifest's checksums, but no attributes a
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,13 @@ from mdio.core.files.in_flight import InFlight
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.requests import ByteRange
 from mdio.core.kernels import crc32c
+from mdio.layouts.h5md.disk import Written
 from mdio.layouts.h5md.io import checksum
 from mdio.layouts.h5md.opening import SEAL
 
 _BODY = struct.Struct("<8sQI")
 NBYTES = _BODY.size + 4
+ZEROS = bytes(1 << 16)
 _END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
 """Where superblocks of these versions say at which byte HDF5's part of the file ends."""
 
@@ -44,29 +47,54 @@ def gaps(places: Places, size: int) -> Iterator[tuple[int, int]]:
         yield int(begins[k]), int(stops[k])
 
 
-def _checksum(file: OpenFile, places: Places, size: int) -> int:
+def _checksum(file: OpenFile, places: Places, size: int, written: Written | None = None) -> int:
     crc, ahead = 0, InFlight()  # alignment leaves a small gap before each chunk
     between = list(gaps(places, size))
-    ahead.expect(ByteRange(file, begin, stop - begin) for begin, stop in between)
+    is_read = _reached(between, written)
+    ranges = compress(between, is_read)
+    ahead.expect(ByteRange(file, begin, stop - begin) for begin, stop in ranges)
     try:
-        for begin, stop in between:
-            crc = checksum(file, begin, stop - begin, crc)
+        for (begin, stop), read in zip(between, is_read, strict=True):
+            crc = (checksum if read else _of_zeros)(file, begin, stop - begin, crc)
     finally:
         ahead.stop()
     return crc
 
 
-def seal_of(file: OpenFile, places: Places) -> bytes:
+def _reached(ranges: Sequence[tuple[int, int]], written: Written | None) -> list[bool]:
+    """Return which ranges (first byte, one beyond the last) hold something of what was written."""
+    if written is None or not ranges:
+        return [True] * len(ranges)
+    offsets, lengths = np.array(sorted(written), np.int64).reshape(-1, 2).T
+    ends = np.concatenate([[0], np.maximum.accumulate(offsets + lengths)])
+    begins, stops = np.array(ranges, np.int64).T
+    reached: list[bool] = (ends[np.searchsorted(offsets, stops)] > begins).tolist()
+    return reached
+
+
+def _of_zeros(_: OpenFile, begin: int, nbytes: int, crc: int) -> int:
+    for first in range(begin, begin + nbytes, len(ZEROS)):
+        crc = crc32c(ZEROS[: begin + nbytes - first], crc)
+    return crc
+
+
+def seal_of(file: OpenFile, places: Places, written: Written | None = None) -> bytes:
     """Return the seal of a file that has none yet; raises CorruptLayoutError.
 
-    `places` are offsets and lengths of the chunks of each array.
+    `places` are offsets and lengths of the chunks of each array. `written`, of a file that was made
+    now, has those of all else that was written: the rest holds zeros, and is not read.
     """
-    body = _BODY.pack(SEAL, file.nbytes, _checksum(file, places, file.nbytes))
+    body = _BODY.pack(SEAL, file.nbytes, _checksum(file, places, file.nbytes, written))
     return body + struct.pack("<I", crc32c(body))
 
 
-def problem_of_seal(file: OpenFile, places: Places, what: str) -> str | None:
-    """Return what is wrong with a file or its seal; None if it is whole or has no seal."""
+def problem_of_seal(
+    file: OpenFile, places: Places, what: str, written: Written | None = None
+) -> str | None:
+    """Return what is wrong with a file or its seal; None if it is whole or has no seal.
+
+    `places`, `written`: as for `seal_of`.
+    """
     size = file.nbytes
     head = file.peek(0, 64).ljust(64, b"\0")
     (hdf5_ends,) = struct.unpack_from("<Q", head, _END_OF_FILE.get(head[8], 40))
@@ -77,7 +105,7 @@ def problem_of_seal(file: OpenFile, places: Places, what: str) -> str | None:
     magic, length, expected = _BODY.unpack(seal[:-4]) if whole else (b"", 0, 0)
     if magic != SEAL or length != size - NBYTES:
         return f"{what}: HDF5's part ends at byte {hdf5_ends} of {size}, and no seal follows it"
-    found = _checksum(file, places, length)
+    found = _checksum(file, places, length, written)
     if found != expected:
         return (
             f"{what}: crc32c {found:08x} of all but the frames found, {expected:08x} expected; "

@@ -22,7 +22,7 @@ from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS
-from mdio.layouts.h5md.disk import OutputFile
+from mdio.layouts.h5md.disk import OutputFile, Written
 from mdio.layouts.h5md.encoding import (
     atom_ids,
     chunks_of,
@@ -77,6 +77,8 @@ class H5MDWriter(LayoutWriter):
     _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
     _handle_former: FormerChunks | None = None
+    _written: Written | None = None
+    """Of a file made now: where something other than chunks was written."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -114,7 +116,10 @@ class H5MDWriter(LayoutWriter):
         Raises OutputError: it exists and is not empty, or cannot be written.
         """
         with writing(self.path):
-            self.places = create_file(self.path, self.plan, self._level, atom_ids(self.meta))
+            if self._level is None:
+                self._written = []
+            ids = atom_ids(self.meta)
+            self.places = create_file(self.path, self.plan, self._level, ids, self._written)
             if self._level is not None:
                 self._handle_file = OutputFile(self.path, "r+", libver=LIBVER)
 
@@ -221,14 +226,15 @@ class H5MDWriter(LayoutWriter):
         if missing is not None:
             raise OutputError(f"{self.path}: {missing}; convert again")
         with writing(self.path):
-            output = self._handle_file or OutputFile(self.path, "r+", libver=LIBVER)
+            output = self._handle_file or OutputFile(self.path, "r+", self._written, libver=LIBVER)
             self._handle_file = output
             with output.telling():
                 self._write_rest(output.file)
             self._handle_file = None
             output.close()
             with self._reading() as file:
-                self._opened.write(file.nbytes, seal_of(file, self._chunk_places))
+                seal = seal_of(file, self._chunk_places, self._written)
+                self._opened.write(file.nbytes, seal)
             os.fsync(self._opened.fileno())
             self._read_again()
         if self._handle_former is not None:
@@ -240,7 +246,8 @@ class H5MDWriter(LayoutWriter):
         with h5py.File(self.path, "r", locking="best-effort") as file:
             found = bytes(np.asarray(file[MANIFEST]).tobytes())
         with self._reading() as opened:
-            problem = problem_of_seal(opened, self._chunk_places, str(self.path))
+            places = self._chunk_places
+            problem = problem_of_seal(opened, places, str(self.path), self._written)
         if crc32c(found) != self.manifest_crc32c or problem is not None:
             raise OutputError(
                 f"{self.path}: what was written is not what is there ({problem or 'manifest'}); "

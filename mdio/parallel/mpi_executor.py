@@ -120,6 +120,7 @@ class MPIExecutor(Executor):
         describe: Callable[[Item], str] = str,
         at_own_pace: bool = False,
         own: bool = False,
+        owner_works: bool = True,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results as they arrive, on rank 0; see `Executor.imap` and `to_all`.
 
@@ -132,8 +133,12 @@ class MPIExecutor(Executor):
 
         With `own` each rank gives items of its own, each a tuple that begins with a number that no
         other item has, by which results are known.
+
+        Without `owner_works` rank 0, unless it is alone, leaves all items to the others, and has
+        its time for their results.
         """
-        self._active = iterator = self._imap(func, items, describe, at_own_pace, own)
+        pace = at_own_pace and owner_works
+        self._active = iterator = self._imap(func, items, describe, pace, own, owner_works)
         return iterator
 
     def _share(
@@ -142,6 +147,7 @@ class MPIExecutor(Executor):
         func: Callable[[Item], Result],
         items: Iterable[Item],
         at_own_pace: bool,
+        owner_works: bool,
     ) -> Iterator[tuple[int, Item]]:
         if at_own_pace and self._comm.size > 1:
             if self._queue is None:
@@ -150,11 +156,13 @@ class MPIExecutor(Executor):
                 return self._queue.items(items, run.wait_until)
         numbered = enumerate(items)
         rank, size = self._comm.rank, self._comm.size
+        if size > 1 and not owner_works:
+            share = itertools.islice(numbered, max(rank - 1, 0), None, size - 1)
+            return told_ahead(func, share if rank > 0 else ())
         if not self._contiguous:
             return told_ahead(func, itertools.islice(numbered, rank, None, size))
         pairs = list(numbered)
-        share = pairs[len(pairs) * rank // size : len(pairs) * (rank + 1) // size]
-        return told_ahead(func, share)
+        return told_ahead(func, pairs[len(pairs) * rank // size : len(pairs) * (rank + 1) // size])
 
     def _imap(
         self,
@@ -163,6 +171,7 @@ class MPIExecutor(Executor):
         describe: Callable[[Item], str],
         at_own_pace: bool,
         own: bool,
+        owner_works: bool,
     ) -> Iterator[tuple[int, Result]]:
         run = Run(self._comm, self._grace_s, SMALL_NBYTES if at_own_pace else 0)
         kept: list[tuple[int, Result]] = []
@@ -171,7 +180,7 @@ class MPIExecutor(Executor):
             if own:
                 share = ((cast(Any, item)[0], item) for item in items)
             else:
-                share = self._share(run, func, items, at_own_pace)
+                share = self._share(run, func, items, at_own_pace, owner_works)
             for number, result in self._results(run, func, share, describe):
                 if self.to_all:
                     kept.append((number, result))

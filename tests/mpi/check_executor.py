@@ -105,6 +105,20 @@ def check_a_slow_rank_is_given_less():
         assert 1 <= shares[0] < 15 and max(shares[1:]) > 20, shares
 
 
+def check_an_owner_that_leaves_the_work_to_others():
+    for n_items in (0, 1, SIZE, 3 * SIZE + 1):
+        with MPIExecutor(COMM) as executor:
+            found = dict(
+                executor.imap(
+                    lambda n: (n, RANK), range(n_items), at_own_pace=True, owner_works=False
+                )
+            )
+        assert {number: item for number, (item, _) in found.items()} == {
+            n: n for n in range(n_items)
+        }
+        assert SIZE == 1 or all(rank > 0 for _, rank in found.values())
+
+
 def check_large_results_wait_at_any_pace():
     taken = []
     with MPIExecutor(COMM, to_all=False) as executor:

@@ -157,6 +157,7 @@ class H5MDMPIOWriter(H5MDWriter):
         """Make the file as a serial writer does, and close it."""
         super().create()
         self._close_file()
+        self._written = None  # from now on HDF5 writes for itself
 
     def open_shared(self, comm: Any) -> None:
         """Open the file on all ranks of `comm` together (collective); raises OutputError."""
