@@ -1,0 +1,54 @@
+"""The bench that compares advice with the truth: what it asks, and what it makes of the answer."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from advise_cases import io_bound
+
+from mdio.advisor.measure.replay import SCHEMA
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+@pytest.fixture
+def grid(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    from advise import grid
+
+    yield grid
+    for name in [name for name in sys.modules if name.split(".")[0] in ("advise", "measuring")]:
+        del sys.modules[name]
+
+
+def record(run_s, **asked):
+    measured = {"schema": SCHEMA, **asdict(io_bound(cold_rate=1e5))}
+    one = {
+        "convert_s": {"segments": [2.0], "zarr": [20.0]},
+        "run_s": run_s,
+        "advise_s": 1.0,
+        "measurements": json.loads(json.dumps(measured)),
+        "asked": asked,
+    }
+    return {"source": "xtc", "analysis": "rmsd", "workers": {"1": one}}
+
+
+def test_regret_is_that_of_what_was_asked(grid):
+    run_s = {"as-is": [10.0], "segments": [8.0], "zarr": [1.0]}
+    one, three, thirty = grid.evaluate(record(run_s, cache="warm"))
+    assert (one.advised, one.best, one.regret) == ("as-is", "as-is", 1.0)
+    assert (three.advised, three.best) == ("zarr", "zarr")
+    assert (thirty.advised, thirty.best) == ("zarr", "zarr")
+    # Storage of 100 kB/s takes 10 s for a pass of any layout: converting never pays.
+    assert {case.advised for case in grid.evaluate(record(run_s, cache="cold", nodes=4))} == {
+        "as-is"
+    }
+
+
+def test_the_table_says_whether_the_limits_are_kept(grid, capsys):
+    wrong = [record({"as-is": [10.0], "segments": [8.0], "zarr": [11.0]}, cache="warm")]
+    assert not grid.report(wrong, never=1.3)
+    assert "zarr: a pass 11 s, forecast 1 s" in capsys.readouterr().out
+    assert grid.report([record({"as-is": [10.0], "segments": [8.0], "zarr": [1.0]}, cache="warm")])
