@@ -14,7 +14,7 @@ from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.publish import publish
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.layouts.chunked.ensembles import Ensemble
-from mdio.layouts.registry import layout_name_for_output, load_class, refers_to_parts, writer_class
+from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.ensemble import check_labels, ensemble_at
 from mdio.parallel.executors import Executor, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
@@ -93,7 +93,7 @@ def convert_ensemble(
     how = {**options, "to": layout}
     results: dict[str, ConvertResult] = {}
     made: type[Ensemble] = load_class(kind)
-    goes: Any = {"in_parts": made.in_parts, "was_in_parts": refers_to_parts}
+    goes: Any = {"in_parts": made.in_parts, "parts_at": parts_at}
     with publish(out, force=force, sources=files, **goes) as temporary:
         ensemble = made(temporary, Path(out))
         ensemble.create()

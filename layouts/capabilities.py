@@ -73,9 +73,9 @@ class Capabilities:
         return {}
 
     @classmethod
-    def refers_to_parts(cls, path: Path) -> bool:  # noqa: ARG003
-        """Return whether `path` is an output whose frames lie in the folder of parts beside it."""
-        return False
+    def parts_at(cls, path: Path) -> Path | None:  # noqa: ARG003
+        """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
+        return None
 
     @property
     def decodes(self) -> bool:

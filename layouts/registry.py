@@ -139,9 +139,10 @@ def output_suffixes() -> dict[str, str]:
     return found
 
 
-def refers_to_parts(path: Path) -> bool:
-    """Return whether `path` is an output whose frames lie in the folder of parts beside it."""
-    return any(layout_class(name).refers_to_parts(path) for name in (*LAYOUTS, *plug_ins()))
+def parts_at(path: Path) -> Path | None:
+    """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
+    found = (layout_class(name).parts_at(path) for name in (*LAYOUTS, *plug_ins()))
+    return next(filter(None, found), None)
 
 
 def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from mdio.benches.layouts import Case
 from mdio.benches.records import mpiexec_command
-from mdio.core.files.publish import parts_of
+from mdio.core.files.marks import parts_of
 
 START_S = 2.0
 """About what starting Python and MPI takes, beside the conversion."""

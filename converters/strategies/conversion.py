@@ -30,7 +30,7 @@ from mdio.core.files.publish import output_errors, publish, temporary_for
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.remote.uploading import Upload
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.registry import refers_to_parts
+from mdio.layouts.registry import parts_at
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
 from mdio.parallel.executors import Executor
@@ -224,7 +224,7 @@ class Conversion:
                 sources=[*self.job.files, *self.choice.files],
                 companions=list(new),
                 in_parts=self.in_parts,
-                was_in_parts=refers_to_parts,
+                parts_at=parts_at,
                 check=self._check,
                 begun=words,
                 resume=resume,

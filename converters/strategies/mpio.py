@@ -12,9 +12,8 @@ from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.journals.journal import journal_of
-from mdio.core.files.journals.unfinished import unfinished
+from mdio.core.files.journals.unfinished import refuse_unfinished, unfinished
 from mdio.core.files.publish import temporary_for
-from mdio.core.files.replacing import refuse_unfinished
 from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints
 from mdio.layouts.writer import EncodedChunk, PieceRecord

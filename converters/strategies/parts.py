@@ -18,12 +18,13 @@ from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on,
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.journals.journal import Journal
 from mdio.core.files.journals.unfinished import unfinished
-from mdio.core.files.publish import output_errors, parts_of, temporary_for
+from mdio.core.files.marks import parts_for, parts_of
+from mdio.core.files.publish import output_errors, temporary_for
 from mdio.core.files.remote.paths import is_remote, refuse_remote
 from mdio.layouts.base import Layout
 from mdio.layouts.output import NotFinite
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.registry import load_class, open_layout
+from mdio.layouts.registry import load_class, open_layout, parts_at
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, PieceRecord
@@ -86,11 +87,12 @@ class PartsConversion(Conversion):
         plan = plan if plan.segment_frames else writer.divided(plan, executor.n_workers)
         made = cls(job, plan, writer, target=job.out, reason=reason)
         made.reason = reason
-        made.plan = plan.replace(notes=(*plan.notes, made._told(plan)))
+        name = parts_for(job.out, "*").name
+        made.plan = plan.replace(notes=(*plan.notes, made._told(plan, name)))
         return made
 
-    def _told(self, plan: LayoutPlan) -> str:
-        count, name = len(plan.segment_frames), parts_of(self.out).name
+    def _told(self, plan: LayoutPlan, name: str) -> str:
+        count = len(plan.segment_frames)
         why = "" if self.reason == ASKED else f" ({self.reason})"
         files = f"{count:,} file" + ("" if count == 1 else "s")
         return (
@@ -110,10 +112,11 @@ class PartsConversion(Conversion):
         return super()._stripe(folder)
 
     def _open(self, stack: ExitStack, temporary: Path, *words: Any) -> LayoutWriter:
-        told = self._told(self.plan)
-        writer = super()._open(stack, temporary, *words)
+        told = self._told(self.plan, parts_for(self.out, "*").name)
+        writer = cast("H5MDPartsWriter", super()._open(stack, temporary, *words))
         # As many as the first run had workers, whose parts are gone on with.
-        writer.notes = [self._told(self.plan) if note == told else note for note in writer.notes]
+        now = self._told(self.plan, writer.folder_name)
+        writer.notes = [now if note == told else note for note in writer.notes]
         return writer
 
     def _n_there(self, temporary: Path, taken: Sequence[PieceRecord]) -> int:  # noqa: ARG002
@@ -122,7 +125,7 @@ class PartsConversion(Conversion):
         return 0 if left is None else left.n_frames
 
     def _worker(self, writer: LayoutWriter) -> Any:
-        former = parts_of(self.out) if self.repairs else None
+        former = parts_at(self.out) if self.repairs else None
         return PartWorker(self.view, cast("H5MDPartsWriter", writer), former, self._journal)
 
     def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:

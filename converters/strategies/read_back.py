@@ -12,7 +12,8 @@ import numpy as np
 
 from mdio.core.errors import MdioError, OutputError
 from mdio.core.files.index import index_paths
-from mdio.core.files.publish import TEMPORARY, parts_of, temporary_for
+from mdio.core.files.marks import name_of_parts, parts_of
+from mdio.core.files.publish import TEMPORARY, temporary_for
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 
@@ -60,7 +61,7 @@ def read_back_joined(path: Path, plan: LayoutPlan, target: Path, look: Look | No
         with tempfile.TemporaryDirectory(prefix=".look-", dir=parts) as folder:
             here = Path(folder, target.name)
             here.symlink_to(path.absolute())
-            parts_of(here).symlink_to(parts.absolute())
+            name_of_parts(parts, here).symlink_to(parts.absolute())
             read_back(here, plan, look)
     except OutputError as error:
         there = TEMPORARY.sub(r"\1", folder)

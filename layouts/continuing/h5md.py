@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from mdio.core.files.copying import link_or_copy
-from mdio.core.files.publish import output_errors, parts_of
+from mdio.core.files.publish import output_errors
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.h5md.layout import H5MDLayout
@@ -51,11 +51,12 @@ class H5MDContinuation(Continuation):
     def take_over(self, writer: LayoutWriter) -> None:
         """Copy the chunks, or link the parts; see the base class."""
         in_parts = isinstance(writer, H5MDPartsWriter)
-        if isinstance(writer, H5MDPartsWriter):
+        contents = self.old.contents
+        if isinstance(writer, H5MDPartsWriter) and isinstance(contents, JoinedFile):
             for number, part in enumerate(self.parts):
                 target = writer.folder / part.file
                 with output_errors(target):
-                    link_or_copy(parts_of(self.old.path) / part.file, target)
+                    link_or_copy(contents.folder / part.file, target)
                 writer.adopt(number, part)
         for start, stop in writer.plan.write_tasks():
             if stop <= self.taken:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
+from mdio.core.files.marks import parts_named
 from mdio.core.files.remote.paths import RemotePath, path_of
-from mdio.core.files.replacing import parts_of
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
@@ -90,9 +90,9 @@ class H5MDLayout(BackendLayout):
     flavours = ("gromacs",)
 
     @classmethod
-    def refers_to_parts(cls, path: Path) -> bool:
-        """Return whether `path` is an output whose frames lie in the folder of parts beside it."""
-        return is_hdf5(path) and _manifest_at(path).get("parts_folder") == parts_of(path).name
+    def parts_at(cls, path: Path) -> Path | None:
+        """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
+        return parts_named(path, _manifest_at(path).get("parts_folder")) if is_hdf5(path) else None
 
     @classmethod
     def ensemble_at(cls, path: Path) -> dict[str, Path]:

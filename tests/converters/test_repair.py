@@ -1,6 +1,7 @@
 """Damaged outputs are repaired from their source to the byte, or it is said what is lost."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -30,7 +31,7 @@ CASES = {
     "segments of an xtc": ("a.segments", {"source": XTC, "segments": 3}),
     "segments of ncdf": ("a.segments", {"segments": 3, "container": "ncdf", "start": 3}),
 }
-NOTED = {"zarr.json", "manifest.json", "a.h5md"}
+NOTED = {"zarr.json", "manifest.json", "parts.json", "a.h5md"}
 """Where the manifest is, which tells of the repair."""
 
 
@@ -57,10 +58,13 @@ def mine(made, tmp_path, request):
 
 
 def files_of(out):
-    """Return the bytes of all files but indexes, which are made again where they do not fit."""
+    """Return the bytes of all files but indexes, which are made again where they do not fit.
+
+    The folder of parts of what is repaired has another name.
+    """
     files = [path for path in out.parent.rglob("*") if path.is_file()]
     return {
-        str(path.relative_to(out.parent)): path.read_bytes()
+        re.sub(r"parts-\w{8}/", "parts/", str(path.relative_to(out.parent))): path.read_bytes()
         for path in files
         if "mdio-index" not in path.name
     }

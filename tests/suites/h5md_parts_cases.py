@@ -34,8 +34,19 @@ def frames_of(path):
         return layout.read(0, layout.info.n_frames)
 
 
+def folder_of(path: Path) -> Path:
+    """Return the folder of the parts that a file refers to."""
+    with h5py.File(path) as file:
+        return path.with_name(json.loads(file["mdio/manifest"].asstr()[()])["parts_folder"])
+
+
 def parts_in(path):
-    return sorted(part.name for part in path.with_name(f"{path.name}.parts").glob("*.h5md"))
+    return sorted(part.name for part in folder_of(path).glob("*.h5md"))
+
+
+def is_alone(path):
+    """Return whether the file and its parts are all there is in their folder."""
+    return {one.name for one in path.parent.iterdir()} == {path.name, folder_of(path).name}
 
 
 def with_manifest(path, change):

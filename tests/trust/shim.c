@@ -2,13 +2,15 @@
 
    Preloaded. trust_watch(folder, log) begins; trust_fail(after, error, how) lets the call that comes
    `after` others fail with `error`: how 0, that one; 1, all from then on; 2, writes are short; 3, a
-   call that only reads (opens, reads, asks for a size), that one; 4, all renames from then on. */
+   call that only reads (opens, reads, asks for a size), that one; 4, all renames from then on; 5,
+   the process is killed in the place of a call that is no reading one. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,13 +69,14 @@ static const char *path_of(int folder, const char *path, char *room) {
 static int counted(void) {
   if (left < 0 || resting) return 0;
   if (left > 0) return left--, 0;
+  if (manner == 5) kill(getpid(), SIGKILL);
   if (manner != 1 && manner != 4) left = -1;
   n_fired++;
   errno = error_number;
   return 1;
 }
 
-static int fails(void) { return manner < 2 && counted(); }
+static int fails(void) { return (manner < 2 || manner == 5) && counted(); }
 
 static int reading_fails(void) { return manner == 3 && counted(); }
 
@@ -269,7 +272,7 @@ ONE_NAME(mkdirat, "folder", (int f, const char *x, mode_t mode), (f, x, room), (
     char room[PATH_MAX]; \
     const char *path = path_of A; \
     REAL(int, NAME, __VA_ARGS__); \
-    if (path && manner == 1 && fails()) return -1; \
+    if (path && (manner == 1 || manner == 5) && fails()) return -1; \
     int failed = real CALL; \
     if (path && !failed) record("remove", path, "", 0, NULL, 0); \
     return failed; \

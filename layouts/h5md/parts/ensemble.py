@@ -13,7 +13,8 @@ from typing import Any
 
 import h5py
 
-from mdio.core.files.publish import PARTS_MARKER, flush_tree, parts_of, temporary_for
+from mdio.core.files.marks import mark_parts, parts_for, parts_named, parts_of
+from mdio.core.files.publish import flush_tree, temporary_for
 from mdio.layouts.chunked.ensembles import Ensemble, check_members, labels_in
 from mdio.layouts.h5md.disk import open_output
 from mdio.layouts.h5md.file import LIBVER, create_groups
@@ -25,23 +26,24 @@ class H5MDEnsemble(Ensemble):
 
     in_parts = True
 
+    def __init__(self, path: Path, target: Path) -> None:
+        super().__init__(path, target)
+        self.folder = parts_for(target, self.uuid)
+
     def create(self) -> None:
         """Make the folder of parts."""
         folder = self.member("x").parent
         folder.mkdir()
-        marker = {"uuid": self.uuid, "file": self.target.name}
-        (folder / PARTS_MARKER).write_text(json.dumps(marker))
+        mark_parts(folder, self.uuid, self.target, self.folder.name)
 
     def member(self, label: str, *, final: bool = False) -> Path:
         """Return the file of a trajectory."""
-        folder = parts_of(self.target)
-        if not final:
-            folder = temporary_for(folder.absolute(), self.path)
-        return folder / f"{label}.h5md"
+        built = temporary_for(parts_of(self.target.absolute()), self.path)
+        return (self.folder if final else built) / f"{label}.h5md"
 
     def seal(self, labels: Sequence[str]) -> None:
         """Write the links and the manifest; raises OutputError."""
-        folder = parts_of(self.target).name
+        folder = self.folder.name
         text = json.dumps(self.manifest(labels) | {"parts_folder": folder}).encode()
         with writing(self.path):
             with open_output(self.path, "x", libver=LIBVER) as file:
@@ -59,6 +61,7 @@ def members_of(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
 
     Raises CorruptLayoutError: a file is missing.
     """
-    members = {label: parts_of(path) / f"{label}.h5md" for label in labels_in(manifest)}
+    folder = parts_named(path, manifest.get("parts_folder")) or parts_of(path)
+    members = {label: folder / f"{label}.h5md" for label in labels_in(manifest)}
     check_members(path, members)
     return members

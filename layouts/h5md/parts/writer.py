@@ -7,7 +7,6 @@ file can be stored by one process only. Files of their own know neither.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import shutil
 from collections.abc import Sequence
@@ -20,7 +19,8 @@ import h5py
 import numpy as np
 
 from mdio.core.errors import OutputError
-from mdio.core.files.publish import PARTS_MARKER, parts_of, temporary_for
+from mdio.core.files.marks import mark_parts, parts_for, parts_of
+from mdio.core.files.temporaries import temporary_for
 from mdio.layouts.h5md.disk import open_output
 from mdio.layouts.h5md.encoding import atom_ids
 from mdio.layouts.h5md.file import LIBVER, Places, create_columns, create_groups, value_path
@@ -85,7 +85,8 @@ class H5MDPartsWriter(H5MDWriter):
         super().__init__(path, plan, meta)
         self._arrays, self._crcs, self._stored = {}, {}, {}
         self.folder = temporary_for(parts_of(target.absolute()), path)
-        self.folder_name = parts_of(target).name
+        self.target = target
+        self.folder_name = parts_for(target, meta.uuid).name
         self.reason = reason
         edges = itertools.accumulate(plan.segment_frames, initial=0)
         self.ranges = list(itertools.pairwise(edges))
@@ -108,8 +109,7 @@ class H5MDPartsWriter(H5MDWriter):
             self.folder.mkdir(exist_ok=True)  # Lustre's stripes may have been set for it
             for path in self.folder.glob(".look-*"):  # a former run was killed at its last look
                 shutil.rmtree(path)
-            marker = {"uuid": self.meta.uuid, "file": self.folder_name.removesuffix(".parts")}
-            (self.folder / PARTS_MARKER).write_text(json.dumps(marker))
+            mark_parts(self.folder, self.meta.uuid, self.target, self.folder_name)
             with open_output(self.path, mode, libver=LIBVER) as file:
                 create_groups(file, self.plan.arrays)
                 for array in self.plan.arrays:

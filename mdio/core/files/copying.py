@@ -1,23 +1,32 @@
 """Copying runs of bytes from file to file: in the kernel (copy_file_range) if it can.
 
 Where bytes are to be looked at, they go through the caller's buffer, which had best stay in the
-processor's cache. Files that are there as a whole are linked, moved and removed here too.
+processor's cache. Files that are there as a whole are linked, renamed and removed here too.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
 import stat
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from mdio.core.errors import SourceError
 from mdio.core.files.remote.elsewhere import stand_in
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing import flush, write_all
 
+AT_FDCWD = -100
+NOREPLACE, EXCHANGE = 1, 2
+"""Flags of renameat2(2)."""
+CANNOT_RENAME = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
+"""What it says where it, or a flag, does not work: old kernels, network file systems, filters of
+containers."""
 INDEX_ENDING = ".mdio-index"
 ACCESS_LISTS = {"system.posix_acl_access", "system.posix_acl_default"}
 """Extended attributes, acl(5)."""
@@ -160,3 +169,33 @@ def _link(source: str | Path, target: str | Path) -> None:
         shutil.copy2(source, target, follow_symlinks=False)
         if not Path(target).is_symlink():
             flush(Path(target))
+
+
+@cache
+def _renameat2() -> Any:
+    try:
+        function = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # another C library
+        return None
+    function.argtypes = (
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_uint,
+    )
+    return function
+
+
+def rename(source: Path, target: Path, flags: int = 0) -> None:
+    """Give `source` the name `target`; with flags, OSError (`CANNOT_RENAME`) without them."""
+    if not flags:
+        source.rename(target)
+        return
+    function = _renameat2()
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source))
+    words = (AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags)
+    if function(*words):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(source), None, str(target))

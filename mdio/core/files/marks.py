@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from mdio.core.kernels import crc32c
 
 PARTS_MARKER = "parts.json"
 """What a folder of parts holds besides them."""
+ANOTHER = r"-[0-9a-f]{8}"
+"""What follows in its name where a former output had that."""
 MARK = "mdio"
 SEAL = "manifest_crc32c"
 SMALL_NBYTES = 16 << 20
@@ -49,6 +52,39 @@ def is_output(folder: Path) -> bool:
         return True
     marker = _read(folder / PARTS_MARKER)
     return all(isinstance(marker.get(key), str) for key in ("uuid", "file"))
+
+
+def parts_of(target: Path) -> Path:
+    """Return the folder beside `target` for files that it refers to, as it is called at first."""
+    return target.with_name(f"{target.name}.parts")
+
+
+def parts_for(target: Path, uuid: str) -> Path:
+    """Return a name for the folder of parts of a new output, this `uuid`.
+
+    A former one keeps its own until the file that refers to it is replaced, in one step.
+    """
+    first = parts_of(target)
+    taken = os.path.lexists(target) and os.path.lexists(first)
+    return first.with_name(f"{first.name}-{uuid[:8]}") if taken else first
+
+
+def parts_named(target: Path, name: object) -> Path | None:
+    """Return the folder of parts of `target` that has this name; None if it is none of its own."""
+    first = parts_of(target)
+    known = isinstance(name, str) and re.fullmatch(f"{re.escape(first.name)}({ANOTHER})?", name)
+    return first.with_name(str(name)) if known else None
+
+
+def mark_parts(built: Path, uuid: str, target: Path, name: str) -> None:
+    """Write into a folder that is `built` that it holds parts of `target`, and its `name` to be."""
+    marker = {"uuid": uuid, "file": target.name, "folder": name}
+    (built / PARTS_MARKER).write_text(json.dumps(marker))
+
+
+def name_of_parts(built: Path, target: Path) -> Path:
+    """Return what a folder of parts that was built will be called."""
+    return parts_named(target, _read(built / PARTS_MARKER).get("folder")) or parts_of(target)
 
 
 def identity_of(path: Path) -> int | str:

@@ -21,18 +21,12 @@ from typing import Any
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
 from mdio.core.files.copying import INDEX_ENDING, remove
 from mdio.core.files.journals.journal import journal_of
-from mdio.core.files.journals.unfinished import unfinished
-from mdio.core.files.marks import PARTS_MARKER, is_output
+from mdio.core.files.journals.unfinished import refuse_unfinished, unfinished
+from mdio.core.files.marks import PARTS_MARKER, is_output, name_of_parts, parts_of
 from mdio.core.files.remote import places
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.files.remote.uploading import Upload
-from mdio.core.files.replacing import (
-    parts_of,
-    put_in_place,
-    refuse_unfinished,
-    take_over,
-    tidy,
-)
+from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name, temporary_for
 from mdio.core.files.writing import flush
 from mdio.core.signals import terminations_raised
@@ -187,7 +181,7 @@ def publish(
     sources: Sequence[str | os.PathLike[str]] = (),
     companions: Sequence[str | os.PathLike[str]] = (),
     in_parts: bool = False,
-    was_in_parts: Callable[[Path], bool] | None = None,
+    parts_at: Callable[[Path], Path | None] | None = None,
     check: Callable[[Path], None] | None = None,
     begun: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -201,15 +195,15 @@ def publish(
     meanwhile: an output that would replace one of them is refused. `companions`: further files in
     the same folder that belong to the output (``NAME.top.pdb``); the block may write each at
     ``temporary_for(companion, temporary)``, and those that it wrote appear with the target.
-    `in_parts`: the target is a file that refers to others in the folder ``parts_of(target)``, which
-    the block makes at ``temporary_for(parts_of(target), temporary)`` with a `PARTS_MARKER` in it.
-    The two appear, and are replaced, together. `was_in_parts`: tells whether a former target refers
-    to that folder, which then goes with it. `check`: called with the temporary when all is on disk
-    and before anything is renamed: looks at what was written, and raises if it is not as it should
-    be. `begun`: what is made, and of what: where the block keeps a `Journal`, it says this in
-    ``of``. `resume`: go on with what a former run has left, if it has begun with the same.
-    Otherwise that is an error, or with `anew` removed. `anew`: remove what a former run has left;
-    None = with `force`. `upload`: into a store: what sends files of the output while it is built.
+    `in_parts`: the target is a file that refers to others in a folder beside it, which the block
+    makes at ``temporary_for(parts_of(target), temporary)``, and marks (`mark_parts`) with the name
+    that it is to have (`parts_for`). The two appear, and are replaced, together. `parts_at`: tells
+    to which folder a former target refers, which then goes. `check`: called with the temporary when
+    all is on disk and before anything is renamed: looks at what was written, and raises if it is
+    not as it should be. `begun`: what is made, and of what: where the block keeps a `Journal`, it
+    says this in ``of``. `resume`: go on with what a former run has left, if it has begun with the
+    same. Otherwise that is an error, or with `anew` removed. `anew`: remove what a former run has
+    left; None = with `force`. `upload`: into a store: what sends files of the output meanwhile.
     Yields Path: ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It may be made as a file or a
     folder; if it exists, with a journal, then that tells what a former run has done.
     Raises OutputError: before any work: the target exists, is a source, is a folder of something
@@ -233,7 +227,7 @@ def publish(
                 local,
                 companions=[local.with_name(name) for name in names],
                 in_parts=in_parts,
-                was_in_parts=was_in_parts,
+                parts_at=parts_at,
                 check=None if upload.follows else check,  # objects that stay are not here
                 begun=begun,
                 resume=resume,
@@ -254,15 +248,10 @@ def publish(
     tidy([goal, parts, *beside], unfinished_too=anew and not resume)
     for path in (goal, *beside):
         _check(path, force, read)
-    goes = (
-        force
-        and not in_parts
-        and was_in_parts is not None
-        and (parts / PARTS_MARKER).is_file()
-        and was_in_parts(goal)
-    )
-    if in_parts or goes:
-        _check(parts, force, read)
+    former = parts_at(goal) if force and parts_at is not None else None
+    gone = [] if former is None or not (former / PARTS_MARKER).is_file() else [former]
+    for path in {*gone, *[parts] * in_parts}:
+        _check(path, force, read)
     if not resume:
         refuse_unfinished(goal)
     with terminations_raised():
@@ -275,7 +264,11 @@ def publish(
                     take_over(claim, goal, begun)
                 yield temporary
                 made = [path for path in beside if os.path.lexists(claim.name(path))]
-                made += [parts] * in_parts
+                if in_parts:
+                    made.append(name_of_parts(claim.name(parts), goal))
+                claim.built = {
+                    path.name: parts.name for path in (*gone, *made[len(made) - in_parts :])
+                }
                 for path in (*made, goal):
                     flush_tree(claim.name(path))
                 if check is not None:
@@ -284,7 +277,7 @@ def publish(
                     except MdioError:
                         journal_of(temporary).unlink(missing_ok=True)  # what it tells is wrong
                         raise
-                put_in_place(claim, goal, made, [parts] * goes, force=force)
+                put_in_place(claim, goal, made, gone, force=force)
             journal_of(temporary).unlink(missing_ok=True)
         except BaseException as error:
             if os.getpid() == claim.pid:  # and no forked child of it

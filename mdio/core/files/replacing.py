@@ -2,8 +2,10 @@
 
 An output is a file or a folder; a file and the folder of the parts that it refers to; and its
 companions, such as topologies. One alone is exchanged with its predecessor by a single call
-(renameat2(2)): there is no moment without either. Several names cannot change at once, and file
-systems on a network do not exchange. Then
+(renameat2(2)): there is no moment without either. A file in parts refers to them by a name that was
+free (`marks.parts_for`): they get it first, when nobody looks for them, then one rename replaces
+the file, and then the former parts go. Other names cannot change at once, and file systems on a
+network do not exchange. Then
 
 1. the former output goes aside, so that nobody meets it with companions or parts that are not its
    own; then these go aside,
@@ -19,69 +21,34 @@ killed, everything goes back to where it was (`tidy`), at once or by the next pr
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from glob import escape
 from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
-from mdio.core.files.copying import INDEX_ENDING, keep_access, move_by_links, remove
+from mdio.core.files.copying import (
+    CANNOT_RENAME,
+    EXCHANGE,
+    INDEX_ENDING,
+    NOREPLACE,
+    keep_access,
+    move_by_links,
+    remove,
+    rename,
+)
 from mdio.core.files.journals.journal import journal_of
-from mdio.core.files.journals.unfinished import Unfinished, unfinished
+from mdio.core.files.journals.unfinished import unfinished_of
 from mdio.core.files.marks import identity_of, is_identical
 from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
 from mdio.core.files.writing import flush
 
-AT_FDCWD = -100
-NOREPLACE, EXCHANGE = 1, 2
-"""Flags of renameat2(2)."""
-CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
-"""What it says where it, or a flag, does not work: old kernels, network file systems, filters of
-containers."""
 INDEX_HALVES = f"{INDEX_ENDING}-*"
 """Frame indexes that were being written when the process ended."""
 WAITS = 200
 """How often, every 50 ms, a process asks whether another is done with changing names here."""
-
-
-def parts_of(target: Path) -> Path:
-    """Return the folder beside `target` for files that it refers to."""
-    return target.with_name(f"{target.name}.parts")
-
-
-@cache
-def _renameat2() -> Any:
-    try:
-        function = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):  # another C library
-        return None
-    function.argtypes = (
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_uint,
-    )
-    return function
-
-
-def rename(source: Path, target: Path, flags: int = 0) -> None:
-    """Give `source` the name `target`; with flags, OSError of `CANNOT` where there are none."""
-    if not flags:
-        source.rename(target)
-        return
-    function = _renameat2()
-    if function is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source))
-    words = (AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags)
-    if function(*words):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(source), None, str(target))
 
 
 def _rename_to_free(source: Path, target: Path) -> None:
@@ -91,7 +58,7 @@ def _rename_to_free(source: Path, target: Path) -> None:
     except FileExistsError:
         raise _appeared(target) from None
     except OSError as error:
-        if error.errno not in CANNOT:
+        if error.errno not in CANNOT_RENAME:
             raise
         if os.path.lexists(target):
             raise _appeared(target) from None
@@ -103,7 +70,7 @@ def _exchanged(one: Path, other: Path) -> bool:
     try:
         rename(one, other, EXCHANGE)
     except OSError as error:
-        if error.errno not in CANNOT:
+        if error.errno not in CANNOT_RENAME:
             raise
         return False
     return True
@@ -148,7 +115,10 @@ def put_in_place(
             if os.path.lexists(claim.name(path)):
                 keep_access(path, claim.name(path))
         flush(folder)  # the names under which all was built
-        if beside or set(there) - {goal}:
+        is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
+        if (beside or set(there) - {goal}) and is_file and set(there) <= {goal, *gone}:
+            _by_reference(claim, goal, beside, gone)
+        elif beside or set(there) - {goal}:
             _step_by_step(claim, goal, beside, there)
         elif not there:
             _rename_to_free(claim.name(goal), goal)
@@ -170,13 +140,42 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
+def _by_reference(claim: Claim, goal: Path, beside: Sequence[Path], gone: Sequence[Path]) -> None:
+    """Give names that are free to `beside`, then that of the output to the file that needs them."""
+    plan = _plan(claim, goal, beside) | {"gone": [path.name for path in gone]}
+    claim.note(plan)
+    try:
+        for path in beside:
+            _rename_to_free(claim.name(path), path)
+        flush(goal.parent)
+        if os.path.lexists(goal):
+            rename(claim.name(goal), goal)
+        else:
+            _rename_to_free(claim.name(goal), goal)
+        flush(goal.parent)
+    except BaseException:
+        claim.unsettled = True  # unless it can be settled here
+        if _is_done(goal, plan):  # but the folder may not be on disk, which may have the former
+            raise
+        _go_back(claim, goal.parent, plan)
+        claim.unsettled = False
+        raise
+    for path in gone:
+        remove(path)
+
+
+def _plan(claim: Claim, goal: Path, beside: Sequence[Path]) -> dict[str, Any]:
+    new = {path.name: identity_of(claim.name(path)) for path in (*beside, goal)}
+    return {"goal": goal.name, "aside": [], "built": claim.built, "new": new}
+
+
+def _is_done(goal: Path, plan: Mapping[str, Any]) -> bool:
+    """Return whether the output of a plan has its name."""
+    return is_identical(goal, plan["new"][goal.name])
+
+
 def _step_by_step(claim: Claim, goal: Path, beside: Sequence[Path], there: Sequence[Path]) -> None:
-    new = [*beside, goal]
-    plan = {
-        "goal": goal.name,
-        "aside": [path.name for path in there],
-        "new": {path.name: identity_of(claim.name(path)) for path in new},
-    }
+    plan = _plan(claim, goal, beside) | {"aside": [path.name for path in there]}
     claim.note(plan)
     try:
         for path in there:
@@ -264,12 +263,16 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
         if plan is None and left.aside:  # by an older version: an output, and perhaps its parts
             plan = {"goal": min(left.aside, key=len), "aside": left.aside, "new": {}}
         if plan is not None:
-            if not os.path.lexists(left.folder / plan["goal"]):
+            there = left.folder / plan["goal"]
+            done = _is_done(there, plan) if "gone" in plan else os.path.lexists(there)
+            if not done:
                 _go_back(left, left.folder, plan)
+            for name in plan.get("gone", ()) if done else ():
+                remove(left.folder / name)
             for name in plan["aside"]:
                 remove(left.name(left.folder / name, "old"))
         ours = unfinished_too and targets[0].name in left.journals
-        if not ours and any(_unfinished(left)):
+        if not ours and any(unfinished_of(left)):
             continue
         names = {*left.temporaries, *(plan["new"] if plan is not None else ())}  # gone back
         temporaries = [left.name(left.folder / name) for name in names]
@@ -280,24 +283,6 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
             left.lock.unlink(missing_ok=True)
 
 
-def _unfinished(left: Leftover) -> Iterator[Unfinished]:
-    """Yield what of a leftover can be gone on with."""
-    for name in left.journals:
-        found = unfinished(left.name(left.folder / name))
-        if found is not None:
-            yield found
-
-
-def refuse_unfinished(goal: Path) -> None:
-    """Raise OutputError if a dead process has left something of `goal` that can be gone on with."""
-    for left in leftovers([goal]):
-        for found in _unfinished(left):
-            raise OutputError(
-                f"{goal}: a former run ended before it was done; {found.text}: give --resume to go "
-                "on with it, or --force to begin anew"
-            )
-
-
 def take_over(claim: Claim, goal: Path, begun: Mapping[str, Any]) -> None:
     """Make what a dead process has left of `goal` that of `claim`, if it can be gone on with.
 
@@ -305,7 +290,7 @@ def take_over(claim: Claim, goal: Path, begun: Mapping[str, Any]) -> None:
     """
     with _alone_in(goal.parent):
         for left in leftovers([goal]):
-            for found in _unfinished(left):
+            for found in unfinished_of(left):
                 found.compare(goal, begun)
                 for name in left.temporaries:
                     rename(left.name(left.folder / name), claim.name(left.folder / name))

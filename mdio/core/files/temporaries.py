@@ -48,6 +48,10 @@ def _name(target: Path, owner: str, ending: str) -> Path:
     return target.with_name(f".{target.name}.mdio-{owner}.{ending}")
 
 
+def _as_built(target: Path, ending: str, built: Mapping[str, str]) -> Path:
+    return target.with_name(built.get(target.name, target.name)) if ending == "tmp" else target
+
+
 def longest_name(target: Path) -> int:
     """Return the bytes of the longest name that publishing `target` may need."""
     owner = f"{_host()}-{os.getpid()}-{'0' * 2 * TOKEN_NBYTES}"
@@ -87,11 +91,15 @@ def _is_at(fd: int, path: Path) -> bool:
 class Claim:
     """The right to the temporaries of one publication; it ends with the process at the latest.
 
-    `target`: what is published.
+    `target`: what is published. Attributes: `built`: names under which something is built that will
+    be called otherwise, by the name that it will have. `unsettled`: whether there is more to do
+    than temporaries tell, so that the lock stays.
     """
 
     def __init__(self, target: Path) -> None:
         self.pid = os.getpid()
+        self.built: dict[str, str] = {}
+        self.unsettled = False
         while True:
             self.owner = f"{_host()}-{self.pid}-{secrets.token_hex(TOKEN_NBYTES)}"
             self.path = _name(target, self.owner, "lock")
@@ -117,7 +125,7 @@ class Claim:
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
         """Return the name of `target` while it is built (``tmp``) or moved aside (``old``)."""
-        return _name(target, self.owner, ending)
+        return _name(_as_built(target, ending, self.built), self.owner, ending)
 
     def temporaries(self) -> list[Path]:
         """Return what there is under temporary names of this publication."""
@@ -135,7 +143,7 @@ class Claim:
             return
         with contextlib.suppress(OSError):
             ours = [one for one in _traces(self.path.parent) if one["owner"] == self.owner]
-            if all(one["ending"] == "lock" for one in ours):
+            if not self.unsettled and all(one["ending"] == "lock" for one in ours):
                 self.path.unlink()
         os.close(self._fd)
         _claimed.discard(self.owner)
@@ -159,7 +167,8 @@ class Leftover:
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
         """Return the name of `target`, as `Claim.name`."""
-        return _name(target, self.owner, ending)
+        built = {} if self.plan is None else self.plan.get("built", {})
+        return _name(_as_built(target, ending, built), self.owner, ending)
 
 
 def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:

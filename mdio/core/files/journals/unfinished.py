@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from mdio.core.errors import OutputError
 from mdio.core.files.journals.journal import journal_of, read_journal
 from mdio.core.files.marks import manifest_in
-from mdio.core.files.temporaries import TEMPORARY, temporary_for
+from mdio.core.files.temporaries import TEMPORARY, Leftover, leftovers, temporary_for
 from mdio.core.words import human_nbytes
 
 
@@ -64,6 +64,24 @@ def unfinished(temporary: Path) -> Unfinished | None:
             if at not in frames:  # else it is finished, and counted
                 frames |= {at + one.first: one.n_frames for one in found[1:]}
     return Unfinished(temporary, records[0].said, sum(frames.values())) if frames else None
+
+
+def unfinished_of(left: Leftover) -> Iterator[Unfinished]:
+    """Yield what of a leftover can be gone on with."""
+    for name in left.journals:
+        found = unfinished(left.name(left.folder / name))
+        if found is not None:
+            yield found
+
+
+def refuse_unfinished(goal: Path) -> None:
+    """Raise OutputError if a dead process has left something of `goal` that can be gone on with."""
+    for left in leftovers([goal]):
+        for found in unfinished_of(left):
+            raise OutputError(
+                f"{goal}: a former run ended before it was done; {found.text}: give --resume to go "
+                "on with it, or --force to begin anew"
+            )
 
 
 def _parts_of(temporary: Path) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from suites.fake_lfs import FakeLfs
-from suites.h5md_parts_cases import copy_parts, frames_of, make_parts, parts_in
+from suites.h5md_parts_cases import copy_parts, frames_of, is_alone, make_parts, parts_in
 
 import mdio
 from mdio.core.errors import OutputError, PlanError
@@ -35,7 +35,7 @@ def test_force_replaces_both(adk, mine):
     mdio.convert(adk["xtc"], mine, stop=7, force=True)
     assert [path.name for path in mine.parent.iterdir()] == ["a.h5md"]
     mdio.convert(adk["xtc"], mine, per_rank=True, force=True)
-    assert sorted(path.name for path in mine.parent.iterdir()) == ["a.h5md", "a.h5md.parts"]
+    assert is_alone(mine)
     assert mdio.verify(mine, adk["xtc"]).ok
 
 
@@ -80,11 +80,11 @@ def test_a_damaged_frame_leaves_the_former_output(adk, mine, tmp_path_factory, w
                 force=True,
                 **options,
             )
-    assert sorted(path.name for path in mine.parent.iterdir()) == ["a.h5md", "a.h5md.parts"]
+    assert is_alone(mine)
     assert mdio.verify(mine).ok and frames_of(mine).n_frames == 784
 
 
-@pytest.mark.parametrize("nth", [0, 1, 2, 3])
+@pytest.mark.parametrize("nth", [0, 1])
 def test_a_rename_that_fails_leaves_the_former_output(adk, mine, nth, monkeypatch):
     rename, left = replacing.rename, [nth]
 
@@ -102,13 +102,13 @@ def test_a_rename_that_fails_leaves_the_former_output(adk, mine, nth, monkeypatc
     assert sorted(path.name for path in mine.parent.glob("[!.]*")) == names
     assert mdio.verify(mine).ok and frames_of(mine).n_frames == 784
     mdio.convert(adk["xtc"], mine, per_rank=True, force=True, resume=True)
-    assert sorted(path.name for path in mine.parent.iterdir()) == names
+    assert is_alone(mine)
     assert mdio.verify(mine).ok and frames_of(mine).n_frames == 98
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+@pytest.mark.parametrize("nth", [1, 2])
 def test_killed_between_renames(adk, mine, nth):
-    """No file ever refers to parts of another; the next conversion puts right what is left."""
+    """There is always a file with its own parts; the next conversion puts right what is left."""
     code = (
         "import os, sys, mdio\n"
         "from mdio.core.files import replacing\n"
@@ -122,14 +122,13 @@ def test_killed_between_renames(adk, mine, nth):
     )
     words = [sys.executable, "-c", code, str(adk["xtc"]), str(mine), str(nth)]
     assert subprocess.run(words, check=False).returncode == 9
-    if mine.exists():  # only once its own parts are there
-        assert nth == 4 and mdio.verify(mine, adk["xtc"]).ok
+    assert mdio.verify(mine).ok
     with pytest.raises((OutputError, PlanError)):
         mdio.convert(adk["xtc"], mine, stop=3, per_rank=True)  # it is there again
     assert mdio.verify(mine).ok
-    assert frames_of(mine).n_frames == (98 if nth == 4 else 784)
+    assert frames_of(mine).n_frames == (98 if nth == 2 else 784)
     mdio.convert(adk["xtc"], mine, stop=3, per_rank=True, force=True)
-    assert sorted(path.name for path in mine.parent.iterdir()) == ["a.h5md", "a.h5md.parts"]
+    assert is_alone(mine)
 
 
 def test_stripes_are_asked_for_the_folder(adk, tmp_path, tmp_path_factory, monkeypatch):

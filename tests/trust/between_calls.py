@@ -1,0 +1,133 @@
+"""Kill a conversion in the place of each call of its publication: the target is never missing.
+
+    python tests/trust/between_calls.py
+
+Publication is what is done from the last look at an output on: names change, files and folders are
+flushed and removed. A process is killed (SIGKILL) in the place of its first call, then of its
+second, and so on until one ends by itself. What is under the name must verify, and be the former
+output or the new one; the next conversion must work and leave nothing of the killed one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from pathlib import Path
+
+import shim
+from kills import DCD
+from suites.h5md_parts_cases import is_alone
+
+import mdio
+from mdio.core.files import publish
+
+OLD, NEW, LATER, N_FRAMES = 10, 20, 12, 98
+IN_PARTS = {"per_rank": True, "chunk_frames": 4}
+CASES = {
+    "parts over parts": (IN_PARTS, IN_PARTS),
+    "parts over parts that have replaced others": (IN_PARTS, IN_PARTS),
+    "parts over a file": ({}, IN_PARTS),
+    "a file over parts": (IN_PARTS, {}),
+    "parts appended to": (IN_PARTS, None),
+    "parts, the first": (None, IN_PARTS),
+}
+"""How the former output is made, and the new one; None is no output, and appending."""
+KILLED = 5
+"""To shim.c: kill the process."""
+
+
+def in_child(target) -> int:
+    """Return the status of a child that calls it."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            target()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+def convert(out: Path, how: dict | None, n_frames: int) -> None:
+    mdio.convert(
+        DCD, out, stop=n_frames, **({"append": True} if how is None else how | {"force": True})
+    )
+
+
+def begin(out: Path, case: str) -> None:
+    former = CASES[case][0]
+    out.parent.mkdir()
+    for _ in range(0 if former is None else 2 if "replaced others" in case else 1):
+        convert(out, former, OLD)
+
+
+def one_kill(out: Path, case: str, nth: int) -> str | None:
+    """Kill in the place of the nth call; return what was found, None if it ended by itself."""
+    former, how = CASES[case]
+    put_in_place = publish.put_in_place
+
+    def killed(*words, **more) -> None:
+        shim.watch(out.parent)
+        shim.fail(nth, 0, KILLED)
+        put_in_place(*words, **more)
+
+    def work() -> None:
+        publish.put_in_place = killed
+        convert(out, how, NEW)
+
+    status = in_child(work)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL, status
+    else:
+        assert status == 0, "it failed by itself"
+    found = None
+    if os.path.lexists(out):
+        assert mdio.verify(out, DCD).ok
+        with mdio.open(out) as layout:
+            found = layout.info.n_frames
+    new = N_FRAMES if how is None else NEW
+    allowed = {new, OLD if former is not None else None}
+    assert found in allowed, f"{found} frames, expected one of {allowed}"
+    assert in_child(lambda: convert(out, IN_PARTS, LATER)) == 0, "the next conversion failed"
+    assert is_alone(out), sorted(path.name for path in out.parent.iterdir())
+    with mdio.open(out) as layout:
+        assert layout.info.n_frames == LATER
+    if not os.WIFSIGNALED(status):
+        return None
+    return {OLD: "former", new: "new", None: "none yet"}[found]
+
+
+def main() -> int:
+    shim.run_preloaded(__file__)
+    seen: Counter[str] = Counter()
+    failures = []
+    with tempfile.TemporaryDirectory() as base:
+        for case in CASES:
+            begin(Path(base, case, "a.h5md"), case)
+            nth, found = 0, ""
+            while found is not None:
+                folder = Path(base, "now")
+                shutil.copytree(Path(base, case), folder)
+                try:
+                    found = one_kill(folder / "a.h5md", case, nth)
+                except Exception as error:
+                    failures.append(f"{case}, call {nth}: {error!r}"[:500])
+                    found = None
+                if found is not None:
+                    seen[f"{case}: {found}"] += 1
+                shutil.rmtree(folder)
+                nth += 1
+    print(json.dumps({"found": dict(seen), "failures": failures}, indent=1))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
