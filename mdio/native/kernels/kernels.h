@@ -105,8 +105,9 @@ struct RigidBytes {
     std::string description;
     std::vector<uint8_t> data;
 };
-// `deltas` are those along the frames; there are at least two frames.
-RigidBytes encode_rigid(const int32_t* deltas, int64_t n_frames, int64_t n_atoms);
+// `deltas` are those along the frames; there are at least two frames. What is given lasts until the next
+// call of this thread.
+const RigidBytes& encode_rigid(const int32_t* deltas, int64_t n_frames, int64_t n_atoms);
 // Throw std::invalid_argument for bytes that do not fit together.
 void decode_rigid_step(const RigidChunk& from, double step, const Output& out,
                        const int64_t* atoms, int64_t first, int64_t last);

@@ -60,14 +60,14 @@ void summed_neighbours(const Array& bytes, int64_t n_frames, const Array& kept, 
 py::tuple encode_rigid(const Array& deltas) {
     const auto* integers = static_cast<const int32_t*>(deltas.data());
     const py::ssize_t n_frames = deltas.shape(0), n_atoms = deltas.shape(1);
-    mdio::RigidBytes made;
+    const mdio::RigidBytes* made;
     {
         py::gil_scoped_release unlocked;
-        made = mdio::encode_rigid(integers, n_frames, n_atoms);
+        made = &mdio::encode_rigid(integers, n_frames, n_atoms);
     }
-    const auto nbytes = static_cast<py::ssize_t>(made.data.size());
-    return py::make_tuple(py::bytes(made.description),
-                          py::array_t<uint8_t>(nbytes, made.data.data()));
+    const auto nbytes = static_cast<py::ssize_t>(made->data.size());
+    return py::make_tuple(py::bytes(made->description),
+                          py::array_t<uint8_t>(nbytes, made->data.data()));
 }
 
 template <void (*undo)(const mdio::RigidChunk&, double, const mdio::Output&, const int64_t*,

@@ -111,8 +111,9 @@ Chunk parsed(const uint8_t* data, int64_t nbytes, int64_t n_atoms);
 // Frequencies that sum up to 1 << bits, of what has been counted; ESCAPE has one in any case.
 Frequencies normalised(const std::array<uint32_t, 256>& counts, uint32_t bits);
 
-// Parents and classes, from some frames (n_frames, n_atoms, 3); without frequencies.
-Chunk learnt(const uint32_t* x, int64_t n_frames, int64_t n_atoms);
+// Parents and classes, from some frames of all; without frequencies.
+struct Pairs;
+Chunk learnt(const Pairs& pairs, int64_t n_frames);
 
 // One frame's vectors, sorted: x, y and z of all.
 struct Vectors {

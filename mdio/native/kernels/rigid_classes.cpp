@@ -2,11 +2,11 @@
 // tables, and all atoms of a length or a triangle alike.
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <tuple>
+#include <numeric>
+#include <utility>
 
 #include "rigid.h"
-#include "rigid_learn.h"
+#include "rigid_part.h"
 
 namespace mdio::rigid {
 namespace {
@@ -17,39 +17,50 @@ constexpr float ALIKE = 1.2f;        // octaves between quartiles
 constexpr int PER_UNIT = 4;         // bins of lengths
 constexpr int NEAR = 3;             // bins that go with a peak
 constexpr int64_t ENOUGH = 5000;    // distances, to know their mean
+constexpr size_t MANY = 10000;      // atoms, to know their quartiles
 
 // Groups of atoms with the same rigid length to the atom as far before them: bins of the length.
-struct Groups {
-    std::map<std::pair<int32_t, int>, int> of_bin;
-
-    Groups(const Best& best, int64_t few) {
-        std::map<int32_t, std::vector<int32_t>> counts;
-        for (size_t i = 0; i < best.cost.size(); ++i) {
+class Groups {
+  public:
+    Groups(const Best& best, size_t n_atoms, int64_t few) : of_bin_(size_t(BACK + 1)) {
+        std::vector<std::vector<int32_t>> counts(size_t(BACK + 1));
+        std::vector<int64_t> sums(size_t(BACK + 1));
+        for (size_t i = 0; i < n_atoms; ++i) {
             if (!best.rigid_back[i]) continue;
-            auto& bins = counts[best.rigid_back[i]];
-            bins.resize(size_t(PER_UNIT * LONGEST) + 2 * NEAR + 2);
-            ++bins[size_t(bin_of(best.rigid_length[i]))];
+            const auto back = size_t(best.rigid_back[i]);
+            if (counts[back].empty()) counts[back].resize(BINS);
+            ++counts[back][size_t(bin_of(best.rigid_length[i]))], ++sums[back];
         }
-        for (auto& [back, bins] : counts)
-            for (;;) {
-                int64_t most = 0, peak = 0;
-                for (int64_t bin = NEAR; bin < int64_t(bins.size()) - NEAR; ++bin) {
-                    int64_t sum = 0;
-                    for (int64_t near = -NEAR; near <= NEAR; ++near) sum += bins[size_t(bin + near)];
-                    if (sum > most) most = sum, peak = bin;
-                }
-                if (most < few) break;
-                for (int64_t near = -NEAR; near <= NEAR; ++near) {
-                    if (bins[size_t(peak + near)]) of_bin[{back, int(peak + near)}] = int(peak);
-                    bins[size_t(peak + near)] = 0;
-                }
-            }
+        for (size_t back = 1; back <= size_t(BACK); ++back)
+            if (sums[back] >= few) find_peaks(counts[back], few, of_bin_[back]);
     }
-    static int bin_of(float length) { return int(length * PER_UNIT) + NEAR; }
+    // Zero: none.
     int find(int32_t back, float length) const {
-        const auto found = of_bin.find({back, bin_of(length)});
-        return found == of_bin.end() ? 0 : found->second;
+        const auto& bins = of_bin_[size_t(back)];
+        return bins.empty() ? 0 : bins[size_t(bin_of(length))];
     }
+    static constexpr size_t BINS = size_t(PER_UNIT * LONGEST) + 2 * NEAR + 2;
+
+  private:
+    static int bin_of(float length) { return int(length * PER_UNIT) + NEAR; }
+    // The most common lengths first, until there are few of each.
+    static void find_peaks(std::vector<int32_t>& bins, int64_t few, std::vector<int16_t>& groups) {
+        groups.resize(BINS);
+        for (;;) {
+            int64_t most = 0, peak = 0, sum = 0;
+            for (int64_t end = 0; end < int64_t(BINS); ++end) {
+                sum += bins[size_t(end)];
+                if (sum > most) most = sum, peak = end - NEAR;
+                if (end >= 2 * NEAR) sum -= bins[size_t(end - 2 * NEAR)];
+            }
+            if (most < few) return;
+            for (int64_t bin = std::max<int64_t>(peak - NEAR, 0); bin <= peak + NEAR; ++bin) {
+                if (bins[size_t(bin)]) groups[size_t(bin)] = int16_t(peak);
+                bins[size_t(bin)] = 0;
+            }
+        }
+    }
+    std::vector<std::vector<int16_t>> of_bin_;  // of each number of atoms before
 };
 
 struct Mean {
@@ -60,12 +71,12 @@ struct Mean {
 };
 
 // Of the square of a distance; some atoms of a class are enough.
-void add_square(const Samples& s, int64_t n_atoms, int64_t i, int64_t j, Mean& mean) {
+void add_square(const Pairs& pairs, int64_t i, int64_t j, Mean& mean) {
     if (mean.n >= ENOUGH) return;
-    for (int64_t k = 0; k < s.n; ++k) {
+    for (int64_t k = 0; k < pairs.n; ++k) {
         double sum = 0;
-        for (const auto& axis : s.at) {
-            const double u = double(axis[size_t(k * n_atoms + i)]) - axis[size_t(k * n_atoms + j)];
+        for (int64_t axis = 0; axis < 3; ++axis) {
+            const double u = double(pairs.now[k][3 * i + axis]) - pairs.now[k][3 * j + axis];
             sum += u * u;
         }
         mean.add(sum);
@@ -73,22 +84,44 @@ void add_square(const Samples& s, int64_t n_atoms, int64_t i, int64_t j, Mean& m
 }
 
 // Kind, and what distinguishes classes of it; sorted as the classes have to be.
-using Key = std::tuple<int, int, int, int>;
+using Key = uint64_t;
+Key key_of(int kind, int first, int second, int third) {
+    const auto part = [](int x) { return uint64_t(x + (1 << 15)); };  // also of what is negative
+    return uint64_t(kind) << 48 | part(first) << 32 | part(second) << 16 | uint64_t(third);
+}
+int kind_of(Key key) { return int(key >> 48); }
+
+// What atoms are told by, in place of a key.
+class Keys {
+  public:
+    std::vector<Key> all;
+    std::vector<Mean> squares, others;
+    uint16_t number(Key key) {
+        uint16_t& last = last_[key * 0x9E3779B97F4A7C15u >> 58];  // mostly it is the one
+        if (size_t(last) < all.size() && all[last] == key) return last;
+        const auto found = std::find(all.begin(), all.end(), key);
+        last = uint16_t(found - all.begin());
+        if (found == all.end()) all.push_back(key), squares.emplace_back(), others.emplace_back();
+        return last;
+    }
+
+  private:
+    uint16_t last_[64] = {};
+};
 
 struct Choice {
-    std::vector<Key> keys;
+    Keys keys;
+    std::vector<uint16_t> numbers;  // of keys
     std::vector<uint8_t> backs, seconds;
-    std::map<Key, Mean> squares, others;
 };
 
 // The nearest atom before `i` with the same parent, told from it, at a rigid distance.
 int64_t second_of(const Best& best, const Choice& choice, int64_t i, int64_t back) {
     for (int64_t b = 1; b < back; ++b) {
         const auto j = size_t(i - b);
-        const int kind = std::get<0>(choice.keys[j]);
-        if (best.rigid[size_t(i)] >> b & 1 && (kind == SWING || kind == SPHERE) &&
-            choice.backs[j] == back - b)
-            return b;
+        if (!(best.rigid[size_t(i)] >> b & 1) || choice.backs[j] != back - b) continue;
+        const int kind = kind_of(choice.keys.all[choice.numbers[j]]);
+        if (kind == SWING || kind == SPHERE) return b;
     }
     return 0;
 }
@@ -98,76 +131,94 @@ float circle_bits(float length) { return log2_of(6.3f * length) + 2.8f; }
 
 // Whether the atoms of each group are told by their length, all or none: few frames tell little of
 // each atom.
-std::map<int, bool> worth(const Best& best, const Groups& groups) {
-    std::map<int, double> gains;
-    std::map<int, bool> all;
-    for (size_t i = 0; i < best.cost.size(); ++i) {
+std::vector<bool> worth(const Best& best, size_t n_atoms, const Groups& groups) {
+    std::vector<double> gains(Groups::BINS);
+    std::vector<bool> all(Groups::BINS);
+    for (size_t i = 0; i < n_atoms; ++i) {
+        if (!best.rigid_back[i]) continue;
         const float length = best.rigid_length[i];
-        const int group = groups.find(best.rigid_back[i], length);
-        if (group) gains[group] += best.cost[i] + 1.5 - sphere_bits(length);
+        gains[size_t(groups.find(best.rigid_back[i], length))] += best.cost[i] + 1.5 - sphere_bits(length);
     }
-    for (const auto& [group, gain] : gains) all[group] = gain > 0;
+    for (size_t group = 1; group < gains.size(); ++group) all[group] = gains[group] > 0;
     return all;
 }
 
 // Whether what sizes differ by is no more than chance has them differ in so few frames.
-bool alike(const Best& best, int kind) {
+bool alike(const Best& best, size_t n_atoms, int kind) {
     std::vector<float> sizes;
-    for (size_t i = 0; i < best.size.size(); ++i)
+    for (size_t i = 0; i < n_atoms; i += 1 + n_atoms / MANY)
         if (best.kind[i] == kind && !best.rigid[i]) sizes.push_back(best.size[i]);
-    std::sort(sizes.begin(), sizes.end());
-    return sizes.empty() || sizes[sizes.size() * 3 / 4] - sizes[sizes.size() / 4] < ALIKE;
+    if (sizes.empty()) return true;
+    const auto quartile = [&](size_t n) {
+        const auto at = sizes.begin() + int64_t(sizes.size() * n / 4);
+        std::nth_element(sizes.begin(), at, sizes.end());
+        return *at;
+    };
+    return quartile(3) - quartile(1) < ALIKE;
 }
 
-Choice chosen(const Samples& s, int64_t n_atoms, const Best& best, float per_octave, bool by_spread,
-              int64_t few) {
-    const Groups groups(best, few);
-    const auto told = worth(best, groups);
+int rounded(float x) { return int(x + 1000.5f) - 1000; }  // of logarithms: std::floor is a call
+
+Choice chosen(const Pairs& pairs, const Best& best, float per_octave, bool by_spread, int64_t few) {
+    const auto n_atoms = size_t(pairs.n_atoms);
+    const Groups groups(best, n_atoms, few);
+    const auto told = worth(best, n_atoms, groups);
     Choice choice;
-    choice.seconds.assign(size_t(n_atoms), 0);
-    const bool one_size[] = {alike(best, FREE), alike(best, TIME), false};
-    for (int64_t at = 0; at < n_atoms; ++at) {
-        const auto i = size_t(at);
-        const float octaves = one_size[best.kind[i]] ? 0.0f : best.size[i];
-        const int size = int(std::floor(octaves * per_octave + 0.5f));
-        const int spread = by_spread && best.kind[i] == SWING ? int(std::floor(log2_of(best.spread[i]) + 0.5f)) : 0;
-        Key key{best.kind[i], spread, size, 0};
-        int64_t back = best.back[i];
+    choice.seconds.assign(n_atoms, 0);
+    choice.backs.resize(n_atoms);
+    choice.numbers.resize(n_atoms);
+    const bool one_size[] = {alike(best, n_atoms, FREE), alike(best, n_atoms, TIME), false};
+    for (size_t i = 0; i < n_atoms; ++i) {
+        const auto at = int64_t(i);
         const float length = best.rigid_length[i];
-        const int group = groups.find(best.rigid_back[i], length);
-        const int64_t second = group ? second_of(best, choice, at, best.rigid_back[i]) : 0;
-        if (second && circle_bits(length) < best.cost[i]) {
-            back = best.rigid_back[i];
+        const int32_t rigid_back = best.rigid_back[i];
+        const int group = rigid_back ? groups.find(rigid_back, length) : 0;
+        const int64_t second = group ? second_of(best, choice, at, rigid_back) : 0;
+        const bool on_circle = second && circle_bits(length) < best.cost[i];
+        int32_t back = rigid_back;
+        Key key;
+        if (on_circle) {
             choice.seconds[i] = uint8_t(second);
-            key = {CIRCLE, group, int(back), int(second)};
-            add_square(s, n_atoms, at, at - second, choice.others[key]);
-        } else if (group && told.at(group)) {
-            back = best.rigid_back[i];
-            key = {SPHERE, group, int(back), 0};
+            key = key_of(CIRCLE, group, back, int(second));
+        } else if (group && told[size_t(group)]) {
+            key = key_of(SPHERE, group, back, 0);
+        } else {
+            const int size = one_size[best.kind[i]] ? 0 : rounded(best.size[i] * per_octave);
+            const int spread = by_spread && best.kind[i] == SWING ? rounded(log2_of(best.spread[i])) : 0;
+            key = key_of(best.kind[i], spread, size, 0);
+            back = best.back[i];
         }
-        choice.keys.push_back(key);
-        choice.backs.push_back(uint8_t(back));
-        if (std::get<0>(key) >= SPHERE) add_square(s, n_atoms, at, at - back, choice.squares[key]);
+        const uint16_t number = choice.keys.number(key);
+        choice.numbers[i] = number;
+        choice.backs[i] = uint8_t(back);
+        if (on_circle) add_square(pairs, at, at - second, choice.keys.others[number]);
+        if (on_circle || kind_of(key) == SPHERE) add_square(pairs, at, at - back, choice.keys.squares[number]);
     }
     return choice;
 }
 
-// Classes of few atoms go with the next of their kind.
-void merge_small(std::vector<Key>& keys, int64_t few) {
-    std::map<Key, int64_t> counts;
-    std::map<Key, Key> become;
-    for (const Key& key : keys) ++counts[key];
-    for (auto at = counts.begin(); at != counts.end(); ++at) {
-        const int kind = std::get<0>(at->first);
-        const auto next = std::next(at);
-        const bool alike = next != counts.end() && std::get<0>(next->first) == kind;
-        become[at->first] = at->first;
-        if (kind >= SPHERE || at->second >= few || !alike) continue;
-        next->second += at->second;
-        become[at->first] = next->first;
+// Numbers of classes, by those of keys; classes of few atoms go with the next of their kind. Fills which
+// key each class has.
+std::vector<uint8_t> merged(const Choice& choice, int64_t few, std::vector<uint16_t>& classes) {
+    const auto& keys = choice.keys.all;
+    std::vector<int64_t> counts(keys.size());
+    for (const uint16_t number : choice.numbers) ++counts[number];
+    std::vector<uint16_t> sorted(keys.size());
+    std::iota(sorted.begin(), sorted.end(), uint16_t(0));
+    std::sort(sorted.begin(), sorted.end(), [&](uint16_t a, uint16_t b) { return keys[a] < keys[b]; });
+    std::vector<uint8_t> numbers(keys.size());
+    classes.clear();
+    int64_t n = 0;
+    for (size_t at = 0; at < sorted.size(); ++at) {
+        const int kind = kind_of(keys[sorted[at]]);
+        const bool alike = at + 1 < sorted.size() && kind_of(keys[sorted[at + 1]]) == kind;
+        n += counts[sorted[at]];
+        numbers[sorted[at]] = uint8_t(std::min<size_t>(classes.size(), MOST_CLASSES));
+        if (kind < SPHERE && n < few && alike) continue;
+        classes.push_back(sorted[at]);
+        n = 0;
     }
-    for (Key& key : keys)
-        while (become[key] != key) key = become[key];
+    return numbers;
 }
 
 // Lengths of a SWING's atoms, each in a byte.
@@ -195,34 +246,34 @@ void set_lengths(const Best& best, Chunk& chunk) {
 
 }  // namespace
 
-Chunk learnt(const uint32_t* x, int64_t n_frames, int64_t n_atoms) {
-    const Samples samples = samples_of(x, n_frames, n_atoms);
-    const Best best = best_of(samples, n_atoms);
+Chunk learnt(const Pairs& pairs, int64_t n_frames) {
+    static thread_local Best best;  // kept: new memory takes time
+    steps().look(pairs, best);
+    const int64_t n_atoms = pairs.n_atoms;
     const bool is_large = n_frames * n_atoms > 100000;
     Choice choice;
-    std::map<Key, uint8_t> numbers;
+    std::vector<uint16_t> classes;
+    std::vector<uint8_t> numbers;
     int64_t few = FEW;
     for (float per_octave = 1.0f;; per_octave *= 0.5f, few *= 4) {
-        choice = chosen(samples, n_atoms, best, per_octave, is_large, few);
-        merge_small(choice.keys, SYMBOLS / n_frames);
-        numbers.clear();
-        for (const Key& key : choice.keys) numbers[key] = 0;
-        if (int64_t(numbers.size()) <= MOST_CLASSES) break;
+        choice = chosen(pairs, best, per_octave, is_large, few);
+        numbers = merged(choice, SYMBOLS / n_frames, classes);
+        if (int64_t(classes.size()) <= MOST_CLASSES) break;
     }
     Chunk chunk;
     chunk.n_atoms = n_atoms;
-    for (auto& [key, number] : numbers) {
-        number = uint8_t(chunk.classes.size());
+    for (const uint16_t key : classes) {
         Class c;
-        c.kind = Kind(std::get<0>(key));
+        c.kind = Kind(kind_of(choice.keys.all[key]));
         c.shift = NO_LENGTHS;
-        if (c.kind >= SPHERE) c.length = uint32_t(choice.squares[key].value() + 0.5);
-        if (c.kind == CIRCLE) c.other = uint32_t(choice.others[key].value() + 0.5);
+        if (c.kind >= SPHERE) c.length = uint32_t(choice.keys.squares[key].value() + 0.5);
+        if (c.kind == CIRCLE) c.other = uint32_t(choice.keys.others[key].value() + 0.5);
         chunk.classes.push_back(c);
     }
-    for (const Key& key : choice.keys) chunk.atoms.classes.push_back(numbers[key]);
-    chunk.atoms.backs = choice.backs;
-    chunk.atoms.seconds = choice.seconds;
+    chunk.atoms.classes.resize(size_t(n_atoms));
+    for (size_t i = 0; i < size_t(n_atoms); ++i) chunk.atoms.classes[i] = numbers[choice.numbers[i]];
+    chunk.atoms.backs = std::move(choice.backs);
+    chunk.atoms.seconds = std::move(choice.seconds);
     set_lengths(best, chunk);
     chunk.sort();
     return chunk;

@@ -10,7 +10,7 @@
 
 namespace mdio::rigid {
 
-// Numbers of a few bits, one after the other, into memory that goes eight bytes further.
+// Numbers of a few bits, one after the other, into memory that goes BEHIND bytes further.
 class BitWriter {
   public:
     explicit BitWriter(uint8_t* to) : to_(to) {}
@@ -22,6 +22,7 @@ class BitWriter {
         word_ >>= n_bits_ / 8 * 8;
         n_bits_ %= 8;
     }
+    static constexpr int64_t BEHIND = 16;  // bytes, that may be written behind the last
     // The low bits of numbers, from a whole byte on: eight of them take `width` bytes, MOST_RAW at most.
     void put_all(const int32_t* numbers, int64_t n, uint32_t width) {
         const uint32_t mask = (1u << width) - 1, half = 4 * width;
@@ -43,7 +44,7 @@ class BitWriter {
         if (n_bits_) *to_++ = uint8_t(word_);
         word_ = n_bits_ = 0;
     }
-    const uint8_t* end() const { return to_; }
+    uint8_t* end() const { return to_; }
 
   private:
     uint8_t* to_;
@@ -96,6 +97,32 @@ struct Contexts {
     const uint8_t* in_row;
     const float* squares;
 };
+
+// Where in a row an atom of a slot is, and where its parent.
+struct Place {
+    int32_t atom, parent;
+};
+// The vectors of all slots of a frame.
+void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vectors& to);
+// Counts symbols: by streams where there is one context of each, else by tables.
+void count(Kind kind, const uint8_t* const symbols[STREAMS], const uint8_t* const contexts[STREAMS], int64_t n,
+           uint32_t* counts);
+void set_frequencies(Class& c, const uint32_t* counts);
+
+// From behind: the states, and where the words begin.
+struct Encoding {
+    uint32_t states[MOST_LANES];
+    uint8_t* to;
+};
+// Symbols, and what encodes them: 256 entries of each context.
+struct Stream {
+    const uint32_t *entries, *reciprocals;
+    const uint8_t *symbols, *contexts;
+    uint32_t bits;
+};
+// One lane at a time; 32 lanes, with AVX-512.
+void encode_some(Encoding& e, const Stream& s, int64_t lanes, int64_t begin, int64_t end);
+void encode_wide(Encoding& e, const Stream& s, int64_t lanes, int64_t n);
 
 class Coder {
   public:

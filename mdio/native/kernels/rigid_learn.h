@@ -9,7 +9,9 @@
 
 namespace mdio::rigid {
 
-constexpr float LONGEST = 1000.0f;  // of a rigid length
+constexpr int64_t BACK = 16;         // atoms that are tried as parents
+constexpr int64_t MOST_PAIRS = 6;
+constexpr float LONGEST = 1000.0f;   // of a rigid length
 
 // Base 2, from the bits of a float: to 0.09, which is enough here and the same everywhere.
 MDIO_INLINE float log2_of(float x) {
@@ -18,21 +20,22 @@ MDIO_INLINE float log2_of(float x) {
     return float(bits - (127 << 23)) * (1.0f / (1 << 23));
 }
 
+// Frames from all over a chunk, and those before them: rows of all atoms.
+struct Pairs {
+    int64_t n = 0, n_atoms = 0;
+    const int32_t *now[MOST_PAIRS] = {}, *before[MOST_PAIRS] = {};
+};
+
 // How each atom is told in the fewest bits; logarithms of sizes, and what lengths spread by.
 struct Best {
-    std::vector<float> cost, size, spread, length;
-    std::vector<int32_t> back, kind;
-    std::vector<float> rigid_length;
-    std::vector<int32_t> rigid_back;
-    std::vector<uint32_t> rigid;  // a bit for each atom before this one that stays at its distance
-};
+    std::vector<float> cost, size, spread, length, rigid_length;
+    std::vector<int32_t> back, kind, rigid_back;
+    std::vector<int32_t> rigid;  // a bit for each atom before this one that stays at its distance
 
-struct Samples {
-    int64_t n;
-    std::vector<int32_t> at[3], moved[3];  // of each pair, all atoms: the second frame, less the first
+    void fit(size_t n) {
+        for (auto* of : {&cost, &size, &spread, &length, &rigid_length}) of->resize(n);
+        for (auto* of : {&back, &kind, &rigid_back, &rigid}) of->resize(n);
+    }
 };
-
-Samples samples_of(const uint32_t* x, int64_t n_frames, int64_t n_atoms);
-Best best_of(const Samples& samples, int64_t n_atoms);
 
 }  // namespace mdio::rigid

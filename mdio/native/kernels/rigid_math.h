@@ -42,6 +42,7 @@ MDIO_INLINE Ints load(const uint8_t* from) {
     return __builtin_convertvector(__builtin_convertvector(x, Halves), Ints);
 }
 MDIO_INLINE void store(const Ints& x, int32_t* to) { std::memcpy(to, &x, sizeof x); }
+MDIO_INLINE void store(const Floats& x, float* to) { std::memcpy(to, &x, sizeof x); }
 MDIO_INLINE void store(const Ints& x, uint8_t* to) {
     const Bytes bytes = __builtin_convertvector(__builtin_convertvector(x, Halves), Bytes);
     std::memcpy(to, &bytes, sizeof bytes);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rigid_encode.h"
+#include "rigid_learn.h"
 
 namespace mdio::rigid {
 
@@ -28,8 +29,9 @@ struct Steps {
     void (*contexts[STREAMS])(const Part& part, int32_t* to);
     bool (*finish)(const Part& part);
     void (*tell)(const Source& from, const Told& to);
-    void (*symbols_of)(const Told& from, const Class& c, uint8_t* const symbols[STREAMS]);
+    void (*symbols_of)(const Told& from, const Class& c, int64_t n, uint8_t* const symbols[STREAMS]);
     void (*contexts_of)(const Contexts& from, uint8_t* const to[STREAMS]);
+    void (*look)(const Pairs& pairs, Best& best);
 };
 const Steps& steps();  // of this processor
 extern const Steps PLAIN, AVX2, AVX512;

@@ -90,9 +90,8 @@ void tell(const Source& from, const Told& told) {
         for (int64_t i = 0; i < s.n; i += LANES) put(to, i, vector(s.now, i), Ints{});
 }
 MDIO_LANES_TARGET
-void symbols_of(const Told& told, const Class& c, uint8_t* const symbols[STREAMS]) {
+void symbols_of(const Told& told, const Class& c, int64_t n, uint8_t* const symbols[STREAMS]) {
     const Told from = told;
-    const int64_t n = c.n;
     for (int stream = 0; stream < STREAMS; ++stream) {
         const int raw = c.raw[size_t(stream)], middle = is_centred(c.kind, stream) ? MIDDLE : 0;
         uint8_t* to = symbols[stream];

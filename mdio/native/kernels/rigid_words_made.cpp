@@ -20,19 +20,9 @@ uint32_t reciprocal_of(uint32_t frequency) {
     return uint32_t((uint64_t(1) << (31 + shift)) / (frequency ? frequency : 1));
 }
 
-// From behind: the states, and where the words begin.
-struct Encoding {
-    uint32_t states[MOST_LANES];
-    uint8_t* to;
-};
+}  // namespace
 
-struct Stream {
-    const uint32_t *entries, *reciprocals;
-    const uint8_t *symbols, *contexts;
-    uint32_t bits;
-};
-
-MDIO_INLINE void encode_some(Encoding& e, const Stream& s, int64_t lanes, int64_t begin, int64_t end) {
+void encode_some(Encoding& e, const Stream& s, int64_t lanes, int64_t begin, int64_t end) {
     uint8_t* to = e.to;
     for (int64_t i = end; i-- > begin;) {
         const uint32_t at = 256u * s.contexts[i] + s.symbols[i], entry = s.entries[at];
@@ -49,6 +39,8 @@ MDIO_INLINE void encode_some(Encoding& e, const Stream& s, int64_t lanes, int64_
     }
     e.to = to;
 }
+
+namespace {
 
 void encode_plain(Encoding& e, const Stream& s, int64_t lanes, int64_t n) { encode_some(e, s, lanes, 0, n); }
 
@@ -163,6 +155,7 @@ const uint8_t* Coder::encode(const Coded& coded, bool is_first, std::vector<uint
     auto encode_stream = encode_plain;
 #if MDIO_X86
     if (has_avx2()) encode_stream = encode_avx2;
+    if (has_avx512() && chunk_.lanes == MOST_LANES) encode_stream = encode_wide;
 #endif
     const uint8_t alone[BLOCK] = {};  // contexts where there is one
     for (size_t number = chunk_.classes.size(); number-- > 0;) {

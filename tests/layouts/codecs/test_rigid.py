@@ -132,6 +132,20 @@ def test_more_atoms_than_a_block_and_lanes_of_both_widths(monkeypatch):
                 assert np.array_equal(decoded(data, x.shape), expected(x))
 
 
+@pytest.mark.parametrize("n_frames", [2, 13, 34])
+def test_all_processors_write_the_same_bytes(n_frames, monkeypatch):
+    """Of 32 lanes, classes of every kind, and atoms that cannot be told by theirs."""
+    x = system(n_frames)
+    x[n_frames // 2, ::50] += 700
+    made = set()
+    for side in [side for side in SIDES if side != "numpy"]:
+        with kernels_of(side, monkeypatch):
+            data = encode_chunk(x, RIGID)
+            assert np.array_equal(decoded(data, x.shape), expected(x))
+            made.add(data)
+    assert len(made) == kernels.NATIVE
+
+
 def outcome(data: bytes, shape: tuple[int, ...]) -> bytes | None:
     try:
         return decoded(data, shape).tobytes()

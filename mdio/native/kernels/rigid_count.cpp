@@ -1,0 +1,66 @@
+// Vectors from rows of atoms, and how often each symbol is there.
+#include "rigid_encode.h"
+
+namespace mdio::rigid {
+
+#if MDIO_X86
+namespace {
+
+MDIO_INLINE __m128i vector_at(const int32_t* row, const Place& place) {
+    const auto at = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + place.atom));
+    return _mm_sub_epi32(at, _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + place.parent)));
+}
+
+}  // namespace
+#endif
+
+void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vectors& to) {
+    int32_t *x = to.axes[0].data(), *y = to.axes[1].data(), *z = to.axes[2].data();
+#if MDIO_X86
+    for (int64_t i = 0; i < n_slots; i += 4) {  // a multiple of GROUP
+        const auto a = vector_at(row, places[i]), b = vector_at(row, places[i + 1]);
+        const auto c = vector_at(row, places[i + 2]), d = vector_at(row, places[i + 3]);
+        const auto ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
+        const auto last = _mm_unpacklo_epi64(_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(x + i), _mm_unpacklo_epi64(ab, cd));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), _mm_unpackhi_epi64(ab, cd));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(z + i), last);
+    }
+#else
+    int32_t* const axes[3] = {x, y, z};
+    for (int64_t i = 0; i < n_slots; ++i)
+        for (int axis = 0; axis < 3; ++axis)
+            axes[axis][i] = int32_t(uint32_t(row[places[i].atom + axis]) - uint32_t(row[places[i].parent + axis]));
+#endif
+}
+
+void count(Kind kind, const uint8_t* const symbols[STREAMS], const uint8_t* const contexts[STREAMS], int64_t n,
+           uint32_t* counts) {
+    const uint8_t *a = symbols[0], *b = symbols[1], *c = symbols[2];
+    uint32_t *one = counts, *two = counts + 256, *three = counts + 512;
+    // The streams in turn: the same symbol twice does not wait for itself.
+    if (kind < SPHERE) {
+        for (int64_t i = 0; i < n; ++i) ++one[a[i]], ++two[b[i]], ++three[c[i]];
+        return;
+    }
+    two = counts + 256 * USES[kind][1].first, three = counts + 256 * USES[kind][2].first;
+    const uint8_t *first = contexts[0], *second = contexts[1], *third = contexts[2];
+    if (kind == SPHERE)
+        for (int64_t i = 0; i < n; ++i) ++one[a[i]], ++two[256 * second[i] + b[i]], ++three[256 * third[i] + c[i]];
+    else
+        for (int64_t i = 0; i < n; ++i)
+            ++one[256 * first[i] + a[i]], ++two[256 * second[i] + b[i]], ++three[256 * third[i] + c[i]];
+}
+
+void set_frequencies(Class& c, const uint32_t* counts) {
+    std::vector<std::array<uint32_t, 256>> tables(tables_of(c.kind));
+    const uint32_t n = c.kind < SPHERE ? STREAMS : tables_of(c.kind);
+    for (uint32_t from = 0; from < n; ++from) {
+        auto& table = tables[c.kind < SPHERE ? USES[c.kind][from].first : from];
+        for (size_t s = 0; s < 256; ++s) table[s] += counts[256 * from + s];
+    }
+    for (uint32_t t = 0; t < tables_of(c.kind); ++t)
+        c.frequencies.push_back(normalised(tables[t], bits_of(c.kind, t)));
+}
+
+}  // namespace mdio::rigid
