@@ -5,7 +5,7 @@ NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
 .PHONY: install mpi mpi-where-possible web-where-possible \
-	store-where-possible demo docs test coverage check types format peers cluster fuzz wheel clean
+	store-where-possible demo docs test coverage check types format peers cluster fuzz matrix wheel clean
 
 install: .venv/installed mpi-where-possible web-where-possible store-where-possible
 
@@ -77,20 +77,23 @@ FUZZ_SECONDS ?= 60
 fuzz: .venv/installed
 	PYTHON=$(BIN)/python tests/fuzz/run.sh $(FUZZ_SECONDS)
 
-# The wheel, in an environment of its own and away from the sources; what needs MPI is left out.
-wheel: .venv/installed
-	$(BIN)/python -m pip install --quiet build
-	rm -rf build/wheel && $(BIN)/python -m build --outdir build/wheel .
-	rm -rf .venv-wheel && $(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/python -m pip install --quiet "$$(echo $(abspath build/wheel)/*.whl)[dask,advise,report,docs,test]"
-	rm -rf build/tested && mkdir -p build/tested/mdio && cp -r mdio/native build/tested/mdio
-	cp -r tests docs bench packaging README.md CHANGELOG.md setup.cfg pyproject.toml build/tested
-	cd build/tested && $(abspath .venv-wheel/bin/python) -m pytest -n $(WORKERS) tests/core tests/layouts \
-		tests/readers tests/converters tests/analysis tests/cli tests/mapreduce
+# The wheel, in environments of its own and away from the sources, on each Python found, with the
+# newest and the oldest dependencies; what needs MPI is left out. MATRIX_ARGS="--python 3.13"
+MATRIX := build/nox/bin/python -m nox --envdir build/matrix
+build/nox/bin/nox:
+	$(PYTHON) -m venv build/nox
+	build/nox/bin/python -m pip install --quiet nox uv
+
+matrix: build/nox/bin/nox
+	PATH="$(abspath build/nox/bin):$$PATH" $(MATRIX) $(MATRIX_ARGS)
+
+wheel: build/nox/bin/nox
+	PATH="$(abspath build/nox/bin):$$PATH" $(MATRIX) -k newest --python \
+		$$($(PYTHON) -c 'import platform; print(platform.python_version().rpartition(".")[0])')
 
 format:
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-mpi .venv-peers .venv-zarrtraj .venv-wheel build .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
+	rm -rf .venv .venv-mpi .venv-peers .venv-zarrtraj build .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
