@@ -3,7 +3,7 @@
     python bench/cluster/advice.py               # on a cluster that is up; some 20 minutes
     python bench/cluster/advice.py --replay      # decide again from what is stored
 
-For each analysis the advisor measures on one node, as for a user. The truth, for each number of
+For each analysis the advisor measures once, with a rank on each node. The truth, for each number of
 ranks: all options converted on these ranks, and the analysis run on them, cold and warm. Wanted:
 within 10% of the best in 9 of 10 cases, never beyond 1.3.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from cephfs import CephFS
 from cluster import FOLDER
 from machines import Cluster
-from runs import MDIO, ROOT, measure
+from runs import ROOT, measure, run
 from study import N_TILES, prepare
 
 sys.path.insert(0, str(ROOT / "bench"))
@@ -37,10 +37,10 @@ NEVER = 1.3
 
 
 def advise(cluster: Cluster, source: Path, top: Path, select: str, out: Path) -> dict[str, Any]:
-    """Return what the advisor measures on one node."""
+    """Return what the advisor measures, with a rank on each node."""
     kept = cluster.folder / "advice.json"
     words = ["advise", str(source), "-s", str(top), "--select", select, "--target", str(out)]
-    cluster.nodes[0].run(str(MDIO), *words, "--save-measurements", str(kept), "--quiet")
+    run(cluster, len(cluster.nodes), [*words, "--mpi", "--save-measurements", str(kept), "--quiet"])
     found: dict[str, Any] = json.loads(kept.read_text())
     return found
 

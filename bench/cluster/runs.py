@@ -18,7 +18,7 @@ from machines import Cluster, ClusterError
 
 ROOT = Path(__file__).resolve().parents[2]
 MDIO = ROOT / ".venv-mpi" / "bin" / "mdio"
-LIMIT_S = 180.0
+LIMIT_S = 240.0
 GRACE_S = 3.0
 """MPICH 4.0 hangs now and then when MPI ends, after the results are out."""
 USABLE = 0.955

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,13 @@ from mdio.advisor.decide.recommend import recommend
 from mdio.advisor.measure.interleaved_repeats import Limits, Progress
 from mdio.advisor.measure.measure import measure
 from mdio.advisor.measure.replay import load_measurements, save_measurements
+from mdio.advisor.measure.storage_probe import Share, ask_storage, bandwidth_of
 from mdio.advisor.model.profile import Profile, load_profile
 from mdio.advisor.report.page import html_of, save_page
 from mdio.advisor.report.text import headline, lines
 from mdio.core.errors import PlanError
-from mdio.parallel.executors import available_cores
+from mdio.core.files.remote.paths import path_of
+from mdio.parallel.executors import Executor, available_cores
 
 if TYPE_CHECKING:
     from mdio.analysis.kernels.kernel import BlockFunction, Kernel
@@ -77,7 +80,8 @@ def advise(
     limits: Limits | None = None,
     progress: Progress | None = None,
     cache: str = "auto",
-    nodes: int = 1,
+    nodes: int | None = None,
+    executor: Executor | None = None,
     overlap: str | None = None,
     verify: bool = True,
 ) -> Advice:
@@ -94,7 +98,8 @@ def advise(
     select
         Which atoms, unless the kernel has them.
     ranks
-        How many processes will analyse; by default the cores that this process may use.
+        How many processes will analyse; by default the workers of `executor`, or the cores that
+        this process may use.
     passes
         How often the trajectory will be analysed.
     target
@@ -121,7 +126,11 @@ def advise(
         every pass runs on other nodes), from memory (``warm``), or, ``auto``, from memory if what
         they read fits into that of the nodes.
     nodes
-        Machines like this one over which the ranks will be spread.
+        Machines like this one over which the ranks will be spread; by default those that the
+        workers of `executor` are on, or this one.
+    executor
+        Whose workers ask the source's storage all at once, before one process measures the rest:
+        `mdio.MPI()`, on which all ranks call this, or Dask.
     overlap, verify
         As for `mdio.analyze`: how several files are joined, and whether what is read is compared
         with checksums.
@@ -149,36 +158,58 @@ def advise(
     >>> mdio.advise(replay="measured.json", passes=1000).passes
     1000
     """
-    count = available_cores() if ranks is None else ranks
+    shares = [] if replay is not None else _shares(executor, trajectory)
+    several = executor is not None and executor.n_workers > 1
+    usual = executor.n_workers if executor is not None and several else available_cores()
+    count = usual if ranks is None else ranks
     if count < 1 or passes < 1:
         raise PlanError(f"{count} ranks, {passes} passes: give 1 or more of each")
-    profile = _profile(machine)
-    calibrations = [read_calibration(str(one)) for one in calibrate]
-    if replay is not None:
-        measurements = load_measurements(replay)
-    elif trajectory is None:
-        raise PlanError("no trajectory is given; name one, or measurements to replay")
-    else:
-        measurements = measure(
-            trajectory,
-            analysis=analysis,
-            select=select,
-            top=top,
-            target=target,
-            ranks=count,
-            allow_lossy=allow_lossy,
-            local_folder=local_folder,
-            limits=limits,
-            progress=progress,
-            overlap=overlap,
-            verify=verify,
+
+    def decide() -> Advice:
+        profile = _profile(machine)
+        calibrations = [read_calibration(str(one)) for one in calibrate]
+        if replay is not None:
+            measurements = load_measurements(replay)
+        elif trajectory is None:
+            raise PlanError("no trajectory is given; name one, or measurements to replay")
+        else:
+            measurements = measure(
+                trajectory,
+                analysis=analysis,
+                select=select,
+                top=top,
+                target=target,
+                ranks=count,
+                allow_lossy=allow_lossy,
+                local_folder=local_folder,
+                limits=limits,
+                progress=progress,
+                overlap=overlap,
+                verify=verify,
+                known=bandwidth_of(shares),
+            )
+        if save is not None:
+            save_measurements(measurements, save)
+        n_nodes = nodes or max(1, len({share.node for share in shares}))
+        return Advice.of(
+            recommend(
+                measurements, count, passes, profile, calibrations, cache=cache, nodes=n_nodes
+            )
         )
-    if save is not None:
-        save_measurements(measurements, save)
-    decision = recommend(
-        measurements, count, passes, profile, calibrations, cache=cache, nodes=nodes
-    )
-    return Advice.of(decision)
+
+    return decide() if executor is None else executor.from_owner(decide)
+
+
+def _shares(
+    executor: Executor | None,
+    trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None,
+) -> list[Share]:
+    """Return what the workers got of the storage while all of them asked; nothing for one."""
+    if executor is None or executor.n_workers == 1 or trajectory is None:
+        return []
+    given = [trajectory] if isinstance(trajectory, str | PathLike) else trajectory
+    ask = partial(ask_storage, [path_of(path) for path in given], executor.n_workers)
+    return executor.map(ask, range(executor.n_workers), describe=lambda n: f"worker {n}")
 
 
 def _profile(machine: str | PathLike[str] | Profile) -> Profile | None:

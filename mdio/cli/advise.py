@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-from mdio.advisor.advise import LOCAL, advise
+from mdio.advisor.advise import LOCAL, Advice, advise
 from mdio.advisor.measure.interleaved_repeats import Progress
 from mdio.advisor.model.profile import NAMES
 from mdio.analysis.kernels.registry import KERNELS
@@ -22,7 +22,9 @@ from mdio.cli.shared.common import (
     positive,
     print_json,
 )
+from mdio.cli.shared.workers import all_ranks
 from mdio.core.errors import PlanError
+from mdio.parallel.executors import Serial
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +38,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default="rmsd",
     )
     add(parser, "--select SEL", "atoms that are analysed")
+    add(
+        parser,
+        "--mpi",
+        "with mpiexec: ask the storage from all ranks at once, and advise for them and their nodes",
+    )
     add(parser, "--ranks N", "how many processes will analyse (default: all cores)", positive)
-    add(parser, "--nodes N", "over which the ranks are spread", positive, default=1)
+    add(parser, "--nodes N", "over which the ranks are spread (default: 1)", positive)
     caches = parser.add_mutually_exclusive_group()
     add(
         caches,
@@ -133,21 +140,27 @@ def _bar(quiet: bool) -> Iterator[Progress | None]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure or replay, print the advice."""
-    if args.replay is None and not args.trajectory:
-        raise PlanError("no trajectory is given; name one, or measurements with --replay")
-    if args.replay is not None and args.trajectory:
-        raise PlanError("--replay decides from a file; leave out the trajectory")
-    if args.report is not None:
-        check_report(args.report)
-    if args.save is not None:
-        check_output(args.save)
-    with _bar(args.quiet) as progress:
-        given = asked(advise, args) | {"trajectory": args.trajectory or None}
-        advice = advise(**given, progress=progress)
+    with all_ranks("--mpi") if args.mpi else nullcontext(Serial()) as executor:
+        if args.replay is None and not args.trajectory:
+            raise PlanError("no trajectory is given; name one, or measurements with --replay")
+        if args.replay is not None and args.trajectory:
+            raise PlanError("--replay decides from a file; leave out the trajectory")
+        if args.report is not None:
+            check_report(args.report)
+        if args.save is not None:
+            check_output(args.save)
+        with _bar(args.quiet or not executor.is_owner) as progress:
+            given = asked(advise, args) | {"trajectory": args.trajectory or None}
+            advice = advise(**given, progress=progress, executor=executor)
+        if executor.is_owner:
+            _tell(advice, args)
+    return 0
+
+
+def _tell(advice: Advice, args: argparse.Namespace) -> None:
     if args.report is not None:
         advice.save_report(args.report)
     if args.json:
         print_json(advice.to_json())
     else:
         print(advice)
-    return 0

@@ -99,7 +99,7 @@ def recommend(
                 measurements,
                 chosen,
                 recommended,
-                is_local=profile is None,
+                is_local=profile is None and nodes == 1,
                 ranks=ranks,
                 n_nodes=nodes if profile is None else math.ceil(ranks / profile.cores_per_node),
             )

@@ -15,7 +15,7 @@ from mdio._version import __version__
 from mdio.advisor.measure.candidates import Candidate, Group, as_is, candidates, local_copy
 from mdio.advisor.measure.interleaved_repeats import InterleavedRepeats, Limits, Progress, Tried
 from mdio.advisor.measure.kernel_probe import analysis_name, find_kernel, probe
-from mdio.advisor.measure.measurements import Host, Measurements, Question, Source
+from mdio.advisor.measure.measurements import Bandwidth, Host, Measurements, Question, Source
 from mdio.advisor.measure.storage_probe import (
     REQUESTS,
     bandwidths,
@@ -85,10 +85,11 @@ def measure(
     progress: Progress | None = None,
     overlap: str | None = None,
     verify: bool = True,
+    known: Sequence[Bandwidth] = (),
 ) -> Measurements:
     """Measure how an analysis behaves on a source and on what it could be converted into.
 
-    Parameters are those of `mdio.advisor.advise.advise`.
+    Parameters are those of `mdio.advisor.advise.advise`. `known`: what several machines got.
 
     Raises PlanError, SourceError: what cannot be opened, selected or imported. BlockError: the
     analysis itself fails. OutputError: the target folder is missing or cannot be written to.
@@ -172,7 +173,7 @@ def measure(
         ),
         ratio_comp_io=repeats.ratio(tried[0]),
         trials=tuple(repeats.trial(one, info, free) for one in tried),
-        bandwidths=tuple(bandwidths(files, sorted({1, 2, *repeats.counts, REQUESTS}))),
+        bandwidths=(*bandwidths(files, sorted({1, 2, *repeats.counts, REQUESTS})), *known),
         notes=tuple(notes),
         seconds=time.monotonic() - begun,
         local=None if local_folder is None else local_disk(Path(local_folder)),
