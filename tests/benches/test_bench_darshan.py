@@ -51,6 +51,18 @@ def test_one_file_of_a_log(folder, capsys):
     assert found["POSIX"]["opens"] == 0 < found["STDIO"]["writes"]
 
 
+@pytest.mark.parametrize("folder", FOLDERS, ids=["examples"] * len(FOLDERS))
+def test_the_log_of_an_analysis(folder, tmp_path, capsys):
+    """`rgyr.darshan`: darshan-runtime 3.5.0 below `mdio analyze rgyr md.xtc` of 98 frames."""
+    log = Path(__file__).with_name("rgyr.darshan")
+    # What mdio counted by the block: its first frame, and then the whole file.
+    for counted, said in [(12484 + 1243164, "the other 20.4 KiB"), (1 << 30, "more than Darshan")]:
+        (tmp_path / "t.json").write_text(json.dumps({"nbytes_source": counted}))
+        words = ["bench", "darshan", str(log), "--files", "/md.xtc", "--timings"]
+        assert main([*words, str(tmp_path / "t.json")]) == 0
+        assert said in capsys.readouterr().out
+
+
 def test_what_is_no_log(tmp_path, capsys):
     (tmp_path / "a.darshan").write_text("nothing")
     assert main(["bench", "darshan", str(tmp_path / "a.darshan")]) > 0

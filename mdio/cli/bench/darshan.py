@@ -50,7 +50,15 @@ def run(args: argparse.Namespace) -> int:
             f"{duration(row['t_read_s']):>11}"
         )
     if ours is not None:
-        print(f"mdio counted {human_nbytes(ours)} read of files")
+        rest = modules.get("POSIX", {}).get("nbytes_read", 0) - ours
+        print(
+            f"mdio counted {human_nbytes(ours)} read of files by its blocks; "
+            + (
+                f"the other {human_nbytes(rest)} were read to open, index and prepare"
+                if rest >= 0
+                else "more than Darshan saw: give the log of the same run, and a wider --files"
+            )
+        )
     return 0
 
 
