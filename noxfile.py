@@ -12,6 +12,17 @@ nox.options.keywords = "not develop"
 
 TESTED = ["core", "layouts", "readers", "converters", "analysis", "cli", "mapreduce"]
 NEEDED = ["tests", "docs", "bench", "packaging", "README.md", "CHANGELOG.md", "setup.cfg"]
+# Where these have no wheel for a Python, their first one that has is the oldest.
+COMPILED = [
+    "MDAnalysis",
+    "google-crc32c",
+    "h5py",
+    "matplotlib",
+    "netCDF4",
+    "numcodecs",
+    "numpy",
+    "scipy",
+]
 DEVELOP = "git+https://github.com/MDAnalysis/mdanalysis.git@develop#subdirectory=package"
 
 
@@ -27,8 +38,9 @@ def wheel(session: nox.Session, dependencies: str) -> None:
         # The package's own; what the tests need besides is new, but for data of the same version.
         session.install(
             "--resolution=lowest-direct",
-            "--only-binary=:all:",
-            f"{built}[dask,advise,report]",
+            *(f"--only-binary={name}" for name in COMPILED),
+            *("--requirements", "setup.cfg"),
+            *("--extra", "dask", "--extra", "advise", "--extra", "report"),
             "MDAnalysisTests>=2.8",
         )
     session.install(f"{built}[dask,advise,report,docs,test]")
