@@ -59,6 +59,7 @@ class Program:
             raise PlanError(
                 f"the map is {map!r}; give a function of a block of frames, which returns keys, "
                 "rows and values"
+                + (", such as its method: map=program.map" if hasattr(map, "map") else "")
             )
         reduce = reduce if reduce is not None else getattr(owner, "reduce", None)
         if not callable(reduce):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,7 +158,8 @@ def test_a_worker_that_dies(adk, tmp_path, program):
         ({"memory": 0}, "memory is 0 bytes"),
         ({"n_workers": 2, "executor": mdio.Serial()}, "not both"),
         ({"reduce": None}, "the reduce is None"),
-        ({"map": 3}, "the map is 3"),
+        ({"map": 3}, "the map is 3; give .* values$"),
+        ({"map": SimpleNamespace(map=len)}, "such as its method: map=program.map"),
         ({"select": "name CA"}, "needs a topology"),
     ],
 )

@@ -16,7 +16,7 @@ before all have come."""
 PARTS = 8
 CONDITIONAL_NBYTES = 64 << 20
 """Conditions are of requests that send all of an object, which is to be done in a short time."""
-NO_BUCKET = "there is no such bucket"
+NO_BUCKET = "there is no such bucket (look at its name, region and endpoint)"
 
 
 def tag_of(target: RemotePath) -> str | None:
