@@ -38,7 +38,8 @@ class MPIOConversion(Conversion):
     def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
         """Plan where parallel HDF5 is asked for; see `Conversion.planned`.
 
-        Raises PlanError: independent writes of compressed chunks. MissingExtraError: there is no
+        Raises PlanError: independent writes of compressed chunks, or an encoding that HDF5 does not
+        write. MissingExtraError: there is no
         parallel HDF5.
         """
         mode = job.options.mpio
@@ -47,13 +48,14 @@ class MPIOConversion(Conversion):
         from mdio.layouts.h5md.mpio.writer import require_parallel_hdf5
 
         require_parallel_hdf5("--collective" if mode == "collective" else "--mpio")
+        writer = load_class(job.writer.through_mpi)
+        writer.check(job.plan)
         if mode == "independent" and job.plan.compression is not None:
             raise PlanError(
                 "--mpio writes chunks independently, but parallel HDF5 compresses them in "
                 "collective writes only; take --collective, or leave out --compression and "
                 "--precision"
             )
-        writer = load_class(job.writer.through_mpi)
         hints = mpi_io_hints(job.plan, job.options.hints)
         return cls(job, job.plan, writer, collective=mode == "collective", hints=hints)
 

@@ -18,7 +18,12 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.chunked.grid import AtomIndices
 from mdio.layouts.chunked.groups import StoredGroups, is_everything
-from mdio.layouts.manifest import FULL_SYSTEM, check_manifest, indices_from_runs
+from mdio.layouts.manifest import (
+    FULL_SYSTEM,
+    check_manifest,
+    has_source_integers,
+    indices_from_runs,
+)
 from mdio.layouts.output import Unit
 
 Array = TypeVar("Array", bound=ChunkedArray)
@@ -95,6 +100,7 @@ class OwnOutput(ABC, Generic[Array]):
             chunk_atoms=min(positions.chunk_atoms, positions.n_atoms),
             compression=manifest.get("compression"),
             precision=manifest.get("precision"),
+            xtc_integers=has_source_integers(manifest),
             field_precisions=manifest.get("field_precisions", {}),
             nbytes=int(manifest.get("nbytes", 0)),
             source=manifest["source"],

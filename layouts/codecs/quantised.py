@@ -42,6 +42,9 @@ In modes 9 and 10 the first part describes the chunk, and the second holds its f
 `mdio.core.kernels.plain_rigid`. They take two thirds to four fifths of the room of an XTC. What has
 one frame is bit-packed instead, and so is what is written without a compiler.
 
+First parts beside bit-packed or entropy-coded numbers are written by LZ4, for which little code is
+needed: HDF5's filter (`packaging/hdf5-filter`) has no Blosc. Older ones are Zstandard's.
+
 A chunk with a number that is not finite or beyond the integers' range, or (XTC) that would not come
 back bit for bit, is written in mode 0; so is one that would be larger than floats when bit-packed.
 """
@@ -87,7 +90,7 @@ DESCRIPTION_NBYTES = 1 << 20
 BLOSC_HEADER = struct.Struct("<4BIII")
 BITS, BYTES = 2, 1
 """Blosc's numbers of its two shuffles."""
-SHUFFLES = {"zstd": BITS, "lz4": BYTES}
+SHUFFLES = {"zstd": BITS, "lz4": BYTES, "lz4hc": 0}
 """Planes of bits suit an entropy coder; LZ4 has none and does better, and faster, on bytes."""
 RULES = ("step", "xtc")
 
@@ -119,8 +122,11 @@ _scratch = Scratch()
 
 
 def _compress(numbers: Folded | FloatArray | Bytes, form: QuantisedFormat | None = None) -> bytes:
-    """Return a Blosc buffer; by zstd, unless `form` says another."""
-    name, level = ("zstd", 1)
+    """Return a Blosc buffer, by what packs the integers of `form`, or else by LZ4.
+
+    Bytes by LZ4 are not shuffled: runs of what is kept of atoms are found as they lie.
+    """
+    name, level = "lz4hc", 9
     if form is not None and form.compressor not in WITHOUT_LEVEL:
         name, level = form.compressor, form.level
     from numcodecs import blosc  # 0.1 s to import
@@ -219,6 +225,14 @@ def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
     sizes = (len(head), len(rest))
     header = HEADER.pack(MAGIC, mode, itemsize, 0, n_frames, n_atoms, scale, *sizes)
     return b"".join((header, head, rest))
+
+
+def shape_of(data: memoryview) -> tuple[int, int]:
+    """Return how many frames and atoms a chunk says it has; raises ValueError."""
+    if len(data) < HEADER.size:
+        raise ValueError(f"{len(data)} bytes, too few for a quantised chunk")
+    n_frames, n_atoms = HEADER.unpack_from(data)[4:6]
+    return n_frames, n_atoms
 
 
 def decode_chunk(

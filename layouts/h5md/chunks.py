@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,11 @@ from mdio.core.files.piece_sums import Sums, row_sums
 from mdio.core.files.reading import OpenFile
 from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.chunked.grid import AtomIndices
-from mdio.layouts.h5md.encoding import inflate
 from mdio.layouts.h5md.io import Column
 from mdio.layouts.output import EncodedChunk
 from mdio.layouts.plan import ArrayPlan
+
+Unpack = Callable[[NDArray[np.uint8], NDArray[np.float32]], None]
 
 
 class PlacedChunks(ChunkedArray):
@@ -23,9 +24,10 @@ class PlacedChunks(ChunkedArray):
 
     `what`: file and array, for messages. `shape`: (F, A, 3). `chunk`: frames and atoms in a chunk.
     `file`: which has the chunks. `offset`, `nbytes`, `crcs`, (frame chunks, atom chunks): place,
-    stored bytes and checksum (of what they hold) of each chunk. `deflated`: whether chunks went
-    through HDF5's filters shuffle and deflate. `pieces`: checksums of parts of chunks, if there are
-    any; see `mdio.layouts.h5md.io.PIECES`. `verify`: whether reads compare checksums.
+    stored bytes and checksum (of what they hold) of each chunk. `unpack`: what fills an array
+    with what is in a chunk, if that is not as it is in memory. `pieces`: checksums of parts of
+    chunks, if there are any; see `mdio.layouts.h5md.io.PIECES`. `verify`: whether reads compare
+    checksums.
     """
 
     sums_of_decoded = True
@@ -40,14 +42,14 @@ class PlacedChunks(ChunkedArray):
         nbytes: NDArray[np.int64],
         crcs: NDArray[np.uint32],
         *,
-        deflated: bool,
+        unpack: Unpack | None,
         pieces: Column | None,
         verify: bool,
     ) -> None:
         there = pieces is not None
-        super().__init__(what, shape, chunk, plain=not deflated, verify=verify, in_pieces=there)
+        super().__init__(what, shape, chunk, plain=unpack is None, verify=verify, in_pieces=there)
         self._file, self.offset, self.nbytes, self.crcs = file, offset, nbytes, crcs
-        self.pieces = pieces
+        self.pieces, self._unpack = pieces, unpack
 
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
         """Return the file, and offset and size of a chunk."""
@@ -80,7 +82,8 @@ class PlacedChunks(ChunkedArray):
         atoms: AtomIndices | None,  # noqa: ARG002
         last: int,  # noqa: ARG002
     ) -> None:
-        inflate(data, out)
+        assert self._unpack is not None
+        self._unpack(data, out)
 
 
 Arrays = Mapping[tuple[str, str], PlacedChunks]

@@ -3,6 +3,9 @@
 Every chunk has the full chunk shape, as HDF5 wants it: behind the last frame and the last atom
 there are zeros. Checksums are over the whole chunk as it is stored, decoded, zeros included. Runs
 of frames of an array without chunks end with the last frame.
+
+Integers are stored as in Zarr, by a filter of HDF5 that other programs have to be given; its chunks
+hold the frames and atoms that there are, and those behind are zeros again once it is read.
 """
 
 from __future__ import annotations
@@ -19,9 +22,19 @@ from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import sums_of_rows
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import crc32c, shuffle, unshuffle
+from mdio.layouts.codecs import quantised
+from mdio.layouts.codecs.compressors import MEANT, quantised_from_option
+from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
 from mdio.layouts.h5md.io import FULL_SYSTEM
 from mdio.layouts.output import AtomIndices, OutputMeta
-from mdio.layouts.plan import ArrayPlan
+from mdio.layouts.plan import ArrayPlan, LayoutPlan
+
+FILTER = 397
+"""Of integers; HDF5 leaves 256 to 511 to whoever has not registered a filter."""
+FILTER_VERSION = 1
+
+Coder = int | QuantisedFormat | None
+"""What chunks go through: HDF5's shuffle and deflate, of that level; our filter; nothing."""
 
 DEFLATE_MAX_RATIO = 1100
 """zlib makes at most about 1,030 bytes of one; a chunk that claims more is damaged."""
@@ -44,9 +57,27 @@ def gzip_level(compression: str | None) -> int | None:
     if name != "gzip" or (level and not (level.isdecimal() and 0 <= int(level) <= 9)):
         raise PlanError(
             f"--compression {compression}: H5MD files are compressed with gzip or gzip:0 to gzip:9 "
-            "(which every HDF5 reads); take one of these, none, or the zarr layout"
+            "(which every HDF5 reads), integers also with bitpack or rigid; take one of these, "
+            "none, or the zarr layout"
         )
     return int(level) if level else DEFAULT_GZIP_LEVEL
+
+
+def integers_by(compression: str | None) -> str | None:
+    """Return what packs integers if ``--compression`` asks for that; None for anything else."""
+    name = MEANT.get(compression or "", (None, compression))[1]
+    return name if name in WITHOUT_LEVEL else None
+
+
+def coder_of(plan: LayoutPlan, field: str) -> Coder:
+    """Return what the chunks of a field go through."""
+    if plan.compression not in WITHOUT_LEVEL:
+        return gzip_level(plan.compression)
+    step = plan.step_of(field)
+    if step is None:
+        return DEFAULT_GZIP_LEVEL
+    rule = plan.precision_source if field == "positions" else "asked"
+    return quantised_from_option(step, rule, plan.compression)
 
 
 def power_of_two_step(precision: float, option: str = "--precision") -> float:
@@ -76,14 +107,14 @@ def round_to_step(values: NDArray[np.float32], step: float) -> NDArray[np.float3
 
 def chunks_of(
     plan: ArrayPlan, start: int, values: NDArray[np.float32]
-) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
+) -> Iterator[tuple[int, int, tuple[int, int], NDArray[np.float32]]]:
     """Cut a run of frames into chunks.
 
     `plan`: the array. `start`: first frame of `values`, which is the first of a chunk. `values`,
     (F, A, 3) float32: frames up to the end of a chunk, or of the trajectory.
-    Yields (i, j, chunk): number of the chunk along frames and along atoms, and its numbers:
-    C-contiguous, little endian, of the full chunk shape but in contiguous arrays (a view of
-    `values` where it can be).
+    Yields (i, j, there, chunk): number of the chunk along frames and along atoms, how many of both
+    are in it, and its numbers: C-contiguous, little endian, of the full chunk shape but in
+    contiguous arrays (a view of `values` where it can be).
     """
     if start % plan.chunk_frames:
         raise ValueError(f"a piece begins at frame {start}, within a chunk of {plan.chunk_frames}")
@@ -92,30 +123,55 @@ def chunks_of(
         for j in range(plan.n_atom_chunks):
             atom = j * plan.chunk_atoms
             part = values[first : first + plan.chunk_frames, atom : atom + plan.chunk_atoms]
+            there = part.shape[:2]
             if part.shape != shape and not plan.contiguous:
                 padded = np.zeros(shape, "<f4")
                 padded[: part.shape[0], : part.shape[1]] = part
                 part = padded
-            yield ((start + first) // plan.chunk_frames, j, np.ascontiguousarray(part, "<f4"))
+            i = (start + first) // plan.chunk_frames
+            yield i, j, there, np.ascontiguousarray(part, "<f4")
 
 
-def checksums_of(chunk: NDArray[np.float32], level: int | None) -> list[int]:
+def checksums_of(chunk: NDArray[np.float32], coder: Coder) -> list[int]:
     """Return the crc32c of a chunk and, if it is not compressed, those of its rows."""
-    if level is not None:
+    if coder is not None:
         return [crc32c(chunk)]
     whole, rows = sums_of_rows(chunk)
     return [whole, *rows]
 
 
-def encode_chunk(chunk: NDArray[np.float32], level: int | None) -> tuple[Any, list[int]]:
+def encode_chunk(
+    chunk: NDArray[np.float32], coder: Coder, there: tuple[int, int]
+) -> tuple[Any, list[int]]:
     """Return the bytes of a chunk as they are stored, and `checksums_of` the decoded ones.
 
-    With a `level` they go through HDF5's shuffle and deflate filters (RFC 1950).
+    Deflated ones went through HDF5's shuffle before (RFC 1950). `there`: frames and atoms in it;
+    behind these are zeros.
     """
-    checksums = checksums_of(chunk, level)
-    if level is None:
+    if isinstance(coder, QuantisedFormat):
+        held = np.ascontiguousarray(chunk[: there[0], : there[1]])
+        stored = quantised.encode_chunk(held, coder)
+        if coder.rule == "step":  # else nothing is lost
+            chunk = np.empty_like(chunk)
+            unpack(np.frombuffer(stored, np.uint8), chunk)
+        return stored, checksums_of(chunk, coder)
+    checksums = checksums_of(chunk, coder)
+    if coder is None:
         return chunk, checksums
-    return zlib.compress(shuffle(chunk, chunk.itemsize), level), checksums
+    return zlib.compress(shuffle(chunk, chunk.itemsize), coder), checksums
+
+
+def unpack(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
+    """Fill `out`, (F, A, 3), with what is in a chunk of integers.
+
+    Raises ValueError: it is no such chunk, or of more frames or atoms.
+    """
+    n_frames, n_atoms = quantised.shape_of(stored.data)
+    if not (1 <= n_frames <= len(out) and 1 <= n_atoms <= out.shape[1]):
+        raise ValueError(f"{n_frames} frames of {n_atoms} atoms in a chunk of {out.shape[:2]}")
+    quantised.decode_chunk(stored.data, (n_frames, n_atoms), out[:n_frames, :n_atoms])
+    out[:n_frames, n_atoms:] = 0
+    out[n_frames:] = 0
 
 
 def inflate(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
@@ -148,13 +204,14 @@ def values_of(
     group: str,
     field: str,
     groups: Mapping[str, AtomIndices] | None,
-    step: float | None,
+    plan: LayoutPlan,
 ) -> NDArray[np.float32]:
-    """Return the numbers of one array, of the group's atoms, rounded as planned."""
+    """Return the numbers of one array, of the group's atoms, rounded where floats are stored."""
     values = block.present()[field]
     if group != FULL_SYSTEM:
         values = np.take(values, (groups or {})[group], axis=1)
-    if step is not None:
+    step = plan.step_of(field)
+    if step is not None and plan.compression not in WITHOUT_LEVEL:
         values = round_to_step(values, step)
     return values
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5p, h5s, h5t
+from h5py import h5d, h5p, h5s, h5t, h5z
 from numpy.typing import NDArray
 
 from mdio._version import __version__
@@ -23,6 +23,7 @@ from mdio.core.files.writing import WrittenFile, allocate
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.chunk_shapes import MAX_PADDING
 from mdio.layouts.h5md.disk import Written, open_output
+from mdio.layouts.h5md.encoding import FILTER, FILTER_VERSION, coder_of
 from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
 from mdio.layouts.h5md.others.flavours import Flavour, flavour_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
@@ -62,14 +63,13 @@ def is_aligned(array: ArrayPlan, alignment_nbytes: int) -> bool:
 def create_file(
     path: Path,
     plan: LayoutPlan,
-    gzip_level: int | None,
     atom_ids: Mapping[str, NDArray[np.int64]],
     written: Written | None = None,
 ) -> Places:
     """Make the file with everything but the frames.
 
-    `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `plan`: its arrays.
-    `gzip_level`: None for uncompressed chunks, which then have their places in the file at once.
+    `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `plan`: its arrays;
+    uncompressed chunks have their places in the file at once.
     `atom_ids`: by group, the numbers its atoms have in the source, where they are not 0, 1, 2, ...
     `written`: takes offsets and lengths of what is written now, and of what has a place already.
     Returns Places.
@@ -89,15 +89,15 @@ def create_file(
     ) as file:
         create_groups(file, plan.arrays)
         for array in aligned:
-            _create_array(file, array, plan, gzip_level)
+            _create_array(file, array, plan)
     with open_output(path, "r+", written, libver=LIBVER) as file:
         for array in others:
-            _create_array(file, array, plan, gzip_level)
+            _create_array(file, array, plan)
         columns = create_columns(file, plan)
         for group, ids in atom_ids.items():
             file[f"particles/{group}"].create_dataset("id", data=ids)
         chunks = {}
-        if gzip_level is None:
+        if plan.compression is None:
             for array in plan.arrays:
                 dataset = file[value_path(array.group, array.field)]
                 chunks[array.group, array.field] = _offsets(dataset, array)
@@ -131,20 +131,22 @@ def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
     file.create_group("mdio")
 
 
-def _create_array(
-    file: h5py.File, array: ArrayPlan, plan: LayoutPlan, gzip_level: int | None
-) -> None:
+def _create_array(file: h5py.File, array: ArrayPlan, plan: LayoutPlan) -> None:
     layout = h5p.create(h5p.DATASET_CREATE)
     if array.contiguous:
         layout.set_layout(h5d.CONTIGUOUS)
     else:
         layout.set_chunk((array.chunk_frames, array.chunk_atoms, 3))
     layout.set_fill_time(h5d.FILL_TIME_NEVER)
-    if gzip_level is None:
+    coder = coder_of(plan, array.field)
+    if coder is None:
         layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)
-    else:
+    elif isinstance(coder, int):
         layout.set_shuffle()
-        layout.set_deflate(gzip_level)
+        layout.set_deflate(coder)
+    else:  # optional, since HDF5 would have to have it for making the array; for reading it must
+        values = (FILTER_VERSION, array.chunk_frames, array.chunk_atoms)
+        layout.set_filter(FILTER, h5z.FLAG_OPTIONAL, values)
     path = value_path(array.group, array.field)
     space = h5s.create_simple((plan.n_frames, array.n_atoms, 3))
     h5d.create(file.id, path.encode(), h5t.IEEE_F32LE, space, layout)

@@ -22,7 +22,8 @@ from mdio.core.topology.topology import Topology
 from mdio.layouts.chunked.groups import stored_topology
 from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS
-from mdio.layouts.h5md.chunks import PlacedChunks, plans_of, stored_chunks
+from mdio.layouts.h5md.chunks import PlacedChunks, Unpack, plans_of, stored_chunks
+from mdio.layouts.h5md.encoding import FILTER, inflate, unpack
 from mdio.layouts.h5md.file import chunk_table, run_table, value_path
 from mdio.layouts.h5md.io import (
     ARRAYS,
@@ -125,12 +126,12 @@ class OwnFile(OwnOutput[PlacedChunks]):
             pieces = self._column(tables[PIECES], shape_of, "<u4", crc, name)
         if dataset.chunks is None:
             self.contiguous = True
-            filters: list[int] = []
+            unpacked: Unpack | None = None
             chunk = (int(tables.attrs[RUN_FRAMES]), shape[1])
             offset, nbytes = run_table(dataset, chunk[0])
         else:
-            filters, chunk = _filters_of(dataset), dataset.chunks[:2]
-            offset, nbytes = self._places(dataset, tables, bool(filters))
+            unpacked, chunk = _unpack_of(dataset), dataset.chunks[:2]
+            offset, nbytes = self._places(dataset, tables, unpacked is not None)
         if not offset.shape == nbytes.shape == crcs.shape:
             raise ValueError(f"{dataset.name} has {offset.shape} chunks, its tables {crcs.shape}")
         if offset.min() < 0 or nbytes.min() < 0 or (offset + nbytes).max() > self._bytes.nbytes:
@@ -143,21 +144,21 @@ class OwnFile(OwnOutput[PlacedChunks]):
             offset,
             nbytes,
             crcs,
-            deflated=bool(filters),
+            unpack=unpacked,
             pieces=pieces,
             verify=self._verifies,
         )
 
     @staticmethod
     def _places(
-        dataset: h5py.Dataset, tables: h5py.Group, deflated: bool
+        dataset: h5py.Dataset, tables: h5py.Group, packed: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where chunks are and their bytes: as the tables say, or else as HDF5 does."""
         chunk_frames, chunk_atoms, _ = dataset.chunks
         grid = (-(-dataset.shape[0] // chunk_frames), -(-dataset.shape[1] // chunk_atoms))
         offset = np.asarray(tables["offset"], np.int64)
         nbytes = np.full(offset.shape, 12 * chunk_frames * chunk_atoms, np.int64)
-        if deflated:
+        if packed:
             nbytes = np.asarray(tables["nbytes"], np.int64)
         # A copy by h5repack has the same chunks elsewhere; its first and last say so.
         corners = [(0, 0), ((grid[0] - 1) * chunk_frames, (grid[1] - 1) * chunk_atoms)]
@@ -238,10 +239,18 @@ class OwnFile(OwnOutput[PlacedChunks]):
         self._bytes.close()
 
 
-def _filters_of(dataset: h5py.Dataset) -> list[int]:
-    """Return the filters that chunks went through; raises ValueError for others than mdio's."""
+UNPACK: dict[tuple[int, ...], Unpack | None] = {
+    (): None,
+    (h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE): inflate,
+    (FILTER,): unpack,
+}
+"""What undoes the filters that chunks go through."""
+
+
+def _unpack_of(dataset: h5py.Dataset) -> Unpack | None:
+    """Return what undoes the filters of chunks; raises ValueError for others than mdio's."""
     layout = dataset.id.get_create_plist()
-    filters = [layout.get_filter(k)[0] for k in range(layout.get_nfilters())]
-    if len(dataset.chunks) != 3 or filters not in ([], [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE]):
+    filters = tuple(layout.get_filter(k)[0] for k in range(layout.get_nfilters()))
+    if len(dataset.chunks) != 3 or filters not in UNPACK:
         raise ValueError(f"{dataset.name} went through other filters than mdio's")
-    return filters
+    return UNPACK[filters]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Any
 
 from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.chunk_shapes import MAX_PADDING, plan_padding
-from mdio.layouts.h5md.encoding import gzip_level, power_of_two_step
+from mdio.layouts.codecs.compressors import quantised_from_option
+from mdio.layouts.h5md.encoding import FILTER, gzip_level, integers_by, power_of_two_step
 from mdio.layouts.h5md.file import is_aligned
 from mdio.layouts.h5md.io import FULL_SYSTEM
 from mdio.layouts.h5md.others.flavours import flavour_of
@@ -52,6 +53,57 @@ CHUNK_ENTRY_NBYTES = 12 + 64
 """What a chunk takes in our tables and, about, in HDF5's index."""
 
 
+def _floats(options: WriteOptions) -> dict[str, Any]:
+    """Return what the plan says of floats: as they are, or multiples of powers of two."""
+    level = gzip_level(options.compression)
+    steps = {
+        name: power_of_two_step(step, f"--precision-{name}")
+        for name, step in options.field_precisions.items()
+    }
+    precision, source = None, None
+    if options.precision not in (None, "auto", "none"):
+        precision, source = power_of_two_step(float(options.precision)), "asked"
+    if level is None and (steps or precision is not None):
+        level = gzip_level("gzip")
+    return {
+        "compression": None if level is None else f"gzip:{level}",
+        "precision": precision,
+        "precision_source": source,
+        "field_precisions": steps,
+    }
+
+
+def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
+    """Return what the plan says of integers, of a step or of an XTC; raises PlanError."""
+    name, asked = integers_by(options.compression), options.precision
+    precision, source = None, None
+    if isinstance(asked, float | int):
+        precision, source = float(asked), "asked"
+        quantised_from_option(precision, source, name)  # raises for a step that is none
+    elif asked != "none" and info.xtc_integers and info.precision is not None:
+        precision, source = info.precision, "xtc"
+    elif not options.field_precisions:
+        raise PlanError(
+            f"--compression {name} stores integers, and {info.path} holds none of one step; give "
+            "--precision STEP, or take --compression gzip"
+        )
+    if flavour_of(options.flavour).to_file:
+        raise PlanError(
+            f"--flavour {options.flavour} is for a program that reads no integers of mdio's; take "
+            "--compression gzip"
+        )
+    note = (
+        f"other programs read this by HDF5's filter {FILTER}, which comes with mdio's sources "
+        "(packaging/hdf5-filter); --compression gzip is for all programs"
+    )
+    return {
+        "compression": name,
+        "precision": precision,
+        "precision_source": source,
+        "notes": (note,),
+    }
+
+
 def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     """Plan one file; raises PlanError for what H5MD files cannot have."""
     for name in options.groups:
@@ -67,34 +119,23 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
                 f"--flavour {options.flavour} stores floats in its own units, which --precision "
                 "does not know; leave one of them out"
             )
-    level = gzip_level(options.compression)
-    precision: float | None = None
-    source: Literal["asked"] | None = None
-    if options.precision not in (None, "auto", "none"):
-        precision, source = power_of_two_step(float(options.precision)), "asked"
-    steps = {
-        name: power_of_two_step(step, f"--precision-{name}")
-        for name, step in options.field_precisions.items()
-    }
-    if level is None and (steps or precision is not None):
-        level = gzip_level("gzip")
+    how = _packed(info, options) if integers_by(options.compression) else _floats(options)
+    packed = how["compression"] is not None
     contiguous = options.contiguous
+    quantised = integers_by(how["compression"]) is not None
     plan = (
         plan_contiguous(info, options)
         if contiguous
-        else plan_pieces(info, options, quantised=False)
+        else plan_pieces(info, options, quantised=quantised)
     )
     plan = plan.replace(
         layout="h5md",
         writes_chunks=True,
         flavour=options.flavour,
-        compression=None if level is None else f"gzip:{level}",
-        precision=precision,
-        precision_source=source,
-        field_precisions=steps,
-        direct=False if level is None else None,
+        direct=None if packed else False,
+        **how,
     )
-    if level is not None:  # nobody knows beforehand where compressed chunks end
+    if packed:  # nobody knows beforehand where compressed chunks end
         plan = plan.replace(alignment_nbytes=1, padding=0.0)
     nbytes = info.n_frames * (8 + 8 + 24 + 36) + 2 * options.topology_nbytes
     for array in plan.arrays:
@@ -103,7 +144,7 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
             each = math.ceil(each / plan.alignment_nbytes) * plan.alignment_nbytes
         n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
         nbytes += (1 if contiguous else n_chunks) * each + n_chunks * CHUNK_ENTRY_NBYTES
-        if level is None:
+        if not packed:
             per_row = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
             nbytes += 4 * info.n_frames * per_row
     return plan.replace(nbytes=nbytes)

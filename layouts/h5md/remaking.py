@@ -23,7 +23,7 @@ from mdio.core.files.copying import copy_bytes
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.temporaries import TEMPORARY, temporary_for
 from mdio.core.kernels import crc32c
-from mdio.layouts.h5md.encoding import inflate
+from mdio.layouts.h5md.encoding import coder_of, inflate, unpack
 from mdio.layouts.h5md.file import Places, create_file, value_path
 from mdio.layouts.h5md.io import checksum
 from mdio.layouts.h5md.seal import gaps
@@ -55,7 +55,7 @@ def remake(path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64
     fresh = _beside(path, "new")
     fresh.unlink(missing_ok=True)
     try:
-        places = create_file(fresh, plan.replace(direct=False), None, atom_ids)
+        places = create_file(fresh, plan.replace(direct=False), atom_ids)
         chunks = []
         for array in plan.arrays:
             offsets = places.chunks[array.group, array.field]
@@ -125,9 +125,11 @@ class FormerChunks:
             found = zip(receipt.crcs.items(), receipt.extra["places"].tolist(), strict=True)
             for (key, crcs), (offset, nbytes) in found:
                 data = file.array(offset, nbytes)
-                room = np.empty(plan.array(*key.split("/")[:2]).chunk_nbytes // 4, "<f4")
+                array = plan.array(*key.split("/")[:2])
+                room = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
+                coder = coder_of(plan, array.field)
                 try:
-                    inflate(data, room)
+                    (inflate if isinstance(coder, int) else unpack)(data, room)
                 except ValueError as error:
                     raise CorruptLayoutError(f"{path}: chunk {key}: {error}") from error
                 if crc32c(room) != crcs[0]:

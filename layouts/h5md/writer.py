@@ -26,8 +26,8 @@ from mdio.layouts.h5md.disk import OutputFile, Written
 from mdio.layouts.h5md.encoding import (
     atom_ids,
     chunks_of,
+    coder_of,
     encode_chunk,
-    gzip_level,
     missing_chunks,
     split_key,
     values_of,
@@ -63,7 +63,8 @@ class H5MDWriter(LayoutWriter):
     Compressed chunks get their places as they come, from the one owner of the open file.
 
     With a precision numbers are rounded to multiples of the largest power of two that is not above
-    it: the error is at most half of it, and the floats compress well.
+    it: the error is at most half of it, and the floats compress well. Or they become integers of
+    that very precision (``bitpack``, ``rigid``), which HDF5 reads by a filter of mdio's.
     """
 
     own_options = CHUNK_OPTIONS | {"contiguous", "mpio", "per_rank"}
@@ -82,10 +83,9 @@ class H5MDWriter(LayoutWriter):
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
-        self._level = gzip_level(plan.compression)
         self._arrays = {(a.group, a.field): a for a in plan.arrays}
         self._crcs = {key: np.zeros(self._grid(*key), "<u4") for key in self._arrays}
-        self._pieces = {key: self._piece_table(*key) for key in self._arrays if self._level is None}
+        self._pieces = {key: self._piece_table(*key) for key in self._arrays if self._plain}
         self._chunk_places: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         self.manifest_crc32c = 0
         """Of the text of the manifest, once it is written."""
@@ -99,7 +99,11 @@ class H5MDWriter(LayoutWriter):
     @property
     def parallel_store(self) -> bool:
         """Whether workers write for themselves: when nothing is compressed."""
-        return self._level is None
+        return self._plain
+
+    @property
+    def _plain(self) -> bool:
+        return self.plan.compression is None
 
     def _grid(self, group: str, field: str) -> tuple[int, int]:
         array = self._arrays[group, field]
@@ -116,16 +120,15 @@ class H5MDWriter(LayoutWriter):
         Raises OutputError: it exists and is not empty, or cannot be written.
         """
         with writing(self.path):
-            if self._level is None:
+            if self._plain:
                 self._written = []
-            ids = atom_ids(self.meta)
-            self.places = create_file(self.path, self.plan, self._level, ids, self._written)
-            if self._level is not None:
+            self.places = create_file(self.path, self.plan, atom_ids(self.meta), self._written)
+            if not self._plain:
                 self._handle_file = OutputFile(self.path, "r+", libver=LIBVER)
 
     def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Make all but the chunks anew; compressed ones are copied (`store_again`)."""
-        if self._level is None:
+        if self._plain:
             with writing(self.path):
                 self.places = remake(self.path, self.plan, atom_ids(self.meta))
         elif self._handle_former is None:
@@ -153,7 +156,7 @@ class H5MDWriter(LayoutWriter):
     def settled(self, receipt: PieceRecord) -> list[PieceRecord]:
         """Return the receipt; of compressed chunks, with their places."""
         run = 1 if self._handle_former is None else self._handle_former.run
-        return [receipt if self._level is None else placed(self._file, receipt, self.plan, run)]
+        return [receipt if self._plain else placed(self._file, receipt, self.plan, run)]
 
     @property
     def _file(self) -> h5py.File:
@@ -166,13 +169,14 @@ class H5MDWriter(LayoutWriter):
         """Cut one piece into chunks, rounded and compressed as planned."""
         items = []
         for (group, field), array in self._arrays.items():
-            for i, j, chunk in chunks_of(array, start, self._values(block, group, field)):
-                data, crcs = encode_chunk(chunk, self._level)
+            coder = coder_of(self.plan, field)
+            for i, j, there, chunk in chunks_of(array, start, self._values(block, group, field)):
+                data, crcs = encode_chunk(chunk, coder, there)
                 items.append(EncodedChunk(f"{group}/{field}/{i}/{j}", data, crcs))
         return items
 
     def _values(self, block: FrameBlock, group: str, field: str) -> NDArray[np.float32]:
-        values = values_of(block, group, field, self.meta.groups, self.plan.step_of(field))
+        values = values_of(block, group, field, self.meta.groups, self.plan)
         return flavour_of(self.plan.flavour).store(field, values)
 
     @property
@@ -188,7 +192,7 @@ class H5MDWriter(LayoutWriter):
     def store(self, item: EncodedChunk) -> None:
         """Write one chunk where it belongs; raises OutputError."""
         array, at = split_key(item.key)
-        if self._level is None:
+        if self._plain:
             with writing(self.path):
                 self._opened.write(int(self.places.chunks[array][at]), *item.parts)
             return
@@ -283,7 +287,7 @@ class H5MDWriter(LayoutWriter):
             array = self._arrays[group, field]
             parent = file.create_group(f"{ARRAYS}/{group}/{ELEMENTS[field]}")
             tables: dict[str, NDArray[Any]] = {"crc32c": crcs}
-            if self._level is None:
+            if self._plain:
                 tables[PIECES] = self._pieces[group, field]
             for name, table in tables.items():
                 known[f"{group}/{ELEMENTS[field]}/{name}"] = crc32c(table)
@@ -294,7 +298,7 @@ class H5MDWriter(LayoutWriter):
             else:
                 tables["offset"], nbytes = chunk_table(dataset)
                 self._chunk_places.append((tables["offset"], nbytes))
-                if self._level is not None:
+                if not self._plain:
                     tables["nbytes"] = nbytes
             for name, table in tables.items():
                 create_column(parent, name, table.shape, table.dtype.str)

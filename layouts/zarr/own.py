@@ -177,7 +177,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         quantised = self.arrays[self.group, "positions"].metadata.quantised
         if info.compression is None and quantised is not None:
             info = info.replace(compression=quantised.compression)
-        return info.replace(xtc_integers=self.manifest.get("precision_source") == "xtc")
+        return info
 
     def topology(self) -> Topology | None:
         """Return what is stored of the atoms; see `Layout.topology`."""

@@ -117,8 +117,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
         stored,
         "--compression NAME[:LEVEL]",
         "without loss: small (fewest bytes), fast (fastest to read), none, or gzip; in zarr "
-        "also lz4 and zstd; for integers in zarr bitpack (fast, and the default), rigid (small: "
-        "about two thirds of an XTC, written slowly), lz4 or zstd; auto, the default "
+        "also lz4 and zstd; for integers bitpack (fast, and the default in zarr), rigid (small: "
+        "about two thirds of an XTC, written slowly), in zarr also lz4 or zstd, while h5md then "
+        "wants a filter where others read it; auto, the default "
         "for floats in zarr: lz4 where OUT lies on a network, else none",
     )
     add_periodic(stored)

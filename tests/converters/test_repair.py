@@ -24,6 +24,7 @@ CASES = {
     "zarr, auto": ("a.zarr", {"source": XTC, "precision": "auto", "chunk_frames": 3}),
     "h5md": ("a.h5md", {"chunk_frames": 7, "step": 2}),
     "h5md, gzip": ("a.h5md", {"chunk_frames": 7, "compression": "gzip:1"}),
+    "h5md, rigid": ("a.h5md", {"source": XTC, "compression": "rigid", "chunk_frames": 3}),
     "h5md, contiguous": ("a.h5md", {"contiguous": True, "chunk_frames": 10}),
     "h5md, parts": ("a.h5md", {"per_rank": True, "workers": 2, "chunk_frames": 7}),
     "segments, copied": ("a.segments", {"segments": 5}),

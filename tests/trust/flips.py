@@ -38,6 +38,10 @@ CASES = {
     "h5md": ("a.h5md", {"chunk_frames": 4}),
     "h5md, contiguous": ("a.h5md", {"chunk_frames": 4, "contiguous": True}),
     "h5md, gzip": ("a.h5md", {"chunk_frames": 4, "compression": "gzip:1"}),
+    "h5md, rigid": (
+        "a.h5md",
+        {"chunk_frames": 4, "precision": 0.01, "compression": "rigid"},
+    ),
     "h5md, parts": ("a.h5md", {"chunk_frames": 2, "per_rank": True, "workers": 2}),
     "segments of xtc": ("a.segments", {"segments": 2, "container": "xtc"}),
     "segments of trr": ("a.segments", {"segments": 2, "container": "trr"}),

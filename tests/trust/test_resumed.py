@@ -15,7 +15,7 @@ from suites.under_mpi import MPI, needs_mpi
 
 from mdio.core.files.journals.unfinished import unfinished
 
-ROUNDS = "23"
+ROUNDS = "24"
 STOPPING = str(Path(__file__).with_name("stopping.py"))
 PATIENCE_S = 60
 LONG = 5

@@ -24,11 +24,11 @@ import numpy as np
 from h5py import h5fd, h5p, h5s
 from numpy.typing import NDArray
 
-from mdio.core.errors import MissingExtraError, OutputError
+from mdio.core.errors import MissingExtraError, OutputError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import FrameBlock
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS
-from mdio.layouts.h5md.encoding import checksums_of, chunks_of
+from mdio.layouts.h5md.encoding import checksums_of, chunks_of, coder_of, integers_by
 from mdio.layouts.h5md.file import LIBVER, value_path
 from mdio.layouts.h5md.io import writing
 from mdio.layouts.h5md.writer import H5MDWriter
@@ -132,6 +132,15 @@ class H5MDMPIOWriter(H5MDWriter):
     `mdio.layouts.striping.lustre.mpi_io_hints` gives them.
     """
 
+    @staticmethod
+    def check(plan: LayoutPlan) -> None:
+        """Raise PlanError for what HDF5 would have to encode, and cannot."""
+        if integers_by(plan.compression):
+            raise PlanError(
+                f"parallel HDF5 has no filter that encodes {plan.compression}; leave --mpio and "
+                "--collective out (--mpi alone does without), or take --compression gzip"
+            )
+
     def __init__(
         self,
         path: Path,
@@ -142,7 +151,7 @@ class H5MDMPIOWriter(H5MDWriter):
         hints: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(path, plan, meta)
-        if not collective and self._level is not None:
+        if not collective and plan.compression is not None:
             raise ValueError("compressed chunks are written collectively")
         self.collective = collective
         self.hints = dict(hints or {})
@@ -182,7 +191,8 @@ class H5MDMPIOWriter(H5MDWriter):
         for (group, field), array in self._arrays.items():
             values = np.ascontiguousarray(self._values(block, group, field), "<f4")
             chunks = chunks_of(array, start, values)
-            crcs = [crc for *_, chunk in chunks for crc in checksums_of(chunk, self._level)]
+            coder = coder_of(self.plan, field)
+            crcs = [crc for *_, chunk in chunks for crc in checksums_of(chunk, coder)]
             items.append(EncodedChunk(f"{group}/{field}/{start}", values, crcs))
         return items
 
@@ -254,7 +264,7 @@ class H5MDMPIOWriter(H5MDWriter):
 
     def _n_checksums(self, array: ArrayPlan, i: int) -> int:
         """Return how many checksums come with a chunk; see `checksums_of`."""
-        if self._level is not None:
+        if self.plan.compression is not None:
             return 1
         n_rows = array.chunk_frames
         if array.contiguous:

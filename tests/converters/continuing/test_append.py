@@ -28,6 +28,8 @@ LAYOUTS = {
     "h5md": {"chunk_frames": 2},
     "h5md gzip": {"chunk_frames": 4, "compression": "gzip:1"},
     "h5md 0.05": {"chunk_frames": 4, "precision": 0.05},
+    "h5md rigid": {"chunk_frames": 4, "compression": "rigid"},
+    "h5md parts bitpack": {"chunk_frames": 4, "per_rank": True, "compression": "bitpack"},
     "h5md contiguous": {"contiguous": True},
     "h5md parts": {"chunk_frames": 4, "per_rank": True},
     "segments": {"segments": 1},

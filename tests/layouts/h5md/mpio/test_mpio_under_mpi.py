@@ -40,6 +40,16 @@ def test_command_line(adk, tmp_path):
     assert dict(mdio.open(out).info.groups) == {"ca": 214}
 
 
+@needs_mpi
+@pytest.mark.parametrize("how", ["--mpio", "--collective"])
+def test_integers_are_not_for_parallel_hdf5(adk, tmp_path, how):
+    words = ("convert", adk["xtc"], tmp_path / "a.h5md", "--mpi", how, "--compression", "rigid")
+    code, out, err = run_under_mpi(2, *CLI, *words)
+    assert (code, out) == (2, "")
+    assert "has no filter that encodes rigid; leave --mpio and --collective out" in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def run_and_fail(n_ranks, *words):
     begun = time.monotonic()
     code, out, err = run_under_mpi(n_ranks, *words)
