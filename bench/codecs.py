@@ -7,7 +7,12 @@ this process, of runs in turn on one core; libmdaxdr reads the XTC from the page
     python bench/codecs.py                         # ADK, and ADK in water (47,681 atoms)
     python bench/codecs.py FILE.xtc FILE.xtc:10    # other files, and every tenth frame of one
     python bench/codecs.py --sz3 PATH/sz3          # SZ3's ALGO_BIOMD and ALGO_BIOMDXTC too
+    python bench/codecs.py --mdz PATH/mdz          # MDZ, which SZ3 builds with -DBUILD_MDZ=ON
     python bench/codecs.py --chunk-frames 10       # shorter chunks than of 64 frames
+
+SZ3 gets all frames at once, MDZ as many as a chunk has, each axis by itself. Of SZ3 4359047 MDZ's
+program prints the room that it had for its output as that output's size: `mdz.hpp` has to say
+``compressed_size = sz->compress(`` three times. What it takes to write is that to read, too.
 
 ``--json`` prints one JSON object a line. A frame is the one in the middle of a chunk; a tenth, the
 first tenth of the atoms in all its frames, for each of them.
@@ -17,6 +22,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import subprocess
 import tempfile
 import time
@@ -102,11 +109,37 @@ def our_codecs(
     return rows
 
 
-def shuffled(x: Floats, step: float) -> dict[str, Any]:
+def shuffled(x: Floats, step: float, repeats: int, chunk_frames: int) -> dict[str, Any]:
     """Return what Blosc's zstd makes of rounded floats, shuffled: Zarr without a codec of ours."""
     rounded = np.rint(x / np.float32(step)).astype(np.float32) * np.float32(step)
-    packed = blosc.compress(np.ascontiguousarray(rounded), b"zstd", 5, shuffle=1, typesize=4)
-    return {"codec": "floats, blosc-zstd", "nbytes": len(packed)}
+    parts = [rounded[first : first + chunk_frames] for first in range(0, len(x), chunk_frames)]
+
+    def write() -> list[bytes]:
+        return [blosc.compress(part, b"zstd", 5, shuffle=1, typesize=4) for part in parts]
+
+    packed = write()
+    read_s = cpu(lambda: [blosc.decompress(one) for one in packed], repeats)
+    write_s = cpu(write, max(1, repeats // 3))
+    nbytes = sum(map(len, packed))
+    return {"codec": "floats, blosc-zstd", "nbytes": nbytes, "read_s": read_s, "write_s": write_s}
+
+
+def mdz(x: Floats, step: float, program: str, folder: Path, chunk_frames: int) -> dict[str, Any]:
+    """Return what MDZ makes of it, choosing by itself, at half a step of absolute error.
+
+    Raises subprocess.CalledProcessError; ValueError for a larger error.
+    """
+    nbytes, begun = 0.0, os.times().children_user
+    for axis in range(3):
+        x[..., axis].tofile(folder / "axis.f32")
+        shape = ["-2", str(len(x)), str(x.shape[1]), "-a", str(step / 2), str(chunk_frames)]
+        words = [program, str(folder / "axis.f32"), *shape]
+        told = subprocess.run(words, capture_output=True, check=True, text=True).stdout
+        said = dict(re.findall(r"^(.+?) ?= ?([-+.0-9eE]+)$", told, re.MULTILINE))
+        if float(said["Max absolute error"]) > 0.51 * step:
+            raise ValueError(f"MDZ's error is {said['Max absolute error']}, not {step / 2}")
+        nbytes += x[..., axis].nbytes / float(said["Compression ratio"])
+    return {"codec": "MDZ", "nbytes": nbytes, "write_s": os.times().children_user - begun}
 
 
 def sz3(x: Floats, step: float, program: str, folder: Path) -> list[dict[str, Any]]:
@@ -151,9 +184,11 @@ def study(name: str, args: argparse.Namespace, folder: Path) -> list[dict[str, A
     rows = [{"codec": "XTC, libmdaxdr", "nbytes": xtc_nbytes, "read_s": read_s}]
     rows += [{"codec": "XTC, mdio", "nbytes": xtc_nbytes, "read_s": ours_s}]
     rows += our_codecs(x, precision, args.repeats, args.chunk_frames)
-    rows += [shuffled(x, precision)]
+    rows += [shuffled(x, precision, args.repeats, args.chunk_frames)]
     if args.sz3:
         rows += sz3(x, precision, args.sz3, folder)
+    if args.mdz:
+        rows += [mdz(x, precision, args.mdz, folder, args.chunk_frames)]
     integers = np.rint(x[:FRAMES] / precision).astype(np.int32)
     for what, bits in estimates(integers).items():
         rows.append({"codec": f"entropy {what}", "nbytes": bits * n / 8})
@@ -174,6 +209,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--chunk-frames", type=int, default=FRAMES, help="of each chunk, at most")
     parser.add_argument("--sz3", help="SZ3's program")
+    parser.add_argument("--mdz", help="MDZ's program")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
