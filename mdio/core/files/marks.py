@@ -65,8 +65,9 @@ def parts_for(target: Path, uuid: str) -> Path:
     A former one keeps its own until the file that refers to it is replaced, in one step.
     """
     first = parts_of(target)
-    taken = os.path.lexists(target) and os.path.lexists(first)
-    return first.with_name(f"{first.name}-{uuid[:8]}") if taken else first
+    other = first.with_name(f"{first.name}-{uuid[:8]}")
+    # One that is repaired keeps its uuid, and perhaps its folder has the other name.
+    return other if os.path.lexists(target) and not os.path.lexists(other) else first
 
 
 def parts_named(target: Path, name: object) -> Path | None:

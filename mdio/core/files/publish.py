@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,12 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
         )
 
 
+def _former_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
+    """Return the folder to which what is at `goal` now refers, if to one."""
+    former = parts_at(goal) if parts_at is not None and os.path.lexists(goal) else None
+    return [] if former is None or not (former / PARTS_MARKER).is_file() else [former]
+
+
 @contextmanager
 def _told_by_system(temporary: Path, sources: Sequence[Path]) -> Iterator[None]:
     """Turn what the system says of anything but the sources into OutputError."""
@@ -248,9 +255,8 @@ def publish(
     tidy([goal, parts, *beside], unfinished_too=anew and not resume)
     for path in (goal, *beside):
         _check(path, force, read)
-    former = parts_at(goal) if force and parts_at is not None else None
-    gone = [] if former is None or not (former / PARTS_MARKER).is_file() else [former]
-    for path in {*gone, *[parts] * in_parts}:
+    gone = partial(_former_parts, goal, parts_at)
+    for path in {*(gone() if force else ()), *[parts] * in_parts}:
         _check(path, force, read)
     if not resume:
         refuse_unfinished(goal)
@@ -266,9 +272,7 @@ def publish(
                 made = [path for path in beside if os.path.lexists(claim.name(path))]
                 if in_parts:
                     made.append(name_of_parts(claim.name(parts), goal))
-                claim.built = {
-                    path.name: parts.name for path in (*gone, *made[len(made) - in_parts :])
-                }
+                    claim.built[made[-1].name] = parts.name
                 for path in (*made, goal):
                     flush_tree(claim.name(path))
                 if check is not None:

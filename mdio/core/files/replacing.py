@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from mdio.core.files.copying import (
 )
 from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import unfinished_of
-from mdio.core.files.marks import identity_of, is_identical
+from mdio.core.files.marks import identity_of, is_identical, parts_of
 from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
 from mdio.core.files.writing import flush
 
@@ -95,19 +95,27 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def put_in_place(
-    claim: Claim, goal: Path, beside: Sequence[Path], gone: Sequence[Path], *, force: bool
+    claim: Claim,
+    goal: Path,
+    beside: Sequence[Path],
+    former_parts: Callable[[], Sequence[Path]],
+    *,
+    force: bool,
 ) -> None:
     """Give what was built, and flushed, its names.
 
     `claim`: of the publication: tells the temporary names. `goal`, `beside`: the output, and what
-    was built with it; all in one folder. `gone`: what was the former output's and goes with it.
+    was built with it; all in one folder. `former_parts`: tells what belongs to the output that is
+    there now, perhaps since another run ended, and goes with it.
     `force`: replace what is there.
     Raises OutputError: one of the names is taken; or the former output could be put neither aside
     nor back. OSError: a rename failed: all is as it was.
     """
     folder = goal.parent
     with _alone_in(folder):
-        _tidy([goal, *beside, *gone], unfinished_too=True)
+        _tidy([goal, *beside, parts_of(goal)], unfinished_too=True)
+        gone = [path for path in former_parts() if path not in beside]
+        claim.built |= {path.name: parts_of(goal).name for path in gone}
         there = [path for path in (goal, *beside, *gone) if os.path.lexists(path)]
         if there and not force:
             raise _appeared(there[0])

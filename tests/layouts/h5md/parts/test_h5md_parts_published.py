@@ -11,7 +11,7 @@ from suites.h5md_parts_cases import copy_parts, frames_of, is_alone, make_parts,
 
 import mdio
 from mdio.core.errors import OutputError, PlanError
-from mdio.core.files import replacing
+from mdio.core.files import publish, replacing
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,21 @@ def test_a_damaged_frame_leaves_the_former_output(adk, mine, tmp_path_factory, w
             )
     assert is_alone(mine)
     assert mdio.verify(mine).ok and frames_of(mine).n_frames == 784
+
+
+def test_of_several_writers_the_parts_of_the_last_one_stay(adk, mine, monkeypatch):
+    put_in_place = publish.put_in_place
+
+    def after_another(*words, **more):
+        monkeypatch.undo()
+        mdio.convert(adk["xtc"], mine, stop=5, per_rank=True, force=True)
+        put_in_place(*words, **more)
+
+    for _ in range(2):  # over the first folder's name, and over another
+        monkeypatch.setattr(publish, "put_in_place", after_another)
+        mdio.convert(adk["xtc"], mine, per_rank=True, force=True)
+        assert is_alone(mine)
+        assert mdio.verify(mine).ok and frames_of(mine).n_frames == 98
 
 
 @pytest.mark.parametrize("nth", [0, 1])
