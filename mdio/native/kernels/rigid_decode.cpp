@@ -214,6 +214,25 @@ std::vector<Frame> frames_of(const Chunk& chunk, const uint8_t* data, int64_t nb
     return frames;
 }
 
+// What some atoms need: the atoms up to the last of them, and classes up to the last that they or their
+// parents are of.
+struct Needs {
+    int64_t n_atoms = 0;
+    size_t n_classes = 0;
+
+    explicit Needs(const Chunk& chunk) : n_atoms(chunk.n_atoms), n_classes(chunk.classes.size()) {}
+    Needs(const Chunk& chunk, const int64_t* atoms, int64_t n) {
+        std::vector<bool> seen(size_t(chunk.n_atoms));
+        for (int64_t i = 0; i < n; ++i) {
+            n_atoms = std::max(n_atoms, atoms[i] + 1);
+            for (int64_t at = atoms[i]; at >= 0 && !seen[size_t(at)]; at = chunk.parents[size_t(at)]) {
+                seen[size_t(at)] = true;
+                n_classes = std::max(n_classes, size_t(chunk.atoms.classes[size_t(at)]) + 1);
+            }
+        }
+    }
+};
+
 template <class Code>
 void decode(const RigidChunk& from, const Code& code, const Output& out, const int64_t* atoms,
             int64_t first, int64_t last) {
@@ -222,16 +241,17 @@ void decode(const RigidChunk& from, const Code& code, const Output& out, const i
     static thread_local Room one, another;  // kept: new memory costs as much as a tenth of decoding
     Room* const rooms[AT_ONCE] = {&one, &another};
     for (Room* room : rooms) room->vectors.fit(chunk.n_slots());
-    Writer writer(chunk);
+    const Needs needs = atoms ? Needs(chunk, atoms, out.n_atoms) : Needs(chunk);
+    Writer writer(chunk, needs.n_atoms);
     std::vector<char> whole[AT_ONCE];  // frames of which some atoms are asked for
-    const auto nbytes = size_t(12 * chunk.n_atoms);
+    const auto nbytes = size_t(12 * needs.n_atoms);
     if (atoms)
         for (auto& room : whole) room.resize(nbytes);
     for (int64_t f = chunk.is_temporal ? 0 : first; f < last; f += AT_ONCE) {
         const int n = int(std::min<int64_t>(AT_ONCE, last - f));
         // Of frames that are not asked for, the next ones go by some classes.
         const bool is_asked = f + n > first;
-        const size_t n_classes = is_asked ? chunk.classes.size() : chunk.n_until_temporal();
+        const size_t n_classes = is_asked ? needs.n_classes : std::min(needs.n_classes, chunk.n_until_temporal());
         decode_frames(chunk, &frames[size_t(f)], f == 0, rooms, &another, n, n_classes);
         if (!is_asked) continue;
         char* to[AT_ONCE] = {};

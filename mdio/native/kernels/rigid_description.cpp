@@ -180,12 +180,14 @@ void Chunk::sort() {
     seconds.assign(size_t(begin), 0);
     squares.assign(size_t(begin), 0.0f);
     for (int64_t i = 0; i < n_atoms; ++i) {
+        const int64_t back = atoms.backs[size_t(i)];
+        if (back > i) fail("an atom's parent is before the first");
+        parents[size_t(i)] = int32_t(back == 0 ? -1 : i - back);
+    }
+    for (int64_t i = 0; i < n_atoms; ++i) {
         const auto at = size_t(i);
         const Class& c = classes[atoms.classes[at]];
         const int64_t slot = slots[at] = int32_t(next[atoms.classes[at]]++);
-        const int64_t back = atoms.backs[at];
-        if (back > i) fail("an atom's parent is before the first");
-        parents[at] = int32_t(back == 0 ? -1 : i - back);
         if (c.shift == NO_LENGTHS) {
             squares[size_t(slot)] = float(c.length);
         } else if (has_length(c.kind)) {
@@ -198,10 +200,15 @@ void Chunk::sort() {
             fail("an atom's second one does not come before it");
         seconds[size_t(slot)] = slots[size_t(other)];
     }
-    in_row.assign(size_t(begin / GROUP), 1);
-    for (int64_t slot = 0; slot < begin; ++slot) {
-        const int32_t first = seconds[size_t(slot / GROUP * GROUP)];
-        if (seconds[size_t(slot)] != first + slot % GROUP) in_row[size_t(slot / GROUP)] = 0;
+    in_row.assign(size_t(begin / GROUP), 0);
+    for (const Class& c : classes) {
+        if (c.kind != CIRCLE) continue;
+        for (int64_t slot = c.begin; slot < c.begin + c.n; slot += GROUP) {
+            const int32_t* group = seconds.data() + slot;
+            int32_t others = 0;
+            for (int32_t k = 0; k < int32_t(GROUP); ++k) others |= group[k] ^ (group[0] + k);
+            in_row[size_t(slot / GROUP)] = others == 0;
+        }
     }
 }
 

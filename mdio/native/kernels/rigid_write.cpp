@@ -13,16 +13,16 @@ constexpr int64_t RUN = 512;  // atoms, whose rows stay in the first-level cache
 constexpr int64_t ROW = 8;    // numbers: x, y, z and a zero of one frame, and of the other
 
 template <class Code>
-void write_plain(const Chunk& chunk, const Vectors& vectors, const Code& code, char* to) {
-    std::vector<uint32_t> rows(size_t(3 * chunk.n_atoms + 3));  // the origin, then all atoms
+void write_plain(const Chunk& chunk, int64_t n_atoms, const Vectors& vectors, const Code& code, char* to) {
+    std::vector<uint32_t> rows(size_t(3 * n_atoms + 3));  // the origin, then all atoms
     uint32_t* row = rows.data() + 3;
-    for (int64_t i = 0; i < chunk.n_atoms; ++i) {
+    for (int64_t i = 0; i < n_atoms; ++i) {
         const int64_t parent = 3 * int64_t(chunk.parents[size_t(i)]);
         const auto slot = size_t(chunk.slots[size_t(i)]);
         for (int64_t axis = 0; axis < 3; ++axis)
             row[3 * i + axis] = row[parent + axis] + uint32_t(vectors.axes[axis][slot]);
     }
-    decode_row(row, 3 * chunk.n_atoms, code, to);
+    decode_row(row, 3 * n_atoms, code, to);
 }
 
 #if MDIO_X86
@@ -74,17 +74,17 @@ MDIO_INLINE void rows_of(const Vectors* const frames[AT_ONCE], int64_t slot, int
 
 }  // namespace
 
-Writer::Writer(const Chunk& chunk) : chunk_(chunk) {
+Writer::Writer(const Chunk& chunk, int64_t n_atoms) : chunk_(chunk), n_atoms_(n_atoms) {
     const size_t n_classes = chunk.classes.size();
     if (!has_avx2()) return;
-    places_.resize(size_t(chunk.n_atoms));
-    counts_.resize(size_t((chunk.n_atoms + RUN - 1) / RUN) * n_classes);
+    places_.resize(size_t(n_atoms));
+    counts_.resize(size_t((n_atoms + RUN - 1) / RUN) * n_classes);
     vectors_.resize(size_t(ROW * (RUN + 4 * int64_t(n_classes) + 1)));
     uint16_t* counts = counts_.data();
     std::vector<int32_t> shifts(n_classes), next;  // from slots to places; slots
     for (const Class& c : chunk.classes) next.push_back(int32_t(c.begin));
-    for (int64_t begin = 0; begin < chunk.n_atoms; begin += RUN, counts += n_classes) {
-        const auto first = size_t(begin), end = size_t(std::min(begin + RUN, chunk.n_atoms));
+    for (int64_t begin = 0; begin < n_atoms; begin += RUN, counts += n_classes) {
+        const auto first = size_t(begin), end = size_t(std::min(begin + RUN, n_atoms));
         for (size_t i = first; i < end; ++i) ++counts[chunk.atoms.classes[i]];
         int32_t place = 0;
         for (size_t c = 0; c < n_classes; ++c) {
@@ -111,8 +111,8 @@ void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given,
     std::vector<int64_t> next;  // of each class: slots
     for (const Class& c : chunk_.classes) next.push_back(c.begin);
     const uint16_t* counts = counts_.data();
-    for (int64_t begin = 0; begin < chunk_.n_atoms; begin += RUN, counts += n_classes) {
-        const int64_t n = std::min(RUN, chunk_.n_atoms - begin);
+    for (int64_t begin = 0; begin < n_atoms_; begin += RUN, counts += n_classes) {
+        const int64_t n = std::min(RUN, n_atoms_ - begin);
         int64_t place = 0;
         for (size_t c = 0; c < n_classes; ++c) {
             rows_of(frames, next[c], counts[c], vectors + ROW * place);
@@ -122,7 +122,7 @@ void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given,
         const uint16_t* places = places_.data() + begin;
         const uint8_t* backs = chunk_.atoms.backs.data() + begin;
         // Stores go four bytes further, which is too far for the last atom of all.
-        const bool is_last = begin + n == chunk_.n_atoms;
+        const bool is_last = begin + n == n_atoms_;
         char* out[AT_ONCE];
         for (int k = 0; k < AT_ONCE; ++k) out[k] = to[k] && !is_last ? to[k] + 12 * begin : made[k];
         for (int64_t i = 0; i < n; ++i) {
@@ -132,8 +132,7 @@ void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given,
             const auto x = _mm256_add_epi32(vector, reinterpret_cast<const __m256i*>(rows)[parent]);
             _mm256_store_si256(row, x);
             const auto floats = decoded(code, x);
-            __builtin_prefetch(out[0] + 12 * i + 1024, 1);
-            __builtin_prefetch(out[1] + 12 * i + 1024, 1);
+            if (i % 4 == 0) __builtin_prefetch(out[0] + 12 * i + 1024, 1), __builtin_prefetch(out[1] + 12 * i + 1024, 1);
             _mm_storeu_ps(reinterpret_cast<float*>(out[0] + 12 * i), _mm256_castps256_ps128(floats));
             _mm_storeu_ps(reinterpret_cast<float*>(out[1] + 12 * i), _mm256_extractf128_ps(floats, 1));
         }
@@ -150,7 +149,7 @@ void Writer::write(const Vectors* const frames[AT_ONCE], const Code& code, char*
     if (!places_.empty()) return write_avx2(frames, code, to);
 #endif
     for (int k = 0; k < AT_ONCE; ++k)
-        if (to[k]) write_plain(chunk_, *frames[k], code, to[k]);
+        if (to[k]) write_plain(chunk_, n_atoms_, *frames[k], code, to[k]);
 }
 
 template void Writer::write(const Vectors* const[], const Step&, char* const[]);

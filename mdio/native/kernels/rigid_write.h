@@ -8,8 +8,9 @@ namespace mdio::rigid {
 
 class Writer {
   public:
-    explicit Writer(const Chunk& chunk);
-    // Fills all atoms of two frames (or twice the same one), one after the other, where `to` is not
+    // Of the first `n_atoms` atoms of a chunk.
+    Writer(const Chunk& chunk, int64_t n_atoms);
+    // Fills these atoms of two frames (or twice the same one), one after the other, where `to` is not
     // null.
     template <class Code>
     void write(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]);
@@ -19,6 +20,7 @@ class Writer {
     void write_avx2(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]);
 
     const Chunk& chunk_;
+    int64_t n_atoms_;
     // Of runs of atoms: how many are of each class, and the place of each atom's vector among those
     // of its run, which are sorted by classes that begin at multiples of 4.
     std::vector<uint16_t> counts_, places_;

@@ -82,7 +82,9 @@ def test_any_frames_of_any_atoms_beside_bit_packing(side, monkeypatch):
     rigid, packed = encode_chunk(x, RIGID), encode_chunk(x, QuantisedFormat(0.01))
     few = np.array([0, 3599, 301, 300, 302, 302])
     with kernels_of(side, monkeypatch):
-        for part in ((None, 3, 4), (few, 0, 9), (few, 8, 9), (few[:0], 2, 5), (None, 4, 4)):
+        chained = np.array([299, 7])  # classes behind those of the chain are left out
+        parts = ((None, 3, 4), (few, 0, 9), (few, 8, 9), (few[:0], 2, 5), (None, 4, 4))
+        for part in (*parts, (chained, 0, 9), (chained, 6, 8)):
             assert np.array_equal(decoded(rigid, x.shape, *part), decoded(packed, x.shape, *part))
 
 
