@@ -6,7 +6,6 @@ opened, read and verified as any other output.
 
 from __future__ import annotations
 
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,8 +24,10 @@ class Ensemble(ABC):
     """Whether the trajectories lie in the folder of parts beside the output."""
 
     def __init__(self, path: Path, target: Path) -> None:
+        from uuid import uuid4  # an analysis makes no ensemble
+
         self.path, self.target = path, target
-        self.uuid = str(uuid.uuid4())
+        self.uuid = str(uuid4())
 
     @abstractmethod
     def create(self) -> None:

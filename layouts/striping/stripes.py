@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
@@ -85,6 +84,8 @@ def ask(program: str, *arguments: str) -> tuple[str, str | None]:
 
     Never raises, and does not wait for long: a client that has lost its servers hangs.
     """
+    import subprocess  # not at the top: most files lie where no program need be asked
+
     try:
         process = subprocess.Popen(
             (program, *arguments),

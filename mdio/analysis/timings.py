@@ -38,7 +38,6 @@ Of the run
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -69,8 +68,10 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
     """
     if len(workers) < 2:
         return []
-    typical_s = statistics.median(worker.t_own_s for worker in workers)
-    typical = {part: statistics.median(map(of, workers)) for part, of in PARTS.items()}
+    from statistics import median  # as long to import as a small analysis takes
+
+    typical_s = median(worker.t_own_s for worker in workers)
+    typical = {part: median(map(of, workers)) for part, of in PARTS.items()}
     found = []
     for worker in workers:
         beyond_s = worker.t_own_s - typical_s

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
-from html import escape
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``, did you mean 'rmsd'?``, or nothing where nothing known looks like `word`."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    from difflib import get_close_matches  # for mistakes alone
+
+    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f", did you mean {close[0]!r}?" if close else ""
 
 
@@ -65,6 +65,8 @@ def box_text(box: Sequence[float] | None) -> str:
 
 def html_table(caption: str, rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
     """Return a table as notebooks show it; the first cell of a row is its name."""
+    from html import escape  # for notebooks and pages alone
+
     lines = ["".join(f"<th>{escape(name)}</th>" for name in head)] if head else []
     for first, *rest in rows:
         cells = "".join(f"<td>{escape(str(cell))}</td>" for cell in rest)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import pickle
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
@@ -104,6 +102,8 @@ class DaskExecutor(Executor):
     def client(self) -> Any:
         """The client; starts the local cluster if there is none yet."""
         if self._client is None:
+            import logging
+
             self._client = _distributed().Client(
                 n_workers=self._n_wanted,
                 threads_per_worker=1,
@@ -136,7 +136,9 @@ class DaskExecutor(Executor):
         """
         wait = _distributed().wait
         client = self.client
-        token = uuid.uuid4().hex
+        from uuid import uuid4
+
+        token = uuid4().hex
         # A task, not scattered data: when a worker that holds it dies, dask makes it again.
         payload = client.submit(bytes, _pickle(func), key=f"mdio-func-{token}", pure=False)
         source = enumerate(items)

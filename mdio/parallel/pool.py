@@ -10,15 +10,17 @@ import signal
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.files.remote.objects import threads_would_be_lost
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
 GRACE_S = 10.0
 """How long an idle worker may take to close its files before it is killed."""
@@ -180,6 +182,8 @@ class WorkerPool:
 
         A worker that died gives a `Failure`.
         """
+        from multiprocessing.connection import wait  # serial work needs none of it
+
         busy = {worker.pipe: worker for worker in self._workers if worker.number is not None}
         # The oldest item first, so that no finished result waits while younger ones are taken.
         pipes = set(wait(list(busy)))

@@ -5,7 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from MDAnalysisTests.datafiles import DCD, PSF
 from structure.tree import ROOT, packages
+
+from mdio.cli.main import main
 
 
 def test_setup_lists_every_package():
@@ -46,6 +49,33 @@ HEAVY += ("numpy.ma",)  # np.unique imports it: a tenth of the time of imports
 def test_light_imports(code):
     loaded = run_python(f"{code}\nimport sys\nprint(*[m for m in {HEAVY!r} if m in sys.modules])")
     assert loaded == ""
+
+
+NEEDLESS = (
+    "importlib.resources",
+    "logging",
+    "statistics",
+    "decimal",
+    "html",
+    "difflib",
+    "subprocess",
+)
+NEEDLESS += ("multiprocessing.connection", *HEAVY)
+
+
+@pytest.mark.parametrize("command", [["info"], ["analyze", "rmsd", "--select", "name CA"]])
+def test_a_short_command_imports_nothing_that_it_has_no_use_for(tmp_path, command):
+    """Half of a short analysis is imports: topology and frames are read, all else is not needed."""
+    path = tmp_path / "adk.zarr"
+    assert main(["convert", DCD, str(path), "-s", PSF, "-e", "3", "--quiet"]) == 0
+    code = f"""
+import sys
+there = set(sys.modules)
+from mdio.cli.main import main
+assert main({[*command, str(path), "--quiet" if command[0] == "analyze" else "--json"]!r}) == 0
+print("needless:", *[name for name in {NEEDLESS!r} if name in sys.modules.keys() - there])
+"""
+    assert run_python(code).splitlines()[-1] == "needless:"
 
 
 @pytest.mark.parametrize("order", ["import mdio, MDAnalysis", "import MDAnalysis, mdio"])

@@ -19,10 +19,10 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -33,12 +33,16 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.files.requests import ByteRange
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
 Bytes = NDArray[np.uint8]
 
 REQUEST_NBYTES = 1 << 20
 """Requests begin and end at multiples of this: as large as the stripes that are usual."""
 MAX_NBYTES = 48 << 20
 """Bytes that are asked for, or wait to be read, at a time."""
+FUTURES = "concurrent.futures"  # brings logging: imported where bytes are asked for ahead
 FIRST_REQUESTS = 8
 GROWTH = 1.1
 """More requests stay if bytes come faster by this factor."""
@@ -54,7 +58,7 @@ class _Request:
     offset: int
     nbytes: int
     buffer: Bytes
-    future: Future[float]
+    future: Future[float] = field(default_factory=lambda: import_module(FUTURES).Future())
     """Gives the seconds that it took."""
     taken: bool = False
     """Whether any of its bytes have been read."""
@@ -168,7 +172,7 @@ class InFlight:
             buffer = self._free.pop() if self._free else np.empty(0, np.uint8)
             if buffer.size < nbytes:
                 buffer = np.empty(max(nbytes, self._request_nbytes), np.uint8)
-            request = _Request(file, offset, nbytes, buffer, Future())
+            request = _Request(file, offset, nbytes, buffer)
             self._requests.append(request)
             if self._pool is not None:
                 request.future = self._pool.submit(
@@ -182,7 +186,7 @@ class InFlight:
 
     def _ask_store(self, file: OpenFile, remote: RemoteObject, offset: int, nbytes: int) -> None:
         """Ask for bytes of an object, whose answers take long: for many at once from the first."""
-        request = _Request(file, offset, nbytes, np.empty(0, np.uint8), Future())
+        request = _Request(file, offset, nbytes, np.empty(0, np.uint8))
         self._requests.append(request)
         here = remote.held(offset, nbytes)
         if here is not None:
@@ -203,6 +207,8 @@ class InFlight:
         request.future = self._pool.submit(get)
 
     def _start(self) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
         self._pool = ThreadPoolExecutor(self._max_requests, "mdio in-flight")
         self._window_began = time.perf_counter()
 

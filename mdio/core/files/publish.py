@@ -13,7 +13,6 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -74,6 +73,8 @@ def flush_tree(path: Path) -> None:
     if not path.is_dir():
         flush(path)
         return
+    from concurrent.futures import ThreadPoolExecutor  # reading needs none, nor its logging
+
     tree = [(Path(folder), files) for folder, _, files in os.walk(path)]
     paths = [folder / name for folder, files in tree for name in files]
     paths = [file for file in paths if not file.name.endswith(INDEX_ENDING)]

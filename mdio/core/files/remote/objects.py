@@ -10,15 +10,17 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
 HEAD_NBYTES = 64 << 10
@@ -176,6 +178,8 @@ def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
 
     Objects that are no longer than `last_nbytes` come whole.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     wanted = {"suffix": last_nbytes}
     with _lock:
         new = [path for path in paths if str(path) not in _coming]

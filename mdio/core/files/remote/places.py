@@ -6,7 +6,6 @@ import json
 import secrets
 import time
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +206,8 @@ class Place:
         Programs that do not know of our manifest find fewer frames, or no arrays where all is new,
         rather than those of two outputs.
         """
+        from concurrent.futures import ThreadPoolExecutor
+
         described = {one for one in {*names, *self._there} if one.rpartition("/")[2] in MANIFESTS}
         if all_is_new:
             delete(self.goal / one for one in described - set(MANIFESTS) if STAGE not in one)

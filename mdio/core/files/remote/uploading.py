@@ -24,11 +24,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import BoundedSemaphore
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.remote.elsewhere import is_stand_in
@@ -36,6 +35,9 @@ from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.remote.places import SENDERS, SMALL_NBYTES, SMALL_SENDERS, Place
 from mdio.core.files.remote.sending import delete, put
 from mdio.core.files.temporaries import try_lock
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 STATE, LOCK = "sent.json", "lock"
 
@@ -195,6 +197,8 @@ class Upload:
             self._sent[name] = known
 
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._pool = ThreadPoolExecutor(SMALL_SENDERS, thread_name_prefix="mdio-send")
         self._under_way.append(self._pool.submit(work))
 
