@@ -77,6 +77,9 @@ class WriteTaskWorker:
     in a `former` output, which is being repaired, are taken from there.
     """
 
+    lends = True
+    """What a call returns lies in memory that the next one overwrites."""
+
     def __init__(self, source: Layout, writer: LayoutWriter, former: Layout | None = None) -> None:
         self.source = source
         self.writer = writer

@@ -24,7 +24,10 @@ from mdio.core.errors import BlockError, MdioError
 from mdio.core.frames import FrameBlock
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 from mdio.layouts.base import Layout
+from mdio.parallel.pool import start_method
 
+START_S = 60.0
+"""How long a process may take to start, which imports anew where it cannot be forked."""
 TRIAL_S = 0.25
 """Computing goes on with more frames until it has taken this long."""
 
@@ -86,15 +89,17 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
 
     Raises BlockError: the function failed, or did not return one row a frame, or its process died.
     """
-    context = multiprocessing.get_context("fork")
+    context: Any = multiprocessing.get_context(start_method())
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_compute, args=(theirs, layout, prepared, cap_s), daemon=True)
     with ending_signals_held():
         process.start()
     theirs.close()
     last: Probe | None = None
-    deadline = time.monotonic() + cap_s
     try:
+        if ours.poll(START_S):
+            ours.recv()
+        deadline = time.monotonic() + cap_s
         while ours.poll(max(0.0, deadline - time.monotonic())):
             message = ours.recv()
             if isinstance(message, BaseException):
@@ -118,6 +123,7 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
 
 def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float) -> None:
     let_ending_signals_in()
+    pipe.send(None)  # it is there
     try:
         # Pickled, a layout leaves the parent's open files behind.
         own = pickle.loads(pickle.dumps(layout))

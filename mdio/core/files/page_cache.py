@@ -11,6 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.remote.sending import names_below
+
 GONE = 0.05
 """Up to this share of a file's pages may stay: the kernel keeps what it works on at the moment."""
 ATTEMPTS = 5
@@ -30,11 +33,13 @@ def free_memory() -> int:
 
 
 def files_in(path: Path) -> Iterator[Path]:
-    """Yield a file itself, or all files below a folder."""
-    if path.is_dir():
-        yield from (file for file in sorted(path.rglob("*")) if file.is_file())
-    else:
+    """Yield a file itself, or all files below a folder, on a disk or in a store."""
+    if not path.is_dir():
         yield path
+    elif isinstance(path, RemotePath):
+        yield from (path / name for name in sorted(names_below(path)))
+    else:
+        yield from (file for file in sorted(path.rglob("*")) if file.is_file())
 
 
 def drop_cache(path: Path) -> str | None:

@@ -62,8 +62,9 @@ class Upload:
         self._folder = _own_folder() / number
         self._local = self._folder / goal.name
         self._sent: dict[str, list[int]] = {}
+        # Both from the first object on: until then this is sent to ranks.
         self._pool: ThreadPoolExecutor | None = None
-        self._large = BoundedSemaphore(SENDERS)
+        self._large: BoundedSemaphore
         self._under_way: list[Future[None]] = []
 
     @contextmanager
@@ -200,6 +201,7 @@ class Upload:
             from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(SMALL_SENDERS, thread_name_prefix="mdio-send")
+            self._large = BoundedSemaphore(SENDERS)
         self._under_way.append(self._pool.submit(work))
 
     def _finish(self, companions: Sequence[Path], check: Callable[[Path], None] | None) -> None:

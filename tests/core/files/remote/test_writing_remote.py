@@ -105,7 +105,7 @@ class TestOutputs:
         from dask.distributed import Client, LocalCluster
 
         with (
-            LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=None) as made,
+            LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=":0") as made,
             Client(made) as client,
         ):
             executor = mdio.DaskExecutor(client)

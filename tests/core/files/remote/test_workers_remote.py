@@ -1,0 +1,91 @@
+"""Stores beside all that works in several processes: ranks, Dask, benches, the advisor."""
+
+import json
+import pickle
+import uuid
+
+import pytest
+from suites.under_mpi import needs_mpi, run_under_mpi
+
+import mdio
+from mdio.advisor.measure.kernel_probe import find_kernel, probe
+from mdio.advisor.measure.storage_probe import bandwidths
+from mdio.analysis.system import System
+from mdio.cli.main import main
+from mdio.core.files.page_cache import files_in
+from mdio.core.files.remote.paths import path_of
+from mdio.parallel.dask_executor import _call
+from mdio.parallel.executors import Executor
+
+pytestmark = pytest.mark.usefixtures("spool", "nothing_fails")
+
+
+def same(out, positions):
+    with mdio.open(out) as layout:
+        return (layout.read(0, 98).positions == positions).all() and mdio.verify(out).ok
+
+
+@needs_mpi
+@pytest.mark.parametrize("name", ["ranks.zarr", "ranks.h5md", "ranks.segments"])
+def test_ranks_write_into_a_store(bucket, adk, positions, name):
+    out = f"{bucket}/{name}"
+    words = ("-m", "mdio.cli.main", "convert", f"{bucket}/adk.dcd", out, "--mpi", "--quiet")
+    code, text, err = run_under_mpi(2, *words)
+    assert code == 0, text + err
+    assert same(out, positions)
+    if not name.endswith(".segments"):
+        added = ("append", adk["dcd"], out, "--overlap", "keep-all", "--mpi", "--quiet")
+        code, text, err = run_under_mpi(2, *words[:2], *added)
+        assert code == 0, text + err
+        assert mdio.open(out).info.n_frames == 196
+
+
+@needs_mpi
+def test_ranks_go_on_with_what_workers_have_left(bucket, adk, positions, spool):
+    out, done = f"{bucket}/left.zarr", []
+
+    def stops(n_frames, _):
+        done.append(n_frames)
+        if sum(done) >= 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), mdio.Processes(3) as executor:
+        mdio.convert(adk["dcd"], out, chunk_frames=10, executor=executor, progress=stops)
+    words = ("convert", adk["dcd"], out, "--chunk-frames", "10", "--mpi", "--resume")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(spool))
+        code, text, err = run_under_mpi(2, "-m", "mdio.cli.main", *words)
+    assert code == 0, text + err
+    assert "of 98 frames were there from a former run" in text
+    assert same(out, positions)
+
+
+class Late(Executor):
+    """Has all pieces made by a worker of Dask's before the first is taken."""
+
+    name, n_workers = "dask", 1
+
+    def imap(self, func, items, *, describe=str):
+        token, pickled = uuid.uuid4().hex, pickle.dumps(func)
+        yield from enumerate([_call(token, pickled, item) for item in items])
+
+
+def test_what_dasks_workers_hand_over_is_not_overwritten(bucket, adk):
+    out = f"{bucket}/lent.h5md"
+    mdio.convert(adk["xtc"], out, executor=Late(), chunk_frames=10)
+    assert mdio.verify(out, against=adk["xtc"]).ok
+
+
+def test_bench_of_scaling(bucket, adk, tmp_path, capsys):
+    words = ["-s", str(adk["psf"]), "--repeats", "1", "-o", str(tmp_path / "out"), "--json"]
+    assert main(["bench", "scaling", f"{bucket}/adk.zarr", *words, "-w", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["n_frames"] == 98
+
+
+def test_the_advisor_measures_what_lies_in_a_store(bucket, adk):
+    where = path_of(f"{bucket}/adk.zarr")
+    with mdio.open(where) as layout:
+        prepared = find_kernel("rmsd", "name CA").prepare(System(layout, str(adk["psf"])))
+        assert probe(layout, prepared, 20.0).finished
+    assert {"zarr.json", "c.0.0.0"} <= {path.name for path in files_in(where)}
+    assert bandwidths([where], [1])[0].nbytes_per_s > 0
