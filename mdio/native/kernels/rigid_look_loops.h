@@ -51,7 +51,7 @@ void take(const Pairs& pairs, int64_t begin, Places& places) {
     }
 }
 
-// log2_of, of many; sums of it are of its bits.
+// log2_of, of many; sums of it are of its bits, and may wrap around.
 MDIO_INLINE Ints bits_of(const Floats& x) { return Ints(x); }
 MDIO_INLINE Floats log2_from(const Ints& bits, int64_t n) {
     const Ints sum = Ints(Sizes(bits) - uint32_t(n) * (127u << 23));
@@ -81,8 +81,8 @@ struct Pair {
         };
         const Floats ux = less(p.at[k][0]), uy = less(p.at[k][1]), uz = less(p.at[k][2]);
         const Floats vx = less(p.moved[k][0]), vy = less(p.moved[k][1]), vz = less(p.moved[k][2]);
-        moved += bits_of(magnitude(vx) + magnitude(vy) + magnitude(vz) + 0.7f);
-        apart += bits_of(magnitude(ux) + magnitude(uy) + magnitude(uz) + 0.7f);
+        moved = plus(moved, bits_of(magnitude(vx) + magnitude(vy) + magnitude(vz) + 0.7f));
+        apart = plus(apart, bits_of(magnitude(ux) + magnitude(uy) + magnitude(uz) + 0.7f));
         const Floats now = ux * ux + uy * uy + uz * uz;
         const Floats px = ux - vx, py = uy - vy, pz = uz - vz;
         const Floats before = px * px + py * py + pz * pz;
@@ -125,8 +125,8 @@ MDIO_INLINE void look_at(const Places& p, int64_t n, int64_t at, Best& best, int
     const int64_t i = BACK + at, first_n = std::min(n, FIRST_PAIRS);
     Ints sum{};
     for (int64_t k = 0; k < n; ++k)
-        sum += bits_of(magnitude(load(p.moved[k][0] + i)) + magnitude(load(p.moved[k][1] + i)) +
-                       magnitude(load(p.moved[k][2] + i)) + 0.7f);
+        sum = plus(sum, bits_of(magnitude(load(p.moved[k][0] + i)) + magnitude(load(p.moved[k][1] + i)) +
+                                magnitude(load(p.moved[k][2] + i)) + 0.7f));
     Floats its_size = log2_from(sum, n), cost = bits_of_three(its_size) - CHANCE;
     Floats spread = Floats{} + 1.0f, length{}, rigid_length = Floats{} + LONGEST;
     Ints kind = Ints{} + int(TIME), backs{}, rigid_back{}, rigid{};
