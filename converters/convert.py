@@ -39,16 +39,6 @@ from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Processes, Serial
 
-__all__ = [
-    "Conversion",
-    "ConversionOptions",
-    "ConvertResult",
-    "append",
-    "convert",
-    "planned",
-    "prepare",
-]
-
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
@@ -60,10 +50,8 @@ def prepare(
 ) -> Conversion:
     """Open the source and plan the output for `executor` (one process); nothing is written.
 
-    Raises
-    ------
-    SourceError, UnknownLayoutError, PlanError
-        What cannot be read, written, or does not fit together.
+    Raises SourceError, UnknownLayoutError, PlanError: what cannot be read, written, or does not fit
+    together.
     """
     if options.append:
         return prepare_append(source, out, options, executor or Serial())

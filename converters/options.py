@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import wraps
 from os import PathLike
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -150,4 +150,4 @@ class ConvertResult:
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         notes = list(self.plan.notes)
-        return {**asdict(replace(self)), "plan": self.plan.to_json(), "notes": notes}
+        return {**asdict(self), "plan": self.plan.to_json(), "notes": notes}

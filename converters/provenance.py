@@ -97,5 +97,4 @@ def output_meta(
         atoms=atoms,
         groups=groups,
         topology=topology,
-        source_precision=source.precision if source.xtc_integers else None,
     )

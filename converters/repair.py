@@ -23,13 +23,14 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.publish import settle
 from mdio.core.files.remote.paths import path_of
 from mdio.layouts.base import Layout
+from mdio.layouts.continuing.continuation import options_of
 from mdio.layouts.manifest import (
     FULL_SYSTEM,
     has_source_integers,
     indices_from_runs,
     runs_from_indices,
 )
-from mdio.layouts.output import NotFinite, Unit
+from mdio.layouts.output import NotFinite
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import OutputMeta
@@ -135,7 +136,6 @@ def repair(
 def _look(out: AnyPath) -> tuple[RepairResult, list[str]]:
     """Check everything; return what is wrong, and the names of the units."""
     result = RepairResult(str(out), 0, 0)
-    names = []
     problems: list[tuple[str, str]] = []
     try:
         with open_layout(out) as layout:
@@ -151,21 +151,12 @@ def _look(out: AnyPath) -> tuple[RepairResult, list[str]]:
         result.n_frames = layout.info.n_frames
         for unit in layout.units():
             result.units += 1
-            problem = _problem(unit)
-            if problem is not None:
-                problems.append((unit.name, problem))
-    for name, problem in problems:
-        names.append(name)
-        result.bad.append(f"{name}: {problem}")
-    return result, names
-
-
-def _problem(unit: Unit) -> str | None:
-    try:
-        unit.check()
-    except OSError as error:
-        return str(error)
-    return None
+            try:
+                unit.check()
+            except OSError as error:
+                problems.append((unit.name, str(error)))
+    result.bad += [f"{name}: {problem}" for name, problem in problems]
+    return result, [name for name, _ in problems]
 
 
 def _find_lost(out: Path, result: RepairResult) -> None:
@@ -187,12 +178,10 @@ def _find_lost(out: Path, result: RepairResult) -> None:
 
 
 def _readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool:
-    try:
-        with open_layout(out, **options) as layout:
-            layout.read(start, stop)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), open_layout(out, **options) as layout:
+        layout.read(start, stop)
+        return True
+    return False
 
 
 def _prepare(
@@ -234,27 +223,16 @@ def _options(
     """Return the options of the conversion that wrote `manifest`."""
     kept = np.arange(view.source.info.n_atoms) if view.atoms is None else view.atoms
     members = {name: indices_from_runs(runs) for name, runs in manifest["group_atoms"].items()}
-    first = made["arrays"][0] if "arrays" in made else None
-    contiguous = first is not None and first.contiguous
     segments = manifest.get("segments")
-    steps = manifest.get("field_precisions", {})
+    integers = "auto" if "arrays" in made else None
+    precision: Any = integers if has_source_integers(manifest) else manifest.get("precision")
     return ConversionOptions(
         top=top,
         select=view.atoms,
         groups={name: kept[atoms] for name, atoms in members.items()},
-        precision=("auto" if first else None)
-        if has_source_integers(manifest)
-        else manifest.get("precision"),
-        precision_velocities=steps.get("velocities"),
-        precision_forces=steps.get("forces"),
-        compression=manifest.get("compression") if first else None,
-        chunk_frames=first and first.chunk_frames,
-        chunk_atoms=None if contiguous else first and first.chunk_atoms,
-        contiguous=contiguous,
-        container=manifest.get("container"),
+        precision=precision,
         segments=len(segments) if segments else None,
-        stripe_nbytes=manifest["stripe"]["stripe_nbytes"],
-        stripe_count=manifest["stripe"]["stripe_count"],
+        **options_of(manifest, made),
         per_rank="parts" in manifest,
         **(manifest["source"].get("transformed") or {}),
     )
@@ -279,7 +257,6 @@ def _meta(
         frames=manifest["frames"],
         atoms=view.atoms,
         groups={name: indices_from_runs(r) for name, r in manifest["group_atoms"].items()},
-        source_precision=source.info.precision if source.info.xtc_integers else None,
         striping={k: v for k, v in striping.items() if k not in ("stripe_nbytes", "stripe_count")},
         not_finite=None if odd is None else NotFinite(**odd),
         repaired=[*manifest.get("repaired", []), done],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -68,11 +68,10 @@ def readable(source: Layout, frames: Frames) -> tuple[Frames, list[list[int]]]:
 
 
 def _reads(read: Callable[[], Any]) -> bool:
-    try:
+    with suppress(OSError):
         read()
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def load_topology(top: str | PathLike[str], source: Layout) -> Universe:

@@ -16,8 +16,6 @@ from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor, Serial
 
-__all__ = ["VerifyResult", "every_nth", "everything", "sample", "verify"]
-
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 PIECES_PER_WORKER = 4
 """Runs of units that each worker gets, so that none waits long for the last."""

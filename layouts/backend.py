@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, cast
 
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
@@ -42,19 +42,17 @@ class BackendLayout(Layout):
     """A layout whose `_open_anew` sets `_backend`, which then does the work."""
 
     _backend: Backend | None = None
-    _found: tuple[TrajectoryInfo, Any] | None = None
-    """What opening it found in another process."""
 
     @abstractmethod
     def _open_anew(self) -> TrajectoryInfo:
         """Open it, and set `_backend`; see `Layout._open`."""
 
     def _open(self) -> TrajectoryInfo:
-        if self._found is not None:
-            info, backend = copy.deepcopy(self._found)  # without the files that are open here
+        if self._known is not None:
+            info, backend = copy.deepcopy(self._known)  # without the files that are open here
             if getattr(backend, backend.holds).open_again():
                 self._backend = backend
-                return info
+                return cast(TrajectoryInfo, info)
             backend.close()
         return self._open_anew()
 
@@ -63,18 +61,9 @@ class BackendLayout(Layout):
 
         Ranks of a large job would otherwise all ask for the same few bytes.
         """
-        if self._found is not None or not hasattr(self.contents, "holds"):
+        if self._known is not None or not hasattr(self.contents, "holds"):
             return self
-        return _known(type(self), *self._given(), (self.info, self.contents))
-
-    def _given(self) -> tuple[str, Sequence[str], dict[str, Any]]:
-        options = {**self.options, "verify": self.verify, "uuid": self.uuid, "cache": self.cache}
-        return str(self.path), self.fields, options
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._found is None:
-            return super().__reduce__()
-        return _known, (type(self), *self._given(), self._found)
+        return self._knowing((self.info, self.contents))
 
     @property
     def contents(self) -> Backend:
@@ -148,15 +137,3 @@ class BackendLayout(Layout):
         if self._backend is not None:
             self._backend.close()
             self._backend = None
-
-
-def _known(
-    kind: type[BackendLayout],
-    path: str,
-    fields: Sequence[str],
-    options: dict[str, Any],
-    found: tuple[TrajectoryInfo, Any],
-) -> BackendLayout:
-    made = kind(path, fields=fields, **options)
-    made._found = found
-    return made

@@ -57,6 +57,7 @@ class Layout(Expecting, Capabilities, Closing, ABC):
     suffixes: ClassVar[tuple[str, ...]] = ()
     known_options: ClassVar[frozenset[str] | None] = frozenset()
     """Names of its options; None if it takes any, for somebody else."""
+    _known: Any = None  # what opening it found in another process
 
     def __init__(
         self,
@@ -80,8 +81,7 @@ class Layout(Expecting, Capabilities, Closing, ABC):
     def _check_options(self) -> None:
         if self.known_options is None:
             return
-        unknown = [name for name in self.options if name not in {*self.known_options, "n_atoms"}]
-        if unknown:
+        if unknown := sorted(self.options.keys() - self.known_options - {"n_atoms"}):
             known = ", ".join(sorted({*self.known_options, "fields"}))
             raise OptionError(
                 f"{self.path}: the layout {self.name} has no option {unknown[0]!r}; it has {known} "
@@ -304,9 +304,16 @@ class Layout(Expecting, Capabilities, Closing, ABC):
         with suppress(Exception):  # the interpreter may be ending
             self.close()
 
+    def _knowing(self, found: Any) -> Layout:
+        """Return the same layout, not open, which pickles with what opening it has `found`."""
+        again, given, _ = Layout.__reduce__(self)
+        made: Layout = again(*given)
+        made._known = found
+        return made
+
     def __reduce__(self) -> tuple[Any, ...]:
         options = {**self.options, "verify": self.verify, "uuid": self.uuid, "cache": self.cache}
-        return (_reopen, (type(self), str(self.path), self.fields, options))
+        return _reopen, (type(self), str(self.path), self.fields, options), {"_known": self._known}
 
 
 def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[str, Any]) -> Layout:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio._version import __version__
-from mdio.core.errors import CorruptLayoutError
+from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.marks import SEAL, seal
 from mdio.core.frame_data import to_json
 from mdio.layouts.plan import LayoutPlan
@@ -163,6 +163,16 @@ def is_group_name(name: str) -> bool:
     A slash or ``..`` would lead elsewhere in the tree, or out of it.
     """
     return name not in ("", ".", "..", FULL_SYSTEM) and "/" not in name and "\0" not in name
+
+
+def check_group_names(names: Iterable[str]) -> None:
+    """Refuse what no particle group can be called; raises PlanError."""
+    for name in names:
+        if not is_group_name(name):
+            raise PlanError(
+                f"--group {name}: not a name for a particle group; take one without a slash "
+                f"that is not {FULL_SYSTEM!r} (the full system)"
+            )
 
 
 def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:

@@ -72,8 +72,6 @@ class OutputMeta:
     """Of the atoms that are kept."""
     frame_data: Mapping[str, NDArray[Any]] | None = None
     """Numbers of each frame that is kept; see `Layout.frame_data`."""
-    source_precision: float | None = None
-    """Step (angstrom) of the integers an XTC source holds; None for other sources."""
     striping: Mapping[str, Any] | None = None
     """What was asked of the file system, and what was applied."""
     not_finite: NotFinite | None = None

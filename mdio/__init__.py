@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from mdio.advisor.advise import advise
     from mdio.analysis.backends import DaskBackend, MPIBackend
     from mdio.analysis.driver import analyze
-    from mdio.analysis.kernels.registry import MSD, RMSD, RMSF, VACF, Dihedrals, Pairs
+    from mdio.analysis.kernels.correlations import MSD, VACF
+    from mdio.analysis.kernels.dihedrals import Dihedrals
+    from mdio.analysis.kernels.geometry import RMSF, Pairs
+    from mdio.analysis.kernels.rmsd import RMSD
     from mdio.converters.convert import append, convert
     from mdio.converters.ensemble import convert_ensemble
     from mdio.converters.repair import repair
@@ -64,7 +67,10 @@ _HOMES = {
         "mdio.advisor.advise": "advise",
         "mdio.analysis.backends": "DaskBackend MPIBackend",
         "mdio.analysis.driver": "analyze",
-        "mdio.analysis.kernels.registry": "MSD RMSD RMSF VACF Dihedrals Pairs",
+        "mdio.analysis.kernels.correlations": "MSD VACF",
+        "mdio.analysis.kernels.dihedrals": "Dihedrals",
+        "mdio.analysis.kernels.geometry": "RMSF Pairs",
+        "mdio.analysis.kernels.rmsd": "RMSD",
         "mdio.converters.convert": "append convert",
         "mdio.converters.ensemble": "convert_ensemble",
         "mdio.converters.repair": "repair",

@@ -5,6 +5,7 @@ Names of other readers (H5MD, H5, ZARRMD, ...) stay theirs; a hint claims only w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,7 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        if not isinstance(thing, str | Path):
-            return False
-        path = path_of(thing)
-        if path.is_dir():
-            return zarr_layout.written_by_mdio(path)
-        return path.is_file() and h5md.written_by_mdio(path)
+        return any(reader._format_hint(thing) for reader in (ZarrReader, H5MDReader))
 
     def parse(self, group: str | None = None, **_: Any) -> Topology:
         """Return the topology of all atoms, or of those of a stored group."""
@@ -44,8 +40,12 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
             return made_for_mdanalysis(found)
 
 
-def _path(thing: Any) -> Path | None:
-    return path_of(thing) if isinstance(thing, str | Path) else None
+def _is(thing: Any, written: Callable[[Path], bool], *, folder: bool) -> bool:
+    """Return whether mdio has written what is at a path, a folder or a file."""
+    if not isinstance(thing, str | Path):
+        return False
+    path = path_of(thing)
+    return (path.is_dir() if folder else path.is_file()) and written(path)
 
 
 class SegmentsReader(LayoutReader):
@@ -55,8 +55,7 @@ class SegmentsReader(LayoutReader):
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        path = _path(thing)
-        return path is not None and path.is_dir() and segments.written_by_mdio(path)
+        return _is(thing, segments.written_by_mdio, folder=True)
 
 
 class H5MDReader(LayoutReader):
@@ -66,8 +65,7 @@ class H5MDReader(LayoutReader):
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        path = _path(thing)
-        return path is not None and path.is_file() and h5md.written_by_mdio(path)
+        return _is(thing, h5md.written_by_mdio, folder=False)
 
 
 class ZarrReader(LayoutReader):
@@ -77,5 +75,4 @@ class ZarrReader(LayoutReader):
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        path = _path(thing)
-        return path is not None and path.is_dir() and zarr_layout.written_by_mdio(path)
+        return _is(thing, zarr_layout.written_by_mdio, folder=True)

@@ -139,23 +139,23 @@ class MPIOConversion(Conversion):
         writer: H5MDMPIOWriter | Any = work.writer
         pieces = self._pieces(writer)
         nbytes = 0
-        failure: tuple[MdioError, int, bool] | None = None
+        failed: dict[str, Any] = {}  # as `Agreement.reach` takes it
         for first in range(0, len(pieces), executor.n_workers):
             number = first + executor.rank
             record: PieceRecord | None = None
             items: list[EncodedChunk] = []
-            if failure is None and number < len(pieces):
+            if not failed and number < len(pieces):
                 try:
                     record, items = work(pieces[number])
                 except Exception as cause:
                     error = item_error(describe_on(executor)(pieces[number]), cause)
-                    failure = (error, number, False)
-            _tell(agreement, failure)
+                    failed = {"error": error, "number": number}
+            agreement.reach(**failed)
             try:
                 writer.store_together(items)
             except MdioError as error:
-                failure = (error, number, True)
-            _tell(agreement, failure)
+                failed = {"error": error, "number": number, "broken": True}
+            agreement.reach(**failed)
             # Once all ranks are here, all have written.
             for one in filter(None, executor.comm.gather(record) or ()):
                 try:
@@ -163,17 +163,9 @@ class MPIOConversion(Conversion):
                     self._note(writer, one)
                     nbytes += one.nbytes
                 except MdioError as error:
-                    failure = (error, number, False)
-        _tell(agreement, failure)
+                    failed = {"error": error, "number": number}
+        agreement.reach(**failed)
         return nbytes
-
-
-def _tell(agreement: Agreement, failure: tuple[MdioError, int, bool] | None) -> None:
-    if failure is None:
-        agreement.reach()
-    else:
-        error, number, broken = failure
-        agreement.reach(error, number=number, broken=broken)
 
 
 def _together(agreement: Agreement, call: Any) -> None:

@@ -108,9 +108,10 @@ class WriteTaskWorker:
         nbytes = 0
         odd: NotFinite | None = None
         kept = self._stored(start, stop)
+        cut = batches(start, stop, self._step)
         if kept is None and not self._is_told:
-            self.source.expect(batches(start, stop, self._step))
-        for first, end in batches(start, stop, self._step):
+            self.source.expect(cut)
+        for first, end in cut:
             if kept is None:
                 block = self._read(first, end)
                 found = NotFinite.among(block.positions, first - start)

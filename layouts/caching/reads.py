@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.blocks import runs_of_parts
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.source import CachedSource
 from mdio.core.cache.unit import DamagedUnitError, HeldUnit, SourceRange
@@ -107,13 +108,10 @@ class UnitReads:
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
         """Fill `block` with frames ``start:stop``, as the layout does; raises what it raises."""
-        first = start
-        number = int(np.searchsorted(self.edges, start, side="right")) - 1
-        while start < stop:
-            until = min(stop, int(self.edges[number + 1]))
-            rows = block.frames(slice(start - first, until - first))
-            self._read_unit(number, start, until, atoms, rows)
-            start, number = until, number + 1
+        for number, first, last in runs_of_parts(self.edges, start, stop):
+            begin, end = (int(self.edges[number]) + at for at in (first, last))
+            rows = block.frames(slice(begin - start, end - start))
+            self._read_unit(number, begin, end, atoms, rows)
 
     def _read_unit(
         self, number: int, start: int, stop: int, atoms: AtomIndices | None, rows: FrameBlock

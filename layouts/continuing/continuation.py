@@ -9,9 +9,10 @@ output is what converting everything at once would have made, on the grid of the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.copying import link_or_copy
@@ -24,6 +25,28 @@ from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import load_class, writer_class
 from mdio.layouts.writer import LayoutWriter
+
+
+def options_of(manifest: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of an output that is to lie as another does, by name; the precision apart.
+
+    `manifest`: of the other. `made`: how it is laid out; see `Layout.made_as`.
+    """
+    first = made["arrays"][0] if "arrays" in made else None
+    contiguous = first is not None and first.contiguous
+    steps = manifest.get("field_precisions", {})
+    return {
+        # What native files have of their own accord is not asked for.
+        "compression": manifest.get("compression") if first else None,
+        "precision_velocities": steps.get("velocities"),
+        "precision_forces": steps.get("forces"),
+        "stripe_nbytes": manifest["stripe"]["stripe_nbytes"],
+        "stripe_count": manifest["stripe"]["stripe_count"],
+        "chunk_frames": first and first.chunk_frames,
+        "chunk_atoms": None if contiguous else first and first.chunk_atoms,
+        "contiguous": contiguous,
+        "container": manifest.get("container"),
+    }
 
 
 class Continuation(ABC):
@@ -43,23 +66,11 @@ class Continuation(ABC):
 
     def planned(self, info: TrajectoryInfo) -> LayoutPlan:
         """Return a plan of chunks as they are, made as the output was."""
-        stripe, made = self.manifest["stripe"], self.old.made_as()
-        first = made["arrays"][0] if "arrays" in made else None
-        contiguous = first is not None and first.contiguous
-        steps = self.manifest.get("field_precisions", {})
+        made = self.old.made_as()
         options = WriteOptions(
-            # What native files have of their own accord is not asked for.
-            compression=self.manifest["compression"] if first else None,
-            precision=self.manifest["precision"] or ("none" if first else None),
-            precision_velocities=steps.get("velocities"),
-            precision_forces=steps.get("forces"),
-            stripe_nbytes=stripe["stripe_nbytes"],
-            stripe_count=stripe["stripe_count"],
+            precision=self.manifest["precision"] or ("none" if "arrays" in made else None),
             groups=self.manifest["groups"],
-            chunk_frames=first and first.chunk_frames,
-            chunk_atoms=None if contiguous else first and first.chunk_atoms,
-            contiguous=contiguous,
-            container=self.manifest.get("container"),
+            **options_of(self.manifest, made),
         )
         plan = writer_class(self.old.name).plan_for(info, options)
         return plan.replace(precision_source=self.manifest["precision_source"], **made)

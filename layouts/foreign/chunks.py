@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -13,23 +13,22 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.piece_sums import Sums
 from mdio.core.files.reading import OpenFile
-from mdio.core.kernels import unshuffle
-from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.chunked.grid import AtomIndices
+from mdio.layouts.chunked.in_file import ChunksInFile, inflate
 
 LARGEST_NBYTES = 64 << 20
 """Chunks are held in memory; HDF5 reads larger ones in parts."""
+SLAB_NBYTES = 64 << 20
+"""Frames are read this much at a time where HDF5 cannot read them into the output."""
 NOWHERE = -1
 FLOAT32 = np.dtype("<f4")
 
 
-class ForeignChunks(ChunkedArray):
+class ForeignChunks(ChunksInFile):
     """An array (F, A, 3) whose chunks lie in a file, without checksums.
 
-    `what`: file and array, for messages. `chunk`: frames and atoms in one. `offset`, `nbytes`,
-    (frame chunks, atom chunks): of each as it is stored. `dtype`: of its numbers. `deflated`,
-    `shuffled`: the filters of HDF5 that they went through. `per_one`: how many of its integers make
-    one.
+    `dtype`: of its numbers. `deflated`, `shuffled`: the filters of HDF5 that they went through.
+    `per_one`: how many of its integers make one. The rest is that of `ChunksInFile`.
     """
 
     decodes_parts = True
@@ -49,8 +48,8 @@ class ForeignChunks(ChunkedArray):
         per_one: float | None = None,
     ) -> None:
         plain = not (deflated or shuffled) and dtype == FLOAT32 and per_one is None
-        super().__init__(what, shape, chunk, plain=plain, verify=False, in_pieces=False)
-        self._file, self._offset, self._nbytes = file, offset, nbytes
+        how = {"plain": plain, "verify": False, "in_pieces": False}
+        super().__init__(what, shape, chunk, file, offset, nbytes, **how)
         self._dtype, self._deflated, self._shuffled = dtype, deflated, shuffled
         self._per_one = per_one
 
@@ -62,14 +61,6 @@ class ForeignChunks(ChunkedArray):
             super().read(start, stop, atoms, out)
         except CorruptLayoutError as error:
             raise SourceError(str(error)) from error
-
-    def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
-        """Return the file, and offset and size of a chunk."""
-        return self._file, int(self._offset[i, j]), int(self._nbytes[i, j])
-
-    def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
-        """Return an error that tells of a chunk."""
-        return CorruptLayoutError(f"{self.name_of(i, j)}: {problem}")
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, _: NDArray[np.uint8]) -> None:
         raise NotImplementedError  # there is nothing to compare with
@@ -85,28 +76,72 @@ class ForeignChunks(ChunkedArray):
         last: int,
     ) -> None:
         shape = (self.chunk_frames, self.chunk_atoms, 3)
-        nbytes = self._dtype.itemsize * 3 * self.chunk_frames * self.chunk_atoms
-        raw: bytes | NDArray[np.uint8] = data
         if self._deflated:
-            stream = zlib.decompressobj()
-            try:  # one byte more: zlib compares its checksum at the end alone
-                raw = stream.decompress(data.data, nbytes + 1)
-            except zlib.error as error:
-                raise ValueError(f"{error}; the file may be damaged") from error
-            if not stream.eof and len(raw) == nbytes:
-                raise ValueError("its end is missing; the file may be damaged")
-        if len(raw) != nbytes:
-            raise ValueError(f"it has {len(raw)} bytes, expected {nbytes}")
-        if self._shuffled:
-            room = np.empty(nbytes, np.uint8)
-            unshuffle(raw, self._dtype.itemsize, room)
-            raw = room
-        values = np.frombuffer(raw, self._dtype).reshape(shape)[:last]
-        values = values if atoms is None else values[:, atoms]
+            values = np.empty(shape, self._dtype)
+            inflate(data, values, shuffled=self._shuffled, told="the file may be damaged")
+        else:
+            values = data.view(self._dtype).reshape(shape)
+        values = values[:last] if atoms is None else values[:last, atoms]
         if self._per_one is None:
             out[...] = values
         else:
             np.divide(values, self._per_one, out=out, casting="unsafe", dtype=np.float64)
+
+
+class Datasets:
+    """Arrays of coordinates in an HDF5 file of others, whose chunks are looked for once.
+
+    `path`: the file. `descriptor`: returns one of the file that is open already, if it is.
+    """
+
+    def __init__(self, path: Path, descriptor: Callable[[], int] | None = None) -> None:
+        self._path, self._descriptor = path, descriptor
+        self._bytes: OpenFile | None = None
+        self._found: dict[str, ForeignChunks | None] = {}
+
+    def chunks(
+        self, name: str, dataset: h5py.Dataset, per_one: float | None = None
+    ) -> ForeignChunks | None:
+        """Return the chunks of an array; None for what HDF5 has to read; see `chunks_of`."""
+        if name not in self._found:
+            if self._bytes is None:
+                descriptor = -1 if self._descriptor is None else self._descriptor()
+                self._bytes = OpenFile(self._path, descriptor=descriptor)
+            self._found[name] = chunks_of(dataset, self._bytes, per_one)
+        return self._found[name]
+
+    def read(
+        self,
+        name: str,
+        dataset: h5py.Dataset,
+        start: int,
+        stop: int,
+        atoms: AtomIndices | None,
+        out: NDArray[np.float32],
+    ) -> None:
+        """Fill `out` with frames of an array (F, A, 3), by HDF5 where it has to be."""
+        chunks = self.chunks(name, dataset)
+        if chunks is not None:
+            chunks.read(start, stop, atoms, out)
+            return
+        if atoms is None and out.flags.c_contiguous:
+            dataset.read_direct(out, np.s_[start:stop])
+            return
+        picked = np.arange(dataset.shape[1]) if atoms is None else atoms
+        first, last = int(picked.min()), int(picked.max()) + 1
+        n_rows = max(1, SLAB_NBYTES // (12 * (last - first)))
+        if dataset.chunks is not None and n_rows > dataset.chunks[0]:
+            n_rows -= n_rows % dataset.chunks[0]
+        for at in range(start, stop, n_rows):
+            end = min(at + n_rows, stop)
+            rows = np.empty((end - at, last - first, 3), np.float32)
+            dataset.read_direct(rows, np.s_[at:end, first:last])
+            out[at - start : end - start] = rows[:, picked - first]
+
+    def close(self) -> None:
+        """Close the file, if it was opened here."""
+        if self._bytes is not None:
+            self._bytes.close()
 
 
 def chunks_of(

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.core.units import NM_TO_ANGSTROM
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.foreign.chunks import ForeignChunks, chunks_of
+from mdio.layouts.foreign.chunks import Datasets
 from mdio.layouts.foreign.heaps import check_heaps
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS, as_source_error
 
@@ -54,8 +53,7 @@ class MDTrajLayout(Layout):
         check_heaps(self.path)
         with as_source_error(self.path, "cannot be read as HDF5 of mdtraj"):
             self._file = h5py.File(self.path, "r", locking="best-effort")
-            self._bytes: OpenFile | None = None
-            self._placed: dict[str, ForeignChunks | None] = {}
+            self._datasets = Datasets(self.path)
             try:
                 return self._describe()
             except BaseException:
@@ -134,26 +132,8 @@ class MDTrajLayout(Layout):
             for field, out in block.present().items() if block.n_atoms else ():
                 if field not in self._arrays:
                     raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
-                array = self._arrays[field]
-                chunks = self._chunks_of(field)
-                if chunks is not None:
-                    chunks.read(start, stop, atoms, out)
-                elif atoms is None and out.flags.c_contiguous:
-                    array.read_direct(out, np.s_[start:stop])
-                elif atoms is None:
-                    out[...] = array[start:stop]
-                else:
-                    low, high = int(atoms.min()), int(atoms.max()) + 1
-                    out[...] = array[start:stop, low:high][:, atoms - low]
+                self._datasets.read(field, self._arrays[field], start, stop, atoms, out)
                 out *= np.float32(NM_TO_ANGSTROM)
-
-    def _chunks_of(self, field: str) -> ForeignChunks | None:
-        """Return the chunks of a field; finds them when they are first read."""
-        if field not in self._placed:
-            if self._bytes is None:
-                self._bytes = OpenFile(self.path)
-            self._placed[field] = chunks_of(self._arrays[field], self._bytes)
-        return self._placed[field]
 
     def topology(self) -> Topology | None:
         """Return what the file says of the atoms; see `Layout.topology`."""
@@ -165,8 +145,7 @@ class MDTrajLayout(Layout):
             return _topology(json.loads(text), n_atoms)
 
     def _close(self) -> None:
-        if self._bytes is not None:
-            self._bytes.close()
+        self._datasets.close()
         self._file.close()
 
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.piece_sums import Sums, row_sums
 from mdio.core.files.reading import OpenFile
-from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.chunked.grid import AtomIndices
+from mdio.layouts.chunked.in_file import ChunksInFile
 from mdio.layouts.h5md.io import Column
 from mdio.layouts.output import EncodedChunk
 from mdio.layouts.plan import ArrayPlan
@@ -19,15 +18,13 @@ from mdio.layouts.plan import ArrayPlan
 Unpack = Callable[[NDArray[np.uint8], NDArray[np.float32]], None]
 
 
-class PlacedChunks(ChunkedArray):
-    """One ``/particles/GROUP/ELEMENT/value``.
+class PlacedChunks(ChunksInFile):
+    """One ``/particles/GROUP/ELEMENT/value``, (F, A, 3).
 
-    `what`: file and array, for messages. `shape`: (F, A, 3). `chunk`: frames and atoms in a chunk.
-    `file`: which has the chunks. `offset`, `nbytes`, `crcs`, (frame chunks, atom chunks): place,
-    stored bytes and checksum (of what they hold) of each chunk. `unpack`: what fills an array
-    with what is in a chunk, if that is not as it is in memory. `pieces`: checksums of parts of
-    chunks, if there are any; see `mdio.layouts.h5md.io.PIECES`. `verify`: whether reads compare
-    checksums.
+    `crcs`, (frame chunks, atom chunks): checksum of what each chunk holds. `unpack`: what fills an
+    array with what is in a chunk, if that is not as it is in memory. `pieces`: checksums of parts
+    of chunks, if there are any; see `mdio.layouts.h5md.io.PIECES`. The rest is that of
+    `ChunksInFile`.
     """
 
     sums_of_decoded = True
@@ -46,18 +43,9 @@ class PlacedChunks(ChunkedArray):
         pieces: Column | None,
         verify: bool,
     ) -> None:
-        there = pieces is not None
-        super().__init__(what, shape, chunk, plain=unpack is None, verify=verify, in_pieces=there)
-        self._file, self.offset, self.nbytes, self.crcs = file, offset, nbytes, crcs
-        self.pieces, self._unpack = pieces, unpack
-
-    def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
-        """Return the file, and offset and size of a chunk."""
-        return self._file, int(self.offset[i, j]), int(self.nbytes[i, j])
-
-    def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
-        """Return an error that tells of a chunk."""
-        return CorruptLayoutError(f"{self.name_of(i, j)}: {problem}")
+        how = {"plain": unpack is None, "verify": verify, "in_pieces": pieces is not None}
+        super().__init__(what, shape, chunk, file, offset, nbytes, **how)
+        self.crcs, self.pieces, self._unpack = crcs, pieces, unpack
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, _: NDArray[np.uint8]) -> None:
         expected = int(self.crcs[i, j])
@@ -72,7 +60,7 @@ class PlacedChunks(ChunkedArray):
 
     def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         assert self.pieces is not None
-        table = self.pieces.read(self._file, start, stop)
+        table = self.pieces.read(self.file, start, stop)
         return table[:, j, first : first + n_pieces]
 
     def _decode(

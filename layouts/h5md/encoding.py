@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import sums_of_rows
 from mdio.core.frames import FrameBlock
-from mdio.core.kernels import crc32c, shuffle, unshuffle
+from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import MEANT, quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
@@ -35,9 +35,6 @@ FILTER_VERSION = 1
 
 Coder = int | QuantisedFormat | None
 """What chunks go through: HDF5's shuffle and deflate, of that level; our filter; nothing."""
-
-DEFLATE_MAX_RATIO = 1100
-"""zlib makes at most about 1,030 bytes of one; a chunk that claims more is damaged."""
 
 DEFAULT_GZIP_LEVEL = 4
 """zlib's higher levels take several times as long for a few percent."""
@@ -172,23 +169,6 @@ def unpack(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
     quantised.decode_chunk(stored.data, (n_frames, n_atoms), out[:n_frames, :n_atoms])
     out[:n_frames, n_atoms:] = 0
     out[n_frames:] = 0
-
-
-def inflate(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
-    """Fill `out` with what is in a compressed chunk; the opposite of `encode_chunk`.
-
-    Raises ValueError: it cannot be decompressed, or to another number of bytes.
-    """
-    again = "the file is damaged: convert the source again"
-    if out.nbytes > DEFLATE_MAX_RATIO * stored.nbytes:
-        raise ValueError(f"{stored.nbytes} bytes cannot hold {out.nbytes}; {again}")
-    try:
-        found = zlib.decompressobj().decompress(stored.data, out.nbytes)
-    except zlib.error as error:
-        raise ValueError(f"{error}; {again}") from error
-    if len(found) != out.nbytes:
-        raise ValueError(f"it has {len(found)} bytes, expected {out.nbytes}; {again}")
-    unshuffle(found, out.itemsize, out.reshape(-1).view(np.uint8).data)
 
 
 def atom_ids(meta: OutputMeta) -> dict[str, NDArray[np.int64]]:

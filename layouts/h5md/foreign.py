@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.core.files.reading import OpenFile
 from mdio.core.frames import ELEMENTS
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.foreign.chunks import ForeignChunks, chunks_of
+from mdio.layouts.foreign.chunks import Datasets
 from mdio.layouts.foreign.heaps import check_heaps
 from mdio.layouts.foreign.sampling import Series, child
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
@@ -61,9 +60,6 @@ def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int
 CACHE_NBYTES = (8 << 20, 256 << 20)
 """Least and most of HDF5's chunk cache: two rows of chunks over all atoms where it has room."""
 
-SLAB_NBYTES = 64 << 20
-"""Frames are read this much at a time where they cannot be read into the output."""
-
 FILLED_RATIO = 100_000
 """No compressor makes a trajectory so much smaller: a dataset of more bytes was never written."""
 
@@ -86,9 +82,7 @@ class ForeignFile(ForeignTrajectory):
         length_unit: str | None = None,
     ) -> None:
         self._file = file
-        self._bytes: OpenFile | None = None
-        self._placed: dict[str, ForeignChunks | None] = {}
-        """By field; None for what HDF5 has to read."""
+        self._datasets = Datasets(path, lambda: descriptor_of(file, path))
         check_heaps(path)
         particles = child(file, "particles")
         names = list(particles) if isinstance(particles, h5py.Group) else []
@@ -142,32 +136,7 @@ class ForeignFile(ForeignTrajectory):
     def _read_field(
         self, field: str, start: int, stop: int, atoms: AtomIndices | None, out: NDArray[np.float32]
     ) -> None:
-        placed = self._chunks(field)
-        if placed is not None:
-            placed.read(start, stop, atoms, out)
-            return
-        dataset = self._values[field]
-        if atoms is None and out.flags.c_contiguous:
-            dataset.read_direct(out, np.s_[start:stop])
-            return
-        picked = np.arange(self.n_atoms) if atoms is None else atoms
-        first, last = int(picked.min()), int(picked.max()) + 1
-        n_rows = max(1, SLAB_NBYTES // (12 * (last - first)))
-        if dataset.chunks is not None and n_rows > dataset.chunks[0]:
-            n_rows -= n_rows % dataset.chunks[0]
-        for at in range(start, stop, n_rows):
-            end = min(at + n_rows, stop)
-            rows = np.empty((end - at, last - first, 3), np.float32)
-            dataset.read_direct(rows, np.s_[at:end, first:last])
-            out[at - start : end - start] = rows[:, picked - first]
-
-    def _chunks(self, field: str) -> ForeignChunks | None:
-        """Return the chunks of a field; finds them when they are first read."""
-        if field not in self._placed:
-            if self._bytes is None:
-                self._bytes = OpenFile(self.path, descriptor=descriptor_of(self._file, self.path))
-            self._placed[field] = chunks_of(self._values[field], self._bytes)
-        return self._placed[field]
+        self._datasets.read(field, self._values[field], start, stop, atoms, out)
 
     def topology(self) -> Topology | None:
         """Return what the file says of the atoms; see `Layout.topology`."""
@@ -176,6 +145,5 @@ class ForeignFile(ForeignTrajectory):
 
     def close(self) -> None:
         """Close the file."""
-        if self._bytes is not None:
-            self._bytes.close()
+        self._datasets.close()
         self._file.close()

@@ -20,10 +20,11 @@ from mdio.core.frames import ELEMENTS, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.topology.topology import Topology
 from mdio.layouts.chunked.groups import stored_topology
+from mdio.layouts.chunked.in_file import inflate
 from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.chunks import PlacedChunks, Unpack, plans_of, stored_chunks
-from mdio.layouts.h5md.encoding import FILTER, inflate, unpack
+from mdio.layouts.h5md.encoding import FILTER, unpack
 from mdio.layouts.h5md.file import chunk_table, run_table, value_path
 from mdio.layouts.h5md.io import (
     ARRAYS,

@@ -13,8 +13,8 @@ from mdio.layouts.chunk_shapes import MAX_PADDING, plan_padding
 from mdio.layouts.codecs.compressors import quantised_from_option
 from mdio.layouts.h5md.encoding import FILTER, gzip_level, integers_by, power_of_two_step
 from mdio.layouts.h5md.file import is_aligned
-from mdio.layouts.h5md.io import FULL_SYSTEM
 from mdio.layouts.h5md.others.flavours import flavour_of
+from mdio.layouts.manifest import check_group_names
 from mdio.layouts.plan import LayoutPlan, WriteOptions, plan_pieces
 
 
@@ -106,12 +106,7 @@ def _packed(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
 
 def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     """Plan one file; raises PlanError for what H5MD files cannot have."""
-    for name in options.groups:
-        if name in ("", ".", "..", FULL_SYSTEM) or "/" in name or "\0" in name:
-            raise PlanError(
-                f"--group {name}: not a name for a particle group; take one without a slash "
-                f"that is not {FULL_SYSTEM!r} (the full system)"
-            )
+    check_group_names(options.groups)
     if flavour_of(options.flavour).to_file:
         options.keep_floats(f"--flavour {options.flavour}, which has units of its own")
         if options.precision not in (None, "auto", "none"):

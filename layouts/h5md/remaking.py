@@ -23,7 +23,8 @@ from mdio.core.files.copying import copy_bytes
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.temporaries import TEMPORARY, temporary_for
 from mdio.core.kernels import crc32c
-from mdio.layouts.h5md.encoding import coder_of, inflate, unpack
+from mdio.layouts.chunked.in_file import inflate
+from mdio.layouts.h5md.encoding import coder_of, unpack
 from mdio.layouts.h5md.file import Places, create_file, value_path
 from mdio.layouts.h5md.io import checksum
 from mdio.layouts.h5md.seal import gaps

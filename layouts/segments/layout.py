@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.elsewhere import Elsewhere
@@ -50,14 +51,13 @@ class SegmentsLayout(Layout):
     name = "segments"
     suffixes: ClassVar[tuple[str, ...]] = (".segments",)
     is_folder = in_segments = reads_remote = True
-    _known: tuple[Any, ...] | None = None  # info, manifest and its state, from elsewhere
     continuation = "mdio.layouts.continuing.segments:SegmentsContinuation"
 
     _manifest: dict[str, Any]
     _seen: tuple[int, ...] | None
     _place: Callable[[str], Path]
     _segments: list[Segment]
-    _starts: NDArray[np.int64]
+    _edges: NDArray[np.int64]
     _opened: dict[int, Layout]
     _early: set[int]
 
@@ -101,8 +101,7 @@ class SegmentsLayout(Layout):
         manifest = self._manifest
         self._segments = segments_of(manifest, self.path)
         self._place = Elsewhere(self.path, manifest).place
-        starts = [segment.first_frame for segment in self._segments]
-        self._starts = np.array(starts, np.int64)
+        self._edges = np.array([0, *(segment.stop for segment in self._segments)], np.int64)
         self._opened, self._early = {}, set()
         if self._known is not None:
             return cast(TrajectoryInfo, self._known[0])
@@ -204,9 +203,8 @@ class SegmentsLayout(Layout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        for number, first, last in self._pieces(start, stop):
-            segment = self._segments[number]
-            at = segment.first_frame
+        for number, first, last in runs_of_parts(self._edges, start, stop):
+            at = int(self._edges[number])
             rows = block.frames(slice(at + first - start, at + last - start))
             layout = self._segment(number)
             try:
@@ -218,17 +216,8 @@ class SegmentsLayout(Layout):
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield what reading takes of the segments; opens them early."""
-        for number, first, last in self._pieces(start, stop):
+        for number, first, last in runs_of_parts(self._edges, start, stop):
             yield from self._segment(number, early=True).byte_ranges(first, last, atoms)
-
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (segment, first of its frames, one beyond the last) of a run of frames."""
-        number = int(np.searchsorted(self._starts, start, side="right")) - 1
-        while start < stop:
-            segment = self._segments[number]
-            until = min(stop, segment.stop)
-            yield number, start - segment.first_frame, until - segment.first_frame
-            start, number = until, number + 1
 
     @property
     def decodes(self) -> bool:
@@ -239,14 +228,7 @@ class SegmentsLayout(Layout):
         """Return a layout that pickles with the manifest."""
         if self._known is not None:
             return self
-        _, path, fields, options = super().__reduce__()[1]
-        return _known_segments(path, fields, options, (self.info, self.manifest, self._seen))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        function, given = super().__reduce__()
-        if self._known is None:
-            return function, given
-        return _known_segments, (*given[1:], self._known)
+        return self._knowing((self.info, self.manifest, self._seen))
 
     def files(self) -> Iterator[Layout]:
         """Yield every segment."""
@@ -262,7 +244,8 @@ class SegmentsLayout(Layout):
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return where the segments begin, and ``n_frames``."""
-        return np.append([segment.first_frame for segment in self.segments], self.info.n_frames)
+        _ = self.info
+        return self._edges.copy()
 
     def units(self) -> Iterator[Unit]:
         """Yield every file, and tables of checksums that are damaged; see `Layout.units`."""
@@ -295,7 +278,7 @@ class SegmentsLayout(Layout):
 
     def stored(self, start: int, stop: int) -> list[EncodedChunk]:
         """Return the bytes of frames of one segment; see `Layout.stored`."""
-        number = int(np.searchsorted(self._starts, start, side="right")) - 1
+        number = int(np.searchsorted(self._edges, start, side="right")) - 1
         segment = self.segments[number]
         sums = read_sums(self.path, self.manifest, number)
         self._check_size(segment)
@@ -309,11 +292,3 @@ class SegmentsLayout(Layout):
         sums.check(path, int(edges[0]), data)
         crcs = sums.of_frames(first, first + stop - start).tolist()
         return [EncodedChunk(str(start), data, [crc32c(data), *crcs])]
-
-
-def _known_segments(
-    path: str, fields: tuple[str, ...], options: dict[str, Any], known: Any
-) -> SegmentsLayout:
-    layout = SegmentsLayout(path, fields=fields, **options)
-    layout._known = known
-    return layout

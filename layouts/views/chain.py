@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import SourceError
 from mdio.core.files.handles import Handles
 from mdio.core.files.requests import ByteRange
@@ -18,7 +19,7 @@ from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.capabilities import boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.joining import KEEP_ALL, Joining, check_overlap, join, pieces_of
+from mdio.layouts.views.joining import KEEP_ALL, Joining, check_overlap, join
 
 MAX_OPEN = 4  # members that are open at the same time: many would run out of handles
 
@@ -46,7 +47,7 @@ class ChainLayout(Layout):
 
     name = "chain"
     members: tuple[Layout, ...] = ()
-    _known: tuple[Any, ...] | None = None  # info, those of members, joining, boundaries
+    # What is `_known`: info, those of members, joining, boundaries.
     known_options = None
 
     def __init__(
@@ -245,16 +246,21 @@ class ChainLayout(Layout):
             edges.append(np.concatenate([[0] if count else [], own]) + self._edges[number])
         return np.concatenate([*edges, self._edges[-1:]]).astype(np.int64)
 
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (member, first of its frames, one beyond the last) of a run of frames."""
+        for number, first, last in runs_of_parts(self._edges, start, stop):
+            yield number, first + self._starts[number], last + self._starts[number]
+
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        for number, first, last in pieces_of(self._edges, self._starts, start, stop):
+        for number, first, last in self._pieces(start, stop):
             self._read_member(number, first, last, atoms, block.frames(slice(0, last - first)))
             block = block.frames(slice(last - first, None))
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield what reading takes of the members; opens them early."""
-        for number, first, last in pieces_of(self._edges, self._starts, start, stop):
+        for number, first, last in self._pieces(start, stop):
             if first < last and self._use(number).info:
                 yield from self._use(number).source_ranges(first, last, atoms)
 

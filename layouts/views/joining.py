@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
@@ -251,19 +250,3 @@ class _Joiner:
                     f"no frames between {end_ps:g} ps, where {self.infos[number].path} ends, and "
                     f"{begin_ps:g} ps, where {self.infos[following].path} begins"
                 )
-
-
-def pieces_of(
-    edges: NDArray[np.int64], starts: Sequence[int], start: int, stop: int
-) -> Iterator[tuple[int, int, int]]:
-    """Yield (member, first of its frames, one beyond the last) of a run of a chain's frames.
-
-    `edges`: where the members begin in the chain, and where it ends. `starts`: the first frame of
-    each member that is in it. `start`, `stop`: the run.
-    """
-    number = int(np.searchsorted(edges, start, side="right")) - 1
-    while start < stop:
-        first = int(edges[number]) - starts[number]
-        end = min(stop, int(edges[number + 1]))
-        yield number, start - first, end - first
-        start, number = end, number + 1

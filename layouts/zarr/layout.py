@@ -122,8 +122,10 @@ class ZarrLayout(BackendLayout):
         group = self.options.get("group")
         if (self.path / METADATA).exists():
             text = read_node(root, "")
-            if _manifest_in(parse_metadata(self.path / METADATA, text)):
-                return OwnTree(root, text, group, verify=self.verify)
+            node = parse_metadata(self.path / METADATA, text)
+            if _manifest_in(node):
+                manifest = node["attributes"]["mdio"]
+                return OwnTree(root, text, manifest, group, verify=self.verify)
         elif not any((self.path / name).is_file() for name in V2_METADATA):
             raise CorruptLayoutError(
                 f"{self.path}: it has no {METADATA}, which is written last; the conversion that "

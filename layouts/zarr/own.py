@@ -46,17 +46,18 @@ from mdio.layouts.zarr.tree import (
 class OwnTree(OwnOutput[ShardedChunks]):
     """A Zarr tree of mdio.
 
-    `root`: of the tree; closed with it. `text`: its ``zarr.json``, with a manifest. `group`,
+    `root`: of the tree; closed with it. `text`: its ``zarr.json``. `manifest`: in it. `group`,
     `verify`: see `OwnOutput`; as for what is raised.
     """
 
     holds = "_root"
 
-    def __init__(self, root: Folder, text: bytes, group: str | None, *, verify: bool) -> None:
+    def __init__(
+        self, root: Folder, text: bytes, manifest: Any, group: str | None, *, verify: bool
+    ) -> None:
         path = root.path
         self._root, self._text = root, text
-        node = parse_metadata(path / METADATA, text)
-        super().__init__(path, node["attributes"]["mdio"], group, verify=verify)
+        super().__init__(path, manifest, group, verify=verify)
         root.learn(self.manifest)
         self._file_crcs = crcs_in(self.manifest, "file_crc32c", path)
         self._node_crcs = crcs_in(self.manifest, "node_crc32c", path)

@@ -19,7 +19,7 @@ from mdio.core.files.publish import flush_tree
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
 from mdio.layouts.codecs.scratch import Scratch
-from mdio.layouts.manifest import FULL_SYSTEM, is_group_name, manifest_of
+from mdio.layouts.manifest import FULL_SYSTEM, check_group_names, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
 from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 from mdio.layouts.zarr.choice import choose
@@ -69,12 +69,7 @@ class ZarrWriter(LayoutWriter):
         """
         if options.container is not None or options.segments is not None:
             raise PlanError("--container and --segments belong to the layout segments, not to zarr")
-        for name in options.groups:
-            if not is_group_name(name):
-                raise PlanError(
-                    f"--group {name}: not a name for a particle group; take one without a slash "
-                    f"that is not {FULL_SYSTEM!r} (the full system)"
-                )
+        check_group_names(options.groups)
         choice = choose(info, options)
         plan = plan_pieces(info, options, quantised=choice.precision is not None)
         plan = plan.replace(layout="zarr", direct=False, **asdict(choice))

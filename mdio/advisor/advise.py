@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Advice(Decision):
     """A decision that can be read: as text, in a notebook, as a page."""
-
-    @classmethod
-    def of(cls, decision: Decision) -> Advice:
-        """Return a decision as advice."""
-        return cls(**{field.name: getattr(decision, field.name) for field in fields(decision)})
 
     def save_report(self, path: str | PathLike[str]) -> None:
         """Write an HTML page with plots and tables that needs nothing else.
@@ -191,11 +186,10 @@ def advise(
         if save is not None:
             save_measurements(measurements, save)
         n_nodes = nodes or max(1, len({share.node for share in shares}))
-        return Advice.of(
-            recommend(
-                measurements, count, passes, profile, calibrations, cache=cache, nodes=n_nodes
-            )
+        decision = recommend(
+            measurements, count, passes, profile, calibrations, cache=cache, nodes=n_nodes
         )
+        return Advice(**vars(decision))
 
     return decide() if executor is None else executor.from_owner(decide)
 

@@ -63,8 +63,7 @@ def blocks_of_rank(plan: Plan, comm: Any) -> list[NumberedBlock]:
     mine = np.empty(-(-n_units // 8), np.uint8)
     if node.rank == 0:
         held = np.packbits(needed.held(plan.cache), bitorder="little")
-        name = node_name() or socket.gethostname()
-        mine[:] = share_together(held, n_units, name, node.size, leaders, needed.numbers)
+        mine[:] = share_together(held, n_units, _name_here(), node.size, leaders, needed.numbers)
         leaders.Free()
     node.Bcast(mine)
     units = np.flatnonzero(np.unpackbits(mine, count=n_units, bitorder="little"))

@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import BlockError, PlanError
 
-__all__ = ["Histogram", "Mean", "Reducer", "Stack", "StandardDeviation", "Sum", "Variance"]
-
 Rows = NDArray[Any]
 State = tuple[Any, ...]
 

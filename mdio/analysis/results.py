@@ -177,10 +177,7 @@ class AnalysisResult:
 def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
     """Return the results of several trajectories as one, whose rows have labels.
 
-    Raises
-    ------
-    PlanError
-        Their rows are of different shapes.
+    Raises PlanError: their rows are of different shapes.
     """
     every = list(results.values())
     first = every[0]
@@ -208,12 +205,8 @@ def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
 def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Path:
     """Return `path` if a file can be written there, before any work is done.
 
-    Raises
-    ------
-    PlanError
-        Its suffix is none of `suffixes`, where any are given.
-    OutputError
-        Its folder is missing or read-only, or it is a folder itself.
+    Raises PlanError: its suffix is none of `suffixes`, where any are given. OutputError: its folder
+    is missing or read-only, or it is a folder itself.
     """
     target = path_of(path)
     if isinstance(target, RemotePath):

@@ -88,6 +88,11 @@ class System:
             raise PlanError(f"{selection!r} selects no atom of {self._top or self.layout.path}")
         return self.to_layout(found, selection)
 
+    def atoms(self, selection: str | None) -> AtomIndices:
+        """Return the same as `select`, with all atoms numbered too."""
+        found = self.select(selection)
+        return np.arange(self.layout.info.n_atoms) if found is None else found
+
     def to_layout(self, atoms: AtomIndices, what: str) -> AtomIndices:
         """Turn indices into the topology's atoms into indices into the layout's atoms.
 

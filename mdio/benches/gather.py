@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mdio.analysis.pages import page
-from mdio.analysis.pages.pictures import figure, svg_of
+from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, svg_of
 from mdio.benches.records import mpiexec_command, told_by
 from mdio.core.errors import BlockError
 from mdio.parallel.gather import GATHERS, GlobalArray, gather_rows
@@ -30,7 +30,6 @@ ROW_VALUES = 2
 """The papers' row: time and RMSD."""
 ALIKE = 1.1
 """Up to this ratio, two ways count as equally good."""
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 
 
 def measure(comm: Any, sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
@@ -164,7 +163,7 @@ def save_gather_page(path: str | PathLike[str], rows: Sequence[dict[str, Any]]) 
 def _picture(rows: Sequence[dict[str, Any]]) -> str:
     title = f"{rows[0]['n_ranks']} ranks"
     with figure(2.6) as (made, axes):
-        for how, colour, marker in zip(WAYS, COLOURS, "osD^", strict=True):
+        for how, colour, marker in zip(WAYS, BLOCK_COLOURS, "osD^", strict=False):
             sizes = [row["nbytes_per_rank"] for row in rows]
             times = [1e3 * row[how] for row in rows]
             axes.loglog(sizes, times, f"{marker}-", color=colour, label=how)

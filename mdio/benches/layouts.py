@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.analysis.pages import page
-from mdio.analysis.pages.pictures import figure, svg_of
+from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, svg_of
 from mdio.benches.records import mpiexec_command, told_by
 from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import drop_cache
@@ -29,7 +29,6 @@ WAYS = ("workers", "mpi", "mpio", "collective")
 """Worker processes; ranks that write by plain calls; parallel HDF5, independent or collective."""
 SPLIT = "split"
 """In place of a layout: the source's bytes into as many segments as there are workers."""
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +239,7 @@ def save_layouts_page(path: str | PathLike[str], rows: Sequence[dict[str, Any]])
 def _picture(rows: Sequence[dict[str, Any]], what: str, title: str) -> str:
     with figure(3.2) as (made, axes):
         names = list(dict.fromkeys(row["case"] for row in rows))
-        for name, colour in zip(names, itertools.cycle(COLOURS), strict=False):
+        for name, colour in zip(names, itertools.cycle(BLOCK_COLOURS), strict=False):
             own = sorted(
                 (row["n_workers"], *row[what]) for row in rows if row["case"] == name and row[what]
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from mdio.core.blocks import aligned_blocks, sub_blocks
@@ -17,20 +18,30 @@ BLOCK_NBYTES = 16 << 20
 
 
 class _Reader:
-    """Reads one worker's share of the frames; returns bytes and frames."""
+    """Reads one worker's share of the frames; returns frames and bytes."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
 
-    def __call__(self, frames: tuple[int, int]) -> tuple[int, int]:
-        info = self.layout.info
-        most = max(1, BLOCK_NBYTES // info.frame_nbytes)
-        n_frames = nbytes = 0
-        for block in sub_blocks(self.layout.boundaries(), range(*frames), most):
-            read = self.layout.read(block.start, block.stop)
-            n_frames += read.n_frames
-            nbytes += read.positions.nbytes
-        return n_frames, nbytes
+    def blocks(self, frames: range) -> list[range]:
+        """Return what is read at a time."""
+        most = max(1, BLOCK_NBYTES // self.layout.info.frame_nbytes)
+        return list(sub_blocks(self.layout.boundaries(), frames, most))
+
+    def __call__(self, frames: range) -> tuple[int, int]:
+        blocks = self.blocks(frames)
+        nbytes = sum(self.layout.read(one.start, one.stop).positions.nbytes for one in blocks)
+        return len(frames), nbytes
+
+
+def _told(seconds: float, done: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    n_frames, nbytes = map(sum, zip((0, 0), *done, strict=True))
+    return {"read_s": seconds, "n_frames": n_frames, "nbytes": nbytes}
+
+
+def _shares(layout: Layout, n_workers: int) -> list[range]:
+    n_frames = layout.info.n_frames
+    return aligned_blocks(layout.boundaries(), range(n_frames), min(n_workers, n_frames))
 
 
 def read_shared(
@@ -48,27 +59,17 @@ def read_shared(
     comm.Barrier()
     begun = time.perf_counter()
     with H5MDLayout(path, driver="mpio", comm=comm, collective=collective) as layout:
-        info, edges = layout.info, layout.boundaries()
-        shares = aligned_blocks(edges, range(info.n_frames), min(comm.size, info.n_frames))
-        most = max(1, BLOCK_NBYTES // info.frame_nbytes)
-        lists = [list(sub_blocks(edges, share, most)) for share in shares]
-        own = lists[comm.rank] if comm.rank < len(lists) else []
-        n_frames = nbytes = 0
-        for block in own:
-            read = layout.read(block.start, block.stop)
-            n_frames += read.n_frames
-            nbytes += read.positions.nbytes
+        reader = _Reader(layout)
+        shares = _shares(layout, comm.size)
+        own = shares[comm.rank] if comm.rank < len(shares) else range(0)
+        done = reader(own)
         if collective:
-            for _ in range(max(map(len, lists)) - len(own)):
+            most = max(len(reader.blocks(share)) for share in shares)
+            for _ in range(most - len(reader.blocks(own))):
                 layout.take_part()
     comm.Barrier()
     seconds = time.perf_counter() - begun
-    done = comm.allgather((n_frames, nbytes))
-    return {
-        "read_s": seconds,
-        "n_frames": sum(frames for frames, _ in done),
-        "nbytes": sum(nbytes for _, nbytes in done),
-    }
+    return _told(seconds, comm.allgather(done))
 
 
 def read_all(path: str | os.PathLike[str], executor: Executor) -> dict[str, Any]:
@@ -78,16 +79,9 @@ def read_all(path: str | os.PathLike[str], executor: Executor) -> dict[str, Any]
     is through; ``n_frames`` and ``nbytes`` (decoded positions) read.
     """
     layout = executor.from_owner(lambda: open_layout(path))
-    n_frames, edges = layout.info.n_frames, layout.boundaries()
-    blocks = aligned_blocks(edges, range(n_frames), min(executor.n_workers, n_frames))
-    shares = [(block.start, block.stop) for block in blocks]
+    shares = _shares(layout, executor.n_workers)
     layout.close()
     executor.from_owner(lambda: None)  # all begin together
     begun = time.perf_counter()
     done = executor.map(_Reader(layout), shares)
-    seconds = time.perf_counter() - begun
-    return {
-        "read_s": seconds,
-        "n_frames": sum(frames for frames, _ in done),
-        "nbytes": sum(nbytes for _, nbytes in done),
-    }
+    return _told(time.perf_counter() - begun, done)

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.registry import RMSD, Dihedrals, Distances, Kernel
+from mdio.analysis.kernels.dihedrals import Dihedrals
+from mdio.analysis.kernels.geometry import Distances
+from mdio.analysis.kernels.kernel import Kernel
+from mdio.analysis.kernels.rmsd import RMSD
 from mdio.analysis.timings import record
 from mdio.benches.records import mean_and_std, mpiexec_command, told_by
 from mdio.core.words import plural

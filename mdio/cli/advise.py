@@ -19,6 +19,7 @@ from mdio.cli.shared.common import (
     add_told,
     add_trajectory,
     asked,
+    parse_step,
     positive,
     print_json,
 )
@@ -110,13 +111,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def _step(text: str) -> float:
-    try:
-        step = float(text)
-    except ValueError:
-        step = 0.0
-    if not 0.0 < step < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a step in angstrom, such as 0.01")
-    return step
+    return parse_step(text, "give a step in angstrom, such as 0.01")
 
 
 @contextmanager

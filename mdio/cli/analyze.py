@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.registry import KERNELS, Kernel, UserKernel, named_kernel
+from mdio.analysis.kernels.kernel import Kernel, UserKernel
+from mdio.analysis.kernels.registry import KERNELS, named_kernel
 from mdio.analysis.pages.overview import shown
 from mdio.analysis.plan import Trajectory
 from mdio.analysis.results import AnalysisResult, check_output

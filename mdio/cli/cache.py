@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from mdio.cli.follow import seconds
-from mdio.cli.shared.common import add, parse_nbytes, print_json
+from mdio.cli.shared.common import add, add_told, parse_nbytes, print_json
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.looking import cached_trajectories, evict_units, verify_units
 from mdio.core.files.remote.paths import refuse_remote
@@ -40,8 +40,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     for action in (status, evict, verify):
         add(action, "dir DIR", "the folder given as --cache")
     for action in (follow, status, evict, verify):
-        add(action, "--json", "print one JSON object")
-        add(action, "--quiet", "no summary")
+        add_told(action, "no summary")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -28,12 +28,14 @@ from mdio.cli.shared.common import (
 from mdio.cli.shared.placing import add_placing
 from mdio.cli.shared.plan_table import plan_table
 from mdio.cli.shared.workers import add_mpio, add_workers, chosen_executor, executor_name
-from mdio.converters.convert import Conversion, prepare
+from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.periodic.counting import with_cost
-from mdio.converters.verify import VerifyResult, verify
+from mdio.converters.strategies.conversion import Conversion
+from mdio.converters.verify import verify
+from mdio.converters.verifying.checks import VerifyResult
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import human_nbytes, plural

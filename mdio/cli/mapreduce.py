@@ -113,12 +113,6 @@ def _frames(args: argparse.Namespace) -> Frames | None:
     return slice(*numbers) if by_number else None
 
 
-def _trajectory(args: argparse.Namespace) -> Any:
-    if not args.replicas:
-        return args.trajectory
-    return labelled(args.trajectory)
-
-
 def run(args: argparse.Namespace) -> int:
     """Map, reduce, save, print a summary; exit code 1 if some keys have failed."""
     with chosen_executor(args) as executor:
@@ -126,7 +120,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, executor: Executor) -> int:
-    given = {"trajectory": _trajectory(args), "map": _program(args), "frames": _frames(args)}
+    trajectory = labelled(args.trajectory) if args.replicas else args.trajectory
+    given = {"trajectory": trajectory, "map": _program(args), "frames": _frames(args)}
     given = asked(map_reduce, args) | given | {"executor": executor}
     if args.out is not None:
         check_output(args.out, TABLE_SUFFIXES)

@@ -12,6 +12,7 @@ from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import fit_profile, residuals
 from mdio.advisor.model.profile import NAMES, load_profile, save_profile
 from mdio.advisor.model.timings import read_timings
+from mdio.cli.bench import positives
 from mdio.cli.shared.common import add, positive, print_json
 
 
@@ -34,12 +35,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(guess, "--layout", "may be repeated (default: all)", action="append")
     add(guess, "--gather", "may be repeated (default: all)", action="append")
     add(guess, "--workload X", "how often a frame is computed (default 1)", float, default=1.0)
-    guess.add_argument("--ranks", type=_ranks, metavar="N,N,...", required=True)
+    guess.add_argument("--ranks", type=positives, metavar="N,N,...", required=True)
     add(guess, "--json", "print one JSON object")
-
-
-def _ranks(text: str) -> list[int]:
-    return [positive(part.strip()) for part in text.split(",")]
 
 
 def run(args: argparse.Namespace) -> int:

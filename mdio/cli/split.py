@@ -9,6 +9,7 @@ from mdio.cli.shared.common import (
     add_overlap,
     add_resume,
     add_told,
+    asked,
     positive,
     print_json,
     progress_bar,
@@ -19,7 +20,6 @@ from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.split import check_suffix
 from mdio.core.words import human_nbytes
-from mdio.parallel.executors import Executor
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -38,20 +38,15 @@ def setup(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Split and say what was written; under MPI, rank 0 speaks for all."""
     with chosen_executor(args) as executor, salvage_offered(args.salvage):
-        return _run(args, executor)
-
-
-def _run(args: argparse.Namespace, executor: Executor) -> int:
-    check_suffix(args.out)
-    options = ConversionOptions(
-        to="segments", segments=args.segments, overlap=args.overlap, salvage=args.salvage
-    )
-    conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
-    quiet = args.quiet or not executor.is_owner
-    with progress_bar(conversion.plan.n_frames, "split", quiet=quiet) as progress:
-        result = conversion.run(executor, force=args.force, resume=args.resume, progress=progress)
-    if executor.is_owner:
-        _tell(args, result)
+        check_suffix(args.out)
+        options = ConversionOptions(to="segments", **asked(ConversionOptions, args))
+        conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
+        quiet = args.quiet or not executor.is_owner
+        how = {"force": args.force, "resume": args.resume}
+        with progress_bar(conversion.plan.n_frames, "split", quiet=quiet) as progress:
+            result = conversion.run(executor, **how, progress=progress)
+        if executor.is_owner:
+            _tell(args, result)
     return 0
 
 

@@ -39,19 +39,16 @@ def split_evenly(n_frames: int, n_parts: int) -> list[range]:
     return [range(a, b) for a, b in itertools.pairwise(edges)]
 
 
-def ceil_partition(n_frames: int, n_parts: int) -> list[range]:
-    """Cut frames as Khoshlessan et al. do: parts of ``ceil(n_frames / n_parts)`` frames.
+def runs_of_parts(edges: Edges, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (part, first of its frames, one beyond the last) of frames ``start:stop`` of all.
 
-    The last parts may be shorter, or empty: there are always `n_parts`, one for each rank.
-
-    Raises PlanError: `n_parts` is not positive.
+    `edges`, (n + 1,) int: where the parts begin, one after the other, and where the last one ends.
     """
-    _check(n_parts)
-    size = -(-n_frames // n_parts)
-    return [
-        range(min(part * size, n_frames), min((part + 1) * size, n_frames))
-        for part in range(n_parts)
-    ]
+    number = int(edges.searchsorted(start, side="right")) - 1
+    while start < stop:
+        first, end = int(edges[number]), min(stop, int(edges[number + 1]))
+        yield number, start - first, end - first
+        start, number = end, number + 1
 
 
 def aligned_blocks(boundaries: ArrayLike, frames: range, n_blocks: int) -> list[range]:

@@ -20,23 +20,6 @@ Each message is one line that names the file, what was found, what was expected 
 Every error takes that one message, so that all survive pickling from a worker to its parent.
 """
 
-__all__ = [
-    "AtomCountError",
-    "BlockError",
-    "CorruptLayoutError",
-    "FrameRangeError",
-    "FrameReadError",
-    "MdioError",
-    "MissingExtraError",
-    "OptionError",
-    "OutputError",
-    "PlanError",
-    "SourceError",
-    "UnknownLayoutError",
-    "WorkerDiedError",
-    "named",
-]
-
 
 class MdioError(Exception):
     """Base of every error that mdio raises on purpose."""

@@ -12,16 +12,6 @@ from numpy.typing import NDArray
 
 from mdio.core.words import plural, times_text
 
-__all__ = [
-    "ELEMENTS",
-    "FIELDS",
-    "FrameBlock",
-    "LostBytes",
-    "TrajectoryInfo",
-    "absent",
-    "runs_of_fields",
-]
-
 FloatArray = NDArray[np.float32]
 
 FIELDS = ("positions", "velocities", "forces")

@@ -39,10 +39,7 @@ class Program:
     ) -> Program:
         """Put a program together; what is not given is asked of the object that has the map.
 
-        Raises
-        ------
-        PlanError
-            There is no map or no reduce.
+        Raises PlanError: there is no map or no reduce.
         """
         owner = map if isinstance(map, Kernel) else getattr(map, "__self__", None)
         if isinstance(map, Kernel):

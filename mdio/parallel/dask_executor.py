@@ -246,7 +246,4 @@ def _result(future: Any, label: str) -> Any:
             f"{label} failed: its dask workers were killed, {cause.allowed_failures + 1} of them; "
             "did they run out of memory? see the workers' logs"
         ) from cause
-    error = item_error(label, cause)
-    if error is cause:
-        raise error
-    raise error from cause
+    raise item_error(label, cause)

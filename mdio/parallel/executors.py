@@ -18,8 +18,6 @@ from mdio.core.closing import Closing
 from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError
 from mdio.parallel.pool import Failure, WorkerPool, start_method
 
-__all__ = ["Executor", "Processes", "Serial", "available_cores", "item_error"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -36,13 +34,16 @@ def item_error(label: str, cause: BaseException) -> MdioError:
 
     An error of mdio keeps its class, so that callers still tell a damaged source from a full
     disk; a BlockError already names its block and stays as it is; all else becomes a BlockError.
+    What is new has `cause` as its own.
     """
     if isinstance(cause, BlockError):
         return cause
     text = " ".join(str(cause).split())
+    error: MdioError = BlockError(f"{label} failed: {type(cause).__name__}: {text}")
     if isinstance(cause, MdioError):
-        return type(cause)(f"{label}: {text}")
-    return BlockError(f"{label} failed: {type(cause).__name__}: {text}")
+        error = type(cause)(f"{label}: {text}")
+    error.__cause__ = cause
+    return error
 
 
 class Executor(Closing, ABC):
@@ -161,10 +162,7 @@ class Serial(Executor):
             try:
                 result = func(item)
             except Exception as cause:
-                error = item_error(describe(item), cause)
-                if error is cause:
-                    raise
-                raise error from cause
+                raise item_error(describe(item), cause)  # noqa: B904 - it has its cause
             yield number, result
 
 
@@ -248,10 +246,7 @@ class Processes(Executor):
             kind = WorkerDiedError if failure.died else BlockError
             raise kind(f"{label} failed: {failure.text}")
         failure.cause.add_note(f"In a worker process:\n{failure.text}")
-        error = item_error(label, failure.cause)
-        if error is failure.cause:
-            raise error
-        raise error from failure.cause
+        raise item_error(label, failure.cause)
 
     def close(self) -> None:
         """End the workers of iterators that were left unfinished."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -99,40 +100,32 @@ class GlobalArray:
         self._window = _mpi().Win.Allocate(nbytes, self._row.nbytes, comm=comm)
         self._window.Lock_all()
 
-    def _pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return (owner, first row, one beyond the last) for each rank that has some of these."""
+    def _transfer(self, call: Callable[..., None], start: int, rows: NDArray[Any]) -> None:
+        """Put or get rows from row `start` on, those of each rank with one call."""
+        first, stop = start, start + len(rows)
         if not 0 <= start <= stop <= self.n_rows:
             raise IndexError(f"rows {start}:{stop} of an array of {self.n_rows}")
-        pieces = []
-        while start < stop:
-            owner = start // self.share
+        while first < stop:
+            owner = first // self.share
             end = min(stop, (owner + 1) * self.share)
-            pieces.append((owner, start, end))
-            start = end
-        return pieces
+            target = [first - owner * self.share, end - first, self._row.datatype]
+            call(self._row.message(rows[first - start : end - start]), owner, target)
+            first = end
+        self._window.Flush_all()
 
     def put(self, start: int, rows: NDArray[Any]) -> None:
         """Write `rows`, of the array's dtype and C-contiguous, from row `start` on.
 
         They are in place once this returns; readers know it after `sync`.
         """
-        for owner, first, end in self._pieces(start, start + len(rows)):
-            part = rows[first - start : end - start]
-            where = first - owner * self.share
-            target = [where, end - first, self._row.datatype]
-            self._window.Put(self._row.message(part), owner, target)
-        self._window.Flush_all()
+        self._transfer(self._window.Put, start, rows)
 
     def get(self, start: int, stop: int) -> NDArray[Any]:
         """Return a copy of rows ``start:stop``."""
-        pieces = self._pieces(start, stop)
+        if not 0 <= start <= stop <= self.n_rows:
+            raise IndexError(f"rows {start}:{stop} of an array of {self.n_rows}")
         out = self._row.empty(stop - start)
-        for owner, first, end in pieces:
-            part = out[first - start : end - start]
-            where = first - owner * self.share
-            target = [where, end - first, self._row.datatype]
-            self._window.Get(self._row.message(part), owner, target)
-        self._window.Flush_all()
+        self._transfer(self._window.Get, start, out)
         return out
 
     def access(self) -> NDArray[Any]:

@@ -211,10 +211,7 @@ class MPIExecutor(Executor):
             try:
                 result = func(item)
             except Exception as cause:
-                error = item_error(f"{describe(item)}{lost_on(cause)}", cause)
-                if error is not cause:
-                    error.__cause__ = cause
-                run.fail(number, error)
+                run.fail(number, item_error(f"{describe(item)}{lost_on(cause)}", cause))
                 return
             except BaseException as cause:
                 if is_root and self._entered:

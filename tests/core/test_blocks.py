@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdio.core.blocks import aligned_blocks, block_name, ceil_partition, split_evenly, sub_blocks
+from mdio.core.blocks import aligned_blocks, block_name, runs_of_parts, split_evenly, sub_blocks
 from mdio.core.errors import PlanError
 
 
@@ -31,20 +31,14 @@ def test_split_evenly(n_frames, n_parts):
     assert [list(p) for p in parts] == [p for p in want if p]
 
 
-@given(st.integers(0, 500), st.integers(1, 60))
-def test_ceil_partition(n_frames, n_parts):
-    parts = ceil_partition(n_frames, n_parts)
-    assert len(parts) == n_parts
-    assert joined(parts) == list(range(n_frames))
-    size = int(np.ceil(n_frames / n_parts))
-    lengths = [len(p) for p in parts]
-    assert all(length == size for length in lengths[: n_frames // size if size else 0])
-    assert lengths == sorted(lengths, reverse=True)
-
-
-def test_papers_partition():
-    assert [len(p) for p in ceil_partition(10, 4)] == [3, 3, 3, 1]
-    assert [len(p) for p in ceil_partition(5, 4)] == [2, 2, 1, 0]
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.data())
+def test_runs_of_parts(sizes, data):
+    edges = np.cumsum([0, *sizes])
+    start = data.draw(st.integers(0, sum(sizes)))
+    stop = data.draw(st.integers(start, sum(sizes)))
+    frames = [(part, at) for part, size in enumerate(sizes) for at in range(size)]
+    runs = list(runs_of_parts(edges, start, stop))
+    assert [(part, at) for part, a, b in runs for at in range(a, b)] == frames[start:stop]
 
 
 @given(trajectories(), st.integers(1, 50))
@@ -116,7 +110,6 @@ def test_names():
 def test_bad_arguments():
     for call in (
         lambda: split_evenly(5, 0),
-        lambda: ceil_partition(5, 0),
         lambda: aligned_blocks([0, 5], range(5), 0),
         lambda: aligned_blocks([0, 5], range(5, 0, -1), 1),
     ):

@@ -70,7 +70,6 @@ def new_writer(
         dt_ps=info.dt_ps,
         frames=[[0, block.n_frames, 1]],
         groups=groups,
-        source_precision=info.precision,
     )
     return ZarrWriter(path, plan, meta)
 

@@ -9,7 +9,6 @@ parts are read here as the files that they are, with their checksums.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.files.handles import Handles
 from mdio.core.files.requests import ByteRange
@@ -133,8 +133,8 @@ class JoinedFile(OwnFile):
         return {}
 
     @cached_property
-    def _starts(self) -> list[int]:
-        return [part.first_frame for part in self.parts]
+    def _edges(self) -> NDArray[np.int64]:
+        return np.array([0, *(part.stop for part in self.parts)], np.int64)
 
     def _open_part(self, number: int) -> OwnFile:
         """Return an opened part, compared with what is said of it."""
@@ -197,30 +197,19 @@ class JoinedFile(OwnFile):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         """Fill `block`; raises CorruptLayoutError."""
-        for number, at, until in self._pieces(start, stop):
+        for number, first, last in runs_of_parts(self._edges, start, stop):
             rows = block
-            if (at, until) != (start, stop):
-                rows = block.frames(slice(at - start, until - start))
-            first = self.parts[number].first_frame
-            self._open_parts[number].read_into(at - first, until - first, atoms, rows)
+            if last - first != stop - start:
+                at = int(self._edges[number]) - start
+                rows = block.frames(slice(at + first, at + last))
+            self._open_parts[number].read_into(first, last, atoms, rows)
 
     def byte_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[ByteRange]:
         """Yield what reading takes of the parts; see `Layout.byte_ranges`."""
-        for number, at, until in self._pieces(start, stop):
-            first = self.parts[number].first_frame
-            yield from self._open_parts[number].byte_ranges(
-                at - first, until - first, atoms, fields
-            )
-
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (part, first frame, one beyond the last) of a run of frames."""
-        number = bisect_right(self._starts, start) - 1
-        while start < stop:
-            until = min(stop, self.parts[number].stop)
-            yield number, start, until
-            start, number = until, number + 1
+        for number, first, last in runs_of_parts(self._edges, start, stop):
+            yield from self._open_parts[number].byte_ranges(first, last, atoms, fields)
 
     def units(self) -> Iterator[Unit]:
         """Yield the file's own columns, each part, and its chunks; see `Layout.units`."""

@@ -51,7 +51,6 @@ UNITS = {
     "cell_angles": "degree",
     "velocities": "angstrom/picosecond",
     "forces": "kilocalorie/mole/angstrom",
-    "temp0": "kelvin",
 }
 VARIABLES = {"positions": "coordinates", "velocities": "velocities", "forces": "forces"}
 TYPES = {"i4": NC_INT, "f4": NC_FLOAT, "f8": NC_DOUBLE}
@@ -150,7 +149,8 @@ class NCDFEncoder(Encoder):
         described = []
         for name, column, _ in records:
             kind = TYPES[column.base.str[1:]]
-            said: dict[str, str | float] = {"units": UNITS[name]} if name in UNITS else {}
+            unit = UNITS.get(name, "kelvin" if name == "temp0" else None)
+            said: dict[str, str | float] = {} if unit is None else {"units": unit}
             said |= {"scale_factor": VELOCITY} if name == "velocities" else {}
             dimensions = _dimensions(name) + ((REMD_DIMENSION,) if name in self._in_each else ())
             described.append(_variable(name, dimensions, kind, said))

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.paths import RemotePath
-from mdio.layouts.foreign.chunks import ForeignChunks, chunks_of
+from mdio.layouts.foreign.chunks import Datasets, ForeignChunks
 from mdio.layouts.foreign.heaps import check_heaps
 
 INTEGERS = {
@@ -39,6 +38,7 @@ class HDF5File:
         self.path = path
         check_heaps(path)
         self._opened: h5py.File | None = None
+        self._datasets = Datasets(path)
         self._found: dict[str, ForeignChunks | None] = {}
         self._columns: dict[str, NDArray[Any]] = {}
         try:
@@ -96,7 +96,7 @@ class HDF5File:
             self._dataset.close()
         if self._opened is not None:
             self._opened.close()
-            self._bytes.close()
+            self._datasets.close()
             self._opened = None
 
     def n_whole_rows(self, name: str) -> int:
@@ -113,8 +113,7 @@ class HDF5File:
             if len(variable.shape) == 3 and not scaled and (per_one or variable.dtype == "<f4"):
                 if self._opened is None:
                     self._opened = h5py.File(self.path, "r", locking="best-effort")
-                    self._bytes = OpenFile(self.path)
-                self._found[name] = chunks_of(self._opened[stored], self._bytes, per_one)
+                self._found[name] = self._datasets.chunks(name, self._opened[stored], per_one)
         return self._found[name]
 
     def _rows(self, name: str, start: int, stop: int, span: tuple[int, int]) -> NDArray[Any]:

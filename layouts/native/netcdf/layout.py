@@ -33,21 +33,12 @@ from mdio.layouts.native.file import NO_ATOMS, NativeLayout
 from mdio.layouts.native.fixed_records import batches, whole_frames
 from mdio.layouts.native.netcdf.bytes import bytes_of
 from mdio.layouts.native.netcdf.classic import ClassicFile
-from mdio.layouts.native.netcdf.encoder import REMD_DIMTYPE
+from mdio.layouts.native.netcdf.encoder import REMD_DIMTYPE, UNITS, VARIABLES
 from mdio.layouts.placed import PlacedPositions, in_frames
 
 if TYPE_CHECKING:
     from mdio.layouts.native.netcdf.hdf5 import HDF5File
 
-VARIABLES = {"positions": "coordinates", "velocities": "velocities", "forces": "forces"}
-UNITS = {
-    "time": "picosecond",
-    "coordinates": "angstrom",
-    "velocities": "angstrom/picosecond",
-    "forces": "kilocalorie/mole/angstrom",
-    "cell_lengths": "angstrom",
-    "cell_angles": "degree",
-}
 CELL = ("cell_lengths", "cell_angles")
 EXCHANGE = (REMD_DIMTYPE, "temp0", "remd_indices", "remd_values", "remd_repidx", "remd_crdidx")
 """Of replica exchange, as pmemd and cpptraj write it; the first has a number for each dimension."""

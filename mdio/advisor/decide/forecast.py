@@ -44,8 +44,6 @@ class Total:
     """Converting once and analysing some times, s."""
 
     convert_s: float
-    convert_low_s: float
-    convert_high_s: float
     run: Forecast
     total_s: float
     low_s: float
@@ -97,15 +95,12 @@ class Forecaster:
         """Return what converting and `passes` analyses take."""
         run = self.one_pass(trial, n_ranks)
         convert, spread = self._convert(trial, n_ranks)
-        low, high = convert * (1 - spread), convert * (1 + spread)
         return Total(
             convert_s=convert,
-            convert_low_s=max(0.0, low),
-            convert_high_s=high,
             run=run,
             total_s=convert + passes * run.t_total_s,
-            low_s=max(0.0, low) + passes * run.low_s,
-            high_s=high + passes * run.high_s,
+            low_s=convert * max(0.0, 1 - spread) + passes * run.low_s,
+            high_s=convert * (1 + spread) + passes * run.high_s,
         )
 
     def _nbytes(self, trial: Trial) -> float:

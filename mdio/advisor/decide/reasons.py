@@ -82,8 +82,7 @@ def reasons(
         asked = totals[chosen.name].run.t_total_s
         found.append(
             f"more ranks than {useful} do not help: one pass takes {duration(fewer)} with "
-            f"{useful}, "
-            f"{duration(asked)} with {setting.ranks}"
+            f"{useful}, {duration(asked)} with {setting.ranks}"
         )
     forecaster = setting.forecaster
     cores = forecaster.nodes * measurements.host.cores

@@ -10,14 +10,12 @@ from mdio.advisor.decide.commands import commands_for
 from mdio.advisor.decide.decision import Decision, Option, Recommended
 from mdio.advisor.decide.forecast import CACHES, Forecaster, Total
 from mdio.advisor.decide.node_cache import node_cache
-from mdio.advisor.decide.reasons import PAPERS_RATIO, Setting, papers_rule, reasons
+from mdio.advisor.decide.reasons import Setting, papers_rule, reasons
 from mdio.advisor.measure.candidates import segments_for
 from mdio.advisor.measure.measurements import Measurements, Trial
 from mdio.advisor.model.profile import Profile
 from mdio.core.errors import PlanError
 from mdio.layouts.registry import layout_class
-
-__all__ = ["COMPUTE_BOUND", "IO_BOUND", "PAPERS_RATIO", "recommend"]
 
 IO_BOUND, COMPUTE_BOUND = 1.0, 10.0
 """Below one, reading takes most of the time; above the other, no layout can save a tenth."""

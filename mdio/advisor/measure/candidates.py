@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.advisor.model.access_model import BEHAVES_LIKE, access_model
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.native.encoder import CONTAINERS
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, WriteOptions
 from mdio.layouts.registry import writer_class
 
@@ -20,7 +22,7 @@ GROUP = "selection"
 WORTH_A_GROUP = 0.5
 """A group is stored if it has at most this share of the atoms."""
 
-COPYABLE = ("xtc", "trr", "dcd", "ncdf", "segments")
+COPYABLE = (*CONTAINERS, "segments")
 SEGMENT_NBYTES = 64 << 20
 """Decoded bytes of a segment, unless there are as many segments as ranks anyway."""
 
@@ -65,7 +67,7 @@ class Candidate:
 
 def as_is(info: TrajectoryInfo) -> Candidate:
     """Return the source as it is, read with mdio's own reader."""
-    alike = {"h5md": "hdf5", "segments": "segments", "zarr": "segments", "chain": "segments"}
+    alike = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
     return Candidate("as-is", "as-is", alike.get(info.layout, "xtc-shared"))
 
 
@@ -133,7 +135,7 @@ def _chunked(
     return Candidate(
         name,
         layout,
-        "hdf5" if layout == "h5md" else "segments",
+        access_model(layout),
         to=layout,
         options=options,
         group=group,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, UserKernel, check_rows
-from mdio.analysis.kernels.registry import KERNELS, as_kernel
+from mdio.analysis.kernels.registry import KERNELS
 from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
 from mdio.core.errors import BlockError, MdioError
@@ -30,16 +30,6 @@ START_S = 60.0
 """How long a process may take to start, which imports anew where it cannot be forked."""
 TRIAL_S = 0.25
 """Computing goes on with more frames until it has taken this long."""
-
-
-def find_kernel(analysis: str | Kernel | BlockFunction, select: str | None) -> Kernel:
-    """Return the kernel that is meant.
-
-    Raises PlanError: there is none of that name, or it cannot be imported.
-    """
-    if isinstance(analysis, str) and ":" in analysis:
-        return UserKernel.from_address(analysis, select)
-    return as_kernel(analysis, select)
 
 
 def analysis_name(analysis: str | Kernel | BlockFunction) -> str:
@@ -127,7 +117,7 @@ def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float)
     try:
         # Pickled, a layout leaves the parent's open files behind.
         own = pickle.loads(pickle.dumps(layout))
-        for found in _trials(own, prepared.function, prepared, cap_s):
+        for found in _trials(own, prepared, cap_s):
             pipe.send(found)
         pipe.send(None)
     except MdioError as error:
@@ -137,11 +127,9 @@ def _compute(pipe: Connection, layout: Layout, prepared: Prepared, cap_s: float)
         pipe.send(BlockError(f"{name} failed: {type(error).__name__}: {error}"))
 
 
-def _trials(
-    layout: Layout, function: Callable[[FrameBlock], Any], prepared: Prepared, cap_s: float
-) -> Any:
+def _trials(layout: Layout, prepared: Prepared, cap_s: float) -> Iterator[Probe]:
     """Yield what more and more frames give; each one is read first, untimed."""
-    n_frames, spent_s = 1, 0.0
+    function, n_frames, spent_s = prepared.function, 1, 0.0
     while spent_s < min(TRIAL_S, cap_s / 4):
         n_frames = min(n_frames, layout.info.n_frames)
         block = layout.read(0, n_frames, atoms=prepared.atoms)

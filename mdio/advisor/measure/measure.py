@@ -14,7 +14,7 @@ import numpy as np
 from mdio._version import __version__
 from mdio.advisor.measure.candidates import Candidate, Group, as_is, candidates, local_copy
 from mdio.advisor.measure.interleaved_repeats import InterleavedRepeats, Limits, Progress, Tried
-from mdio.advisor.measure.kernel_probe import analysis_name, find_kernel, probe
+from mdio.advisor.measure.kernel_probe import analysis_name, probe
 from mdio.advisor.measure.measurements import Bandwidth, Host, Measurements, Question, Source
 from mdio.advisor.measure.storage_probe import (
     REQUESTS,
@@ -25,11 +25,13 @@ from mdio.advisor.measure.storage_probe import (
 )
 from mdio.advisor.measure.trial import scratch
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared
+from mdio.analysis.kernels.registry import as_kernel
 from mdio.analysis.system import System
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.page_cache import free_memory
 from mdio.core.files.remote.paths import is_remote, path_of
 from mdio.layouts.base import Layout
+from mdio.layouts.native.encoder import CONTAINERS
 from mdio.layouts.striping.stripes import file_system_type
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores
@@ -68,7 +70,6 @@ FEW_FRAMES = 16
 """Frames of the source that are analysed where there is no room for trial conversions."""
 COPIES = 12
 """Trial conversions that may lie in the target folder at once, groups and retries included."""
-ONE_FILE = ("xtc", "trr", "dcd", "ncdf")
 
 
 def measure(
@@ -104,7 +105,7 @@ def measure(
     free, memory = check_target(folder), free_memory()
     if local_folder is not None:
         check_target(Path(local_folder))
-    kernel = find_kernel(analysis, select)
+    kernel = as_kernel(analysis, select)
     notes: list[str] = []
     with open_source(paths, overlap=overlap, fields=kernel.fields, verify=verify) as layout:
         info = layout.info
@@ -135,7 +136,7 @@ def measure(
         if wanted:
             place = stack.enter_context(scratch(folder))
             tried += [_tried(one, place, number, frames) for number, one in enumerate(wanted)]
-            if local_folder is not None and info.layout in ONE_FILE:
+            if local_folder is not None and info.layout in CONTAINERS:
                 place = stack.enter_context(scratch(Path(local_folder)))
                 tried.append(_tried(local_copy(), place, len(tried), frames))
         repeats.measure(tried, prepared, found)

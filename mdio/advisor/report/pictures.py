@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mdio.advisor.decide.decision import Decision, Option
@@ -84,29 +85,17 @@ def _names(axes: Any, shown: list[Option]) -> None:
 def times(decision: Decision) -> str:
     """Lines: t_total of one pass against the ranks, with bands."""
     with figure(3.4) as (made, axes):
-        for number, (name, points) in enumerate(decision.curves.items()):
-            colour = COLOURS[number % len(COLOURS)]
-            ranks = [point.n_ranks for point in points]
+        for number, points in enumerate(decision.curves.values()):
             axes.fill_between(
-                ranks,
+                [point.n_ranks for point in points],
                 [max(point.low_s, 1e-6) for point in points],
                 [point.high_s for point in points],
-                color=colour,
+                color=COLOURS[number % len(COLOURS)],
                 alpha=0.12,
                 linewidth=0,
             )
-            axes.plot(
-                ranks,
-                [point.t_total_s for point in points],
-                color=colour,
-                marker=MARKERS[number % len(MARKERS)],
-                markersize=4,
-                linewidth=2.0 if name == decision.recommended.name else 1.0,
-                label=name,
-            )
-        axes.axvline(decision.ranks, color="black", linewidth=0.8, linestyle=":")
+        _lines(axes, decision, lambda points: [point.t_total_s for point in points])
         axes.set(yscale="log", ylabel="t_total, seconds")
-        _rank_axis(axes, decision)
         made.legend(loc="outside lower center", ncols=3)
         return svg_of(made, "Predicted t_total of one pass against ranks, for each layout")
 
@@ -114,20 +103,9 @@ def times(decision: Decision) -> str:
 def efficiencies(decision: Decision) -> str:
     """Lines: parallel efficiency against the ranks."""
     with figure(3.2) as (made, axes):
-        for number, (name, points) in enumerate(decision.curves.items()):
-            axes.plot(
-                [point.n_ranks for point in points],
-                _efficiency(points),
-                color=COLOURS[number % len(COLOURS)],
-                marker=MARKERS[number % len(MARKERS)],
-                markersize=4,
-                linewidth=2.0 if name == decision.recommended.name else 1.0,
-                label=name,
-            )
-        axes.axvline(decision.ranks, color="black", linewidth=0.8, linestyle=":")
+        _lines(axes, decision, _efficiency)
         axes.set(ylabel="efficiency")
         axes.set_ylim(bottom=0)
-        _rank_axis(axes, decision)
         made.legend(loc="outside lower center", ncols=3)
         return svg_of(made, "Predicted parallel efficiency against ranks, for each layout")
 
@@ -138,7 +116,21 @@ def _efficiency(points: tuple[Forecast, ...]) -> list[float]:
     return [work / (point.n_ranks * max(point.t_total_s, 1e-12)) for point in points]
 
 
-def _rank_axis(axes: Any, decision: Decision) -> None:
+def _lines(
+    axes: Any, decision: Decision, values: Callable[[tuple[Forecast, ...]], list[float]]
+) -> None:
+    """Draw what each option gives over the ranks."""
+    for number, (name, points) in enumerate(decision.curves.items()):
+        axes.plot(
+            [point.n_ranks for point in points],
+            values(points),
+            color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=4,
+            linewidth=2.0 if name == decision.recommended.name else 1.0,
+            label=name,
+        )
+    axes.axvline(decision.ranks, color="black", linewidth=0.8, linestyle=":")
     counts = [point.n_ranks for point in next(iter(decision.curves.values()))]
     axes.set_xscale("log", base=2)
     every = max(1, -(-len(counts) // 8))

@@ -42,10 +42,7 @@ class Lags:
     def of(cls, time: NDArray[np.float64], max_lag_ps: float | None) -> Lags:
         """Return the lags between frames at `time` (F,), in ps, of up to `max_lag_ps`.
 
-        Raises
-        ------
-        PlanError
-            Fewer than two frames, or frames that lie unevenly.
+        Raises PlanError: fewer than two frames, or frames that lie unevenly.
         """
         n_frames = len(time)
         if n_frames < 2:

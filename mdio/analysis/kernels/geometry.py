@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, runs_of_boxes
 from mdio.analysis.kernels.rmsd import Weights, reference_of, weights_of
 from mdio.analysis.reducers import StandardDeviation
-from mdio.analysis.system import AtomIndices, System
+from mdio.analysis.system import System
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 
@@ -45,7 +45,7 @@ class Pairs(Kernel):
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
-        first = _atoms(system, self.select)
+        first = system.atoms(self.select)
         if self.to is None:
             n = len(first)
             if n * (n - 1) // 2 > MOST_PAIRS or n < 2:
@@ -55,7 +55,7 @@ class Pairs(Kernel):
                 )
             one, other = (first[side] for side in np.triu_indices(n, 1))
         else:
-            one, other = first, _atoms(system, self.to)
+            one, other = first, system.atoms(self.to)
             if len(one) != len(other):
                 raise PlanError(
                     f"{len(one)} and {len(other)} atoms make no pairs; select as many of each"
@@ -65,11 +65,6 @@ class Pairs(Kernel):
         atoms, local = np.unique(np.concatenate([one, other]), return_inverse=True)
         function = partial(distances_of_pairs, pairs=local.reshape(2, -1))
         return Prepared(function, atoms, labels=labels)
-
-
-def _atoms(system: System, select: str | None) -> AtomIndices:
-    found = system.select(select)
-    return np.arange(system.layout.info.n_atoms) if found is None else found
 
 
 def distances_of_pairs(block: FrameBlock, pairs: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -93,11 +93,7 @@ class UserKernel(Kernel):
 
         The folder comes last on the path of imports, so that no file in it takes the place of a
         library. It stays there: workers that are started later import the module themselves.
-
-        Raises
-        ------
-        PlanError
-            There is no such module or function.
+        Raises PlanError: there is no such module or function.
         """
         module_name, _, name = address.partition(":")
         here = str(Path.cwd())
@@ -142,15 +138,8 @@ def check_rows(
 ) -> NDArray[Any]:
     """Return `rows` as an array if there is one for each frame of `run`.
 
-    Parameters
-    ----------
-    label
-        What the message begins with; by default the frames.
-
-    Raises
-    ------
-    BlockError
-        Saying what came and what should have come.
+    `label`: what the message begins with; by default the frames.
+    Raises BlockError: saying what came and what should have come.
     """
     found = np.asarray(rows)
     if found.ndim < 1 or len(found) != len(run) or found.dtype == object:

@@ -8,27 +8,10 @@ from types import MappingProxyType
 from mdio.analysis.kernels.correlations import MSD, VACF
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSF, Distances, Pairs, RadiusOfGyration
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, UserKernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, UserKernel
 from mdio.analysis.kernels.rmsd import RMSD
 from mdio.core.errors import PlanError
 from mdio.core.words import did_you_mean
-
-__all__ = [
-    "KERNELS",
-    "MSD",
-    "RMSD",
-    "RMSF",
-    "VACF",
-    "Dihedrals",
-    "Distances",
-    "Kernel",
-    "Pairs",
-    "Prepared",
-    "RadiusOfGyration",
-    "UserKernel",
-    "as_kernel",
-    "named_kernel",
-]
 
 KERNELS: MappingProxyType[str, Callable[..., Kernel]] = MappingProxyType(
     {
@@ -61,8 +44,11 @@ def named_kernel(name: str) -> Callable[..., Kernel]:
 def as_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -> Kernel:
     """Return `kernel`, or make one of a name or a function and the atoms that it shall get.
 
+    A name is one of `KERNELS`, or ``module:function``.
     Raises PlanError: `kernel` is neither, or `select` is given besides a kernel, which has its own.
     """
+    if isinstance(kernel, str) and ":" in kernel:
+        return UserKernel.from_address(kernel, select)
     if isinstance(kernel, str):
         return named_kernel(kernel)(**({} if select is None else {"select": select}))
     if isinstance(kernel, Kernel):

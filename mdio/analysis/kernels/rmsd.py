@@ -86,10 +86,7 @@ def reference_of(
 ) -> NDArray[np.float64]:
     """Return the reference coordinates: of a frame, or as they were given.
 
-    Raises
-    ------
-    PlanError
-        No such frame, or coordinates of a wrong shape or that are not finite.
+    Raises PlanError: no such frame, or coordinates of a wrong shape or that are not finite.
     """
     if isinstance(reference, int | np.integer):
         return np.asarray(system.frame(int(reference), atoms).positions[0], dtype=np.float64)
@@ -110,10 +107,8 @@ def weights_of(
 ) -> NDArray[np.float64] | None:
     """Return a weight for each selected atom, or None for equal weights.
 
-    Raises
-    ------
-    PlanError
-        Weights of a wrong shape, negative, not finite or all zero; masses without a topology.
+    Raises PlanError: weights of a wrong shape, negative, not finite or all zero; masses without a
+    topology.
     """
     if weights is None:
         return None

@@ -136,8 +136,6 @@ class SharedFile:
                 if self.is_over:  # it is what all ranks have been told
                     raise
                 error = item_error(describe(item), cause)
-                if error is not cause:
-                    error.__cause__ = cause
                 self._agree(error, number=item[0], broken=self._is_reading)
             yield item[0], result
         while self._agree():  # while any rank asks to read

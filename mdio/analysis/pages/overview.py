@@ -16,9 +16,9 @@ WIDTH = 40
 MOST_COLUMNS = 6
 
 
-def sparkline(values: NDArray[np.float64], width: int = WIDTH) -> str:
+def sparkline(values: NDArray[np.float64]) -> str:
     """Return the course of `values` (F,) in bars, each the mean of a part; no number is blank."""
-    parts = [part[np.isfinite(part)] for part in np.array_split(values, min(width, len(values)))]
+    parts = [part[np.isfinite(part)] for part in np.array_split(values, min(WIDTH, len(values)))]
     means = [float(part.mean()) if part.size else None for part in parts]
     known = [mean for mean in means if mean is not None]
     if not known or not (sys.stdout.encoding or "").lower().startswith("utf"):

@@ -57,7 +57,7 @@ def need_matplotlib(what: str) -> None:
 
 
 @contextmanager
-def figure(height_in: float, columns: int = 1, rows: int = 1) -> Iterator[tuple[Any, Any]]:
+def figure(height_in: float) -> Iterator[tuple[Any, Any]]:
     """Yield a matplotlib figure of the common width and style, and its axes.
 
     It belongs to no window system: pyplot, which would keep it, plays no part.
@@ -67,7 +67,7 @@ def figure(height_in: float, columns: int = 1, rows: int = 1) -> Iterator[tuple[
 
     with rc_context(STYLE):
         made = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
-        yield made, made.subplots(rows, columns)
+        yield made, made.subplots()
 
 
 def svg_of(made: Any, label: str) -> str:

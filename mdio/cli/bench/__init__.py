@@ -8,8 +8,6 @@ from importlib import import_module
 
 from mdio.cli.shared.common import parse_nbytes, positive
 
-__all__ = ["one_of", "positives", "run", "setup", "sizes"]
-
 BENCHES = {
     "scaling": "the same analysis on more and more workers: speed-up, efficiency, components",
     "gather": "three ways for ranks to bring their rows together, by size and number of ranks",

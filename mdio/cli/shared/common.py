@@ -68,13 +68,10 @@ def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     add_overlap(parser)
 
 
-def add_told(
-    parser: argparse.ArgumentParser, quiet: str | None = "no progress bar, no summary"
-) -> None:
+def add_told(parser: Any, quiet: str = "no progress bar, no summary") -> None:
     """Add how much is printed."""
     add(parser, "--json", "print one JSON object")
-    if quiet is not None:
-        add(parser, "--quiet", quiet)
+    add(parser, "--quiet", quiet)
 
 
 def add_overlap(parser: argparse.ArgumentParser) -> None:

@@ -66,17 +66,8 @@ def gather(
 
     The one whose centre is next to the middle of the cell stays; then, one after the other, that
     whose centre is next to any of those that are there comes next to it, as with
-    ``gmx trjconv -pbc cluster``.
-
-    Parameters
-    ----------
-    positions, boxes, atoms, starts, weights
-        As for `put_in_cell`.
-
-    Raises
-    ------
-    ValueError
-        A frame has no cell.
+    ``gmx trjconv -pbc cluster``. Arguments are those of `put_in_cell`.
+    Raises ValueError: a frame has no cell.
     """
     vectors = _of_molecules(positions, boxes, atoms, starts, weights)
     backend.module.gather(positions, vectors, atoms, starts, weights)

@@ -15,8 +15,6 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 
-__all__ = ["STATES", "IonPermeation"]
-
 STATES = ("above", "into from above", "into from below", "inside", "below")
 """What an ion may be at, in the order of their numbers. Inside is one of which it is not known from
 where it came: it was there in the first frame."""
@@ -53,17 +51,14 @@ class IonPermeation(Kernel):
         """Find the atoms."""
         if self.thickness <= 0:
             raise PlanError(f"the thickness is {self.thickness} angstrom; give a positive one")
-        ions = system.select(self.ions)
-        ions = np.arange(system.layout.info.n_atoms) if ions is None else ions
-        around = ions[:0] if self.around is None else system.select(self.around)
-        atoms = np.union1d(
-            ions, np.arange(system.layout.info.n_atoms) if around is None else around
-        )
+        ions = system.atoms(self.ions)
+        around = ions[:0] if self.around is None else system.atoms(self.around)
+        atoms = np.union1d(ions, around)
         function = partial(
             heights,
             keys=ions,
             ions=np.searchsorted(atoms, ions),
-            around=np.arange(len(atoms)) if around is None else np.searchsorted(atoms, around),
+            around=np.searchsorted(atoms, around),
         )
         return Prepared(function, atoms)
 

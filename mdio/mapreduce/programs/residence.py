@@ -16,8 +16,6 @@ from mdio.core.frames import FrameBlock
 from mdio.core.kernels import within
 from mdio.mapreduce.results import MapReduceResult
 
-__all__ = ["WaterResidence", "survival_probability"]
-
 
 @dataclass
 class WaterResidence(Kernel):
@@ -50,10 +48,8 @@ class WaterResidence(Kernel):
         """Find the atoms."""
         if self.radius <= 0 or self.tau_max < 0:
             raise PlanError(f"radius {self.radius} and tau_max {self.tau_max} cannot be negative")
-        every = np.arange(system.layout.info.n_atoms)
-        chosen = (system.select(self.around), system.select(self.water))
-        around, water = (every if one is None else one for one in chosen)
-        water = np.setdiff1d(water, around)
+        around = system.atoms(self.around)
+        water = np.setdiff1d(system.atoms(self.water), around)
         if not len(water):
             raise PlanError(f"all atoms of {self.water!r} are among {self.around!r}")
         atoms = np.union1d(around, water)

@@ -41,8 +41,6 @@ from numpy.typing import NDArray
 from mdio.core.kernels.checks import Int32s
 from mdio.core.kernels.plain_rigid.frames import Chunk
 
-__all__ = ["decode"]
-
 Bytes = NDArray[np.uint8]
 
 
