@@ -1,4 +1,4 @@
-"""The wrapper for Snakemake gives commands that work; an engine formats and runs them alike."""
+"""What workflows run gives commands that work; an engine formats and runs them alike."""
 
 import os
 import re
@@ -64,6 +64,30 @@ def test_snakemake(adk, tmp_path, monkeypatch):
     values = np.loadtxt("rmsd.csv", delimiter=",", skiprows=1)
     assert values.shape == (98, 3)
     assert values[0, 2] < 1e-3 < values[-1, 2]
+
+
+def test_nextflow(adk, tmp_path):
+    """The scripts of the module's processes, filled in as the engine does, make their outputs."""
+    texts = (WORKFLOWS / "nextflow/main.nf").read_text().split('"""')[1::2]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    topology = f"-s '{adk['psf']}'"
+    for text, given in zip(
+        texts,
+        [
+            {"trajectory": adk["xtc"], "prefix": "md", "suffix": "zarr", "topology": topology},
+            {"trajectory": "md.zarr", "prefix": "md.rgyr", "kernel": "rgyr", "topology": ""},
+        ],
+        strict=True,
+    ):
+        values = {"task.cpus": 1, "args": "", "task.process": "MDIO", **given}
+        script = re.sub(
+            r"(?<!\\)\$\{([\w.]+)\}", lambda found, values=values: str(values[found[1]]), text
+        )
+        script = script.replace("\\\\", "\\").replace("\\$", "$")
+        words = ["bash", "-euc", script]
+        subprocess.run(words, check=True, cwd=tmp_path, env={**os.environ, "PATH": path})
+        assert (tmp_path / "versions.yml").read_text() == f'"MDIO":\n    mdio: {__version__}\n'
+    assert len((tmp_path / "md.rgyr.csv").read_text().splitlines()) == 99
 
 
 def test_galaxy(tmp_path):
