@@ -21,7 +21,7 @@ class PyMdioLayouts(PythonPackage):
 
     with default_args(type=("build", "run")):
         depends_on("py-numpy@2:")
-        depends_on("py-mdanalysis@2.8:")
+        depends_on("py-mdanalysis@2.9:")
         depends_on("py-h5py@3.12:")
         depends_on("py-h5py+mpi", when="+mpi")
         depends_on("py-netcdf4@1.7.1:")

@@ -112,6 +112,8 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
     """Refuse what must not be written, before any work is done."""
     try:
         real = target.resolve()
+        if real.is_symlink():  # Python 3.13 and newer do not raise
+            raise RuntimeError(f"loop at {real}")
     except (OSError, RuntimeError) as error:
         raise OutputError(
             f"{target}: a symbolic link that leads back to itself; remove it or choose another name"
