@@ -67,7 +67,13 @@ def test_a_file_that_cannot_grow_is_an_error_and_leaves_nothing(adk, tmp_path, t
 @pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_killed_conversion_leaves_no_output(adk, tmp_path, target, blow):
     out = tmp_path / f"a.{target}"
-    code = f"import mdio; mdio.convert({[str(adk['dcd'])] * 600!r}, {str(out)!r}, workers=2)"
+    code = (
+        "import time, mdio\n"
+        "from mdio.converters.strategies.conversion import Conversion\n"
+        "commit = Conversion._commit\n"
+        "Conversion._commit = lambda *args: (time.sleep(1), commit(*args))\n"  # some 70 of them
+        f"mdio.convert({[str(adk['dcd'])] * 600!r}, {str(out)!r}, workers=2)"
+    )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     limit = time.monotonic() + 100
     while not list(tmp_path.iterdir()) and time.monotonic() < limit:
