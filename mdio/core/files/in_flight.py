@@ -1,16 +1,13 @@
 """Several requests under way at the same time, for bytes that will be read soon.
 
-Storage that is shared and striped answers one request at a time from one server: a program that
-waits for each before it asks for the next gets what one server gives, and computes while the wires
-are idle. `InFlight` is told which ranges of which files come next, asks for several of them in
-threads, and hands their bytes over when they are read.
+A program that waits for each request before it makes the next gets what one server of striped
+storage gives, and computes while the wires are idle. `InFlight` is told which ranges of which files
+come next, asks for several of them in threads, and hands their bytes over when they are read.
 
 How many it asks for is found out: the number doubles as long as the reader has to wait for bytes
-and these come faster for it (the bandwidth-delay product of the storage, which nobody knows
-beforehand). File systems on disks of the machine itself are left to the system, whose own reading
-ahead does for them what this does for others; they are known by their answer to a read that must
-not wait, which those over a network do not know. Where bytes come from the page cache all the same,
-that is noticed by the first requests, for which nobody had to wait, and reading goes on without.
+and these come faster for it. Disks of the machine itself, known by their answer to a read that must
+not wait, are left to the system's own reading ahead. Where bytes come from the page cache all the
+same, the first requests notice it, for which nobody had to wait, and reading goes on without.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -42,7 +38,6 @@ REQUEST_NBYTES = 1 << 20
 """Requests begin and end at multiples of this: as large as the stripes that are usual."""
 MAX_NBYTES = 48 << 20
 """Bytes that are asked for, or wait to be read, at a time."""
-FUTURES = "concurrent.futures"  # brings logging: imported where bytes are asked for ahead
 FIRST_REQUESTS = 8
 GROWTH = 1.1
 """More requests stay if bytes come faster by this factor."""
@@ -52,13 +47,19 @@ CACHED_REQUESTS = 3
 """So many requests in a row out of memory, and asking ahead ends."""
 
 
+def _future() -> Future[float]:
+    from concurrent.futures import Future  # brings logging, for those who ask ahead alone
+
+    return Future()
+
+
 @dataclass(slots=True)
 class _Request:
     file: OpenFile
     offset: int
     nbytes: int
     buffer: Bytes
-    future: Future[float] = field(default_factory=lambda: import_module(FUTURES).Future())
+    future: Future[float] = field(default_factory=_future)
     """Gives the seconds that it took."""
     taken: bool = False
     """Whether any of its bytes have been read."""
