@@ -1,13 +1,15 @@
 """The command line as each rank runs it, but all ranks are killed at one of a rank's calls.
 
 ``run_killed.py RANK CALL WORDS...``: what a machine that goes down is to all of them. Calls are
-those that Python's audit hooks tell of (files opened, renamed, removed). Where the conversion ends
-first, the rank says ``N calls`` on stderr; CALL 0 never comes.
+those that Python's audit hooks tell of (files opened, renamed, removed) in the folders of WORDS,
+whatever is imported meanwhile. Where the conversion ends first, the rank says ``N calls`` on
+stderr; CALL 0 never comes.
 """
 
 import os
 import signal
 import sys
+from pathlib import Path
 
 from mpi4py import MPI
 
@@ -18,10 +20,13 @@ if __name__ == "__main__":
     others = MPI.COMM_WORLD.allgather(os.getpid())
     others.remove(os.getpid())
     watched, count = rank == MPI.COMM_WORLD.rank, 0
+    folders = tuple({str(Path(word).parent) for word in sys.argv[3:] if os.sep in word})
 
-    def hook(event, _):
+    def hook(event, args):
         global count
-        if event.partition(".")[0] in ("open", "os", "shutil"):
+        if event.partition(".")[0] not in ("open", "os", "shutil"):
+            return
+        if any(str(arg).startswith(folders) for arg in args):
             count += 1
             if count == call:
                 for pid in [*others, os.getpid()]:
