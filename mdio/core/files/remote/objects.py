@@ -240,12 +240,14 @@ def _keep(key: str, found: _Look | float) -> None:
 def forget(path: Path, *, below: bool = False) -> None:
     """Forget what was found out about an object, which is changed.
 
-    With `below`, what was asked for ahead of those in a folder, and is not wanted any more.
+    With `below`, what is known of those in a folder, or was asked for ahead: whoever opens it next
+    may find another output.
     """
     with _lock:
         if below:
-            for key in [key for key in _coming if key.startswith(f"{path}/")]:
-                del _coming[key]
+            for found in (_known, _coming):
+                for key in [key for key in found if key.startswith(f"{path}/")]:
+                    del found[key]
             return
         _known.pop(str(path), None)
         _coming.pop(str(path), None)

@@ -47,7 +47,7 @@ def test_ranks_go_on_with_what_workers_have_left(bucket, adk, positions, spool):
 
     def stops(n_frames, _):
         done.append(n_frames)
-        if sum(done) >= 30:
+        if len(done) == 2:  # the first is noted, whichever it is
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), mdio.Processes(3) as executor:
