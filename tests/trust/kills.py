@@ -173,6 +173,7 @@ def one_round(folder: Path, name: str, typical: dict, rng: random.Random) -> str
     if had:
         assert begin(old)[0] == 0
     seconds, events = typical[name, rank]
+    events = max(events, 1)  # a rank that came too late for any piece made no call
     how = (
         {"kill_after_s": rng.uniform(0, 1.2 * seconds)}
         if not mpi and rng.random() < 0.5
