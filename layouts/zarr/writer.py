@@ -15,7 +15,6 @@ from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
 from mdio.core.files.copying import link_or_copy
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
-from mdio.core.files.publish import flush_tree
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
 from mdio.layouts.codecs.scratch import Scratch
@@ -169,7 +168,10 @@ class ZarrWriter(LayoutWriter):
         self._stored.add(record.start)
 
     def finish(self) -> None:
-        """Check that every piece came, write what is left, and the manifest last."""
+        """Check that every piece came, write what is left, and the manifest last.
+
+        Publication flushes all of it, before the output gets its name.
+        """
         missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._stored]
         if missing:
             start, stop = missing[0]
@@ -182,14 +184,12 @@ class ZarrWriter(LayoutWriter):
         for path, node in nodes.items():
             write_file(self.path / path / METADATA, json.dumps(node).encode())
         nodes |= array_nodes(self.plan)
-        flush_tree(self.path)
         tables = {path: table.crcs for path, table in self._tables.items()}
         if self.meta.topology is not None:
             data = np.frombuffer(self.meta.topology.to_bytes(), np.uint8)
             metadata = topology_metadata(data.size)
             file = self.path / TOPOLOGY / metadata.file_name(0)
             tables[TOPOLOGY] = [write_numbers(file, metadata, data)]
-            flush_tree(file.parent)
         manifest = manifest_of(
             self.plan,
             self.meta,
@@ -204,7 +204,6 @@ class ZarrWriter(LayoutWriter):
         )
         root = group_metadata({"mdio": manifest})
         write_file(self.path / METADATA, json.dumps(root).encode())
-        flush_tree(self.path / METADATA)
 
 
 def _small_nbytes(plan: LayoutPlan) -> int:
