@@ -218,7 +218,7 @@ class Rounds:
     def end(self, out: Path, options: dict, rng: random.Random, case: str) -> None:
         """Go on, or begin, and end that."""
         how = rng.choice(["kill", "term", "int", "full", "event", "time"])
-        after, flush_s = rng.randint(1, 9), rng.choice([0.0, 0.0, 0.01])
+        after, flush_s = rng.randint(1, 9), rng.choice([0.001, 0.01, 30.0])
         self.seen[how] += 1
         work = self.convert(
             out,

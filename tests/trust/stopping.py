@@ -1,8 +1,8 @@
 """``python stopping.py HOW PIECES WORDS...``: the command line, ended after so many pieces.
 
 HOW is ``kill``, ``term``, ``int`` (signals), ``full`` (no space left), ``never``, or ``long``: then
-who has the piece after so many takes an hour for it. Pieces are small and each is flushed at once,
-so that there is something to be gone on with.
+who has the piece after so many takes an hour for it. Pieces are small and are flushed within 10 ms,
+so that some of what can be gone on with is flushed and some is not.
 """
 
 import errno
@@ -33,7 +33,7 @@ class LongTask(WriteTaskWorker):
         return super().__call__(piece)
 
 
-def stop(how: str, after: int, flush_s: float = 0.0) -> None:
+def stop(how: str, after: int, flush_s: float = 0.01) -> None:
     """Have this process, and those that it forks, make small pieces, and end so."""
     plan.MIN_PIECE_NBYTES = encoder.PIECE_NBYTES = PIECE_NBYTES
     journal.FLUSH_S = flush_s

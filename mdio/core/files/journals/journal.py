@@ -5,9 +5,9 @@ is made, and of what; every other one that some more is stored, and what the own
 needs to know of it. A record has its length and its own crc32c: what was still being written when
 the process ended is none, and is dropped.
 
-What is stored is flushed to the disk, together with what else was stored meanwhile, before its
-record is written. What could not be flushed any more, since the work was stopped, says so in its
-record, and is looked at before it counts.
+A record is written as soon as something is stored, so that a process that is killed loses little.
+What is stored is flushed to the disk now and then, and a mark behind it says which records that
+was; what has no mark is looked at before it counts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import math
 import os
 import struct
 import threading
-import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -37,12 +35,11 @@ _HEAD = struct.Struct("<QI")
 """Bytes of a record, and their crc32c."""
 TYPES = ("<f4", "<f8", "<i8", "<u4", "|u1")
 """Of the numbers that records hold."""
-FLUSH_S = 1.0
-"""How long what was stored waits, at least, for more that is flushed with it."""
-FLUSH_SHARE = 0.04
-"""Of the time that may go into flushing: some file systems let nobody write meanwhile."""
-LONGEST_WAIT_S = 30.0
-"""Work of this time, at most, is done again after a power cut."""
+FLUSH_S = 30.0
+"""Work of this time, at most, is done again after a power cut. Not less: where many share a file
+system nobody may write while it flushes, which takes longer the more was written."""
+MARK = "flushed"
+"""What a mark says: which records, from and to, of those before it."""
 RESERVED_NBYTES = 64 << 10
 """The file is longer than its records by this, so that a full disk does not keep it from telling
 of what came before; zeros are no record."""
@@ -61,12 +58,12 @@ class Record:
     arrays: Sequence[NDArray[Any]] = ()
     """Of `TYPES`."""
     flushed: bool = False
+    """Whether a mark says so."""
 
-    def packed(self, *, flushed: bool) -> bytes:
+    def packed(self) -> bytes:
         """Return the record as it lies in the journal."""
         head = {
             "frames": [self.first, self.n_frames],
-            "flushed": flushed,
             "said": self.said,
             "arrays": [[array.dtype.str, array.shape] for array in self.arrays],
         }
@@ -86,7 +83,7 @@ class Record:
             arrays.append(np.frombuffer(rest, kind, count, at).reshape(shape))
             at += arrays[-1].nbytes
         first, n_frames = map(int, head["frames"])
-        return cls(first, n_frames, dict(head["said"]), arrays, bool(head["flushed"]))
+        return cls(first, n_frames, dict(head["said"]), arrays)
 
 
 def journal_of(temporary: Path) -> Path:
@@ -108,7 +105,12 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
             body = data[begin : begin + nbytes]
             if len(body) < nbytes or not nbytes or crc32c(body) != crc:
                 break
-            found.append(Record.unpacked(body))
+            one = Record.unpacked(body)
+            if (marked := one.said.get(MARK)) is None:
+                found.append(one)
+            else:
+                flushed = slice(*marked)
+                found[flushed] = [replace(record, flushed=True) for record in found[flushed]]
             at = begin + nbytes
     return found, at
 
@@ -116,7 +118,7 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
 class Journal:
     """The journal of the output that is built at `temporary` (its owner has it).
 
-    A context manager: leaving it writes what it was told of and has not written yet.
+    A context manager.
 
     `temporary`: what `publish` yielded. `said`: what the first record says, if there is no journal
     yet: plain values. Attributes: `said`: what the first record says. `records`: what former runs
@@ -126,10 +128,8 @@ class Journal:
 
     def __init__(self, temporary: Path, said: Mapping[str, Any]) -> None:
         self.path = journal_of(temporary)
-        self._waiting: deque[tuple[Record, tuple[Path, ...]]] = deque()
-        self._flushing: list[tuple[Record, tuple[Path, ...]]] = []
+        self._files: set[Path] = set()
         self._thread = threading.Thread(target=self._work, daemon=True)
-        self._told = threading.Event()
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._failure: OSError | None = None
@@ -139,73 +139,65 @@ class Journal:
             records, self._end = read_journal(self.path)
             if not records:
                 self._end = write_all(self._fd, 0, MAGIC)
-                self._append([Record(0, 0, dict(said))], flushed=True)
+                self._append(Record(0, 0, dict(said)))
                 records = read_journal(self.path)[0]
             os.ftruncate(self._fd, self._end)
         except BaseException:
             os.close(self._fd)
             raise
         self.said, self.records = records[0].said, records[1:]
+        self._flushed = self._n_records = len(records)
 
     def add(self, record: Record, files: Iterable[Path]) -> None:
-        """Take note of a record, which is written once `files` are flushed; raises OSError."""
+        """Write a record of what `files` hold, which are flushed later; raises OSError."""
         if self._failure is not None:
             raise self._failure
-        self._waiting.append((record, tuple(files)))
-        self._told.set()
+        with self._lock:
+            self._append(record)
+            self._n_records += 1
+            self._files.update(files)
         if self._thread.ident is None:
             self._thread.start()
 
     def _work(self) -> None:
-        """Write what waits, whether or not more comes, until there is an end or a failure."""
-        wait_s = FLUSH_S
-        while self._told.wait() and not self._closing.wait(wait_s):
-            self._told.clear()
-            with self._lock:
-                self._flushing = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            begun = time.perf_counter()
+        """Flush what was added, whether or not more comes, until there is an end or a failure."""
+        while not self._closing.wait(FLUSH_S):
             try:
                 self._flush()
             except OSError as error:
                 self._failure = error
                 return
-            flush_s = time.perf_counter() - begun
-            wait_s = min(max(FLUSH_S, flush_s / FLUSH_SHARE), LONGEST_WAIT_S)
 
     def _flush(self) -> None:
-        files = {path for _, some in self._flushing for path in some}
+        with self._lock:
+            files, self._files, stop = self._files, set(), self._n_records
+        if not files:
+            return
         for path in (*files, *{path.parent for path in files}):
             with contextlib.suppress(FileNotFoundError):  # it has become part of another one
                 flush(path)
         with self._lock:
             if self._fd >= 0:
-                self._append([record for record, _ in self._flushing], flushed=True)
-                self._flushing = []
+                self._append(Record(0, 0, {MARK: [self._flushed, stop]}))
+                self._flushed = stop
                 os.fsync(self._fd)
 
-    def _append(self, records: Iterable[Record], *, flushed: bool) -> None:
-        packed = [record.packed(flushed=flushed) for record in records]
-        self._end = write_all(self._fd, self._end, *packed)
+    def _append(self, record: Record) -> None:
+        self._end = write_all(self._fd, self._end, record.packed())
         if self._end + RESERVED_NBYTES // 2 > self._reserved:
             with contextlib.suppress(OSError):
                 os.posix_fallocate(self._fd, self._end, RESERVED_NBYTES)
                 self._reserved = self._end + RESERVED_NBYTES
 
     def close(self) -> None:
-        """Write what is not written yet, flushed or not."""
+        """Flush nothing more, and close the file."""
         self._closing.set()
-        self._told.set()
         if self._thread.ident is not None:
             self._thread.join(STOPPING_S)
         with self._lock:
-            fd = self._fd
-            if fd >= 0:
-                try:
-                    waiting = [record for record, _ in (*self._flushing, *self._waiting)]
-                    self._append(waiting, flushed=False)
-                finally:
-                    self._fd = -1
-                    os.close(fd)
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -216,8 +208,4 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self.close()
-        except OSError:
-            if kind is None:
-                raise
+        self.close()

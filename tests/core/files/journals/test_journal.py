@@ -44,30 +44,52 @@ def test_what_was_added_is_read_again(journal, temporary):
         assert again.said == SAID and len(again.records) == 3
 
 
-def test_what_waits_is_written_though_nothing_more_comes(temporary, monkeypatch):
+def test_records_are_there_at_once_and_flushed_later(temporary, monkeypatch):
     monkeypatch.setattr(journals, "FLUSH_S", 0.01)
-    flushed = threading.Event()
-    monkeypatch.setattr(journals, "flush", lambda path: flushed.wait(60))
+    flushing, go_on, flushed = threading.Event(), threading.Event(), []
+
+    def flush(path):
+        flushed.append(path)
+        flushing.set()
+        go_on.wait(60)
+
+    monkeypatch.setattr(journals, "flush", flush)
     with Journal(temporary, SAID) as made:
         made.add(record(0), [temporary])
-        while made._waiting:  # the first one is being flushed
-            time.sleep(0.001)
+        flushing.wait(60)
         made.add(record(4), [temporary])
-        made.add(record(8), [temporary])
-        flushed.set()
+        found = read_journal(made.path)[0][1:]
+        assert [(one.first, one.flushed) for one in found] == [(0, False), (4, False)]
+        monkeypatch.setattr(journals, "FLUSH_S", 3600.0)
+        go_on.set()
         until = time.monotonic() + 60
-        while len(found := read_journal(made.path)[0]) < 4 and time.monotonic() < until:
+        while not read_journal(made.path)[0][1].flushed and time.monotonic() < until:
             time.sleep(0.01)
-    assert [(one.first, one.flushed) for one in found[1:]] == [(0, True), (4, True), (8, True)]
+    found = read_journal(made.path)[0][1:]
+    assert [(one.first, one.flushed) for one in found] == [(0, True), (4, False)]
+    assert flushed == [temporary, temporary.parent]
+
+
+def test_marks_of_another_run_count_its_records_only(temporary, monkeypatch):
+    with Journal(temporary, SAID) as made:
+        made.add(record(0), [temporary])
+    with Journal(temporary, SAID) as made:
+        made.add(record(4), [temporary])
+        made._flush()
+        made.add(record(8), [temporary])
+    with Journal(temporary, SAID) as made:
+        told = [(one.first, one.flushed) for one in made.records]
+    assert told == [(0, False), (4, True), (8, False)]
 
 
 def test_the_end_waits_for_no_disk_that_does_not_answer(temporary, monkeypatch):
-    monkeypatch.setattr(journals, "FLUSH_S", 0.0)
+    monkeypatch.setattr(journals, "FLUSH_S", 0.01)
     monkeypatch.setattr(journals, "STOPPING_S", 0.01)
-    answers = threading.Event()
-    monkeypatch.setattr(journals, "flush", lambda path: answers.wait(60))
+    asked, answers = threading.Event(), threading.Event()
+    monkeypatch.setattr(journals, "flush", lambda path: asked.set() or answers.wait(60))
     with Journal(temporary, SAID) as made:
         made.add(record(0), [temporary])
+        asked.wait(60)
         made.add(record(4), [temporary])
     answers.set()
     made._thread.join()
@@ -148,18 +170,3 @@ def test_other_options_are_named(adk, tmp_path, monkeypatch, change):
     mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options)
     assert mdio.verify(tmp_path / "a.zarr", adk["dcd"]).ok
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
-
-
-def test_slow_flushes_are_rare(temporary, monkeypatch):
-    waits = []
-    monkeypatch.setattr(journals, "FLUSH_S", 0.01)
-    monkeypatch.setattr(journals, "LONGEST_WAIT_S", 0.05)
-    monkeypatch.setattr(journals, "flush", lambda path: time.sleep(0.02))
-    with Journal(temporary, SAID) as made:
-        wait = made._closing.wait
-        monkeypatch.setattr(made._closing, "wait", lambda s: waits.append(s) or wait(s))
-        made.add(record(0), [temporary])
-        while len(waits) < 2:
-            made.add(record(4), [temporary])
-            time.sleep(0.001)
-    assert waits[:2] == [0.01, 0.05]  # 0.04 s (the folder too) are worth a second, but for the cap
