@@ -173,7 +173,8 @@ class MPIExecutor(Executor):
         own: bool,
         owner_works: bool,
     ) -> Iterator[tuple[int, Result]]:
-        run = Run(self._comm, self._grace_s, SMALL_NBYTES if at_own_pace else 0)
+        small_nbytes = SMALL_NBYTES if at_own_pace else 0
+        run = Run(self._comm, self._grace_s, small_nbytes, waits=not owner_works)
         kept: list[tuple[int, Result]] = []
         try:
             share: Iterator[tuple[int, Item]]

@@ -23,6 +23,12 @@ def test_checks(script, n_ranks):
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
+def test_sending_between_nodes(n_ranks, monkeypatch):
+    monkeypatch.setenv("MPIR_CVAR_NOLOCAL", "1")  # no ways of MPI but those over a network
+    run_checks(n_ranks, "check_sending.py")
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_failing_item_ends_all_ranks_with_one_message(n_ranks):
     code, _, err = run_script(n_ranks, "fail.py", "item", timeout_s=60, through=())
     assert code == 1

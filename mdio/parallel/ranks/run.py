@@ -45,13 +45,18 @@ class Run:
     """What one rank knows of one call of `MPIExecutor.imap`.
 
     `comm`, `grace_s`: as `MPIExecutor` has them. `small_nbytes`: results with together no more
-    bytes may be under way, however many they are.
+    bytes may be under way, however many they are. `waits`: whether a rank waits until rank 0 has
+    taken what it sends. Large messages only get on while their sender calls MPI: where rank 0 does
+    nothing but take them, they would lie still while the sender works at its next item.
     """
 
-    def __init__(self, comm: Any, grace_s: float, small_nbytes: int = 0) -> None:
+    def __init__(
+        self, comm: Any, grace_s: float, small_nbytes: int = 0, *, waits: bool = False
+    ) -> None:
         self.comm = comm
         self.grace_s = grace_s
         self.small_nbytes = small_nbytes
+        self.waits = waits
         self.sent: deque[Any] = deque()
         self.sizes: deque[int] = deque()
         """Bytes of each message of `sent`."""
@@ -91,6 +96,8 @@ class Run:
         )
         self.sent.append(self.comm.Issend([data, MPI.BYTE], dest=0, tag=RESULT))
         self.sizes.append(len(data))
+        if self.waits:
+            self.wait_until(lambda: self._n_sent() == 0)
 
     def _n_sent(self) -> int:
         while self.sent and self.sent[0].Test():
