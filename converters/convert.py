@@ -21,6 +21,7 @@ from mdio.converters.periodic.layout import TransformedLayout
 from mdio.converters.selection import check_whole, choose_atoms, open_with_topology, readable
 from mdio.converters.storage import (
     StripeRequest,
+    for_owner,
     goes_direct,
     goes_through_owner,
     telling_file_system,
@@ -150,8 +151,9 @@ def planned(
         plan = plan.replace(**repairs.made)
     if plan.direct is not None and options.mpio is None:
         plan = plan.replace(direct=goes_direct(options.direct, plan, target))
-    if options.mpio is None:
-        plan = plan.replace(by_owner=goes_through_owner(plan, target, executor))
+    if options.mpio is None and goes_through_owner(plan, target, executor):
+        # Where files are written as a whole, they are the pieces.
+        plan = plan.replace(by_owner=True) if writer.writes_files_once else for_owner(plan)
     job = Job(
         out=target,
         files=[path_of(path) for path in paths],

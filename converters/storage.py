@@ -20,6 +20,8 @@ from mdio.parallel.mpi_executor import MPIExecutor
 
 MEMORY_SHARE = 0.25
 """Of the memory that is available: what is larger would not stay in the page cache anyway."""
+PIECE_FOR_OWNER_NBYTES = 6 << 20
+"""What is handed to who alone writes, at a time: it begins when the first one is there."""
 
 
 def telling_file_system(target: Path, compression: str | None) -> str | None:
@@ -57,6 +59,18 @@ def goes_through_owner(plan: LayoutPlan, target: Path, executor: Executor) -> bo
         return not isinstance(executor, Serial | Processes)
     several = isinstance(executor, MPIExecutor) and executor.n_workers > 1
     return several and plan.n_files == 1 and has_one_writer(file_system_type(target))
+
+
+def for_owner(plan: LayoutPlan) -> LayoutPlan:
+    """Return `plan` with small pieces, whole chunks of each array, for an owner that alone writes.
+
+    Measured with one H5MD file of 4 ranks on a small CephFS: pieces of 6 MiB gave 88, 88 and 84
+    MB/s, of 32 MiB 85, 82 and 84, in turn.
+    """
+    chunk = max((array.chunk_frames for array in plan.arrays), default=1)
+    wanted = PIECE_FOR_OWNER_NBYTES * plan.n_frames // max(plan.nbytes, 1)
+    frames = max(chunk, wanted // chunk * chunk)
+    return plan.replace(by_owner=True, piece_frames=min(plan.piece_frames, frames))
 
 
 @dataclass(frozen=True, slots=True)

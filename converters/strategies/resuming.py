@@ -23,8 +23,8 @@ from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
 
 ANY_WAY = {"notes", "direct", "by_owner", "nbytes", "n_files", "n_pieces", "n_writes"}
 """What of a plan does not change the output, or follows from the rest."""
-DIVISION = ("segment_frames", "n_files", "nbytes")
-"""What of a plan in parts follows from the number of workers."""
+DIVISION = ("segment_frames", "piece_frames", "n_files", "nbytes")
+"""What of a plan follows from who works at it."""
 LOOKED_AT_NBYTES = 64 << 20
 """So much of what was stored last is compared with its checksums, though it had been flushed."""
 
@@ -33,7 +33,7 @@ def made_of(
     meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = (), *, in_parts: bool = False
 ) -> dict[str, Any]:
     """Return what has to be the same where a conversion is gone on with, as plain values."""
-    any_way = ANY_WAY | {"segment_frames"} if in_parts else ANY_WAY
+    any_way = ANY_WAY | {"piece_frames"} | ({"segment_frames"} if in_parts else set())
     chosen = {"kept": meta.atoms, **(meta.groups or {})}
     said = {
         "version of mdio": __version__,
@@ -70,7 +70,7 @@ def same_output(journal: Journal, meta: OutputMeta) -> OutputMeta:
 
 
 def same_parts(journal: Journal, plan: LayoutPlan) -> LayoutPlan:
-    """Return `plan` with the parts of the first run, however many workers there are now."""
+    """Return `plan` with the parts and pieces of the first run, whoever works at it now."""
     division = dict(journal.said["division"])
     return plan.replace(**division | {"segment_frames": tuple(division["segment_frames"])})
 

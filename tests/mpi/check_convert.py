@@ -87,11 +87,14 @@ def check_equal_to_serial(source, folder):
 def check_written_by_rank_0(source, folder):
     """As on file systems where several writers of one file hold each other up."""
     storage.has_one_writer = lambda _: True
+    storage.PIECE_FOR_OWNER_NBYTES = 1 << 19  # 13 frames, or 10 as whole chunks
     for name, options in (("owner.h5md", {"chunk_frames": 5}), ("owner.dcd", {})):
         wanted, out = ConversionOptions(**options), folder / name
         with MPIExecutor(COMM, to_all=False) as executor:
             conversion = executor.from_owner(partial(prepare, source, out, wanted, executor))
             assert conversion.plan.by_owner == (COMM.size > 1)
+            pieces = {stop - start for start, stop in conversion.plan.write_tasks()[:-1]}
+            assert COMM.size == 1 or pieces == {10 if name == "owner.h5md" else 13}, pieces
             conversion.run(executor)
         if COMM.rank == 0:
             assert mdio.verify(out).ok

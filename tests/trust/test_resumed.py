@@ -1,5 +1,6 @@
 """A few of the random ends, of which resumed.py --rounds does more; SIGTERM amid a long task."""
 
+import errno
 import functools
 import json
 import os
@@ -13,6 +14,10 @@ import pytest
 from resumed import told
 from suites.under_mpi import MPI, needs_mpi
 
+import mdio
+from mdio.converters import convert, storage
+from mdio.core.errors import OutputError
+from mdio.core.files.journals.journal import Journal
 from mdio.core.files.journals.unfinished import unfinished
 
 ROUNDS = "24"
@@ -102,3 +107,28 @@ def test_conversions_that_were_ended_are_gone_on_with():
     told = json.loads(done.stdout)
     assert told["failures"] == [] and told["rounds"] == int(ROUNDS)
     assert told["seen"]["gone on with"] > 0
+
+
+def test_pieces_of_an_owner_that_alone_writes_are_gone_on_with_by_others(
+    adk, tmp_path, monkeypatch
+):
+    """On some file systems rank 0 alone writes, in smaller pieces than there would be."""
+    out, add, said = tmp_path / "a.h5md", Journal.add, []
+
+    def full(self, record, files):
+        add(self, record, files)
+        said.append(record.n_frames)
+        if len(said) == 3:
+            raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as there:
+        there.setattr(convert, "goes_through_owner", lambda *_: True)
+        there.setattr(storage, "PIECE_FOR_OWNER_NBYTES", 1 << 19)
+        there.setattr(Journal, "add", full)
+        with pytest.raises(OutputError, match="--resume goes on"):
+            mdio.convert(adk["dcd"], out, chunk_frames=4)
+    monkeypatch.setattr(Journal, "add", lambda self, record, _: said.append(record.n_frames))
+    result = mdio.convert(adk["dcd"], out, chunk_frames=4, resume=True)
+    assert said == [12] * 8 + [2]
+    assert "36 of 98 frames were there from a former run" in result.plan.notes
+    assert mdio.verify(out, adk["dcd"]).ok
