@@ -144,9 +144,9 @@ class Truth:
     def _convert(self, group: Group, workers: int) -> Made:
         assert self._own is not None
         with mdio.open(str(self.source.path)) as layout:
-            info = layout.info
+            info, container = layout.info, layout.container
         made = Made({"as-is": self.source.path})
-        wanted: list[Candidate] = candidates(info, group, workers)
+        wanted: list[Candidate] = candidates(info, container, group, workers)
         for number, candidate in enumerate(wanted):
             out = Path(self._own.name) / f"{workers}-{number}.{candidate.to}"
             made.outs[candidate.name], made.convert_s[candidate.name] = out, []

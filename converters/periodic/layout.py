@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.periodic.steps import NEED_BONDS, PBC_CHOICES, Steps, steps_for
+from mdio.converters.periodic import PBC_CHOICES
+from mdio.converters.periodic.steps import NEED_BONDS, Steps, steps_for
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError

@@ -16,10 +16,6 @@ from mdio.core.topology.molecules import molecules_of
 from mdio.core.words import plural
 from mdio.layouts.base import AtomIndices, Layout
 
-PBC_CHOICES = ("whole", "mol", "cluster", "atom", "nojump", "wrap", "unwrap")
-"""``whole`` (``unwrap``): molecules made whole; ``mol``: and put into the cell by their centres;
-``cluster``: and brought together; ``atom`` (``wrap``): each atom into the cell; ``nojump``: atoms
-go on where they leave it."""
 NEED_BONDS = ("whole", "mol", "cluster", "unwrap")
 
 Molecules = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]

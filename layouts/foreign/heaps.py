@@ -18,9 +18,8 @@ from typing import Any
 
 import h5py
 
-from mdio.core.errors import SourceError
+from mdio.core.errors import FOREIGN_ERRORS, SourceError
 from mdio.core.files.reading import OpenFile
-from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
 SIGNATURE = b"GCOL"
 HEADER = struct.Struct("<4sB3xQ")

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import SourceError
+from mdio.core.errors import FOREIGN_ERRORS, SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
@@ -23,7 +23,7 @@ from mdio.core.units import NM_TO_ANGSTROM
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.foreign.chunks import Datasets
 from mdio.layouts.foreign.heaps import check_heaps
-from mdio.layouts.foreign.tree import FOREIGN_ERRORS, as_source_error
+from mdio.layouts.foreign.tree import as_source_error
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ARRAYS = {"positions": "coordinates", "velocities": "velocities"}

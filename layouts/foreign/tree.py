@@ -15,18 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import MdioError, PlanError, SourceError
+from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError
 from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.foreign.cells import Cells, is_array, text_of
 from mdio.layouts.foreign.sampling import Axis, Sampling, Series, child, require_numbers
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
-
-FOREIGN_ERRORS = (
-    *(OSError, LookupError, RuntimeError, ValueError, TypeError),
-    *(AttributeError, ArithmeticError, MemoryError),
-)
-"""What h5py, zarr and its codecs raise for what is damaged or not what it should be."""
 
 
 def _n_atoms(particles: Any, name: str) -> int | None:

@@ -17,9 +17,8 @@ from typing import Any
 
 import h5py
 
-from mdio.core.errors import OutputError
+from mdio.core.errors import FOREIGN_ERRORS, OutputError
 from mdio.layouts.foreign.heaps import FileObject
-from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
 Written = list[tuple[int, int]]
 """Offsets and lengths."""

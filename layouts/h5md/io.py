@@ -19,14 +19,13 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import CorruptLayoutError, OutputError
-from mdio.core.files.publish import TEMPORARY
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.temporaries import TEMPORARY
 from mdio.core.files.writing import write_all
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.heaps import check_heaps
-from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 
 FULL_SYSTEM = "trajectory"
 """The particle group of all atoms; MDAnalysis looks for the number of atoms under this name."""

@@ -15,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, PlanError, SourceError
 from mdio.core.files.marks import parts_named
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
@@ -158,8 +158,6 @@ class H5MDLayout(BackendLayout):
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
         """Turn what h5py and others raise for damaged files into an error that names the file."""
-        from mdio.layouts.foreign.tree import FOREIGN_ERRORS
-
         try:
             yield
         except MdioError:
@@ -171,8 +169,6 @@ class H5MDLayout(BackendLayout):
             ) from error
 
     def _open_anew(self) -> TrajectoryInfo:
-        from mdio.layouts.foreign.tree import FOREIGN_ERRORS
-        from mdio.layouts.h5md.foreign import ForeignFile
         from mdio.layouts.h5md.io import MANIFEST
         from mdio.layouts.h5md.own import OwnFile
         from mdio.layouts.h5md.parts.reader import JoinedFile, is_joined
@@ -212,6 +208,8 @@ class H5MDLayout(BackendLayout):
                     kind = JoinedFile if is_joined(file) else OwnFile
                     opened = kind(self.path, file, group, verify=self.verify)
             else:
+                from mdio.layouts.h5md.foreign import ForeignFile
+
                 opened = ForeignFile(
                     self.path,
                     file,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdio.core.files.fingerprint import head_of
-from mdio.core.files.reading import OpenFile, uncounted
+from mdio.core.files.fingerprint import head_of, tail_of
 from mdio.core.files.remote.paths import RemotePath
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ def is_sealed(path: Path) -> bool:
     See `mdio.layouts.h5md.seal`.
     """
     try:
-        with uncounted(), OpenFile(path) as file:
-            return file.peek(max(0, file.nbytes - SEAL_NBYTES), len(SEAL)) == SEAL
+        return tail_of(path)[-SEAL_NBYTES:].startswith(SEAL)
     except OSError:
         return False
 

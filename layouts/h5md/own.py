@@ -13,7 +13,7 @@ import numpy as np
 from h5py import h5z
 from numpy.typing import NDArray
 
-from mdio.core.errors import CorruptLayoutError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import ELEMENTS, TrajectoryInfo
@@ -22,7 +22,6 @@ from mdio.core.topology.topology import Topology
 from mdio.layouts.chunked.groups import stored_topology
 from mdio.layouts.chunked.in_file import inflate
 from mdio.layouts.chunked.own import OwnOutput
-from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.chunks import PlacedChunks, Unpack, plans_of, stored_chunks
 from mdio.layouts.h5md.encoding import FILTER, unpack
 from mdio.layouts.h5md.file import chunk_table, run_table, value_path

@@ -15,13 +15,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import CorruptLayoutError, OutputError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.disk import OutputFile, Written
 from mdio.layouts.h5md.encoding import (
     atom_ids,

@@ -32,7 +32,8 @@ def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
         return {}
     where = Path(path)
     try:
-        known = (layout_class(name) for name in LAYOUTS if name != LAST)
+        # What is not there is told of by whoever opens it: no layout has to be imported for that.
+        known = (layout_class(name) for name in LAYOUTS if name != LAST and where.exists())
         found = next((cls for cls in known if cls.sniff(where)), None)
         members = {} if found is None else found.ensemble_at(where)
     except OSError as error:

@@ -74,6 +74,10 @@ class Folder(Closing):
             return False
         return os.fstat(self._fd).st_ino == self._which
 
+    def stat(self, name: str) -> os.stat_result:
+        """Return the state of a file of the folder; raises OSError. Objects have none."""
+        return os.stat(name, dir_fd=self._fd)
+
     def open(self, name: str) -> int:
         """Return a descriptor of a file; -1 of an object, which has none.
 

@@ -14,9 +14,14 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.output import Wanted
-from mdio.layouts.zarr.ensemble import members_in
 from mdio.layouts.zarr.folder import Folder
-from mdio.layouts.zarr.metadata import METADATA, parse_metadata, read_metadata, read_node
+from mdio.layouts.zarr.metadata import (
+    METADATA,
+    members_in,
+    parse_metadata,
+    read_metadata,
+    root_node,
+)
 from mdio.layouts.zarr.own import OwnTree
 
 V2_METADATA = (".zgroup", ".zmetadata")
@@ -121,7 +126,7 @@ class ZarrLayout(BackendLayout):
         """Return what reads the tree, its own or that of others."""
         group = self.options.get("group")
         if (self.path / METADATA).exists():
-            text = read_node(root, "")
+            text = root_node(root)
             node = parse_metadata(self.path / METADATA, text)
             if _manifest_in(node):
                 manifest = node["attributes"]["mdio"]

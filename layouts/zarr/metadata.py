@@ -7,14 +7,19 @@ sharding codec: https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-i
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.remote.paths import RemotePath
+from mdio.layouts.chunked.ensembles import check_members, labels_in
 from mdio.layouts.codecs.compressors import (
     QUANTISED_NAME,
     Compressor,
@@ -208,3 +213,48 @@ def parse_metadata(path: Path, text: bytes) -> dict[str, Any]:
     if not isinstance(node, dict):
         raise CorruptLayoutError(f"{path}: a JSON object was expected; convert it again")
     return node
+
+
+def members_in(path: Path) -> dict[str, Path]:
+    """Return the groups of the ensemble that is at `path`, in order; none if it is something else.
+
+    Raises CorruptLayoutError: a group is missing.
+    """
+    labels: Sequence[str] = ()
+    with suppress(OSError):
+        labels = _labels(path, *_state((path / METADATA).stat()))
+    members = {label: path / label for label in labels}
+    check_members(path, members, METADATA)
+    return members
+
+
+@lru_cache(maxsize=64)
+def _labels(path: Path, *_: int) -> Sequence[str]:
+    """Return what the root names; read once as long as it is the same file: all who open ask."""
+    with Folder(path) as root:
+        state = _state(root.stat(METADATA))
+        text = read_node(root, "")
+    _handed_on.clear()
+    _handed_on[state] = text
+    attributes = parse_metadata(path / METADATA, text).get("attributes")
+    manifest = attributes.get("mdio") if isinstance(attributes, dict) else None
+    return labels_in(manifest) if isinstance(manifest, dict) else ()
+
+
+def root_node(root: Folder) -> bytes:
+    """Return the root's metadata; not read again where it was just asked for labels."""
+    if not isinstance(root.path, RemotePath):
+        with suppress(OSError):
+            text = _handed_on.pop(_state(root.stat(METADATA)), None)
+            if text is not None:
+                return text
+    return read_node(root, "")
+
+
+_handed_on: dict[tuple[int, ...], bytes] = {}
+"""The root that was read last, by the state of its file, for the one who opens it next: taken away
+then, so that whoever opens later sees what is on the disk."""
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

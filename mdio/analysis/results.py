@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from mdio.analysis.saving import RESULT_SUFFIXES, columns_of, runs_of, save_as, table
 from mdio.analysis.timings import record
 from mdio.core.errors import OutputError, PlanError
-from mdio.core.files.publish import publish
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
 from mdio.core.words import plural
@@ -111,6 +110,8 @@ class AnalysisResult:
             It cannot be written.
         """
         target = check_output(path, RESULT_SUFFIXES)
+        from mdio.core.files.publish import publish  # most results are looked at only
+
         with publish(target, force=True) as temporary, temporary.open("wb") as file:
             save_as(target.suffix.lower(), self, file)
 
@@ -170,6 +171,8 @@ class AnalysisResult:
         OutputError
             It cannot be written.
         """
+        from mdio.core.files.publish import publish
+
         with publish(check_output(path), force=True) as temporary:
             temporary.write_text(json.dumps(record(self), indent=1) + "\n")
 

@@ -20,6 +20,12 @@ Each message is one line that names the file, what was found, what was expected 
 Every error takes that one message, so that all survive pickling from a worker to its parent.
 """
 
+FOREIGN_ERRORS = (
+    *(OSError, LookupError, RuntimeError, ValueError, TypeError),
+    *(AttributeError, ArithmeticError, MemoryError),
+)
+"""What h5py, zarr and its codecs raise for what is damaged or not what it should be."""
+
 
 class MdioError(Exception):
     """Base of every error that mdio raises on purpose."""

@@ -9,6 +9,7 @@ from MDAnalysisTests.datafiles import DCD, PSF
 from structure.tree import ROOT, packages
 
 from mdio.cli.main import main
+from mdio.layouts import registry
 
 
 def test_setup_lists_every_package():
@@ -63,19 +64,42 @@ NEEDLESS = (
 NEEDLESS += ("multiprocessing.connection", *HEAVY)
 
 
+OF_WRITING = ("publish", "replacing", "journals.journal", "remote.uploading")
+NEEDLESS += tuple(f"mdio.core.files.{name}" for name in OF_WRITING)
+NEEDLESS += ("mdio.layouts.foreign.tree", "mdio.layouts.foreign.generic", "mdio.converters.convert")
+NEEDLESS += ("mdio.converters.periodic.steps",)
+
+
 @pytest.mark.parametrize("command", [["info"], ["analyze", "rmsd", "--select", "name CA"]])
-def test_a_short_command_imports_nothing_that_it_has_no_use_for(tmp_path, command):
+@pytest.mark.parametrize("suffix", ["zarr", "h5md"])
+def test_a_short_command_imports_nothing_that_it_has_no_use_for(tmp_path, suffix, command):
     """Half of a short analysis is imports: topology and frames are read, all else is not needed."""
-    path = tmp_path / "adk.zarr"
+    path = tmp_path / f"adk.{suffix}"
     assert main(["convert", DCD, str(path), "-s", PSF, "-e", "3", "--quiet"]) == 0
     code = f"""
 import sys
+{"import h5py" if suffix == "h5md" else ""}
 there = set(sys.modules)
 from mdio.cli.main import main
 assert main({[*command, str(path), "--quiet" if command[0] == "analyze" else "--json"]!r}) == 0
 print("needless:", *[name for name in {NEEDLESS!r} if name in sys.modules.keys() - there])
 """
     assert run_python(code).splitlines()[-1] == "needless:"
+
+
+LAYOUTS = ("h5py", *(entry.reader.partition(":")[0] for entry in registry.LAYOUTS.values()))
+
+
+@pytest.mark.parametrize("command", [["info"], ["analyze", "rmsd"]])
+def test_a_mistyped_path_imports_no_layout(tmp_path, command):
+    """Whether it is an ensemble is asked first, of every layout there is."""
+    code = f"""
+import sys
+from mdio.cli.main import main
+assert main({[*command, str(tmp_path / "none.zarr")]!r}) == 1
+print("layouts:", *[name for name in {LAYOUTS!r} if name in sys.modules])
+"""
+    assert run_python(code).splitlines()[-1] == "layouts:"
 
 
 @pytest.mark.parametrize("order", ["import mdio, MDAnalysis", "import MDAnalysis, mdio"])

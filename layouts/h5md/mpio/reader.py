@@ -11,10 +11,9 @@ import numpy as np
 from h5py import h5s
 from numpy.typing import NDArray
 
-from mdio.core.errors import CorruptLayoutError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError
 from mdio.core.files.requests import ByteRange
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.file import value_path
 from mdio.layouts.h5md.mpio.writer import transfer_list
 from mdio.layouts.h5md.own import OwnFile

@@ -24,10 +24,9 @@ import numpy as np
 from h5py import h5fd, h5p, h5s
 from numpy.typing import NDArray
 
-from mdio.core.errors import MissingExtraError, OutputError, PlanError
+from mdio.core.errors import FOREIGN_ERRORS, MissingExtraError, OutputError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import FrameBlock
-from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.encoding import checksums_of, chunks_of, coder_of, integers_by
 from mdio.layouts.h5md.file import LIBVER, value_path
 from mdio.layouts.h5md.io import writing

@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.blocks import runs_of_parts
-from mdio.core.errors import CorruptLayoutError, MdioError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
 from mdio.core.files.handles import Handles
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.foreign.tree import FOREIGN_ERRORS
 from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from mdio.advisor.model.access_model import BEHAVES_LIKE, access_model
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.native.encoder import CONTAINERS
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, WriteOptions
 from mdio.layouts.registry import writer_class
 
@@ -22,7 +21,8 @@ GROUP = "selection"
 WORTH_A_GROUP = 0.5
 """A group is stored if it has at most this share of the atoms."""
 
-COPYABLE = (*CONTAINERS, "segments")
+PLAIN_CONTAINER = "dcd"
+"""Floats as they are in memory, in frames of one size."""
 SEGMENT_NBYTES = 64 << 20
 """Decoded bytes of a segment, unless there are as many segments as ranks anyway."""
 
@@ -50,11 +50,8 @@ class Candidate:
     chunk_frames: int | None = None
     segments: int | None = None
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
-
-    @property
-    def one_writer(self) -> bool:
-        """Whether one process stores what the others encode: compressed chunks of HDF5."""
-        return self.to == "h5md" and not {"compression", "precision"}.isdisjoint(self.options)
+    one_writer: bool = False
+    """Whether one process stores what the others encode: one file of compressed chunks."""
 
     @property
     def command_options(self) -> dict[str, str]:
@@ -80,11 +77,16 @@ def local_copy() -> Candidate:
 
 
 def candidates(
-    info: TrajectoryInfo, group: Group | None, ranks: int, allow_lossy: float | None = None
+    info: TrajectoryInfo,
+    container: str | None,
+    group: Group | None,
+    ranks: int,
+    allow_lossy: float | None = None,
 ) -> list[Candidate]:
     """Return what the source could be converted into, the simpler first.
 
-    `info`: the source. `group`: the atoms that the analysis reads, if they are fewer than all.
+    `info`, `container`: the source, and the format of its files, if frames of them can be copied
+    as bytes. `group`: the atoms that the analysis reads, if they are fewer than all.
     `ranks`: segments are one a rank, or more of them if they would be large. `allow_lossy`: a step
     in angstrom that positions may be rounded to; None = nothing may be lost.
     """
@@ -92,10 +94,11 @@ def candidates(
         group = None
     n_segments = segments_for(info.n_frames, info.frame_nbytes, ranks)
     found = []
-    if info.layout in COPYABLE:
+    if container is not None:
         found.append(_segments("segments", n_segments, {}))
-    if info.layout != "dcd":
-        found.append(_segments("segments of dcd", n_segments, {"container": "dcd"}))
+    if container != PLAIN_CONTAINER:
+        plain = {"container": PLAIN_CONTAINER}
+        found.append(_segments(f"segments of {PLAIN_CONTAINER}", n_segments, plain))
     found.append(_chunked(info, "h5md", "h5md", group, {}))
     found.append(_chunked(info, "zarr", "zarr", group, {}))
     if info.xtc_integers:
@@ -130,8 +133,9 @@ def _chunked(
         plan = writer_class(layout).plan_for(info, wanted)
         chunk_frames: int | None = plan.array("trajectory", "positions").chunk_frames
         stripe = plan.stripe_nbytes
+        one_writer = plan.n_files == 1 and plan.compression is not None
     except (PlanError, KeyError):  # the trial will tell what is wrong
-        chunk_frames, stripe = None, DEFAULT_STRIPE_NBYTES
+        chunk_frames, stripe, one_writer = None, DEFAULT_STRIPE_NBYTES, False
     return Candidate(
         name,
         layout,
@@ -141,4 +145,5 @@ def _chunked(
         group=group,
         chunk_frames=chunk_frames,
         stripe_nbytes=stripe,
+        one_writer=one_writer,
     )

@@ -199,7 +199,7 @@ class InterleavedRepeats:
             return
         for part, took_s in ((self.few, one.small_s), (self.frames, one.large_s)):
             n_segments = candidate.segments
-            if n_segments is not None and candidate.layout == "segments":
+            if n_segments is not None and n_segments > 1:
                 share = n_segments * len(part) // max(1, len(self.frames))
                 n_segments = min(max(self.workers, share), len(part), MOST_TRIAL_SEGMENTS)
             try:

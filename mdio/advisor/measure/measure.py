@@ -31,7 +31,6 @@ from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.page_cache import free_memory
 from mdio.core.files.remote.paths import is_remote, path_of
 from mdio.layouts.base import Layout
-from mdio.layouts.native.encoder import CONTAINERS
 from mdio.layouts.striping.stripes import file_system_type
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores
@@ -108,7 +107,7 @@ def measure(
     kernel = as_kernel(analysis, select)
     notes: list[str] = []
     with open_source(paths, overlap=overlap, fields=kernel.fields, verify=verify) as layout:
-        info = layout.info
+        info, container = layout.info, layout.container
         if info.n_frames < 1:
             raise PlanError(f"{paths[0]}: it has no frames; there is nothing to advise on")
         system = System(layout, None if top is None else str(top))
@@ -123,7 +122,7 @@ def measure(
         )
     if len(frames) == info.n_frames:
         notes.append("the sample is the whole trajectory")
-    wanted = candidates(info, group, ranks, allow_lossy) if frames else []
+    wanted = candidates(info, container, group, ranks, allow_lossy) if frames else []
     if not frames:
         notes.append(
             f"{folder}: {free:,} bytes are free, too few for trial conversions; nothing but the "
@@ -136,7 +135,7 @@ def measure(
         if wanted:
             place = stack.enter_context(scratch(folder))
             tried += [_tried(one, place, number, frames) for number, one in enumerate(wanted)]
-            if local_folder is not None and info.layout in CONTAINERS:
+            if local_folder is not None and info.layout == container:  # one native file
                 place = stack.enter_context(scratch(Path(local_folder)))
                 tried.append(_tried(local_copy(), place, len(tried), frames))
         repeats.measure(tried, prepared, found)

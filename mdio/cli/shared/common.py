@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import Any, Literal
 
-from mdio.converters.periodic.steps import PBC_CHOICES
+from mdio.converters.periodic import PBC_CHOICES
 from mdio.core.progress import ProgressBar
 from mdio.layouts.views.joining import OVERLAPS
 

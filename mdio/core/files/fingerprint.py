@@ -150,16 +150,26 @@ def head_of(path: Path) -> bytes:
 
     Raises OSError: it cannot be opened or read.
     """
+    return _end_of(path, tail=False)
+
+
+def tail_of(path: Path) -> bytes:
+    """Return the last `HEAD_NBYTES` bytes of a file; see `head_of`."""
+    return _end_of(path, tail=True)
+
+
+def _end_of(path: Path, *, tail: bool) -> bytes:
     try:
         status = path.stat()
     except OSError:
         return b""
     if not stat.S_ISREG(status.st_mode):
         return b""
-    return _head(path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    begin = max(0, status.st_size - HEAD_NBYTES) if tail else 0
+    return _bytes_at(path, begin, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
-def _head(path: Path, *_: int) -> bytes:
+def _bytes_at(path: Path, begin: int, *_: int) -> bytes:
     with uncounted(), OpenFile(path) as file:
-        return file.peek(0, HEAD_NBYTES)
+        return file.peek(begin, HEAD_NBYTES)
