@@ -244,6 +244,7 @@ def test_what_cannot_be_looked_at_is_named(tmp_path, monkeypatch):
     def fail(_):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
+    (tmp_path / "a.zarr").mkdir()
     monkeypatch.setattr(Path, "is_dir", fail)
     with pytest.raises(SourceError, match=r"a\.zarr: cannot be read \(Stale file handle\)"):
         ensemble_at(tmp_path / "a.zarr")
