@@ -29,7 +29,7 @@ AHEAD = 8
 """Shards of stores that are looked at ahead, where one after the other is read."""
 WHOLE_NBYTES = 16 << 20
 """Shards up to this size that are read whole come with the request that opens them, ..."""
-AHEAD_NBYTES = 96 << 20
+AHEAD_NBYTES = 192 << 20
 """... so many of them at a time as this holds, ..."""
 MAX_AHEAD = 24
 """... but no more: they are kept open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,14 @@ SENDERS = 8
 """Objects that are sent, or copied, at the same time, ..."""
 SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
 """... and small ones, which take no longer than their answers do."""
+
+
+def at_once(*calls: Callable[[], Any]) -> list[Any]:
+    """Return what calls return that wait for a store at the same time; raises what one raises."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
 def settle(goal: Path) -> None:
@@ -70,10 +78,10 @@ class Place:
         Returns bool: whether it is.
         Raises OutputError: what is there must not be replaced.
         """
-        self.find()
+        _, is_object = at_once(self.find, self.goal.is_object)
         self.settle()
         mark = self._mark()
-        is_object = not self._manifests and self.goal.is_object()
+        is_object = is_object and not self._manifests
         if not replace and (self._manifests or is_object):
             raise OutputError(f"{self.goal}: it exists already; choose another name or use --force")
         if self._there and not mark and not is_output(self.goal):
@@ -104,7 +112,7 @@ class Place:
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         said = {"token": self.token, "begun": begun}
         try:
-            put(self.goal / MARK, json.dumps(said).encode(), new=True)
+            put(self.goal / MARK, json.dumps(said).encode(), new=True, looked=True)
         except FileExistsError:
             raise self._taken() from None
         self.begun = True
@@ -128,8 +136,8 @@ class Place:
         `kept`: those of the former output that are also of this one.
         Raises OutputError, OSError: another run has the folder; one is not there, or not whole.
         """
-        self.find()
-        if self._mark().get("token") != self.token:
+        _, mark = at_once(self.find, self._read_mark)
+        if mark.get("token") != self.token:
             raise self._taken()
         there = self._there if self.where == self.goal else names_below(self.where)
         self._compare(there, expected)
@@ -223,9 +231,13 @@ class Place:
         return [name for name in self._there if name in MANIFESTS]
 
     def _mark(self) -> dict[str, Any]:
-        if MARK not in self._there:
+        return self._read_mark() if MARK in self._there else {}
+
+    def _read_mark(self) -> dict[str, Any]:
+        try:
+            found = json.loads((self.goal / MARK).read_bytes())
+        except FileNotFoundError:
             return {}
-        found = json.loads((self.goal / MARK).read_bytes())
         return found if isinstance(found, dict) else {}
 
     def _taken(self) -> OutputError:

@@ -27,14 +27,19 @@ def tag_of(target: RemotePath) -> str | None:
 
 
 def put(
-    target: RemotePath, data: bytes | Path, *, new: bool = False, over: str | None = None
+    target: RemotePath,
+    data: bytes | Path,
+    *,
+    new: bool = False,
+    over: str | None = None,
+    looked: bool = False,
 ) -> None:
     """Send some bytes, or those of a file, as an object; it is there whole or not at all.
 
     `target`: its name. `data`: what it is to hold. `new`: refuse where there is an object of this
     name. `over`: refuse where there is another one than had this `tag_of`. That is looked at before
     the first try, and is a condition of the request, where the store has conditions and a file
-    is not so large that it goes in parts.
+    is not so large that it goes in parts. `looked`: the caller has just looked.
     Raises FileExistsError: with `new` or `over`: there is another one. OSError: the store does not
     take it, after `objects.TRIES` tries.
     """
@@ -45,7 +50,7 @@ def put(
     large = isinstance(data, Path) and data.stat().st_size > CONDITIONAL_NBYTES
     mode: Any = "overwrite"
     if new or over is not None:
-        if tag_of(target) != over:
+        if not looked and tag_of(target) != over:
             raise FileExistsError(17, "there is another one by now", str(target))
         if not large:
             tag, _, version = (over or "").partition(" ")

@@ -62,6 +62,8 @@ class Upload:
         self._folder = _own_folder() / number
         self._local = self._folder / goal.name
         self._sent: dict[str, list[int]] = {}
+        self._asked: dict[str, list[int]] = {}
+        """What is on its way, too."""
         # Both from the first object on: until then this is sent to ranks.
         self._pool: ThreadPoolExecutor | None = None
         self._large: BoundedSemaphore
@@ -184,8 +186,9 @@ class Upload:
         if is_stand_in(status):
             return
         known = [status.st_size, status.st_mtime_ns]
-        if self._sent.get(name) == known:
+        if known in (self._sent.get(name), self._asked.get(name)):
             return
+        self._asked[name] = known
 
         def work() -> None:
             with self._large if status.st_size > SMALL_NBYTES else nullcontext():

@@ -17,6 +17,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.remote import objects, places, uploading
+from mdio.layouts import plan
 
 SUFFIXES = (".zarr", ".h5md", ".segments", ".dcd", ".xtc", ".trr", ".ncdf")
 
@@ -76,6 +77,14 @@ class TestOutputs:
         manifest = "zarr.json" if suffix == ".zarr" else "manifest.json"
         assert sent[0].endswith(places.MARK)
         assert sent[-1] == f"order{suffix}/{manifest}"
+
+    def test_each_is_sent_once(self, bucket, adk, between, monkeypatch):
+        monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 19)
+        monkeypatch.setattr(between, "latency_s", 0.1)  # some are on their way at the end
+        mdio.convert(adk["dcd"], f"{bucket}/once.zarr", chunk_frames=4)
+        sent = put_names(between)
+        assert sum("/value/c." in name for name in sent) > 8
+        assert sorted(sent) == sorted(set(sent))
 
     def test_few_requests_beside_those_that_send(self, bucket, adk, between):
         mdio.convert(adk["dcd"], f"{bucket}/few.zarr", chunk_frames=10)
