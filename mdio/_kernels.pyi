@@ -114,7 +114,9 @@ def sum_packed_neighbours_xtc(
     room: NDArray[np.uint8],
     /,
 ) -> None: ...
-def encode_rigid(deltas: NDArray[np.int32], /) -> tuple[bytes, NDArray[np.uint8]] | None: ...
+def encode_rigid(
+    deltas: NDArray[np.int32], key_every: int, least: int, /
+) -> tuple[bytes, NDArray[np.uint8]] | None: ...
 def decode_rigid_step(
     description: NDArray[np.uint8],
     data: NDArray[np.uint8],

@@ -149,8 +149,8 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
     """Return how positions of this step are stored.
 
     `step`: angstrom. `rule`: `LayoutPlan.precision_source`. `option`: ``--compression``:
-    ``zstd[:LEVEL]`` or ``lz4[:LEVEL]``, ``rigid`` (``small``), or ``bitpack`` (``fast``), the
-    default.
+    ``zstd[:LEVEL]`` or ``lz4[:LEVEL]``, ``rigid`` (``small``), ``rigid-seek``, or ``bitpack``
+    (``fast``), the default.
     Raises PlanError: a step that is not positive, or another compressor.
     """
     if not 0 < step < np.inf:
@@ -161,6 +161,8 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
         return form
     if option == "rigid":
         return replace(form, compressor="rigid")
+    if option == "rigid-seek":
+        return replace(form, compressor="rigid-seek")
     name, level = _split(option, QUANTISED_LEVELS, "zarr with --precision")
     return replace(form, compressor="lz4" if name == "lz4" else "zstd", level=level)
 

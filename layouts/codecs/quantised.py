@@ -83,8 +83,10 @@ HEADER = struct.Struct("<4sBBHIIdII")
 RAW, STEP, XTC = 0, 1, 2
 ALONG_ATOMS, PACKED, RIGID = 2, 4, 8
 """Added to the mode."""
-WITHOUT_LEVEL = ("bitpack", "rigid")
+WITHOUT_LEVEL = ("bitpack", "rigid", "rigid-seek")
 """Compressors that have none."""
+RIGID_CUTS = {"rigid": (0, 0), "rigid-seek": (16, 2048)}
+"""Frames between those that need none before, and atoms that are decoded together; 0: all."""
 DESCRIPTION_NBYTES = 1 << 20
 """The most that a rigid chunk's description takes, but for 4 bytes an atom."""
 BLOSC_HEADER = struct.Struct("<4BIII")
@@ -103,7 +105,7 @@ class QuantisedFormat:
     """Step of the integers, angstrom."""
     rule: Literal["step", "xtc"] = "step"
     """``xtc``: the integers an XTC of this step holds, or else the floats; nothing is lost."""
-    compressor: Literal["bitpack", "rigid", "zstd", "lz4"] = "bitpack"
+    compressor: Literal["bitpack", "rigid", "rigid-seek", "zstd", "lz4"] = "bitpack"
     level: int = 1
     """Of zstd and lz4."""
 
@@ -192,8 +194,8 @@ def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
     rest: bytes | memoryview = b""
     itemsize = 0
     rigid = None
-    if deltas is not None and form.compressor == "rigid":
-        rigid = encode_rigid(deltas)
+    if deltas is not None and form.compressor in RIGID_CUTS:
+        rigid = encode_rigid(deltas, *RIGID_CUTS[form.compressor])
     if rigid is not None and rigid[1].nbytes <= positions.nbytes:
         mode += RIGID
         itemsize = -len(rigid[0]) % 8

@@ -28,8 +28,8 @@ class QuantisedCodec(ArrayBytesCodec):
     Stands where the codec ``bytes`` would.
 
     `step_angstrom`: step of the integers. `rule`: ``step``, or ``xtc``: the integers of an XTC with
-    this step, or the floats as they are. `compressor`: ``bitpack``, ``rigid``, ``zstd`` or ``lz4``.
-    `level`: of zstd and lz4.
+    this step, or the floats as they are. `compressor`: ``bitpack``, ``rigid``, ``rigid-seek``,
+    ``zstd`` or ``lz4``. `level`: of zstd and lz4.
     """
 
     is_fixed_size = False

@@ -54,8 +54,8 @@ def gzip_level(compression: str | None) -> int | None:
     if name != "gzip" or (level and not (level.isdecimal() and 0 <= int(level) <= 9)):
         raise PlanError(
             f"--compression {compression}: H5MD files are compressed with gzip or gzip:0 to gzip:9 "
-            "(which every HDF5 reads), integers also with bitpack or rigid; take one of these, "
-            "none, or the zarr layout"
+            "(which every HDF5 reads), integers also with bitpack or rigid[-seek]; take one of "
+            "these, none, or the zarr layout"
         )
     return int(level) if level else DEFAULT_GZIP_LEVEL
 

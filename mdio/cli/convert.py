@@ -120,7 +120,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--compression NAME[:LEVEL]",
         "without loss: small (fewest bytes), fast (fastest to read), none, or gzip; in zarr "
         "also lz4 and zstd; for integers bitpack (fast, and the default in zarr), rigid (small: "
-        "about two thirds of an XTC, written slowly), in zarr also lz4 or zstd, while h5md then "
+        "about two thirds of an XTC, written slowly), rigid-seek (for frames and atoms read at "
+        "random), in zarr also lz4 or zstd, while h5md then "
         "wants a filter where others read it; auto, the default "
         "for floats in zarr: lz4 where OUT lies on a network, else none",
     )

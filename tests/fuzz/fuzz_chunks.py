@@ -31,7 +31,7 @@ def chunks(rng: np.random.Generator) -> list[bytes]:
     far = np.cumsum(rng.normal(0, 1, (*SHAPE, 3)), axis=1) + rng.uniform(0, 50, (SHAPE[0], 1, 3))
     broken = np.full((*SHAPE, 3), np.nan)
     found = []
-    for compressor in ("bitpack", "rigid", "zstd", "lz4"):
+    for compressor in ("bitpack", "rigid", "rigid-seek", "zstd", "lz4"):
         for x in (close, far, broken):
             x = x.astype(np.float32)
             found.append(encode_chunk(x, QuantisedFormat(0.01, compressor=compressor)))

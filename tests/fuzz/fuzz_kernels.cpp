@@ -219,7 +219,8 @@ bool rigid_floats(const RigidBytes& made, std::int64_t n_frames, std::int64_t n_
 // Any integers, encoded alike on both paths, and back; then with some bytes changed.
 void rigid_integers(Input input) {
     const std::int64_t n_atoms = 1 + 2 * input.byte(), n = 3 * n_atoms;
-    const std::uint8_t shift = input.byte() % 32;
+    const std::uint8_t how = input.byte(), shift = how % 32;
+    const RigidCut cut{how >> 5 & 3, how >> 7 ? 64 : 0};
     std::uint8_t changes[6];
     for (auto& one : changes) one = input.byte();
     const auto atoms = some_atoms(input, n_atoms);
@@ -229,9 +230,9 @@ void rigid_integers(Input input) {
     std::memcpy(deltas.data(), input.data, 4 * deltas.size());
     for (auto& one : deltas) one >>= shift;
     plain_only = true;
-    RigidBytes made = encode_rigid(deltas.data(), n_frames, n_atoms);
+    RigidBytes made = encode_rigid(deltas.data(), n_frames, n_atoms, cut);
     plain_only = false;
-    const RigidBytes fast = encode_rigid(deltas.data(), n_frames, n_atoms);
+    const RigidBytes fast = encode_rigid(deltas.data(), n_frames, n_atoms, cut);
     require(made.description == fast.description && made.data == fast.data);
     std::vector<float> floats;
     require(rigid_floats(made, n_frames, n_atoms, nullptr, 0, floats));

@@ -74,19 +74,22 @@ def kernel_seeds(folder: Path) -> None:
             (folder / f"packed-{target}-{n_atoms}").write_bytes(
                 bytes([target]) + head + packed.tobytes()
             )
-        rigid = kernels.encode_rigid(deltas)
-        if rigid is not None:
+        for cut in ((0, 0), (2, 64)):
+            rigid = kernels.encode_rigid(deltas, *cut)
+            if rigid is None:
+                continue
             size = len(rigid[0])
             head = bytes([9, n_atoms - 1, len(x) - 1, min(size // 16, 255), size % 16])
-            (folder / f"rigid-{n_atoms}").write_bytes(head + rigid[0] + rigid[1].tobytes())
+            (folder / f"rigid-{n_atoms}-{cut[0]}").write_bytes(head + rigid[0] + rigid[1].tobytes())
         (folder / f"integers-{n_atoms}").write_bytes(bytes([7, n_atoms - 1, 0]) + deltas.tobytes())
     for n_atoms, begin in ((1, 0), (41, 0), (399, 20_000)):  # the last of water
         x = np.ascontiguousarray(block.positions[:, begin : begin + n_atoms])
         deltas = kernels.quantise_deltas(x, 0.01)
         assert deltas is not None
         for number in range(4):
-            changes = bytes([n_atoms // 2, 0, number, 9 * number, 7, number, 50 * number, 1, 0, 0])
-            data = bytes([8]) + changes + deltas.tobytes()
+            cut = (0, 160, 64, 224)[number]
+            changes = bytes([number, 9 * number, 7, number, 50 * number, 1, 0, 0])
+            data = bytes([8, n_atoms // 2, cut]) + changes + deltas.tobytes()
             (folder / f"rigid-integers-{number}-{n_atoms}").write_bytes(data)
     (folder / "bytes").write_bytes(bytes([4, 3]) + block.positions[0, :2000].tobytes())
 

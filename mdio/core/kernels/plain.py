@@ -78,7 +78,7 @@ __all__ = [
 CASTAGNOLI, ONE = 0x82F63B78, 1 << 31
 
 
-def encode_rigid(_deltas: Int32s) -> None:
+def encode_rigid(_deltas: Int32s, _key_every: int, _least: int) -> None:
     """Leave it: only native code looks for what stays the same."""
 
 

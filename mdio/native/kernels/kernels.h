@@ -105,9 +105,14 @@ struct RigidBytes {
     std::string description;
     std::vector<uint8_t> data;
 };
+// What frames and atoms are read at random by: key frames, which need none before, and at least so many atoms
+// that have words of their own; 0: none.
+struct RigidCut {
+    int64_t key_every = 0, least = 0;
+};
 // `deltas` are those along the frames; there are at least two frames. What is given lasts until the next
 // call of this thread.
-const RigidBytes& encode_rigid(const int32_t* deltas, int64_t n_frames, int64_t n_atoms);
+const RigidBytes& encode_rigid(const int32_t* deltas, int64_t n_frames, int64_t n_atoms, const RigidCut& cut = {});
 // Throw std::invalid_argument for bytes that do not fit together.
 void decode_rigid_step(const RigidChunk& from, double step, const Output& out,
                        const int64_t* atoms, int64_t first, int64_t last);

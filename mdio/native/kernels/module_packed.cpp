@@ -57,13 +57,13 @@ void summed_neighbours(const Array& bytes, int64_t n_frames, const Array& kept, 
     sum({checked(bytes, n_frames, 3 * n_atoms), how, integers}, number, to, picked, first, last);
 }
 
-py::tuple encode_rigid(const Array& deltas) {
+py::tuple encode_rigid(const Array& deltas, int64_t key_every, int64_t least) {
     const auto* integers = static_cast<const int32_t*>(deltas.data());
     const py::ssize_t n_frames = deltas.shape(0), n_atoms = deltas.shape(1);
     const mdio::RigidBytes* made;
     {
         py::gil_scoped_release unlocked;
-        made = &mdio::encode_rigid(integers, n_frames, n_atoms);
+        made = &mdio::encode_rigid(integers, n_frames, n_atoms, {key_every, least});
     }
     const auto nbytes = static_cast<py::ssize_t>(made->data.size());
     return py::make_tuple(py::bytes(made->description),

@@ -25,6 +25,7 @@ constexpr uint32_t LOWEST = 1u << 16;  // of a state of the entropy coder, and i
 constexpr int64_t MOST_LANES = 32;
 constexpr int64_t GROUP = 16;    // sorted atoms, at whose multiples classes begin
 constexpr int64_t BLOCK = 1024;  // atoms of a class, of which all streams come before the next ones'
+constexpr uint32_t CUT = 128;    // added to the lanes in a description: there are key frames and sections
 
 enum Kind : uint8_t { FREE, TIME, SWING, SPHERE, CIRCLE, KINDS };
 
@@ -66,6 +67,9 @@ struct Class {
     std::array<uint8_t, 3> widths{};
     int64_t begin = 0, n = 0;        // its atoms among the sorted ones, of which each class begins
                                      // at a multiple of GROUP
+    int64_t first_unit = 0;          // of its blocks
+    std::array<int64_t, STREAMS> low{}, key_low{};  // where its low bits begin in a frame, a key frame
+    const std::array<int64_t, STREAMS>& low_at(bool is_key) const { return is_key ? key_low : low; }
     std::vector<Frequencies> frequencies;
     std::vector<uint32_t> tables;  // to decode, one after the other
 
@@ -82,8 +86,24 @@ struct Atoms {
     std::vector<uint8_t> classes, backs, seconds, lengths;  // what is kept of each atom
 };
 
+// A block of a class. Sections have their own words, and can be decoded without those before.
+struct Unit {
+    size_t of_class;
+    int64_t begin, n;  // of its class's atoms
+    int64_t section;
+};
+struct Section {
+    int64_t end = 0;           // of its units
+    bool is_temporal = true;   // it has no symbols in key frames
+};
+
 struct Chunk {
     int64_t n_atoms = 0, lanes = 0;
+    bool is_cut = false;       // into sections, and by key frames: else there is one of each
+    int64_t key_every = 0;     // frames; 0: only the first is one
+    int64_t least = 0;         // atoms of a section; 0: there is one
+    std::vector<Unit> units;
+    std::vector<Section> sections;
     std::vector<Class> classes;
     Atoms atoms;
     std::vector<int32_t> slots;    // of atoms, among the sorted ones
@@ -94,13 +114,12 @@ struct Chunk {
     bool is_temporal = false;
 
     void sort();  // fills the last six from the first; throws std::invalid_argument
-    int64_t raw_nbytes(bool is_first) const;  // of a frame
-    // Classes up to the last that is told from the frame before.
-    size_t n_until_temporal() const {
-        size_t n = classes.size();
-        while (n > 0 && !mdio::rigid::is_temporal(classes[n - 1].kind)) --n;
-        return n;
-    }
+    void cut();   // fills units and sections
+    int64_t raw_nbytes(bool is_key) const;  // of a frame
+    bool is_key(int64_t f) const { return f == 0 || (key_every && f % key_every == 0); }
+    int64_t key_before(int64_t f) const { return key_every ? f - f % key_every : 0; }
+    // Whether a section has words in a frame; where it has none it takes no room.
+    bool has_words(const Section& section, bool is_key) const { return !is_cut || !is_key || !section.is_temporal; }
     int64_t n_slots() const { return int64_t(squares.size()); }
 };
 
@@ -124,7 +143,7 @@ struct Vectors {
     }
 };
 
-// Words of the entropy coder, which have to end where they should.
+// Words of the entropy coder, which have to end where they should; `end` is that of all that can be read.
 struct Words {
     const uint8_t* next;
     const uint8_t* end;

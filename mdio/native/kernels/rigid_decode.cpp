@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "codes.h"
 #include "kernels.h"
+#include "rigid_needs.h"
 #include "rigid_part.h"
 #include "rigid_write.h"
 
@@ -25,9 +27,14 @@ struct Cursor {
     }
 };
 
-// Where a frame lies.
-struct Frame {
-    const uint8_t *begin, *words, *escaped, *end;
+// Where the words of a section lie in a frame, and its escaped vectors.
+struct Piece {
+    const uint8_t *words, *escaped, *end;
+};
+struct Frames {
+    std::vector<const uint8_t*> low;
+    std::vector<Piece> pieces;  // of each frame all sections
+    const uint8_t* end;         // of what can be read
 };
 
 // A frame that is being decoded, and its memory.
@@ -36,26 +43,26 @@ struct Room {
     // Of a block; entropy coder and arithmetic go a little beyond.
     int32_t symbols[STREAMS][BLOCK] = {}, contexts[BLOCK] = {}, raw[STREAMS][BLOCK] = {}, zeros[BLOCK] = {};
     Words words{};
-    Cursor low{}, escaped{};
-    const uint8_t* bits[STREAMS] = {};  // of a class
+    Cursor escaped{};
+    const uint8_t *low = nullptr, *end = nullptr, *words_end = nullptr;
+    bool is_key = false;
 
-
-    void begin(const Frame& frame, int64_t lanes) {
-        low = {frame.begin, frame.words};
-        escaped = {frame.escaped, frame.end};
-        Cursor states{frame.words, frame.escaped};
+    void begin(const Piece& piece, int64_t lanes) {
+        escaped = {piece.escaped, piece.end};
+        words_end = piece.escaped;
+        Cursor states{piece.words, piece.escaped};
         for (int64_t lane = 0; lane < lanes; ++lane) {
             const uint8_t* from = states.take(4);
             words.states[lane] = 0;
             for (int i = 0; i < 4; ++i) words.states[lane] |= uint32_t(from[i]) << (8 * i);
         }
         words.next = states.next;
-        words.end = states.end;
+        words.end = end;  // vectors of words are loaded from what follows too
     }
-    void end(int64_t lanes) const {
+    void finish(int64_t lanes, bool is_whole) const {
         const bool done = std::all_of(words.states, words.states + lanes,
                                       [](uint32_t x) { return x == LOWEST; });
-        if (!done || words.next != words.end || escaped.next != escaped.end)
+        if (words.next > words_end || (is_whole && !(done && words.next == words_end && escaped.next == escaped.end)))
             fail("the words of a frame do not end where they should");
     }
 };
@@ -130,9 +137,9 @@ Part part_of(const Chunk& chunk, const Class& c, int64_t begin, int64_t n, Room&
         p.raw[stream] = bits ? room.raw[stream] : room.zeros;
         p.before[stream] = &before.vectors.axes[stream][at];
         p.all[stream] = room.vectors.axes[stream].data();
-        const uint8_t* from = room.bits[stream] + begin / 8 * bits;
+        const uint8_t* from = room.low + c.low_at(room.is_key)[size_t(stream)] + begin / 8 * bits;
         // Eight are loaded from what follows too.
-        if (bits) unpack(from, room.escaped.end - from, bits, n, room.raw[stream]);
+        if (bits) unpack(from, room.end - from, bits, n, room.raw[stream]);
     }
     return p;
 }
@@ -168,100 +175,108 @@ void decode_block(const Chunk& chunk, const Class& c, int64_t begin, int64_t n, 
         if (step.finish(parts[k])) take_escaped(parts[k], rooms[k]->escaped);
 }
 
-// Vectors of the first frame, as they are.
-void begin_class(const Class& c, Room& room) {
+// Vectors of a key frame, as they are.
+void begin_unit(const Class& c, const Unit& unit, Room& room) {
     for (size_t axis = 0; axis < 3; ++axis) {
-        int32_t* to = &room.vectors.axes[axis][size_t(c.begin)];
-        const int64_t nbytes = (c.n * c.widths[axis] + 7) / 8;
-        unpack(room.low.take(nbytes), nbytes, c.widths[axis], c.n, to);
-        for (int64_t i = 0; i < c.n; ++i) to[i] = int32_t(uint32_t(to[i]) + uint32_t(c.lowest[axis]));
+        int32_t* to = &room.vectors.axes[axis][size_t(c.begin + unit.begin)];
+        const uint8_t* from = room.low + c.key_low[axis] + unit.begin / 8 * c.widths[axis];
+        unpack(from, (unit.n * c.widths[axis] + 7) / 8, c.widths[axis], unit.n, to);
+        for (int64_t i = 0; i < unit.n; ++i) to[i] = int32_t(uint32_t(to[i]) + uint32_t(c.lowest[axis]));
     }
 }
 
-// The first `n_classes` classes of some frames.
-void decode_frames(const Chunk& chunk, const Frame* frames, bool is_first, Room* const rooms[],
-                   const Room* before, int n_frames, size_t n_classes) {
-    for (int k = 0; k < n_frames; ++k) rooms[k]->begin(frames[k], chunk.lanes);
-    for (size_t number = 0; number < n_classes; ++number) {
-        const Class& c = chunk.classes[number];
-        const bool is_begun = is_first && is_temporal(c.kind);
-        if (is_begun) begin_class(c, *rooms[0]);
-        Room* const* some = rooms + is_begun;
-        const int n_some = n_frames - is_begun;
-        for (int k = 0; k < n_some; ++k)
-            for (size_t stream = 0; stream < STREAMS; ++stream)
-                some[k]->bits[stream] = some[k]->low.take((c.n * c.raw[stream] + 7) / 8);
-        for (int64_t begin = 0; n_some && begin < c.n; begin += BLOCK)
-            decode_block(chunk, c, begin, std::min(BLOCK, c.n - begin), some, is_begun ? rooms[0] : before, n_some);
+// Some units of some frames, of which only the first may be a key frame.
+void decode_frames(const Chunk& chunk, const Frames& frames, int64_t first, Room* const rooms[],
+                   const Room* before, int n_frames, const std::vector<bool>& needed) {
+    const auto n_sections = int64_t(chunk.sections.size());
+    for (int k = 0; k < n_frames; ++k) {
+        rooms[k]->low = frames.low[size_t(first + k)];
+        rooms[k]->end = frames.end;
+        rooms[k]->is_key = chunk.is_key(first + k);
     }
-    for (int k = 0; k < n_frames && n_classes == chunk.classes.size(); ++k) rooms[k]->end(chunk.lanes);
+    const bool is_key = rooms[0]->is_key;
+    int64_t begin = 0;
+    for (int64_t number = 0; number < n_sections; ++number) {
+        const Section& section = chunk.sections[size_t(number)];
+        int64_t end = section.end;
+        while (end > begin && !needed[size_t(end - 1)]) --end;
+        // One section of no atoms is checked too.
+        const bool is_asked = end > begin || section.end == begin;
+        const int n_plain = chunk.has_words(section, is_key) ? 0 : 1;
+        for (int k = n_plain; is_asked && k < n_frames; ++k)
+            rooms[k]->begin(frames.pieces[size_t((first + k) * n_sections + number)], chunk.lanes);
+        for (int64_t u = begin; u < end; ++u) {
+            const Unit& unit = chunk.units[size_t(u)];
+            const Class& c = chunk.classes[unit.of_class];
+            const bool is_begun = is_key && is_temporal(c.kind);
+            if (is_begun) begin_unit(c, unit, *rooms[0]);
+            if (n_frames > is_begun)
+                decode_block(chunk, c, unit.begin, unit.n, rooms + is_begun, is_begun ? rooms[0] : before,
+                             n_frames - is_begun);
+        }
+        for (int k = n_plain; is_asked && k < n_frames; ++k) rooms[k]->finish(chunk.lanes, end == section.end);
+        begin = section.end;
+    }
 }
 
-std::vector<Frame> frames_of(const Chunk& chunk, const uint8_t* data, int64_t nbytes,
-                             int64_t n_frames) {
-    if (nbytes / 8 < n_frames) fail("the sizes of the frames are not all there");
-    Cursor all{data + 8 * n_frames, data + nbytes};
-    std::vector<Frame> frames;
+Frames frames_of(const Chunk& chunk, const uint8_t* data, int64_t nbytes, int64_t n_frames) {
+    const auto n_sections = int64_t(chunk.sections.size());
+    if (nbytes / 8 / n_sections < n_frames) fail("the sizes of the frames are not all there");
+    Cursor all{data + 8 * n_frames * n_sections, data + nbytes};
+    Frames frames{{}, {}, all.end};
+    frames.pieces.reserve(size_t(n_frames * n_sections));
+    const int64_t n_low[] = {chunk.raw_nbytes(false), chunk.raw_nbytes(true)};
     for (int64_t f = 0; f < n_frames; ++f) {
-        uint32_t sizes[2] = {};
-        for (int i = 0; i < 8; ++i) sizes[i / 4] |= uint32_t(data[8 * f + i]) << (8 * (i % 4));
-        const uint8_t* begin = all.take(chunk.raw_nbytes(f == 0));
-        const uint8_t* words = all.take(sizes[0]);
-        const uint8_t* escaped = all.take(sizes[1]);
-        frames.push_back({begin, words, escaped, all.next});
+        const bool is_key = chunk.is_key(f);
+        frames.low.push_back(all.take(n_low[is_key]));
+        for (const Section& section : chunk.sections) {
+            uint32_t sizes[2] = {};
+            for (int i = 0; i < 8; ++i) sizes[i / 4] |= uint32_t(*data++) << (8 * (i % 4));
+            const uint8_t* words = all.take(sizes[0]);
+            const uint8_t* escaped = all.take(sizes[1]);
+            if (!chunk.has_words(section, is_key) && all.next != words) fail("a section has words without need");
+            frames.pieces.push_back({words, escaped, all.next});
+        }
     }
     if (all.next != all.end) fail("there are bytes behind the last frame");
     return frames;
 }
 
-// What some atoms need: the atoms up to the last of them, and classes up to the last that they or their
-// parents are of.
-struct Needs {
-    int64_t n_atoms = 0;
-    size_t n_classes = 0;
-
-    explicit Needs(const Chunk& chunk) : n_atoms(chunk.n_atoms), n_classes(chunk.classes.size()) {}
-    Needs(const Chunk& chunk, const int64_t* atoms, int64_t n) {
-        std::vector<bool> seen(size_t(chunk.n_atoms));
-        for (int64_t i = 0; i < n; ++i) {
-            n_atoms = std::max(n_atoms, atoms[i] + 1);
-            for (int64_t at = atoms[i]; at >= 0 && !seen[size_t(at)]; at = chunk.parents[size_t(at)]) {
-                seen[size_t(at)] = true;
-                n_classes = std::max(n_classes, size_t(chunk.atoms.classes[size_t(at)]) + 1);
-            }
-        }
-    }
-};
-
 template <class Code>
 void decode(const RigidChunk& from, const Code& code, const Output& out, const int64_t* atoms,
             int64_t first, int64_t last) {
     const Chunk chunk = parsed(from.description, from.description_nbytes, from.n_atoms);
-    const auto frames = frames_of(chunk, from.data, from.nbytes, from.n_frames);
+    const Frames frames = frames_of(chunk, from.data, from.nbytes, from.n_frames);
     static thread_local Room one, another;  // kept: new memory costs as much as a tenth of decoding
-    Room* const rooms[AT_ONCE] = {&one, &another};
+    Room* rooms[AT_ONCE] = {&one, &another};
     for (Room* room : rooms) room->vectors.fit(chunk.n_slots());
-    const Needs needs = atoms ? Needs(chunk, atoms, out.n_atoms) : Needs(chunk);
-    Writer writer(chunk, needs.n_atoms);
+    const Needs needs(chunk, atoms, out.n_atoms);
+    Writer writer(chunk, needs.is_sparse() ? 0 : needs.n_atoms);
     std::vector<char> whole[AT_ONCE];  // frames of which some atoms are asked for
-    const auto nbytes = size_t(12 * needs.n_atoms);
-    if (atoms)
-        for (auto& room : whole) room.resize(nbytes);
-    for (int64_t f = chunk.is_temporal ? 0 : first; f < last; f += AT_ONCE) {
-        const int n = int(std::min<int64_t>(AT_ONCE, last - f));
-        // Of frames that are not asked for, the next ones go by some classes.
-        const bool is_asked = f + n > first;
-        const size_t n_classes = is_asked ? needs.n_classes : std::min(needs.n_classes, chunk.n_until_temporal());
-        decode_frames(chunk, &frames[size_t(f)], f == 0, rooms, &another, n, n_classes);
-        if (!is_asked) continue;
+    if (atoms && !needs.is_sparse())
+        for (auto& room : whole) room.resize(size_t(12 * needs.n_atoms));
+    int n = 0;
+    for (int64_t f = chunk.is_temporal ? chunk.key_before(first) : first; f < last; f += n) {
+        const bool is_asked = f >= first;
+        int64_t end = std::min(f + AT_ONCE, is_asked ? last : first);
+        if (chunk.key_every) end = std::min(end, chunk.key_before(f) + chunk.key_every);
+        n = int(end - f);
+        // Of frames that are not asked for, the next ones go by some units.
+        decode_frames(chunk, frames, f, rooms, rooms[1], n, is_asked ? needs.units : needs.carried);
         char* to[AT_ONCE] = {};
-        for (int k = 0; k < n; ++k)
-            if (f + k >= first) to[k] = atoms ? whole[k].data() : out.data + (f + k - first) * out.stride;
-        const Vectors* vectors[AT_ONCE] = {&one.vectors, n == AT_ONCE ? &another.vectors : &one.vectors};
-        writer.write(vectors, code, to);
-        for (int k = 0; k < n; ++k)
-            for (int64_t i = 0; atoms && to[k] && i < out.n_atoms; ++i)
-                std::memcpy(out.data + (f + k - first) * out.stride + 12 * i, to[k] + 12 * atoms[i], 12);
+        for (int k = 0; is_asked && k < n; ++k) {
+            to[k] = out.data + (f + k - first) * out.stride;
+            if (needs.is_sparse()) needs.write(rooms[k]->vectors, code, to[k]);
+        }
+        if (is_asked && !needs.is_sparse()) {
+            char* all[AT_ONCE] = {};
+            for (int k = 0; k < n; ++k) all[k] = atoms ? whole[k].data() : to[k];
+            const Vectors* vectors[AT_ONCE] = {&rooms[0]->vectors, &rooms[n - 1]->vectors};
+            writer.write(vectors, code, all);
+            for (int k = 0; atoms && k < n; ++k)
+                for (int64_t i = 0; i < out.n_atoms; ++i) std::memcpy(to[k] + 12 * i, all[k] + 12 * atoms[i], 12);
+        }
+        if (n == 1) std::swap(rooms[0], rooms[1]);  // the last frame is in the second
     }
 }
 

@@ -1,6 +1,7 @@
 // What a chunk says of itself, as bytes: classes, the frequencies of their symbols, and of each
 // atom its class and its parent.
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include "rigid.h"
@@ -122,8 +123,9 @@ bool any_lengths(const std::vector<Class>& classes) {
 
 std::string described(const Chunk& chunk) {
     std::string to;
-    put(to, uint32_t(chunk.lanes), 1);
+    put(to, uint32_t(chunk.lanes) + (chunk.is_cut ? CUT : 0), 1);
     put(to, uint32_t(chunk.classes.size()), 1);
+    if (chunk.is_cut) put(to, uint32_t(chunk.key_every), 1), put(to, uint32_t(chunk.least), 2);
     for (const Class& c : chunk.classes) {
         put(to, c.kind, 1);
         put(to, c.shift, 1);
@@ -149,9 +151,12 @@ Chunk parsed(const uint8_t* data, int64_t nbytes, int64_t n_atoms) {
     Chunk chunk;
     chunk.n_atoms = n_atoms;
     chunk.lanes = from.byte();
+    chunk.is_cut = chunk.lanes >= int64_t(CUT);
+    if (chunk.is_cut) chunk.lanes -= int64_t(CUT);
     if (chunk.lanes != 8 && chunk.lanes != MOST_LANES) fail("a chunk has 8 or 32 lanes");
     const uint32_t n_classes = from.byte();
     if (n_classes > MOST_CLASSES) fail("a chunk has too many classes of atoms");
+    if (chunk.is_cut) chunk.key_every = from.byte(), chunk.least = from.bytes(2);
     for (uint32_t c = 0; c < n_classes; ++c) chunk.classes.push_back(class_of(from));
     chunk.atoms.classes = from.plane(n_atoms);
     chunk.atoms.backs = from.plane(n_atoms);
@@ -159,38 +164,58 @@ Chunk parsed(const uint8_t* data, int64_t nbytes, int64_t n_atoms) {
     if (any_lengths(chunk.classes)) chunk.atoms.lengths = from.plane(n_atoms);
     if (from.next != from.end) fail("the description of a chunk is too long");
     chunk.sort();
+    chunk.cut();
+    for (const bool is_key : {false, true}) {
+        int64_t at = 0;
+        for (Class& c : chunk.classes)
+            for (size_t stream = 0; stream < STREAMS; ++stream) {
+                const bool is_plain = is_key && is_temporal(c.kind);
+                (is_key ? c.key_low : c.low)[stream] = at;
+                at += (c.n * (is_plain ? c.widths[stream] : c.raw[stream]) + 7) / 8;
+            }
+    }
     return chunk;
 }
 
 void Chunk::sort() {
-    for (Class& c : classes) c.n = 0, is_temporal |= mdio::rigid::is_temporal(c.kind);
-    for (const uint8_t number : atoms.classes) {
-        if (number >= classes.size()) fail("an atom is of no class");
-        ++classes[number].n;
+    std::array<std::array<int64_t, 256>, 2> counts{};  // by turns: the same class twice does not wait for itself
+    for (size_t i = 0; i < size_t(n_atoms); ++i) ++counts[i % 2][atoms.classes[i]];
+    for (size_t number = 0; number < 256; ++number) {
+        const int64_t n = counts[0][number] + counts[1][number];
+        if (number >= classes.size() && n) fail("an atom is of no class");
+        if (number >= classes.size()) continue;
+        classes[number].n = n;
+        is_temporal |= mdio::rigid::is_temporal(classes[number].kind);
     }
     int64_t begin = 0;
-    std::vector<int64_t> next;
-    for (Class& c : classes) {
+    std::array<int32_t, 256> next{};
+    std::array<bool, 256> is_plain{};  // all there is to know of an atom is its class
+    for (size_t number = 0; number < classes.size(); ++number) {
+        Class& c = classes[number];
         c.begin = begin;
-        next.push_back(begin);
+        next[number] = int32_t(begin);
+        is_plain[number] = c.kind != CIRCLE && (c.shift == NO_LENGTHS || !has_length(c.kind));
         begin += (c.n + GROUP - 1) / GROUP * GROUP;
     }
     slots.resize(size_t(n_atoms));
     parents.resize(size_t(n_atoms));
     seconds.assign(size_t(begin), 0);
     squares.assign(size_t(begin), 0.0f);
+    for (const Class& c : classes)
+        if (c.shift == NO_LENGTHS) std::fill_n(squares.begin() + c.begin, c.n, float(c.length));
     for (int64_t i = 0; i < n_atoms; ++i) {
         const int64_t back = atoms.backs[size_t(i)];
-        if (back > i) fail("an atom's parent is before the first");
         parents[size_t(i)] = int32_t(back == 0 ? -1 : i - back);
     }
+    for (int64_t i = 0; i < std::min<int64_t>(n_atoms, 256); ++i)
+        if (atoms.backs[size_t(i)] > i) fail("an atom's parent is before the first");
+    for (size_t i = 0; i < size_t(n_atoms); ++i) slots[i] = next[atoms.classes[i]]++;
     for (int64_t i = 0; i < n_atoms; ++i) {
         const auto at = size_t(i);
+        if (is_plain[atoms.classes[at]]) continue;
         const Class& c = classes[atoms.classes[at]];
-        const int64_t slot = slots[at] = int32_t(next[atoms.classes[at]]++);
-        if (c.shift == NO_LENGTHS) {
-            squares[size_t(slot)] = float(c.length);
-        } else if (has_length(c.kind)) {
+        const int32_t slot = slots[at];
+        if (c.shift != NO_LENGTHS) {
             const uint64_t length = (c.length & 0xFFFF) + (uint64_t(atoms.lengths[at]) << c.shift);
             squares[size_t(slot)] = float(length * length / 256);
         }
@@ -212,10 +237,27 @@ void Chunk::sort() {
     }
 }
 
-int64_t Chunk::raw_nbytes(bool is_first) const {
+void Chunk::cut() {
+    units.clear();
+    sections.assign(1, {});
+    int64_t n = 0;  // atoms of the last section
+    for (size_t number = 0; number < classes.size(); ++number) {
+        Class& c = classes[number];
+        c.first_unit = int64_t(units.size());
+        for (int64_t begin = 0; begin < c.n; begin += BLOCK) {
+            if (least && n >= least) sections.emplace_back(), n = 0;
+            units.push_back({number, begin, std::min(BLOCK, c.n - begin), int64_t(sections.size()) - 1});
+            n += units.back().n;
+            sections.back().end = int64_t(units.size());
+            sections.back().is_temporal &= mdio::rigid::is_temporal(c.kind);
+        }
+    }
+}
+
+int64_t Chunk::raw_nbytes(bool is_key) const {
     int64_t sum = 0;
     for (const Class& c : classes) {
-        const bool is_plain = is_first && mdio::rigid::is_temporal(c.kind);
+        const bool is_plain = is_key && mdio::rigid::is_temporal(c.kind);
         for (size_t stream = 0; stream < STREAMS; ++stream)
             sum += (c.n * (is_plain ? c.widths[stream] : c.raw[stream]) + 7) / 8;
     }

@@ -60,10 +60,14 @@ struct Memory {
 class Encoder {
   public:
     // `memory` has the rows.
-    Encoder(int64_t n_frames, int64_t n_atoms, Memory& memory)
+    Encoder(int64_t n_frames, int64_t n_atoms, const RigidCut& cut, Memory& memory)
         : n_frames_(n_frames), chunk_(learnt(memory.rows.pairs(), n_frames)), memory_(memory), now_(memory.now),
           before_(memory.before), places_(size_t(chunk_.n_slots()), {-3, -3}) {
         chunk_.lanes = 3 * n_atoms < FEW_SYMBOLS ? 8 : MOST_LANES;
+        chunk_.is_cut = cut.key_every || cut.least;
+        chunk_.key_every = cut.key_every;
+        chunk_.least = cut.least;
+        chunk_.cut();
         now_.fit(chunk_.n_slots());
         before_.fit(chunk_.n_slots());
         for (int64_t i = 0; i < n_atoms; ++i)
@@ -78,19 +82,31 @@ class Encoder {
             counts_.emplace_back(256 * size_t(c.kind < SPHERE ? STREAMS : tables_of(c.kind)));
         for (int64_t f = 0; f < n_frames_; ++f) code(f, frames[size_t(f)]);
         for (size_t c = 0; c < chunk_.classes.size(); ++c) set_frequencies(chunk_.classes[c], counts_[c].data());
+        choose_widths();
         const Coder coder(chunk_);
         RigidBytes& made = memory_.made;
         made.description = described(chunk_);
-        made.data.resize(size_t(8 * n_frames_));
+        made.data.resize(size_t(8 * n_frames_) * chunk_.sections.size());
+        size_t sizes_at = 0;
         for (int64_t f = 0; f < n_frames_; ++f) {
             const Coded& coded = frames[size_t(f)];
-            const uint8_t* begin = coder.encode(coded, f == 0, memory_.words);
-            const uint8_t* end = memory_.words.data() + memory_.words.size();
-            const uint32_t sizes[2] = {uint32_t(end - begin), uint32_t(coded.escaped.size())};
-            std::memcpy(made.data.data() + 8 * f, sizes, 8);
-            made.data.insert(made.data.end(), coded.raw.begin(), coded.raw.end());
-            made.data.insert(made.data.end(), begin, end);
-            made.data.insert(made.data.end(), coded.escaped.begin(), coded.escaped.end());
+            put_low(coded, chunk_.is_key(f), made.data);
+            int64_t unit = 0;
+            size_t escaped = 0;
+            for (size_t number = 0; number < chunk_.sections.size(); ++number, sizes_at += 8) {
+                const Section& section = chunk_.sections[number];
+                const uint8_t *begin = nullptr, *end = nullptr;
+                if (chunk_.has_words(section, chunk_.is_key(f))) {
+                    begin = coder.encode(coded, chunk_.is_key(f), unit, section.end, memory_.words);
+                    end = memory_.words.data() + memory_.words.size();
+                }
+                const size_t next = coded.escaped_until[number];
+                const uint32_t sizes[2] = {uint32_t(end - begin), uint32_t(next - escaped)};
+                std::memcpy(made.data.data() + sizes_at, sizes, 8);
+                made.data.insert(made.data.end(), begin, end);
+                made.data.insert(made.data.end(), coded.escaped.data() + escaped, coded.escaped.data() + next);
+                unit = section.end, escaped = next;
+            }
         }
     }
 
@@ -150,51 +166,70 @@ class Encoder {
     // From some atoms of a class to the next ones that are looked at.
     static int64_t raw_step(const Class& c) { return std::max(RAW_ATOMS, c.n / RAW_PARTS / GROUP * GROUP); }
 
-    // The vectors of the first frame as they are.
-    void choose_widths(Class& c) const {
-        for (size_t axis = 0; axis < 3; ++axis) {
-            const int32_t* v = now_.axes[axis].data() + c.begin;
-            const auto [least, most] = std::minmax_element(v, v + c.n);
-            c.lowest[axis] = c.n ? *least : 0;
-            c.widths[axis] = uint8_t(c.n ? bits(uint32_t(*most) - uint32_t(*least)) : 0);
+    // Of the vectors of key frames, which are stored as they are.
+    void choose_widths() {
+        size_t at = 0;
+        for (Class& c : chunk_.classes) {
+            if (!is_temporal(c.kind)) continue;
+            for (size_t axis = 0; axis < 3 && c.n; ++axis, at += size_t(c.n)) {
+                int32_t least = INT32_MAX, most = INT32_MIN;
+                for (int64_t f = 0; f < n_frames_; ++f) {
+                    if (!chunk_.is_key(f)) continue;
+                    const int32_t* v = memory_.frames[size_t(f)].vectors.data() + at;
+                    const auto found = std::minmax_element(v, v + c.n);
+                    least = std::min(least, *found.first), most = std::max(most, *found.second);
+                }
+                c.lowest[axis] = least;
+                c.widths[axis] = uint8_t(bits(uint32_t(most) - uint32_t(least)));
+            }
         }
     }
-    void begin_class(const Class& c, BitWriter& raw) const {
-        for (size_t axis = 0; axis < 3; ++axis) {
-            const int32_t* v = now_.axes[axis].data() + c.begin;
-            for (int64_t i = 0; i < c.n; ++i)
-                raw.put(uint32_t(v[i]) - uint32_t(c.lowest[axis]), c.widths[axis]);
-            raw.finish();
-        }
+
+    // The low bits of a frame, and in key frames vectors.
+    void put_low(const Coded& coded, bool is_key, std::vector<uint8_t>& to) const {
+        const uint8_t* raw = coded.raw.data();
+        const int32_t* v = coded.vectors.data();
+        for (const Class& c : chunk_.classes)
+            for (size_t s = 0; s < STREAMS; ++s) {
+                const bool is_plain = is_key && is_temporal(c.kind);
+                const auto nbytes = size_t((c.n * (is_plain ? c.widths[s] : c.raw[s]) + 7) / 8);
+                if (!is_plain) {
+                    to.insert(to.end(), raw, raw + nbytes);
+                    raw += nbytes;
+                    continue;
+                }
+                const size_t at = to.size();
+                to.resize(at + nbytes + BitWriter::BEHIND);
+                BitWriter writer(to.data() + at);
+                for (int64_t i = 0; i < c.n; ++i) writer.put(uint32_t(*v++) - uint32_t(c.lowest[s]), c.widths[s]);
+                writer.finish();
+                to.resize(at + nbytes);
+            }
     }
 
     void code(int64_t f, Coded& coded) {
         load(memory_.rows.next(f));
-        if (f == 0)
-            for (Class& c : chunk_.classes)
-                if (is_temporal(c.kind)) choose_widths(c);
         coded.begin(chunk_.n_slots());
-        coded.raw.resize(size_t(chunk_.raw_nbytes(f == 0)) + BitWriter::BEHIND);
+        coded.raw.resize(size_t(chunk_.raw_nbytes(false)) + BitWriter::BEHIND);
         uint8_t* raw = coded.raw.data();
-        for (size_t c = 0; c < chunk_.classes.size(); ++c) {
-            const Class& one = chunk_.classes[c];
-            if (f == 0 && is_temporal(one.kind)) {
-                BitWriter to(raw);
-                begin_class(one, to);
-                raw = to.end();
-            } else {
-                raw = code_class(one, counts_[c].data(), coded, raw);
+        size_t section = 0;
+        for (size_t number = 0; number < chunk_.classes.size(); ++number) {
+            const Class& c = chunk_.classes[number];
+            const bool is_plain = chunk_.is_key(f) && is_temporal(c.kind);
+            for (size_t axis = 0; is_plain && axis < 3; ++axis) {
+                const int32_t* v = now_.axes[axis].data() + c.begin;
+                coded.vectors.insert(coded.vectors.end(), v, v + c.n);
+            }
+            uint8_t* to[STREAMS];
+            for (size_t s = 0; s < STREAMS && !is_plain; ++s) to[s] = raw, raw += (c.n * c.raw[s] + 7) / 8;
+            for (int64_t begin = 0, unit = c.first_unit; begin < c.n; begin += BLOCK, ++unit) {
+                if (!is_plain)
+                    code_block(c, begin, std::min(BLOCK, c.n - begin), counts_[number].data(), coded, to);
+                if (unit + 1 == chunk_.sections[section].end)
+                    coded.escaped_until.push_back(coded.escaped.size()), ++section;
             }
         }
-        coded.raw.resize(coded.raw.size() - BitWriter::BEHIND);
-    }
-
-    uint8_t* code_class(const Class& c, uint32_t* counts, Coded& coded, uint8_t* raw) {
-        uint8_t* to[STREAMS];
-        for (size_t s = 0; s < STREAMS; ++s) to[s] = raw, raw += (c.n * c.raw[s] + 7) / 8;
-        for (int64_t begin = 0; begin < c.n; begin += BLOCK)
-            code_block(c, begin, std::min(BLOCK, c.n - begin), counts, coded, to);
-        return raw;
+        coded.escaped_until.resize(chunk_.sections.size(), coded.escaped.size());
     }
 
     void code_block(const Class& c, int64_t begin, int64_t n, uint32_t* counts, Coded& coded,
@@ -257,10 +292,10 @@ class Encoder {
 }  // namespace
 }  // namespace rigid
 
-const RigidBytes& encode_rigid(const int32_t* deltas, int64_t n_frames, int64_t n_atoms) {
+const RigidBytes& encode_rigid(const int32_t* deltas, int64_t n_frames, int64_t n_atoms, const RigidCut& cut) {
     static thread_local rigid::Memory memory;
     memory.rows.begin(deltas, n_frames, n_atoms);
-    rigid::Encoder(n_frames, n_atoms, memory).encode();
+    rigid::Encoder(n_frames, n_atoms, cut, memory).encode();
     return memory.made;
 }
 

@@ -55,11 +55,15 @@ class BitWriter {
 // A frame, all but for the entropy coder.
 struct Coded {
     std::vector<uint8_t> symbols[STREAMS], contexts[STREAMS], raw, escaped;
+    std::vector<int32_t> vectors;       // of a key frame, as they are
+    std::vector<size_t> escaped_until;  // of each section
 
     void begin(int64_t n) {
         for (auto& s : symbols) s.resize(size_t(n));
         for (auto& c : contexts) c.resize(size_t(n));
         escaped.clear();
+        vectors.clear();
+        escaped_until.clear();
     }
 };
 
@@ -127,8 +131,8 @@ void encode_wide(Encoding& e, const Stream& s, int64_t lanes, int64_t n);
 class Coder {
   public:
     explicit Coder(const Chunk& chunk);
-    // The states and the words of a frame, which lie at the end of `room`: where they begin.
-    const uint8_t* encode(const Coded& coded, bool is_first, std::vector<uint8_t>& room) const;
+    // The states and the words of some units of a frame, which lie at the end of `room`: where they begin.
+    const uint8_t* encode(const Coded& coded, bool is_key, int64_t begin, int64_t end, std::vector<uint8_t>& room) const;
 
   private:
     struct Tables {

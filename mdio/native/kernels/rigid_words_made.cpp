@@ -147,7 +147,8 @@ Coder::Coder(const Chunk& chunk) : chunk_(chunk) {
     }
 }
 
-const uint8_t* Coder::encode(const Coded& coded, bool is_first, std::vector<uint8_t>& room) const {
+const uint8_t* Coder::encode(const Coded& coded, bool is_key, int64_t begin, int64_t end,
+                             std::vector<uint8_t>& room) const {
     // A symbol takes a word at most; whole vectors are stored.
     room.resize(size_t(2 * STREAMS * chunk_.n_atoms + 4 * chunk_.lanes + 16));
     Encoding encoding{{}, room.data() + room.size()};
@@ -158,20 +159,19 @@ const uint8_t* Coder::encode(const Coded& coded, bool is_first, std::vector<uint
     if (has_avx512() && chunk_.lanes == MOST_LANES) encode_stream = encode_wide;
 #endif
     const uint8_t alone[BLOCK] = {};  // contexts where there is one
-    for (size_t number = chunk_.classes.size(); number-- > 0;) {
-        const Class& c = chunk_.classes[number];
-        if (c.n == 0 || (is_first && is_temporal(c.kind))) continue;
-        for (int64_t block = (c.n - 1) / BLOCK * BLOCK; block >= 0; block -= BLOCK)
-            for (int s = STREAMS; s-- > 0;) {
-                const Use use = USES[c.kind][s];
-                const int64_t at = c.begin + block;
-                const Stream stream{tables_[number].entries.data() + 256 * use.first,
-                                    tables_[number].reciprocals.data() + 256 * use.first,
-                                    coded.symbols[s].data() + at,
-                                    use.contexts == 1 ? alone : coded.contexts[s].data() + at,
-                                    use.bits};
-                encode_stream(encoding, stream, chunk_.lanes, std::min(BLOCK, c.n - block));
-            }
+    for (int64_t u = end; u-- > begin;) {
+        const Unit& unit = chunk_.units[size_t(u)];
+        const Class& c = chunk_.classes[unit.of_class];
+        if (is_key && is_temporal(c.kind)) continue;
+        const Tables& tables = tables_[unit.of_class];
+        for (int s = STREAMS; s-- > 0;) {
+            const Use use = USES[c.kind][s];
+            const int64_t at = c.begin + unit.begin;
+            const Stream stream{tables.entries.data() + 256 * use.first,
+                                tables.reciprocals.data() + 256 * use.first, coded.symbols[s].data() + at,
+                                use.contexts == 1 ? alone : coded.contexts[s].data() + at, use.bits};
+            encode_stream(encoding, stream, chunk_.lanes, unit.n);
+        }
     }
     uint8_t* to = encoding.to;
     const uint32_t* states = encoding.states;

@@ -73,6 +73,14 @@ def test_integers_are_small_where_bytes_are_slow(adk, tmp_path, lies_on, precisi
     assert error <= (0.0 if precision is None else 0.01 + 1e-5)
 
 
+def test_integers_for_selections_can_be_read_in_parts(adk, tmp_path, lies_on):
+    lies_on("nfs4")
+    plan = plan_of(adk["xtc"], tmp_path, pattern="selection")
+    assert plan.compression == "rigid-seek" and "rigid-seek is used" in plan.notes[-1]
+    with mdio.open(tmp_path / "a.zarr") as made:
+        assert made.info.compression == "rigid-seek"
+
+
 def test_integers_of_frames_read_one_by_one_are_bit_packed(adk, tmp_path, lies_on):
     lies_on("nfs4")
     plan = plan_of(adk["xtc"], tmp_path, pattern="frames")

@@ -14,11 +14,15 @@ from suites.kernel_sides import kernels_of
 
 from mdio.core import kernels
 from mdio.core.kernels import decode_rigid, encode_rigid
+from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.quantised import QuantisedFormat, decode_chunk, encode_chunk
 
 QUICK = settings(max_examples=40, derandomize=True)
 GOLDEN = Path(__file__).parents[2] / "golden/quantised"
 RIGID = QuantisedFormat(0.01, compressor="rigid")
+SEEK = QuantisedFormat(0.01, compressor="rigid-seek")
+CUTS = [(0, 0), (1, 1), (2, 0), (3, 64), (16, 2048), (0, 1024)]
+"""Frames between those that need none before, and atoms that have words of their own."""
 WATER = np.array([[0, 0, 0], [0.7570, 0.5859, 0], [-0.7570, 0.5859, 0], [0, 0.15, 0]])
 
 
@@ -77,14 +81,20 @@ def test_all_sides_give_the_integers_back(n_frames, monkeypatch):
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_any_frames_of_any_atoms_beside_bit_packing(side, monkeypatch):
+@pytest.mark.parametrize("cut", CUTS)
+def test_any_frames_of_any_atoms_beside_bit_packing(side, cut, monkeypatch):
     x = system(9)
+    x[4, ::50] += 700
+    monkeypatch.setitem(quantised.RIGID_CUTS, "rigid", cut)
     rigid, packed = encode_chunk(x, RIGID), encode_chunk(x, QuantisedFormat(0.01))
     few = np.array([0, 3599, 301, 300, 302, 302])
     with kernels_of(side, monkeypatch):
         chained = np.array([299, 7])  # classes behind those of the chain are left out
         parts = ((None, 3, 4), (few, 0, 9), (few, 8, 9), (few[:0], 2, 5), (None, 4, 4))
-        for part in (*parts, (chained, 0, 9), (chained, 6, 8)):
+        waters = np.array([3500, 2399])  # more atoms are told from theirs than are asked for
+        parts += ((waters, 1, 9), (waters[:1], 5, 6), (np.arange(0, 3600, 7), 3, 8))
+        singles = ((None, frame, frame + 1) for frame in range(9))
+        for part in (*parts, *singles, (None, 1, 8), (few, 3, 6), (chained, 0, 9), (chained, 6, 8)):
             assert np.array_equal(decoded(rigid, x.shape, *part), decoded(packed, x.shape, *part))
 
 
@@ -107,10 +117,10 @@ def wild(draw) -> np.ndarray:
 
 
 @QUICK
-@given(wild())
-def test_integers_of_any_kind(values):
+@given(wild(), st.sampled_from(CUTS))
+def test_integers_of_any_kind(values, cut):
     deltas = np.diff(values, axis=0, prepend=np.zeros_like(values[:1]))
-    made = encode_rigid(deltas)
+    made = encode_rigid(deltas, *cut)
     if not kernels.NATIVE:
         assert made is None
         return
@@ -118,7 +128,7 @@ def test_integers_of_any_kind(values):
     description, data = np.frombuffer(made[0], np.uint8), made[1]
     for side in SIDES:
         with pytest.MonkeyPatch.context() as patch, kernels_of(side, patch):
-            again = encode_rigid(deltas)
+            again = encode_rigid(deltas, *cut)
             assert again is None or (again[0] == made[0] and np.array_equal(again[1], data))
             out = np.empty(values.shape, np.float32)
             decode_rigid(description, data, values.shape[:2], 1.0, out, xtc=False)
@@ -134,15 +144,16 @@ def test_more_atoms_than_a_block_and_lanes_of_both_widths(monkeypatch):
                 assert np.array_equal(decoded(data, x.shape), expected(x))
 
 
+@pytest.mark.parametrize("form", [RIGID, SEEK])
 @pytest.mark.parametrize("n_frames", [2, 13, 34])
-def test_all_processors_write_the_same_bytes(n_frames, monkeypatch):
+def test_all_processors_write_the_same_bytes(n_frames, form, monkeypatch):
     """Of 32 lanes, classes of every kind, and atoms that cannot be told by theirs."""
     x = system(n_frames)
     x[n_frames // 2, ::50] += 700
     made = set()
     for side in [side for side in SIDES if side != "numpy"]:
         with kernels_of(side, monkeypatch):
-            data = encode_chunk(x, RIGID)
+            data = encode_chunk(x, form)
             assert np.array_equal(decoded(data, x.shape), expected(x))
             made.add(data)
     assert len(made) == kernels.NATIVE
@@ -158,8 +169,11 @@ def outcome(data: bytes, shape: tuple[int, ...]) -> bytes | None:
 def test_damage_is_refused_or_gives_the_same_everywhere(monkeypatch):
     """Checksums of trees find what gives other numbers."""
     x = np.concatenate([chain(20, 4), waters(90, 4, 3, 0.5)], 1).astype(np.float32)
-    good = (GOLDEN / "v1-step-rigid.mdq1").read_bytes()
-    for data, shape in ((encode_chunk(x, RIGID), x.shape), (good, (6, 230, 3))):
+    files = [(GOLDEN / name).read_bytes() for name in ("v1-step-rigid.mdq1", "v2-step-rigid.mdq1")]
+    for data, shape in (
+        (encode_chunk(x, RIGID), x.shape),
+        *((data, (6, 230, 3)) for data in files),
+    ):
         assert outcome(data, shape) is not None
         random = np.random.default_rng(5)
         for _ in range(60):
@@ -175,9 +189,10 @@ def test_damage_is_refused_or_gives_the_same_everywhere(monkeypatch):
             assert len(found) == 1
 
 
-def test_descriptions_that_do_not_fit_are_refused(monkeypatch):
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_descriptions_that_do_not_fit_are_refused(version, monkeypatch):
     """Any byte of a description changed: refused, or the same numbers from all sides."""
-    data = (GOLDEN / "v1-step-rigid.mdq1").read_bytes()
+    data = (GOLDEN / f"{version}-step-rigid.mdq1").read_bytes()
     from numcodecs import blosc
 
     size = int.from_bytes(data[24:28], "little")
@@ -196,7 +211,7 @@ def test_descriptions_that_do_not_fit_are_refused(monkeypatch):
     whole = result(described, body)
     assert whole is not None
     random, n_refused = np.random.default_rng(1), 0
-    for at in random.integers(0, described.size, 100).tolist():
+    for at in [0, 1, 2, 3, 4, *random.integers(0, described.size, 100).tolist()]:
         bad = described.copy()
         bad[at] = random.choice([0, 255, int(bad[at]) + 1 & 255])
         found = set()
@@ -216,9 +231,10 @@ def test_descriptions_that_do_not_fit_are_refused(monkeypatch):
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("rule", ["step", "xtc"])
-def test_golden_chunks(side, rule, monkeypatch):
-    """Written by the version that brought this codec; read for ever."""
-    data = (GOLDEN / f"v1-{rule}-rigid.mdq1").read_bytes()
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_golden_chunks(side, rule, version, monkeypatch):
+    """Written by the version that brought this codec, and by that with key frames and sections."""
+    data = (GOLDEN / f"{version}-{rule}-rigid.mdq1").read_bytes()
     integers = np.load(GOLDEN / "v1-rigid-integers.npy")
     floats = (integers * np.float64(0.01)).astype(np.float32)
     if rule == "xtc":
@@ -226,6 +242,8 @@ def test_golden_chunks(side, rule, monkeypatch):
     assert data[4] == (10 if rule == "xtc" else 9)
     with kernels_of(side, monkeypatch):
         assert decoded(data, integers.shape).tobytes() == floats.tobytes()
+        last = decoded(data, integers.shape, np.array([229, 3]), 5, 6)
+    assert last.tobytes() == floats[5:, [229, 3]].tobytes()
 
 
 def test_as_small_as_promised(tmp_path):
@@ -243,3 +261,9 @@ def test_as_small_as_promised(tmp_path):
         )
         assert data[4] in {mode, mode + 2 * (mode == 6)}
         assert len(data) < room * most * path.stat().st_size
+
+
+@pytest.mark.parametrize("cut", [(256, 0), (-1, 0), (0, 4097), (0, -1)])
+def test_cuts_are_checked(cut):
+    with pytest.raises(ValueError, match="at most 255 and 4096"):
+        encode_rigid(np.zeros((2, 1, 3), np.int32), *cut)

@@ -30,6 +30,14 @@ words of 16 bits; escaped vectors. Symbols are what is left above the low bits, 
 class 1,024 atoms at a time, all first numbers, then all second and third ones. Symbol 255 of a
 first number says that the vector is escaped: three folded integers, 7 bits at a time.
 
+Where 128 is added to the lanes (`rigid-seek`), the number of classes is followed by how many frames
+there are from one key frame to the next (a byte; 0: only the first is one), and the least atoms of
+a section (uint16; 0: there is one section). In key frames TIME and SWING lie as in the first. The
+blocks of 1,024 atoms come in the order of classes; once a section has its least, the next block
+begins another. Each section has states, words and escaped vectors of its own: there are two sizes
+for each section of each frame, and behind a frame's low bits its sections. In a key frame a section
+of TIME and SWING alone is empty.
+
 All arithmetic is of float32, one operation at a time, as ``rigid_math.h`` has it.
 """
 

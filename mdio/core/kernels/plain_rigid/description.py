@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]
 FREE, TIME, SWING, SPHERE, CIRCLE = range(5)
-ESCAPE, MIDDLE, LOWEST, BLOCK = 255, 127, 1 << 16, 1024
+ESCAPE, MIDDLE, LOWEST, BLOCK, CUT = 255, 127, 1 << 16, 1024, 128
 PLAIN, OWN_THIRD = ((0, 1, 12),) * 3, ((0, 1, 12), (0, 1, 12), (1, 1, 12))
 ON_SPHERE, ON_CIRCLE = ((0, 1, 12), (1, 8, 10), (9, 4, 10)), ((0, 3, 10), (3, 6, 10), (9, 16, 10))
 USES = (PLAIN, PLAIN, OWN_THIRD, ON_SPHERE, ON_CIRCLE)

@@ -11,18 +11,18 @@ from mdio.core.kernels.checks import Int32s
 from mdio.core.kernels.plain_rigid.description import (
     BLOCK,
     CIRCLE,
+    CUT,
     ESCAPE,
     FREE,
-    LOWEST,
     MIDDLE,
     SPHERE,
     SWING,
     TIME,
-    USES,
     Class,
     Cursor,
     class_of,
 )
+from mdio.core.kernels.plain_rigid.words import Section
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]
@@ -79,9 +79,13 @@ class Chunk:
 
     def __init__(self, description: Bytes, data: Bytes, n_frames: int, n_atoms: int) -> None:
         source = Cursor(description)
-        self.lanes, n_classes = source.take(2).tolist()
+        lanes, n_classes = source.take(2).tolist()
+        self.cut, self.lanes = lanes >= CUT, lanes % CUT
         if self.lanes not in (8, 32) or n_classes > 64:
             raise ValueError("a rigid chunk has 8 or 32 lanes and at most 64 classes")
+        key_every, low, high = source.take(3).tolist() if self.cut else (0, 0, 0)
+        frames = np.arange(n_frames)
+        self.key = frames % key_every == 0 if key_every else frames == 0
         self.classes = [class_of(source) for _ in range(n_classes)]
         self.number, self.back = source.take(n_atoms), source.take(n_atoms).astype(np.int64)
         has_lengths = any(c.kind >= SWING and c.shift != 255 for c in self.classes)
@@ -96,71 +100,66 @@ class Chunk:
             raise ValueError("an atom's second one does not come before it")
         if np.any(self.back > np.arange(n_atoms)):
             raise ValueError("an atom's parent is before the first")
+        self._place_blocks(low + 256 * high)
         self._cut(data, n_frames)
         self.vectors = np.zeros((n_frames, n_atoms, 3), np.int32)
 
+    def _place_blocks(self, least: int) -> None:
+        """Find which section each block is of, and which sections have no words in key frames."""
+        self.section_of: dict[tuple[int, int], int] = {}
+        self.silent, n_last = [self.cut], 0
+        for number, n in enumerate(np.bincount(self.number, minlength=len(self.classes)).tolist()):
+            for begin in range(0, n, BLOCK):
+                if least and n_last >= least:
+                    self.silent.append(True)
+                    n_last = 0
+                n_last += min(BLOCK, n - begin)
+                self.silent[-1] &= self.classes[number].temporal
+                self.section_of[number, begin] = len(self.silent) - 1
+
     def _cut(self, data: Bytes, n_frames: int) -> None:
         """Find the low bits, the words and the escaped vectors of each frame."""
-        source = Cursor(data)
-        sizes = source.take(8 * n_frames).view("<u4").reshape(n_frames, 2).tolist()
+        source, n_sections = Cursor(data), len(self.silent)
+        sizes = source.take(8 * n_frames * n_sections).view("<u4").reshape(n_frames, n_sections, 2)
         counts = np.bincount(self.number, minlength=len(self.classes)).tolist()
-        self.low, words, self.escaped = [], [], []
-        for frame, (n_words, n_escaped) in enumerate(sizes):
+        self.low: list[list[Bytes]] = []
+        words: list[list[Bytes]] = [[] for _ in self.silent]
+        self.escaped: list[list[Cursor]] = [[] for _ in self.silent]
+        for frame, key in enumerate(self.key.tolist()):
             self.low.append(
                 [
                     source.take(-(-n * width // 8))
                     for n, c in zip(counts, self.classes, strict=True)
-                    for width in (c.raw if frame or not c.temporal else c.widths)
+                    for width in (c.widths if key and c.temporal else c.raw)
                 ]
             )
-            words.append(source.take(n_words))
-            self.escaped.append(Cursor(source.take(n_escaped)))
-        n_bytes = np.array([w.size for w in words])
-        if source.data.size or np.any(n_bytes % 2) or np.any(n_bytes < 4 * self.lanes):
+            for section, (n_words, n_escaped) in enumerate(sizes[frame].tolist()):
+                words[section].append(source.take(n_words))
+                self.escaped[section].append(Cursor(source.take(n_escaped)))
+        if source.data.size:
             raise ValueError("the frames of a rigid chunk do not fit its size")
-        room = np.zeros((n_frames, n_bytes.max(initial=0) + 2 * self.lanes), np.uint8)
-        for row, w in zip(room, words, strict=True):
-            row[: w.size] = w
-        self.words, self.ends = room.view("<u2").astype(np.int64), n_bytes // 2
-        states = room[:, : 4 * self.lanes].copy().view("<u4")
-        self.states, self.next = states.astype(np.int64), np.full(n_frames, 2 * self.lanes)
-
-    def _symbols(self, c: Class, stream: int, contexts: Array | None, n: int, skip: int) -> Array:
-        """Return the symbols of one number of `n` atoms, of all frames but the first `skip`."""
-        first, count, bits = USES[c.kind][stream]
-        tables = np.stack(c.tables[first : first + count])
-        made = np.zeros((len(self.states), n), np.int64)
-        rows = np.arange(skip, len(self.states))[:, None]
-        for begin in range(0, n if len(rows) else 0, self.lanes):
-            width = min(self.lanes, n - begin)
-            x = self.states[skip:, :width]
-            which = 0 if contexts is None else contexts[skip:, begin : begin + width]
-            symbol, frequency, bias = np.moveaxis(tables[which, :, x & ((1 << bits) - 1)], -1, 0)
-            made[skip:, begin : begin + width] = symbol
-            x = frequency * (x >> bits) + bias
-            low = x < LOWEST
-            places = self.next[skip:, None] + np.cumsum(low, axis=1) - low
-            x = np.where(low, x << 16 | self.words[rows, places], x)
-            self.states[skip:, :width] = x & 0xFFFFFFFF
-            self.next[skip:] += low.sum(axis=1)
-            if np.any(self.next > self.ends):
-                raise ValueError("the words of a frame end too early")
-        return made
+        self.sections = [
+            Section(words, self.key & silent, self.lanes)
+            for words, silent in zip(words, self.silent, strict=True)
+        ]
+        for part, cursors in zip(self.sections, self.escaped, strict=True):
+            if any(cursors[frame].data.size for frame in np.flatnonzero(part.silent)):
+                raise ValueError("a section has vectors without need")
 
     def decode_class(self, number: int) -> None:
         """Fill the vectors of a class."""
         c, atoms = self.classes[number], np.flatnonzero(self.number == number)
-        skip, parts = int(c.temporal), slice(3 * number, 3 * number + 3)
-        u = np.zeros((len(self.states), atoms.size, 3), np.int32)
-        low = [[frame[parts][s] for frame in self.low[skip:]] for s in range(3)]
+        told = np.flatnonzero(~(self.key & c.temporal))
+        u = np.zeros((len(self.key), atoms.size, 3), np.int32)
         raws = [np.zeros((len(u), atoms.size), np.int32) for _ in range(3)]
-        for raw, rows, width in zip(raws, low, c.raw, strict=True):
+        for s, width in enumerate(c.raw):
+            rows = [self.low[frame][3 * number + s] for frame in told]
             if rows:
-                raw[skip:] = _numbers(np.array(rows), atoms.size, width)
-        if skip:
-            for axis, row in enumerate(self.low[0][parts]):
+                raws[s][told] = _numbers(np.array(rows), atoms.size, width)
+        for frame in np.flatnonzero(self.key & c.temporal).tolist():
+            for axis, row in enumerate(self.low[frame][3 * number : 3 * number + 3]):
                 value = _numbers(row[None], atoms.size, c.widths[axis])[0] + c.lowest[axis]
-                u[0, :, axis] = value.astype(np.uint32).view(np.int32)
+                u[frame, :, axis] = value.astype(np.uint32).view(np.int32)
         square = np.full(atoms.size, np.float32(c.length))
         if c.kind >= SWING and c.shift != 255:
             lengths = (c.length & 0xFFFF) + (self.lengths[atoms] << c.shift)
@@ -168,18 +167,27 @@ class Chunk:
         for begin in range(0, atoms.size, BLOCK):
             part = slice(begin, begin + BLOCK)
             raw_parts = [raw[:, part] for raw in raws]
-            self._block(c, atoms[part], u[:, part], raw_parts, square[part], skip)
+            section = self.section_of[number, begin]
+            self._block(c, atoms[part], u[:, part], raw_parts, square[part], section, told)
         self.vectors[:, atoms] = u
 
     def _block(
-        self, c: Class, atoms: Array, u: Int32s, raw: list[Array], square: Array, skip: int
+        self,
+        c: Class,
+        atoms: Array,
+        u: Int32s,
+        raw: list[Array],
+        square: Array,
+        number_of_section: int,
+        rows: Array,
     ) -> None:
-        """Fill `u`, the vectors of up to `BLOCK` atoms of a class."""
+        """Fill `u`, the vectors of up to `BLOCK` atoms of a class, in the frames `rows`."""
         n, contexts, plane = atoms.size, None, None
+        section, escaped = self.sections[number_of_section], self.escaped[number_of_section]
         if c.kind == CIRCLE:
             seconds = self.vectors[:, self.second[atoms]]
             contexts = _longest(seconds)
-        symbols = [self._symbols(c, 0, contexts, n, skip)]
+        symbols = [section.symbols(c, 0, contexts, n, rows)]
 
         def number(stream: int) -> Int32s:
             high = (symbols[stream] - MIDDLE).astype(np.int32) << np.int32(c.raw[stream])
@@ -195,7 +203,7 @@ class Chunk:
             plane = (x * x + y * y) + z * z
             product = (plane + (square - np.float32(c.other))) * np.float32(0.5)
             contexts = _context(x * x * np.float32(6) / plane, 6)
-        symbols.append(self._symbols(c, 1, contexts, n, skip))
+        symbols.append(section.symbols(c, 1, contexts, n, rows))
         if c.kind == SPHERE:
             side = _third(square, number(0), number(1))
             sides = _whole(side)
@@ -210,7 +218,7 @@ class Chunk:
             floors = [_whole(f) - (_whole(f).astype(np.float32) > f) for f in found]
             sides, thirds = (floor.astype(np.int32) for floor in floors)
             contexts = 4 * _fraction(found[0], sides) + _fraction(found[1], thirds)
-        symbols.append(self._symbols(c, 2, contexts, n, skip))
+        symbols.append(section.symbols(c, 2, contexts, n, rows))
         how = symbols[2].astype(np.int32)
         if c.kind == SPHERE:
             sides = sides + (how >> 3) - np.int32(14)
@@ -221,7 +229,7 @@ class Chunk:
             off = [sides + (how >> 3) - np.int32(3), thirds + (how & 7) - np.int32(3)]
             u[...] = _turned(axis, np.stack([v, *off], -1), back=True)
         told = np.stack([number(s) for s in range(3)], -1)
-        for frame in range(skip, len(u)):
+        for frame in rows.tolist():
             if c.kind == FREE:
                 u[frame] = told[frame]
             elif c.kind == TIME:
@@ -234,12 +242,12 @@ class Chunk:
                 m = np.where(before[:, 0] < 0, -far, far)
                 u[frame] = _turned(axis, np.stack([m, p, q], -1), back=True)
             for at in np.flatnonzero(symbols[0][frame] == ESCAPE).tolist():
-                folded = [self.escaped[frame].small(5) & 0xFFFFFFFFF for _ in range(3)]
+                folded = [escaped[frame].small(5) & 0xFFFFFFFFF for _ in range(3)]
                 values = [(x >> 1 ^ -(x & 1)) & 0xFFFFFFFF for x in folded]
                 u[frame, at] = np.array(values, np.uint32).view(np.int32)
 
     def finish(self) -> None:
         """Check that all has been used up."""
-        ended = np.all(self.next == self.ends) and np.all(self.states == LOWEST)
-        if not ended or any(cursor.data.size for cursor in self.escaped):
+        left = any(cursor.data.size for cursors in self.escaped for cursor in cursors)
+        if left or not all(section.ended() for section in self.sections):
             raise ValueError("the words of a frame do not end where they should")
