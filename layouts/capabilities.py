@@ -57,8 +57,6 @@ class Capabilities:
     """Whether steps are not stored, and the frames of a file are counted instead."""
     rounds: ClassVar[tuple[str, ...]] = ()
     """Fields that are stored in other units than those in memory, and rounded on the way."""
-    reads_shared: ClassVar[bool] = False
-    """Whether ranks can read it together through parallel HDF5 (``driver="mpio"``)."""
 
     reads_remote: ClassVar[bool] = False
     """Whether it reads objects of stores where they lie."""

@@ -15,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, PlanError, SourceError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.marks import parts_named
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
@@ -73,18 +73,13 @@ class H5MDLayout(BackendLayout):
     full system, and the first group in files of others. `convert_units` (bool, optional): for files
     of others: whether their numbers are in units they name and are converted (the default), or are
     taken as they are. `length_unit` (str, optional): for files of others that name no units: that
-    of lengths; times are in ps. `driver` ({"mpio"}, optional): read frames of our own files through
-    parallel HDF5, on the ranks of `comm`, which open, read (if `collective`) and close together.
-    Without it any number of ranks may read as they like, and checksums are verified. `comm`
-    (mpi4py.MPI.Intracomm, optional): the ranks; such a layout does not pickle. `collective` (bool,
-    optional): whether reads are collective; a rank without frames calls `take_part`.
+    of lengths; times are in ps.
     """
 
     name: ClassVar[str] = "h5md"
     suffixes: ClassVar[tuple[str, ...]] = (".h5md", ".h5")
     in_chunks = True
     reads_remote = True
-    reads_shared = True
     keeps_columns = True
     keeps_topology = True
     flavours = ("gromacs",)
@@ -112,9 +107,7 @@ class H5MDLayout(BackendLayout):
         return FIELDS if "flavour" in (self.manifest or {}) else ()
 
     continuation = "mdio.layouts.continuing.h5md:H5MDContinuation"
-    known_options = frozenset(
-        {"group", "convert_units", "length_unit", "driver", "comm", "collective"}
-    )
+    known_options = frozenset({"group", "convert_units", "length_unit"})
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -176,9 +169,8 @@ class H5MDLayout(BackendLayout):
         if not self.path.exists():
             raise SourceError(f"{self.path}: no such file")
         group = self.options.get("group")
-        shared = self.options.get("driver") == "mpio"
         try:
-            file = self._open_shared() if shared else open_hdf5(self.path)
+            file = open_hdf5(self.path)
         except FOREIGN_ERRORS as error:
             raise SourceError(
                 f"{self.path}: not an HDF5 file, or a truncated one "
@@ -192,18 +184,8 @@ class H5MDLayout(BackendLayout):
             ) from error
         try:
             opened: Backend
-            if shared:
-                from mdio.layouts.h5md.mpio.reader import MPIOFile
-
-                if is_joined(file):
-                    raise PlanError(
-                        f"{self.path}: its frames lie in parts, which parallel HDF5 does not open "
-                        'together; leave driver="mpio" out: any number of ranks may read them'
-                    )
-                opened = MPIOFile(self.path, file, group, bool(self.options.get("collective")))
-            elif (
-                is_sealed(self.path) or MANIFEST in file or _names_mdio(file)
-            ):  # or its manifest is lost
+            # One whose manifest is lost is told by who made it.
+            if is_sealed(self.path) or MANIFEST in file or _names_mdio(file):
                 with file:
                     kind = JoinedFile if is_joined(file) else OwnFile
                     opened = kind(self.path, file, group, verify=self.verify)
@@ -228,25 +210,3 @@ class H5MDLayout(BackendLayout):
             raise SourceError(
                 f"{self.path}: cannot be read as H5MD ({' '.join(str(error).split())})"
             ) from error
-
-    def _open_shared(self) -> h5py.File:
-        from mdio.layouts.h5md.mpio.writer import open_shared, require_parallel_hdf5
-
-        require_parallel_hdf5('driver="mpio"')
-        return open_shared(self.path, "r", self.options["comm"])
-
-    def take_part(self, atoms: AtomIndices | None = None) -> None:
-        """Read nothing while others read `atoms` (collective; only with ``collective=True``)."""
-        info = self.info
-        block = FrameBlock.empty(
-            0,
-            0,
-            velocities=info.has_velocities and "velocities" in self.fields,
-            forces=info.has_forces and "forces" in self.fields,
-        )
-        self.contents.take_part(block.present(), atoms)  # type: ignore[attr-defined]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.options.get("comm") is not None:
-            raise TypeError(f"{self!r} belongs to the ranks of a communicator and does not pickle")
-        return super().__reduce__()

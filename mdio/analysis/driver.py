@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.kernels.registry import as_kernel
 from mdio.analysis.placing import blocks_on_dask
-from mdio.analysis.plan import MPIO_MODES, MPIOMode, Plan, Request, Trajectory
+from mdio.analysis.plan import Plan, Request, Trajectory
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult, side_by_side
 from mdio.analysis.series import analyze_series
@@ -61,7 +61,6 @@ def analyze(
     dt_ps: float | None = None,
     reducer: Reducer | None = None,
     gather: How = "blocking",
-    mpio: MPIOMode | None = None,
     verify: bool = True,
     overlap: str | None = None,
     cache: Cache | str | PathLike[str] | None = None,
@@ -99,9 +98,6 @@ def analyze(
         How rows become the result, instead of the kernel's own way.
     gather
         How ranks bring their rows together (`mdio.parallel.gather`); without MPI it has no effect.
-    mpio
-        With `MPIExecutor`: read an h5md file that mdio wrote through parallel HDF5,
-        ``independent`` or ``collective``, instead of by plain calls with checksums.
     verify
         Compare what is read with the checksums that the output holds. False trusts the disk.
     overlap
@@ -125,8 +121,6 @@ def analyze(
 
     Raises
     ------
-    MissingExtraError
-        `mpio` is given, but h5py was built without MPI.
     PlanError
         Arguments that do not fit together or do not fit the trajectory.
     SourceError, CorruptLayoutError
@@ -156,16 +150,12 @@ def analyze(
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     run_in = executor if executor is not None else Serial()
     n_blocks = run_in.n_workers * blocks_per_worker
-    if mpio is not None and mpio not in MPIO_MODES:
-        raise PlanError(f"mpio is {mpio!r}; give one of {', '.join(MPIO_MODES)}")
     kept = Cache.of(cache, cache_size)
-    if mpio is not None and kept is not None:
-        raise PlanError("parallel HDF5 reads by itself, past any cache; give one of the two")
     frames: dict[str, Any] = {"start": start, "stop": stop, "step": step}
     frames |= {"begin_ps": begin_ps, "end_ps": end_ps, "dt_ps": dt_ps}
     choose = partial(select_frames, **frames)
     request = Request(
-        *(trajectory, chosen, top, group, reducer, n_blocks, mpio, verify, overlap),
+        *(trajectory, chosen, top, group, reducer, n_blocks, verify, overlap),
         *(choose, dt_ps, kept),
     )
     how = (run_in, gather, progress, blocks_per_worker)
@@ -190,8 +180,6 @@ def _run(
         from mdio.analysis.mpi.ranks import analyze_on_ranks
 
         return analyze_on_ranks(request, run_in, gather, progress)
-    if request.mpio is not None:
-        raise PlanError("--mpio and --collective are for ranks of MPI; add --executor mpi")
     plan = request.plan()
     try:
         return _analyze(plan, run_in, progress, blocks_per_worker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,6 @@ from mdio.parallel.executors import Executor
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-MPIOMode = Literal["independent", "collective"]
-MPIO_MODES: tuple[MPIOMode, ...] = ("independent", "collective")
 """Ways to read through parallel HDF5."""
 
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
@@ -95,8 +93,6 @@ class Request:
     group: str | None = None
     reducer: Reducer | None = None
     n_blocks: int = 1
-    mpio: MPIOMode | None = None
-    """How ranks read through parallel HDF5, if they do."""
     verify: bool = True
     """Whether what is read is compared with the checksums that the output holds."""
     overlap: str | None = None

@@ -114,10 +114,10 @@ def analyze_series(
     request: Request, executor: Executor, progress: Progress | None
 ) -> AnalysisResult:
     """Run a kernel over atoms (under MPI on all ranks); see `mdio.analysis.driver.analyze`."""
-    if request.reducer is not None or request.mpio is not None:
+    if request.reducer is not None:
         raise PlanError(
             f"{type(request.kernel).__name__} has a way of its own to read frames and join them; "
-            "leave out the reducer, --mpio and --collective"
+            "leave out the reducer"
         )
     kernel = cast(Lagged, request.kernel)
     plan = executor.from_owner(request.plan)

@@ -23,7 +23,7 @@ from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, svg_of
 from mdio.benches.records import mpiexec_command, told_by
 from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import drop_cache
-from mdio.layouts.registry import layout_class
+from mdio.layouts.registry import layout_class, writer_class
 
 WAYS = ("workers", "mpi", "mpio", "collective")
 """Worker processes; ranks that write by plain calls; parallel HDF5, independent or collective."""
@@ -108,8 +108,9 @@ def cases(
     found: list[Case] = []
     for layout, way, n_workers, compression, frames in every:
         facts = layout_class("segments" if layout == SPLIT else layout.partition(":")[0])
+        through_mpi = writer_class(facts.name).through_mpi is not None
         parallel_hdf5 = way in ("mpio", "collective")
-        if (parallel_hdf5 and not facts.reads_shared) or (way == "mpio" and compression):
+        if (parallel_hdf5 and not through_mpi) or (way == "mpio" and compression):
             continue
         for stripe, count in places if layout != SPLIT else [(None, None)]:
             shape = (compression, frames) if facts.in_chunks else (None, None)
@@ -135,8 +136,8 @@ def measure(
 
     `source`: the trajectory. `folder`: where outputs are written, on the storage in question, one
     at a time; they are removed. `wanted`, `repeats`: what to write, how often. `read`: whether to
-    read outputs too, with the cache dropped and then from it; in the way in which they were
-    written. `mpiexec`: launcher with its options. `told`: called with a line before each run.
+    read outputs too, with the cache dropped and then from it, by as many workers or ranks as wrote
+    them. `mpiexec`: launcher with its options. `told`: called with a line before each run.
     Yields dict: the case, ``repeat``, ``write_s``, ``nbytes``, ``read_cold_s``, ``read_warm_s`` and
     ``cache_dropped``.
     Raises BlockError: a command failed; the message has its own.
@@ -158,7 +159,6 @@ def measure(
                 if read:
                     words = ["bench", "layouts", str(out), "--read", "--json"]
                     words += ["--mpi"] if case.way != "workers" else ["-w", str(case.n_workers)]
-                    words += ["--driver", case.way] if case.way in ("mpio", "collective") else []
                     record["cache_dropped"] = drop_cache(out) is None
                     record["read_cold_s"] = _run(case, words, mpiexec)["read_s"]
                     record["read_warm_s"] = _run(case, words, mpiexec)["read_s"]

@@ -29,7 +29,7 @@ from mdio.cli.shared.common import (
     say_notes,
     source_options,
 )
-from mdio.cli.shared.workers import add_mpio, add_workers, chosen_executor
+from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.remote.paths import path_of
 from mdio.core.words import human_nbytes, plural
@@ -115,7 +115,6 @@ def setup(parser: argparse.ArgumentParser) -> None:
         choices=GATHERS,
         default="blocking",
     )
-    add_mpio(workers, "--executor mpi", "read")
     add_cache(workers)
     add_no_verify(parser, "TRAJ")
     parser.add_argument(
@@ -174,8 +173,6 @@ def _n_frames(args: argparse.Namespace, quiet: bool) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Analyse, save, print a summary; under MPI, rank 0 does all but the analysis alone."""
-    if args.mpio and args.executor != "mpi":
-        raise PlanError("--mpio and --collective are for ranks of MPI; add --executor mpi")
     with chosen_executor(args) as executor:
         return _run(args, executor)
 

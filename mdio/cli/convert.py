@@ -27,7 +27,7 @@ from mdio.cli.shared.common import (
 )
 from mdio.cli.shared.placing import add_placing
 from mdio.cli.shared.plan_table import plan_table
-from mdio.cli.shared.workers import add_mpio, add_workers, chosen_executor, executor_name
+from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
 from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.opening import salvage_offered
@@ -129,7 +129,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_placing(parser)
     add_running(parser)
     together = parser.add_mutually_exclusive_group()
-    add_mpio(together, "--mpi", "write")
+    for option, way in (("--mpio", "independent"), ("--collective", "collective")):
+        each = "each rank by itself" if way == "independent" else "in collective writes"
+        told = f"with --mpi: write h5md through parallel HDF5, {each}"
+        together.add_argument(option, dest="mpio", action="store_const", const=way, help=told)
     add(
         together,
         "--per-rank",

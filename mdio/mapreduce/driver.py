@@ -174,7 +174,7 @@ def map_reduce(
     n_blocks = math.ceil(n_workers * blocks_per_worker / len(given))
     requests = {
         str(label): Request(
-            *(one, program.kernel, top, group, None, n_blocks, None, verify, overlap),
+            *(one, program.kernel, top, group, None, n_blocks, verify, overlap),
             choose=partial(choose_frames, frames=program.frames),
             cache=Cache.of(cache, cache_size),
         )

@@ -59,8 +59,6 @@ def test_several_files_and_an_open_layout(adk, tmp_path):
     same(rmsd(adk, layout), rmsd(adk, adk["xtc"]))
     with pytest.raises(PlanError, match="with the cache instead"):
         rmsd(adk, layout, cache=tmp_path / "other")
-    with pytest.raises(PlanError, match="parallel HDF5"):
-        rmsd(adk, adk["xtc"], cache=tmp_path / "c", mpio="independent")
 
 
 def test_command_line(adk, tmp_path, capsys):

@@ -92,25 +92,6 @@ def require_parallel_hdf5(option: str) -> None:
         )
 
 
-def open_shared(
-    path: Path, mode: str, comm: Any, hints: Mapping[str, str] | None = None
-) -> h5py.File:
-    """Open one file on all ranks of `comm` together (collective).
-
-    `path`: on a file system that all ranks see. `mode`: ``r`` or ``r+``. `comm`: an mpi4py
-    intracommunicator. `hints`: for MPI-IO; libraries ignore those that they do not know.
-    """
-    from mpi4py import MPI
-
-    info = MPI.Info.Create()
-    try:
-        for key, value in (hints or {}).items():
-            info.Set(key, value)
-        return h5py.File(path, mode, driver="mpio", comm=comm, info=info, libver=LIBVER)
-    finally:
-        info.Free()
-
-
 def transfer_list(collective: bool) -> h5p.PropDXID:
     """Return the properties of a collective or an independent transfer."""
     transfer = h5p.create(h5p.DATASET_XFER)
@@ -169,8 +150,18 @@ class H5MDMPIOWriter(H5MDWriter):
 
     def open_shared(self, comm: Any) -> None:
         """Open the file on all ranks of `comm` together (collective); raises OutputError."""
-        with writing(self.path):
-            self._handle_shared = open_shared(self.path, "r+", comm, self.hints)
+        from mpi4py import MPI
+
+        info = MPI.Info.Create()
+        try:
+            for key, value in (self.hints or {}).items():  # libraries ignore what they do not know
+                info.Set(key, value)
+            with writing(self.path):
+                self._handle_shared = h5py.File(
+                    self.path, "r+", driver="mpio", comm=comm, info=info, libver=LIBVER
+                )
+        finally:
+            info.Free()
 
     def close_shared(self) -> None:
         """Close the file on all ranks together (collective); raises OutputError."""

@@ -12,16 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
-from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import UserKernel
-from mdio.analysis.mpi.mpio import check_mpio, shared_file
 from mdio.analysis.placing import blocks_of_rank
-from mdio.analysis.plan import MPIOMode, Plan, Request
+from mdio.analysis.plan import Plan, Request
 from mdio.analysis.reducers import Stack, State
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe, told
@@ -87,16 +85,13 @@ def analyze_on_ranks(
     plan.opened_s += indexed_s
     begun = time.perf_counter()
     try:
-        if request.mpio is None:
-            work = _RankWork(BlockWork(plan.layout, plan.prepared, plan.opened_s), plan, comm)
-            if plan.units is None:
-                results = executor.imap(work, enumerate(plan.blocks), describe=describe)
-            else:
-                own = blocks_of_rank(plan, comm)
-                results = executor.imap(work, own, describe=describe, own=True)
-            done = _done(results, progress)
+        work = _RankWork(BlockWork(plan.layout, plan.prepared, plan.opened_s), plan, comm)
+        if plan.units is None:
+            results = executor.imap(work, enumerate(plan.blocks), describe=describe)
         else:
-            work, done = _work_on_shared_file(plan, request.mpio, executor, progress)
+            own = blocks_of_rank(plan, comm)
+            results = executor.imap(work, own, describe=describe, own=True)
+        done = _done(results, progress)
     finally:
         if plan.is_ours:
             plan.layout.close()
@@ -124,22 +119,6 @@ def _done(results: Iterator[tuple[int, Any]], progress: Progress | None) -> Done
     return done
 
 
-def _work_on_shared_file(
-    plan: Plan, mode: MPIOMode, executor: MPIExecutor, progress: Progress | None
-) -> tuple[_RankWork, Done]:
-    """Read through parallel HDF5; collectively, results are only sent when all are there."""
-    comm = executor.comm
-    with shared_file(plan, mode, executor) as shared:
-        opened_s = plan.opened_s + shared.opened_s
-        work = _RankWork(BlockWork(shared.as_layout, plan.prepared, opened_s), plan, comm)
-        items = list(enumerate(plan.blocks))
-        if mode == "independent":
-            return work, _done(executor.imap(work, items, describe=describe), progress)
-        own = _done(shared.run(work, items, describe), progress)
-    others = (comm.gather(own) or [own])[1:]
-    return work, own | _done(chain.from_iterable(one.items() for one in others), progress)
-
-
 def plan_from_root(request: Request, comm: Any) -> Plan:
     """Plan on rank 0 and tell the others, or raise on all ranks what went wrong there.
 
@@ -151,8 +130,6 @@ def plan_from_root(request: Request, comm: Any) -> Plan:
     if comm.rank == 0:
         try:
             plan = request.plan()
-            if request.mpio is not None:
-                check_mpio(plan, request.mpio)
             pickled = _pickled(_without_function(plan, request))
         except Exception as caught:  # all ranks must learn of it, or they would wait for ever
             error = caught

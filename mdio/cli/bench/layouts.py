@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mdio.analysis.pages.pictures import need_matplotlib
 from mdio.benches.layouts import WAYS, cases, measure, save_layouts_page, summarise, table_rows
-from mdio.benches.reading import read_all, read_shared
+from mdio.benches.reading import read_all
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import one_of, positives, sizes
 from mdio.cli.shared.common import add, add_bench_output, positive, print_json
@@ -16,7 +16,6 @@ from mdio.cli.shared.workers import all_ranks
 from mdio.core.errors import PlanError
 from mdio.core.words import aligned
 from mdio.parallel.executors import Processes, Serial
-from mdio.parallel.mpi_executor import MPIExecutor
 
 LAYOUTS = (
     *("h5md", "zarr", "segments", "segments:xtc", "segments:trr", "segments:dcd", "segments:ncdf"),
@@ -60,14 +59,6 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "--mpiexec CMD", "launcher of MPI programs, with options")
     add(parser, "--read", "read SRC once with -w N or --mpi, and print the time")
     add(parser, "--mpi", "with --read: on the ranks of mpiexec")
-    add(
-        parser,
-        "--driver",
-        "with --read --mpi: read h5md through parallel HDF5, each rank by itself or all "
-        "together (default: by plain reads)",
-        choices=("plain", "mpio", "collective"),
-        default="plain",
-    )
     add_bench_output(parser, "layouts", "layouts.jsonl and layouts.html")
 
 
@@ -116,15 +107,10 @@ def _tell(text: str) -> None:
 
 
 def _read(args: argparse.Namespace) -> int:
-    if args.driver != "plain" and not args.mpi:
-        raise PlanError(f"--driver {args.driver} is for ranks of MPI; add --mpi")
     n_workers = args.workers[0]
     alone = Processes(n_workers) if n_workers > 1 else Serial()
     with all_ranks("--mpi") if args.mpi else alone as executor:
-        if args.driver != "plain" and isinstance(executor, MPIExecutor):
-            found = read_shared(args.source, executor, collective=args.driver == "collective")
-        else:
-            found = read_all(args.source, executor)
+        found = read_all(args.source, executor)
         if executor.is_owner:
             print_json(found)
     return 0

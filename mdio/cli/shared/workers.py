@@ -36,14 +36,6 @@ def add_workers(parser: Any, *, mpi_option: bool = True) -> None:
         )
 
 
-def add_mpio(parser: Any, needed: str, verb: str) -> None:
-    """Add ``--mpio`` and ``--collective``; `needed` asks for ranks, which read or write."""
-    ways = {"independent": "each rank by itself", "collective": f"in collective {verb}s"}
-    for option, way in (("--mpio", "independent"), ("--collective", "collective")):
-        told = f"with {needed}: {verb} h5md through parallel HDF5, {ways[way]}"
-        parser.add_argument(option, dest="mpio", action="store_const", const=way, help=told)
-
-
 def executor_name(args: argparse.Namespace) -> str:
     """Return the executor that is asked for; raises PlanError where options do not fit it."""
     if getattr(args, "mpi", False):
