@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "cpu.h"
 #include "kernels.h"
 
 namespace mdio {
@@ -87,6 +88,69 @@ void move(char* data, const Molecules& molecules, int64_t i, const Cell& cell, c
     }
 }
 
+constexpr int64_t BLOCK = 128;
+constexpr double MANY = 1 << 30;
+
+// What compilers make vectors of; floor() is a call on some processors.
+MDIO_INLINE double rounded_down(double f) {
+    const double towards_zero = double(int32_t(f));
+    return towards_zero - (towards_zero > f ? 1.0 : 0.0);
+}
+
+// Puts atoms that lie one after the other into the cell, each by itself; false, with all left as
+// they are, if some are no numbers, or further off than can be counted.
+MDIO_INLINE bool put_block(char* data, int64_t n, const Cell& cell) {
+    float raw[3 * BLOCK];
+    double x[BLOCK], y[BLOCK], z[BLOCK], a[BLOCK], b[BLOCK], c[BLOCK];
+    std::memcpy(raw, data, size_t(12 * n));
+    for (int64_t i = 0; i < n; ++i) x[i] = raw[3 * i], y[i] = raw[3 * i + 1], z[i] = raw[3 * i + 2];
+    for (int64_t i = 0; i < n; ++i) {
+        const double from[3] = {x[i], y[i], z[i]};
+        double f[3];
+        cell.fractions(from, f);
+        a[i] = f[0], b[i] = f[1], c[i] = f[2];
+    }
+    int64_t n_countable = 0;
+    for (int64_t i = 0; i < n; ++i)
+        n_countable += std::fabs(a[i]) + std::fabs(b[i]) + std::fabs(c[i]) < MANY ? 1 : 0;
+    if (n_countable < n) return false;
+    for (int64_t i = 0; i < n; ++i) {
+        const double na = rounded_down(a[i]), nb = rounded_down(b[i]), nc = rounded_down(c[i]);
+        a[i] = x[i] - (na * cell.xx + nb * cell.yx + nc * cell.zx);
+        b[i] = y[i] - (nb * cell.yy + nc * cell.zy);
+        c[i] = z[i] - nc * cell.zz;
+    }
+    for (int64_t i = 0; i < n; ++i)
+        raw[3 * i] = float(a[i]), raw[3 * i + 1] = float(b[i]), raw[3 * i + 2] = float(c[i]);
+    std::memcpy(data, raw, size_t(12 * n));
+    return true;
+}
+
+#if defined(__GNUC__) && !defined(__clang__)
+#define MDIO_NO_TRAPS __attribute__((optimize("no-trapping-math")))  // else GCC makes no vectors
+#else
+#define MDIO_NO_TRAPS
+#endif
+
+MDIO_NO_TRAPS bool put_plain(char* data, int64_t n, const Cell& cell) {
+    return put_block(data, n, cell);
+}
+MDIO_NO_TRAPS MDIO_TARGET("avx2") bool put_avx2(char* data, int64_t n, const Cell& cell) {
+    return put_block(data, n, cell);
+}
+
+// Molecules `first` to `last` of one atom each, in order and not weighed.
+bool are_single(const Molecules& molecules, int64_t first, int64_t last) {
+    bool all = molecules.starts[last] - molecules.starts[first] == last - first;
+    const int64_t atom = molecules.atoms[molecules.starts[first]];
+    for (int64_t i = first; all && i < last; ++i) {
+        const int64_t at = molecules.starts[i];
+        all = molecules.starts[i + 1] - at == 1 && molecules.atoms[at] == atom + i - first &&
+              molecules.weights[at] == 1;
+    }
+    return all;
+}
+
 // A molecule that is to join the others, and how far it is from the nearest of those.
 struct Waiting {
     int64_t molecule;
@@ -120,10 +184,21 @@ void make_whole(const Output& positions, int64_t n_frames, const double* vectors
 
 void put_in_cell(const Output& positions, int64_t n_frames, const double* vectors,
                  const Molecules& molecules) {
+    std::vector<char> single;  // of each block of molecules
+    for (int64_t first = 0; first < molecules.n; first += BLOCK)
+        single.push_back(are_single(molecules, first, std::min(first + BLOCK, molecules.n)));
     for (int64_t frame = 0; frame < n_frames; ++frame) {
         char* data = positions.data + frame * positions.stride;
         const Cell cell(vectors + 9 * frame);
         for (int64_t i = 0; i < molecules.n; ++i) {
+            if (i % BLOCK == 0 && single[size_t(i / BLOCK)]) {
+                const int64_t n = std::min(BLOCK, molecules.n - i);
+                const int64_t atom = molecules.atoms[molecules.starts[i]];
+                if ((has_avx2() ? put_avx2 : put_plain)(data + 12 * atom, n, cell)) {
+                    i += n - 1;
+                    continue;
+                }
+            }
             double centre[3], f[3];
             centre_of(data, molecules, i, centre);
             cell.fractions(centre, f);

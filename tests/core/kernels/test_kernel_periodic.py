@@ -51,6 +51,13 @@ def system(cell, seed, n_frames=1):
     return universe, frames
 
 
+def shortest(apart, vectors):
+    """Return the lengths of the shortest images, of which MDAnalysis misses some in such cells."""
+    apart = apart - np.rint(apart @ np.linalg.inv(vectors)) @ vectors
+    around = np.stack(np.meshgrid(*[np.arange(-4, 5)] * 3), axis=-1).reshape(-1, 3) @ vectors
+    return np.linalg.norm(apart[..., None, :] - around, axis=-1).min(axis=-1)
+
+
 def both(name, frames, cells, *arguments):
     """Do it in native code and in NumPy, which are to agree, and return what came out."""
     native, numpy = frames.copy(), frames.copy()
@@ -95,9 +102,30 @@ def test_molecules_as_wrap_by_centres_of_mass(cell, seed):
 
 
 @ALL
+@given(CELLS, SEEDS, st.integers(1, 400), st.sampled_from([None, np.nan, np.inf, 1e12]))
+def test_lone_atoms_by_the_block_as_one_by_one(cell, seed, n_atoms, odd):
+    rng = np.random.default_rng(seed)
+    frames = rng.uniform(-100, 100, (2, n_atoms, 3)).astype(np.float32)
+    if odd is not None:
+        frames[0, rng.integers(n_atoms), 1] = odd
+    every, starts, weights = np.arange(n_atoms), np.arange(n_atoms + 1), np.ones(n_atoms)
+    made = []
+    for atoms in (every, np.roll(every, 1), rng.permutation(n_atoms)):
+        made.append(frames.copy())
+        kernels.put_in_cell(made[-1], boxes(cell, 2), atoms, starts, weights)
+    assert made[0].tobytes() == made[1].tobytes() == made[2].tobytes()
+    if odd is None:
+        wrapped = [mda.lib.distances.apply_PBC(f, np.array(cell, np.float32)) for f in frames]
+        apart = np.abs(made[0] - wrapped)
+        vectors = vectors_from_boxes(boxes(cell))[0]
+        apart = np.abs(apart @ np.linalg.inv(vectors))  # on a boundary, either is right
+        assert_allclose(np.abs(apart - apart.round()), 0, atol=1e-4)
+
+
+@ALL
 @given(CELLS, SEEDS, st.integers(1, 30))
 def test_gathered_along_the_shortest_tree(cell, seed, n_molecules):
-    """Of distances as MDAnalysis knows them; the molecule next to the middle stays."""
+    """The molecule next to the middle stays."""
     rng = np.random.default_rng(seed)
     cells = boxes(cell, 2)
     vectors = triclinic_vectors(cells[0])
@@ -113,11 +141,11 @@ def test_gathered_along_the_shortest_tree(cell, seed, n_molecules):
         images = shifts[:, 0] @ np.linalg.inv(vectors)
         assert_allclose(images, images.round(), atol=1e-3)
         old, new = (one.reshape(-1, 3, 3).mean(axis=1) for one in (was, now))
-        middle = mda.lib.distances.distance_array(vectors.sum(axis=0) / 2, old, cells[0])[0]
+        middle = shortest(vectors.sum(axis=0) / 2 - old, vectors)
         assert_array_equal(
             was.reshape(-1, 3, 3)[middle.argmin()], now.reshape(-1, 3, 3)[middle.argmin()]
         )
-        apart = mda.lib.distances.distance_array(old, old, cells[0])
+        apart = shortest(old[:, None] - old, vectors)
         tree = minimum_spanning_tree(apart).tocoo()
         lengths = np.linalg.norm(new[tree.row] - new[tree.col], axis=1)
         assert_allclose(lengths, tree.data, atol=1e-3)
