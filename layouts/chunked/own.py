@@ -124,20 +124,9 @@ class OwnOutput(ABC, Generic[Array]):
         for field, out in block.present().items():
             if (group, field) not in self.arrays:
                 raise CorruptLayoutError(f"{self.path}: there are no {field} in it; leave them out")
-            self._read_array((group, field), start, stop, atoms, out)
+            self.arrays[group, field].read(start, stop, atoms, out)
             if field in self._factors:
                 out *= np.float32(self._factors[field])
-
-    def _read_array(
-        self,
-        key: tuple[str, str],
-        start: int,
-        stop: int,
-        atoms: AtomIndices | None,
-        out: NDArray[np.float32],
-    ) -> None:
-        """Fill `out` with frames of the array of a group and field."""
-        self.arrays[key].read(start, stop, atoms, out)
 
     def byte_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]

@@ -20,36 +20,14 @@ LINES = {
     "t_opening": ("t_open_mean_s", "t_open_std_s", "#CC79A7"),
 }
 MARKERS = "osD^vP*X"
-HEADS = (
-    "workers",
-    "t_total, s",
-    "±",
-    "t_comp, s",
-    "t_IO, s",
-    "t_open, s",
-    "t_comm, s",
-    "t_comp/t_IO",
-    "speed-up",
-    "±",
-    "efficiency",
-    "±",
-    "seconds",
+COLUMNS = (
+    *(("workers", "n_ranks"), ("t_total, s", "t_total_max_s"), ("±", "t_total_std_s")),
+    *(("t_comp, s", "t_comp_mean_s"), ("t_IO, s", "t_io_mean_s"), ("t_open, s", "t_open_mean_s")),
+    *(("t_comm, s", "t_comm_mean_s"), ("t_comp/t_IO", "ratio_comp_io")),
+    *(("speed-up", "speedup"), ("±", "speedup_std")),
+    *(("efficiency", "efficiency"), ("±", "efficiency_std"), ("seconds", "seconds")),
 )
-KEYS = (
-    "n_ranks",
-    "t_total_max_s",
-    "t_total_std_s",
-    "t_comp_mean_s",
-    "t_io_mean_s",
-    "t_open_mean_s",
-    "t_comm_mean_s",
-    "ratio_comp_io",
-    "speedup",
-    "speedup_std",
-    "efficiency",
-    "efficiency_std",
-    "seconds",
-)
+"""Heads of the table, and where their numbers are."""
 
 
 def save_scaling_page(
@@ -59,6 +37,7 @@ def save_scaling_page(
 
     `rows`: of `mdio.benches.scaling.summarise`. `runs`: all runs, with what each rank did.
     """
+    heads, keys = zip(*COLUMNS, strict=True)
     by_series: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_series.setdefault(row["series"], []).append(row)
@@ -79,7 +58,7 @@ def save_scaling_page(
         parts.append(
             page.section(
                 name,
-                page.table(HEADS, [[row[key] for key in KEYS] for row in series]),
+                page.table(heads, [[row[key] for key in keys] for row in series]),
                 page.picture(_components(name, series), "Means over ranks and repeats."),
                 page.picture(
                     components(last["run"]["ranks"], f"Each of {largest} workers"),

@@ -42,18 +42,16 @@ class Agreement:
         *,
         number: int = 0,
         broken: bool = False,
-        asks: bool = False,
-    ) -> bool:
+    ) -> None:
         """Return on all ranks if none has failed; otherwise raise the same error on all.
 
         `error`: what has failed here. `number`: of several errors, that with the lowest number is
         raised. `broken`: whether it has failed within a collective call, so that the program has to
-        end. `asks`: anything that all ranks are to know if it is so on one.
-        Returns bool: whether any rank asks.
+        end.
         """
         from mpi4py import MPI
 
-        here, anywhere = np.array([error is not None, asks], "i4"), np.zeros(2, "i4")
+        here, anywhere = np.array([error is not None], "i4"), np.zeros(1, "i4")
         request = self._comm.Iallreduce(here, anywhere, op=MPI.MAX)
         deadline, nap = time.monotonic() + self._grace_s, Nap()
         while not request.Test():
@@ -61,7 +59,7 @@ class Agreement:
                 self._end(error, is_ours=True)
             nap.take()
         if not anywhere[0]:
-            return bool(anywhere[1])
+            return
         outcomes = self._comm.allgather((number, picklable(error), broken))
         first_number, first, _ = min(
             (outcome for outcome in outcomes if outcome[1] is not None), key=lambda one: one[0]
