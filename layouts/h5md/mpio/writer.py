@@ -154,7 +154,7 @@ class H5MDMPIOWriter(H5MDWriter):
 
         info = MPI.Info.Create()
         try:
-            for key, value in (self.hints or {}).items():  # libraries ignore what they do not know
+            for key, value in self.hints.items():  # libraries ignore what they do not know
                 info.Set(key, value)
             with writing(self.path):
                 self._handle_shared = h5py.File(
