@@ -25,6 +25,7 @@ from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.foreign.packed import PACKED, head_unpacked, let_mdanalysis_read
+from mdio.layouts.foreign.tng import check_blocks
 from mdio.layouts.foreign.units import length_factor, made_up
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
@@ -86,6 +87,8 @@ class GenericLayout(Layout):
 
     def _open(self) -> TrajectoryInfo:
         with self._translated("opened"):
+            if self._kind() == "TNG":
+                check_blocks(self.path)
             reader = self._reader = self._make_reader()
             self._process = os.getpid()
             first = self._timestep(0)

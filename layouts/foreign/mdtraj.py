@@ -62,6 +62,8 @@ class MDTrajLayout(Layout):
 
     def _array(self, name: str, *shape: int) -> h5py.Dataset:
         array = self._file[name]
+        if not isinstance(array, h5py.Dataset):
+            raise SourceError(f"{self.path}: {name} is a group, expected numbers of shape {shape}")
         if array.is_virtual or array.external or array.dtype.kind not in "fiu":
             raise SourceError(f"{self.path}: {name} holds {array.dtype}, or lies elsewhere")
         if array.shape != shape:
@@ -138,9 +140,9 @@ class MDTrajLayout(Layout):
     def topology(self) -> Topology | None:
         """Return what the file says of the atoms; see `Layout.topology`."""
         n_atoms = self.info.n_atoms
-        if "topology" not in self._file:
-            return None
         with as_source_error(self.path, "its topology cannot be read"):
+            if "topology" not in self._file:
+                return None
             text = np.asarray(self._file["topology"][...]).reshape(-1)[0]
             return _topology(json.loads(text), n_atoms)
 

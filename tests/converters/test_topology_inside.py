@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, PSF
 from numpy.testing import assert_array_equal
-from suites.gromacs_files import write_gromacs
+from suites.files_of_others import write_gromacs
 
 import mdio
 from mdio.cli.main import main

@@ -1,12 +1,16 @@
 """The table of formats in docs/formats.md says what runs show, cell by cell.
 
-Cells of a program are checked where it is installed. ``MDIO_MATRIX=write`` writes the table anew.
+Cells of a program are checked where it is installed. ``MDIO_MATRIX=write`` writes the table anew,
+but for the cells of programs that are not.
 """
 
+import bz2
+import gzip
 import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -19,7 +23,7 @@ import zarr
 from docs.pages import ROOT, table_rows
 from MDAnalysisTests import datafiles
 from MDAnalysisTests.datafiles import TRR
-from suites.gromacs_files import write_gromacs
+from suites.files_of_others import write_gromacs, write_mdtraj
 
 import mdio
 from mdio.core.frames import absent
@@ -28,7 +32,8 @@ warnings.filterwarnings("ignore", module="MDAnalysis")
 PAGE = ROOT / "docs" / "formats.md"
 N_FRAMES, N_ATOMS = 4, 300
 YES, NO = "yes", ""
-COLUMNS = ("read", "written", "MDAnalysis", "library", "cpptraj", "mdconvert", "gmx")
+PROGRAMS = ("cpptraj", "mdconvert", "gmx")
+COLUMNS = ("read", "written", "MDAnalysis", "library", "chemfiles", *PROGRAMS)
 
 
 def oracle():
@@ -63,6 +68,55 @@ def by_netcdf4(path):
         return np.asarray(file["coordinates"][...])
 
 
+def by_chemfiles(path, kind=""):
+    """Return what chemfiles reads; None if it does not know the format."""
+    import chemfiles
+
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says as a warning, too, what it raises
+        try:
+            with chemfiles.Trajectory(str(path), "r", kind) as frames:
+                for _ in range(min(N_FRAMES, frames.nsteps)):
+                    frame = frames.read()  # its positions live as long as it does
+                    found.append(frame.positions.copy())
+        except chemfiles.ChemfilesError:
+            return None
+    return np.array(found)
+
+
+def make_mdtraj(path, positions):
+    write_mdtraj(path, positions / np.float32(10), chunks=(1, N_ATOMS, 3))
+
+
+def make_restart(path, positions):
+    with netCDF4.Dataset(path, "w", format="NETCDF3_64BIT_OFFSET") as file:
+        file.Conventions, file.ConventionVersion = "AMBERRESTART", "1.0"
+        file.program, file.programVersion = "test", "1"
+        file.createDimension("atom", N_ATOMS)
+        file.createDimension("spatial", 3)
+        file.createVariable("time", "f8", ())[...] = 1.5
+        file.createVariable("coordinates", "f8", ("atom", "spatial"))[:] = positions[0]
+        file["coordinates"].units = "angstrom"
+
+
+def make_packed(path, positions):
+    lines = []
+    for frame in positions:
+        lines += [str(N_ATOMS), "made here", *(f"C {x:.4f} {y:.4f} {z:.4f}" for x, y, z in frame)]
+    raw = "\n".join([*lines, ""]).encode()
+    if path.suffix == ".zst":
+        raw = zstd().compress(raw)
+    else:
+        raw = {".gz": gzip, ".bz2": bz2}[path.suffix].compress(raw)
+    path.write_bytes(raw)
+
+
+def zstd():
+    in_python = sys.version_info >= (3, 14)
+    return importlib.import_module("compression.zstd" if in_python else "backports.zstd")
+
+
 WRITTEN = {
     "XTC": ("o.xtc", {}, "XTC", None),
     "TRR": ("o.trr", {}, "TRR", None),
@@ -72,7 +126,25 @@ WRITTEN = {
     "H5MD --flavour gromacs": ("g.h5md", {"flavour": "gromacs"}, "H5MD", by_h5py),
     "Zarr": ("o.zarr", {}, None, by_zarr),
 }
-"""By name in the table: an output, how it is made, MDAnalysis' own reader, a library."""
+"""By name: an output, how it is made, MDAnalysis' own reader, a library."""
+MADE = {
+    "mdtraj HDF5": (
+        "m.h5",
+        make_mdtraj,
+        None,
+        lambda path: h5py.File(path)["coordinates"][...] * 10,
+    ),
+    "AMBER restart, as NetCDF": (
+        "r.ncrst",
+        make_restart,
+        "NCDF",
+        lambda path: by_netcdf4(path)[None],
+    ),
+    "XYZ in .gz": ("x.xyz.gz", make_packed, "XYZ", None),
+    "XYZ in .bz2": ("x.xyz.bz2", make_packed, "XYZ", None),
+    "XYZ in .zst": ("x.xyz.zst", make_packed, "XYZ", None),
+}
+"""By name: a file that is only read, what makes it of positions, MDAnalysis' reader, a library."""
 READ = {
     "H5MD of GROMACS 2026": (None, None),
     "LAMMPS dump": (datafiles.LAMMPSDUMP_chain1, "LAMMPSDUMP"),
@@ -85,8 +157,8 @@ READ = {
     "TNG": (datafiles.TNG_traj, "TNG"),
 }
 """A file of each format that is only read, and MDAnalysis' name for it."""
-
-
+CHEMFILES = {"LAMMPS dump": "LAMMPS"}
+"""Its name of a format, where the file's does not tell it."""
 NEEDS = {"GSD": "gsd", "TNG": "pytng"}
 """Packages without which MDAnalysis does not read a format: its cells are then not looked at."""
 
@@ -113,18 +185,44 @@ def by_program(program, path, pdb, folder):
 def written_row(name, folder, expected):
     out, options, kind, library = WRITTEN[name]
     path = folder / out
-    atoms = np.arange(N_ATOMS)
-    mdio.convert(TRR, path, select=atoms, stop=N_FRAMES, **options)
+    mdio.convert(TRR, path, select=np.arange(N_ATOMS), stop=N_FRAMES, **options)
+    return {"written": YES} | readings(path, kind, library, expected)
+
+
+def made_row(name, folder, expected):
+    out, make, kind, library = MADE[name]
+    path = folder / out
+    make(path, expected)
+    of_one = path.suffix == ".ncrst"
+    return {"written": NO} | readings(path, kind, library, expected[:1] if of_one else expected)
+
+
+def readings(path, kind, library, expected):
+    """Return who reads the same positions in a file, as cells."""
     with mdio.open(path) as layout:
-        row = {"read": same(layout.read(0, N_FRAMES).positions, expected), "written": True}
-    row["MDAnalysis"] = kind is not None and same(by_mdanalysis(path, kind), expected)
+        row = {"read": same(layout.read(0, layout.info.n_frames).positions, expected)}
+    row["MDAnalysis"] = kind is not None and mdanalysis_alone(path, kind, expected)
     row["library"] = library is not None and same(library(path), expected)
-    pdb = folder / "top.pdb"
-    for program in COLUMNS[4:]:
+    if importlib.util.find_spec("chemfiles"):
+        found = by_chemfiles(path, "Amber Restart" if path.suffix == ".ncrst" else "")
+        row["chemfiles"] = found is not None and same(found, expected)
+    for program in PROGRAMS:
         if shutil.which(program):
-            found = by_program(program, path, pdb, folder)
+            found = by_program(program, path, path.parent / "top.pdb", path.parent)
             row[program] = found is not None and same(found, expected)
     return {key: YES if value else NO for key, value in row.items()}
+
+
+def mdanalysis_alone(path, kind, expected):
+    """Return whether MDAnalysis reads it, for Zstandard in a process that has not met mdio."""
+    if path.suffix == ".zst":
+        words = f"import MDAnalysis; MDAnalysis.Universe({str(path)!r}, format={kind!r})"
+        run = subprocess.run([sys.executable, "-c", words], capture_output=True, check=False)
+        return run.returncode == 0
+    try:
+        return same(by_mdanalysis(path, kind), expected)
+    except (TypeError, ValueError, OSError):  # of AMBER's restart files: not a trajectory
+        return False
 
 
 def read_row(name, folder):
@@ -146,7 +244,12 @@ def read_row(name, folder):
     reader = mda.coordinates.core.get_reader_for(str(path), format=kind)
     with reader(str(path), **options) as frames:
         expected = np.array([frames[at].positions.copy() for at in range(n_frames)])
-    return {"read": YES if same(found, expected) else NO, "written": NO, "MDAnalysis": YES}
+    row = {"read": YES if same(found, expected) else NO, "written": NO, "MDAnalysis": YES}
+    if importlib.util.find_spec("chemfiles"):
+        kind = CHEMFILES.get(name, "")
+        theirs = by_chemfiles(path, kind)
+        row["chemfiles"] = YES if theirs is not None and same(theirs, expected) else NO
+    return row
 
 
 @pytest.fixture(scope="module")
@@ -155,16 +258,21 @@ def found(tmp_path_factory):
     atoms = mda.Universe(datafiles.GRO).atoms[:N_ATOMS]
     atoms.write(str(folder / "top.pdb"))
     rows = {name: written_row(name, folder, expected) for name in WRITTEN}
+    rows |= {name: made_row(name, folder, expected) for name in MADE}
     return rows | {name: read_row(name, folder) for name in READ}
+
+
+def in_page():
+    return {
+        row[0].strip("`"): dict(zip(COLUMNS, row[1:], strict=False))
+        for row in table_rows(PAGE, "Matrix")
+    }
 
 
 def test_the_table_says_what_runs_show(found):
     if os.environ.get("MDIO_MATRIX") == "write":
         write(found)
-    rows = {
-        row[0].strip("`"): dict(zip(COLUMNS, row[1:], strict=True))
-        for row in table_rows(PAGE, "Matrix")
-    }
+    rows = in_page()
     assert rows.keys() == found.keys()
     for name, cells in found.items():
         assert {key: rows[name][key] for key in cells} == cells, name
@@ -172,8 +280,10 @@ def test_the_table_says_what_runs_show(found):
 
 def write(found):
     lines = [f"| format | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"]
+    before = in_page()
     for name, cells in found.items():
-        lines.append(f"| `{name}` | " + " | ".join(cells.get(key, NO) for key in COLUMNS) + " |")
+        told = before.get(name, {}) | cells
+        lines.append(f"| `{name}` | " + " | ".join(told.get(key, NO) for key in COLUMNS) + " |")
     text = PAGE.read_text()
     head, rest = text.split("## Matrix\n", 1)
     words, _, after = rest.partition("| format |")

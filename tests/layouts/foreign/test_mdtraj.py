@@ -11,37 +11,11 @@ import numpy as np
 import pytest
 from MDAnalysisTests import datafiles
 from numpy.testing import assert_array_equal
+from suites.files_of_others import F, N, write_mdtraj
 
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import SourceError
-
-F, N = 11, 6
-
-
-def write_mdtraj(path, **creation):
-    """Write what mdtraj 1.11 writes (its convention 1.1); return positions, lengths, times."""
-    rng = np.random.default_rng(4)
-    x, v = rng.normal(size=(2, F, N, 3)).astype("f4")
-    lengths = rng.uniform(3, 4, (F, 3)).astype("f4")
-    atoms = [
-        {"index": i, "name": name, "element": name[0]}
-        for i, name in enumerate(["OW", "H1", "H2"] * 2)
-    ]
-    residues = [
-        {"index": i, "resSeq": 7 + i, "name": "HOH", "atoms": atoms[3 * i : 3 * i + 3]}
-        for i in range(2)
-    ]
-    chains = [{"index": 0, "residues": residues}]
-    topology = json.dumps({"chains": chains, "bonds": [[0, 1], [0, 2], [3, 4], [3, 5]]})
-    with h5py.File(path, "w") as file:
-        file.attrs["conventions"], file.attrs["conventionVersion"] = "Pande", "1.1"
-        file.create_dataset("coordinates", data=x, **creation)
-        file["coordinates"].attrs["units"] = "nanometers"
-        file["velocities"], file["time"] = v, np.arange(F, dtype="f4") * 2
-        file["cell_lengths"], file["cell_angles"] = lengths, np.full((F, 3), 90, "f4")
-        file["topology"] = np.array([topology.encode()])
-    return x, v, lengths
 
 
 @pytest.mark.parametrize("creation", [{}, {"chunks": (3, N, 3), "compression": "gzip"}])

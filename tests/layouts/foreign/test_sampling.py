@@ -6,7 +6,7 @@ import pytest
 from MDAnalysis import Universe
 from MDAnalysis.exceptions import NoDataError
 from numpy.testing import assert_array_equal
-from suites.gromacs_files import FIELDS, N_ATOMS, STEPS, write_gromacs
+from suites.files_of_others import FIELDS, N_ATOMS, STEPS, write_gromacs
 
 import mdio
 from mdio.core.errors import SourceError

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from oracles.gromacs_h5md import read_frames
-from suites.gromacs_files import FIELDS, STEPS, write_gromacs
+from suites.files_of_others import FIELDS, STEPS, write_gromacs
 from suites.h5md_cases import make_block, write_h5md
 
 import mdio
