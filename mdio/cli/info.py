@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from mdio._version import __version__
 from mdio.cli.shared.common import (
@@ -17,12 +20,17 @@ from mdio.cli.shared.common import (
     source_options,
 )
 from mdio.converters.selection import open_with_topology
+from mdio.core.errors import SourceError
 from mdio.core.frame_data import described
+from mdio.core.frames import absent
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes, times_text
+from mdio.layouts.base import Layout
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
 from mdio.layouts.views.ensemble import ensemble_at
 
+HAS = ("has_velocities", "has_forces", "has_box")
+LOOKED_AT = 100  # frames, for how often a field comes
 TIMES = ("time_first_ps", "time_last_ps", "dt_ps")
 
 
@@ -53,15 +61,76 @@ def _times(facts: dict[str, Any]) -> str:
     return times_text(*(facts[key] for key in ("n_frames", *TIMES)))
 
 
-def _file(path: str, top: str | None) -> dict[str, Any]:
+def _fields(facts: dict[str, Any]) -> str:
+    fields = [name for name in ("velocities", "forces", "box") if facts[f"has_{name}"]]
+    lacking = (
+        f"; {name} {f'every {every} frames' if every else 'not in all frames'}"
+        for name, every in facts["field_every"].items()
+    )
+    return ", ".join(["positions", *fields]) + "".join(lacking)
+
+
+def _every(layout: Layout) -> dict[str, int | None]:
+    """Return after how many frames each field comes again that some frames lack.
+
+    None where the first frames have no even interval, or do not tell one.
+    """
+    names = layout.info.sparse
+    if not names:
+        return {}
+    block = layout.read(0, min(layout.info.n_frames, LOOKED_AT), atoms=[0])
+    found = {}
+    for name in names:
+        values = getattr(block, name)
+        gaps = set() if values is None else set(np.diff(np.flatnonzero(~absent(values))).tolist())
+        found[name] = gaps.pop() if len(gaps) == 1 and gaps != {1} else None
+    return found
+
+
+def _first(layout: Layout) -> dict[str, Any]:
+    """Return cell and step of the first frame, and how often fields come."""
+    first = layout.read(0, 1, atoms=[]) if layout.info.n_frames else None
+    box = None if first is None or not first.box.any() else first.box[0].tolist()
+    step = None if first is None or first.step is None else int(first.step[0])
+    return {"box_angstrom": box, "step_first": step, "field_every": _every(layout)}
+
+
+def _file(path: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return what one of several files has by itself."""
-    kept = ("path", "n_frames", "n_atoms", *TIMES)
-    with open_with_topology([path], top) as layout:
-        return {name: getattr(layout.info, name) for name in kept}
+    kept = ("path", "n_frames", "n_atoms", *TIMES, *HAS, "sparse")
+    with open_with_topology([path], args.top, **source_options(args)) as layout:
+        return {name: getattr(layout.info, name) for name in kept} | _first(layout)
+
+
+def _tell_each(args: argparse.Namespace, refusal: SourceError) -> int:
+    """List files that are no parts of one trajectory, as replicas are not; say why not."""
+    files = [_file(path, args) for path in args.path]
+    if args.json:
+        print_json({"layout": None, "files": files, "notes": [str(refusal)]})
+        return 0
+    for one in files:
+        rows = {
+            "frames": f"{one['n_frames']:,}",
+            "atoms": f"{one['n_atoms']:,}",
+            "time": _times(one),
+            "first step": "" if one["step_first"] is None else f"{one['step_first']:,}",
+            "has": _fields(one),
+            "box": box_text(one["box_angstrom"]),
+        }
+        _print_rows(one["path"], rows)
+    print(f"mdio info: not joined: {refusal}", file=sys.stderr)
+    return 0
+
+
+def _print_rows(title: str, rows: dict[str, str]) -> None:
+    print(title)
+    for name, value in rows.items():
+        if value:
+            print(f"  {name:<12} {value}")
 
 
 def _tell_ensemble(args: argparse.Namespace, members: dict[str, Path]) -> int:
-    facts = {label: _file(str(path), args.top) for label, path in members.items()}
+    facts = {label: _file(str(path), args) for label, path in members.items()}
     if args.json:
         print_json({"layout": "ensemble", "path": args.path[0], "members": facts})
         return 0
@@ -78,17 +147,18 @@ def run(args: argparse.Namespace) -> int:
     how = source_options(args)
     if members := ensemble_at(args.path):
         return _tell_ensemble(args, members)
-    with open_with_topology(args.path, args.top, overlap=args.overlap, **how) as layout:
+    try:
+        opened = open_with_topology(args.path, args.top, overlap=args.overlap, **how)
+    except SourceError as refusal:
+        if len(args.path) == 1 or args.overlap is not None:
+            raise
+        return _tell_each(args, refusal)
+    with opened as layout:
         if not args.json:
             say_notes("info", layout.notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": layout.notes}
-        first = layout.read(0, 1, atoms=[]) if layout.info.n_frames else None
-        facts["box_angstrom"] = (
-            None if first is None or not first.box.any() else first.box[0].tolist()
-        )
-        facts["frame_data"] = described(layout.frame_data())
-        facts["step_first"] = None if first is None or first.step is None else int(first.step[0])
-    facts["files"] = [_file(path, args.top) for path in args.path] if len(args.path) > 1 else []
+        facts |= _first(layout) | {"frame_data": described(layout.frame_data())}
+    facts["files"] = [_file(path, args) for path in args.path] if len(args.path) > 1 else []
     found = get_stripe(args.path[0])
     facts["striping"] = None if found is None else asdict(found)
     facts["no_striping"] = unstriped(args.path[0])
@@ -101,11 +171,7 @@ def run(args: argparse.Namespace) -> int:
         "frames": f"{facts['n_frames']:,}",
         "atoms": f"{facts['n_atoms']:,}",
         "time": _times(facts),
-        "has": ", ".join(
-            ["positions"]
-            + [name for name in ("velocities", "forces", "box") if facts[f"has_{name}"]]
-        )
-        + "".join(f"; not all frames have {name}" for name in facts["sparse"]),
+        "has": _fields(facts),
         "box": box_text(facts["box_angstrom"]),
         "each frame": facts["frame_data"],
         "groups": ", ".join(f"{name} ({n:,} atoms)" for name, n in facts["groups"].items()),
@@ -126,8 +192,5 @@ def run(args: argparse.Namespace) -> int:
     }
     for one in facts["files"]:
         print(f"{one['path']}: {one['n_frames']:,} frames, {_times(one)}")
-    print("together:" if facts["files"] else args.path[0])
-    for name, value in rows.items():
-        if value:
-            print(f"  {name:<12} {value}")
+    _print_rows("together:" if facts["files"] else args.path[0], rows)
     return 0

@@ -1,11 +1,15 @@
 """The command line as a friend: examples, near misses, help that fits a screen."""
 
+import json
 import re
 import subprocess
 import sys
 
+import MDAnalysis as mda
+import numpy as np
 import pytest
-from MDAnalysisTests.datafiles import DCD, PSF
+from MDAnalysis.lib.formats.libmdaxdr import TRRFile
+from MDAnalysisTests.datafiles import DCD, DCD2, PSF, XTC
 
 from mdio.cli.main import COMMANDS, main
 
@@ -106,3 +110,37 @@ def test_completion_knows_commands_and_options():
             [sys.executable, "-m", "mdio.cli.main"], env=env, capture_output=True, text=True
         )
         assert expected in re.split(r"[\s\x0b]", done.stdout)
+
+
+@pytest.mark.parametrize("others", [DCD2, XTC], ids=["replica", "other atoms"])
+def test_files_that_do_not_join_are_listed_by_info(capsys, others):
+    assert main(["info", DCD, others]) == 0
+    told = capsys.readouterr()
+    with mda.coordinates.core.reader(others) as reader:
+        n_frames, n_atoms = len(reader), reader.n_atoms
+    listed = re.findall(r"^(\S+)\n  frames +(\S+)\n  atoms +(\S+)$", told.out, re.M)
+    assert listed == [(DCD, "98", "3,341"), (others, f"{n_frames}", f"{n_atoms:,}")]
+    assert "not joined" in told.err and "together" not in told.out
+    assert main(["info", DCD, others, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [one["n_atoms"] for one in facts["files"]] == [3341, n_atoms]
+    assert facts["layout"] is None and facts["notes"]
+
+
+@pytest.mark.parametrize("words", [[DCD, "no.xtc"], [DCD, DCD2, "--overlap", "error"]])
+def test_info_of_what_is_not_there_or_must_not_overlap_fails(capsys, words):
+    assert main(["info", *words]) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and len(told.err.splitlines()) == 1
+
+
+def test_info_says_how_often_velocities_come(capsys, tmp_path):
+    path = str(tmp_path / "few.trr")
+    with TRRFile(path, "w") as file:
+        for frame in range(7):
+            values = np.full((4, 3), frame, np.float32)
+            args = (values, None if frame % 3 else values, values if frame in (1, 2, 5) else None)
+            file.write(*args, np.eye(3, dtype=np.float32), frame, frame, 0, 4)
+    assert main(["info", path]) == 0
+    told = capsys.readouterr().out
+    assert "velocities every 3 frames" in told and "forces not in all frames" in told
