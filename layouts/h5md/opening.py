@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mdio.core.files.fingerprint import head_of, tail_of
+from mdio.core.files.remote.objects import look_at_end
 from mdio.core.files.remote.paths import RemotePath
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ def is_sealed(path: Path) -> bool:
 
     See `mdio.layouts.h5md.seal`.
     """
+    if isinstance(path, RemotePath) and is_hdf5(path):
+        look_at_end(path)  # HDF5 asks for much there
     try:
         return tail_of(path)[-SEAL_NBYTES:].startswith(SEAL)
     except OSError:

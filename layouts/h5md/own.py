@@ -36,6 +36,7 @@ from mdio.layouts.h5md.io import (
     descriptor_of,
     manifest_text,
 )
+from mdio.layouts.h5md.opening import is_sealed
 from mdio.layouts.h5md.others.flavours import flavour_of
 from mdio.layouts.h5md.others.topology import TOPOLOGY
 from mdio.layouts.h5md.seal import check_seal
@@ -66,6 +67,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
             ) from error
         super().__init__(path, manifest, group, verify=verify)
         self._bytes = OpenFile(path, CorruptLayoutError, descriptor_of(file, path))
+        self._sealed = is_sealed(path)
         n_frames = self.n_frames
         self._factors = flavour_of(self.manifest.get("flavour")).from_file
         try:
@@ -149,9 +151,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
             verify=self._verifies,
         )
 
-    @staticmethod
     def _places(
-        dataset: h5py.Dataset, tables: h5py.Group, packed: bool
+        self, dataset: h5py.Dataset, tables: h5py.Group, packed: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where chunks are and their bytes: as the tables say, or else as HDF5 does."""
         chunk_frames, chunk_atoms, _ = dataset.chunks
@@ -160,12 +161,13 @@ class OwnFile(OwnOutput[PlacedChunks]):
         nbytes = np.full(offset.shape, 12 * chunk_frames * chunk_atoms, np.int64)
         if packed:
             nbytes = np.asarray(tables["nbytes"], np.int64)
-        # A copy by h5repack has the same chunks elsewhere; its first and last say so.
-        corners = [(0, 0), ((grid[0] - 1) * chunk_frames, (grid[1] - 1) * chunk_atoms)]
-        found = [dataset.id.get_chunk_info_by_coord((*at, 0)) for at in corners]
-        listed = [(int(o.flat[k]), int(n.flat[k])) for o, n in [(offset, nbytes)] for k in (0, -1)]
-        if [(info.byte_offset, info.size) for info in found] != listed:
-            offset, nbytes = chunk_table(dataset)
+        if not self._sealed:
+            # A copy by h5repack has the same chunks elsewhere; its first and last say so.
+            corners = [(0, 0), ((grid[0] - 1) * chunk_frames, (grid[1] - 1) * chunk_atoms)]
+            found = [dataset.id.get_chunk_info_by_coord((*at, 0)) for at in corners]
+            listed = [(int(offset.flat[k]), int(nbytes.flat[k])) for k in (0, -1)]
+            if [(info.byte_offset, info.size) for info in found] != listed:
+                offset, nbytes = chunk_table(dataset)
         if offset.shape != grid:
             raise ValueError(f"{dataset.name} has {grid} chunks, its tables {offset.shape}")
         return offset, nbytes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mdio.core.errors import BlockError, PlanError
-from mdio.core.files.remote.objects import threads_would_be_lost
+from mdio.core.files.remote.stores import threads_would_be_lost
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 
 if TYPE_CHECKING:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdio.core.errors import MissingExtraError
+from mdio.core.files.remote.stores import store_of, told
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
 HEAD_NBYTES = 64 << 10
 """Bytes of an object that come with the request that opens it: enough for metadata and headers."""
 KNOWN_S = 2.0
@@ -36,17 +32,6 @@ LARGE_NBYTES = 1 << 20
 TRIES = 4
 """How often bytes are asked for whose answer broke off; obstore tries again what is refused."""
 PAUSE_S = 0.2
-TIMEOUT_S = 30
-
-REFUSED = re.compile(r"\b40[13] (Forbidden|Unauthorized)|InvalidAccessKeyId|SignatureDoesNotMatch")
-
-_pid = 0
-"""The process in which obstore has threads."""
-
-
-def threads_would_be_lost() -> bool:
-    """Return whether this process has threads of obstore, which a forked one would wait for."""
-    return _pid == os.getpid()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,66 +73,11 @@ _known: OrderedDict[str, _Look | float] = OrderedDict()
 """Answers of late; the time where there was no object."""
 _coming: OrderedDict[str, Future[_Look]] = OrderedDict()
 """Answers that were asked for ahead."""
+ENDING = " and its end"
+"""Behind the name of an object: what is known of its end."""
 _lock = threading.Lock()
 if hasattr(os, "register_at_fork"):  # what other threads ask for never comes in a child
     os.register_at_fork(after_in_child=_coming.clear)
-
-
-@lru_cache(maxsize=64)
-def _store(root: str, process: int) -> Any:  # noqa: ARG001
-    try:
-        from obstore.store import from_url
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{root}: reading it needs obstore: pip install 'mdio-layouts[cloud]'"
-        ) from error
-    return from_url(
-        root,
-        client_options={"allow_http": True, "timeout": f"{TIMEOUT_S}s", "connect_timeout": "10s"},
-        retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=TIMEOUT_S)},
-    )
-
-
-def store_of(path: Path) -> tuple[Any, str]:
-    """Return store and name of an object."""
-    global _pid
-    if _pid not in (0, os.getpid()):
-        raise OSError(
-            "the process that reads it was forked from one that had read from stores, which waits "
-            "for ever; start processes with 'spawn' or 'forkserver'"
-        )
-    text = str(path)
-    match = URL.match(text)
-    assert match is not None
-    store = _store(text[: match.end()], os.getpid())
-    _pid = os.getpid()
-    return store, text[match.end() :].lstrip("/")
-
-
-@contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Turn errors of obstore into OSError, without what their texts may give away."""
-    from obstore import exceptions
-
-    refused = PermissionError(
-        13, "the store refuses it; see credentials, region and endpoint", str(path)
-    )
-    try:
-        yield
-    except FileNotFoundError as error:
-        if REFUSED.search(str(error)):
-            raise refused from None
-        raise FileNotFoundError(2, "no such object", str(path)) from None
-    except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
-        raise FileExistsError(17, "there is another one by now", str(path)) from None
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
-        raise refused from None
-    except exceptions.BaseError as error:
-        if REFUSED.search(str(error)):  # of lists, whose errors have no kind
-            raise refused from None
-        text = str(error).split("\n")[0].split(" - ", 1)[-1]
-        text = re.sub(r"\S*://\S+", "the store", text)[:200]
-        raise OSError(5, text or type(error).__name__, str(path)) from None
 
 
 def _get(path: Path, wanted: Any) -> _Look:
@@ -237,6 +167,28 @@ def _keep(key: str, found: _Look | float) -> None:
             _known.popitem(last=False)
 
 
+def look_at_end(path: Path) -> None:
+    """Have the end of an object at hand for who opens it now, with one request.
+
+    Programs that write what they know of a file behind the rest of it are read so: 1 MiB of small
+    files, 8 MiB of very large ones.
+    """
+    key, found = f"{path}{ENDING}", look(path)
+    if found is None or len(found.data) == found.state.nbytes:
+        return
+    size = found.state.nbytes
+    with _lock:
+        known = _known.get(key)
+    if isinstance(known, _Look) and known.state == found.state:
+        return
+    with suppress(OSError):  # who opens it will meet it
+        end = _get(path, (max(0, size - min(max(size // 200, 1 << 20), 8 << 20)), size))
+        if end.state != found.state:
+            forget(path)
+        else:
+            _keep(key, end)
+
+
 def forget(path: Path, *, below: bool = False) -> None:
     """Forget what was found out about an object, which is changed.
 
@@ -249,8 +201,9 @@ def forget(path: Path, *, below: bool = False) -> None:
                 for key in [key for key in found if key.startswith(f"{path}/")]:
                     del found[key]
             return
-        _known.pop(str(path), None)
-        _coming.pop(str(path), None)
+        for key in (str(path), f"{path}{ENDING}"):
+            _known.pop(key, None)
+            _coming.pop(key, None)
 
 
 class RemoteObject:
@@ -267,6 +220,10 @@ class RemoteObject:
             raise FileNotFoundError(2, "no such object", str(path))
         self.path, self.state = path, found.state
         self._begin, self._data = found.begin, found.data
+        with _lock:
+            end = _known.get(f"{path}{ENDING}")
+        same = isinstance(end, _Look) and end.state == self.state
+        self._end = end if same else _Look(self.state, 0, b"")
         self._front, self._last_nbytes = 0, last_nbytes
         """So many of these bytes have been read, from front to back; what lies behind them."""
 
@@ -279,7 +236,9 @@ class RemoteObject:
         """Return bytes that came when it was opened; None if they did not, or were let go."""
         data, at = memoryview(self._data), offset - self._begin
         if at < 0 or at + nbytes > len(data):
-            return None
+            end, at = self._end, offset - self._end.begin
+            here = at >= 0 and at + nbytes <= len(end.data)
+            return memoryview(end.data)[at : at + nbytes] if here else None
         if at <= self._front:
             self._front = max(self._front, at + nbytes)
             if LARGE_NBYTES < len(data) <= self._front + self._last_nbytes:

@@ -20,7 +20,8 @@ from typing import Any
 
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.remote.blocks import ObjectFile
-from mdio.core.files.remote.objects import URL, RemoteObject, look
+from mdio.core.files.remote.objects import RemoteObject, look
+from mdio.core.files.remote.stores import URL
 
 MANIFESTS = ("zarr.json", "manifest.json", ".zgroup", ".zmetadata")
 

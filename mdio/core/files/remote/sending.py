@@ -9,6 +9,7 @@ from typing import Any
 
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.remote.stores import store_of, told
 
 PART_NBYTES = 8 << 20
 """Larger files are sent in parts of this size, several at a time; there is nothing under their name
@@ -46,7 +47,7 @@ def put(
     import obstore
     from obstore.exceptions import NotSupportedError
 
-    store, name = objects.store_of(target)
+    store, name = store_of(target)
     large = isinstance(data, Path) and data.stat().st_size > CONDITIONAL_NBYTES
     mode: Any = "overwrite"
     if new or over is not None:
@@ -58,7 +59,7 @@ def put(
     in_parts = None if isinstance(data, Path) and mode == "overwrite" else False
     for attempt in range(objects.TRIES):
         try:
-            with objects.told(target):
+            with told(target):
                 try:
                     obstore.put(
                         store,
@@ -106,9 +107,9 @@ def copy(source: RemotePath, target: RemotePath) -> None:
     """Have the store copy an object, over one that is there; raises OSError."""
     import obstore
 
-    store, name = objects.store_of(source)
-    with objects.told(source):
-        obstore.copy(store, name, objects.store_of(target)[1])
+    store, name = store_of(source)
+    with told(source):
+        obstore.copy(store, name, store_of(target)[1])
     objects.forget(target)
 
 
@@ -120,14 +121,14 @@ def delete(targets: Iterable[RemotePath]) -> None:
     for path in paths:
         objects.forget(path)
     if paths:
-        store = objects.store_of(paths[0])[0]
-        with objects.told(paths[0]):
+        store = store_of(paths[0])[0]
+        with told(paths[0]):
             try:
-                obstore.delete(store, [objects.store_of(path)[1] for path in paths])
+                obstore.delete(store, [store_of(path)[1] for path in paths])
             except FileNotFoundError:
                 for path in paths:  # some stores take one that is not there for an error
                     try:
-                        obstore.delete(store, objects.store_of(path)[1])
+                        obstore.delete(store, store_of(path)[1])
                     except FileNotFoundError:
                         continue
 
@@ -139,9 +140,9 @@ def names_below(folder: RemotePath) -> dict[str, int]:
     """
     import obstore
 
-    store, name = objects.store_of(folder)
+    store, name = store_of(folder)
     try:
-        with objects.told(folder):
+        with told(folder):
             found = [one for some in obstore.list(store, f"{name}/") for one in some]
     except OSError as error:
         if "404 Not Found" in str(error.strerror):  # errors of lists have no kind

@@ -143,7 +143,7 @@ def between(s3_port):
 @pytest.fixture(scope="module")
 def bucket(served, client, between):
     """The same folder in an S3 store, as ``s3://bucket``; credentials are in the environment."""
-    from mdio.core.files.remote import objects
+    from mdio.core.files.remote import stores
 
     patch = pytest.MonkeyPatch()
     for name, value in environment(between.port).items():
@@ -151,18 +151,18 @@ def bucket(served, client, between):
     for path in served.rglob("*"):
         if path.is_file():
             client.upload_file(str(path), "bucket", str(path.relative_to(served)))
-    objects._store.cache_clear()
+    stores._store.cache_clear()
     yield "s3://bucket"
     patch.undo()
-    objects._store.cache_clear()
+    stores._store.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _later_tests_fork_again(monkeypatch):
     """Let go of what makes workers start anew once a process has read from stores."""
-    from mdio.core.files.remote import objects
+    from mdio.core.files.remote import stores
 
-    monkeypatch.setattr(objects, "_pid", 0)
+    monkeypatch.setattr(stores, "_pid", 0)
 
 
 @pytest.fixture

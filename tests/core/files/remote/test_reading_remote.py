@@ -100,11 +100,10 @@ class TestBudgets:
         monkeypatch.setattr(objects, "KNOWN_S", 1e6)
         with mdio.open(f"{web.url}/adk.h5md") as layout:
             assert layout.info.n_frames == 98
-            # Head, seal (asked twice), what lies behind the chunks, boxes, times.
-            assert len(web.log) <= 7
+            assert len([one for one in web.log if one[2]]) == 2  # its head and its end
             web.log.clear()
             layout.read(61, 62)
-        assert len(web.log) <= 3
+        assert len(web.log) == 1
 
     @pytest.mark.parametrize("name", ["xtc", "dcd", "ncdf"])
     def test_one_frame_of_a_native_file(self, web, name):
