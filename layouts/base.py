@@ -313,7 +313,8 @@ class Layout(Expecting, Capabilities, Closing, ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {**self.options, "verify": self.verify, "uuid": self.uuid, "cache": self.cache}
-        return _reopen, (type(self), str(self.path), self.fields, options), {"_known": self._known}
+        path = str(self.path.absolute())
+        return _reopen, (type(self), path, self.fields, options), {"_known": self._known}
 
 
 def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[str, Any]) -> Layout:

@@ -155,6 +155,10 @@ class LayoutWriter(ABC):
         """Close handles after an error; the caller removes the files (owner)."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave handles behind: attributes that begin with ``_handle`` do not travel."""
+        """Leave handles behind: attributes that begin with ``_handle`` do not travel.
+
+        Others may work in another folder, and know the output by its whole name.
+        """
         state = {k: v for k, v in self.__dict__.items() if not k.startswith("_handle")}
-        return state | {"meta": replace(self.meta, topology=None)}  # the owner writes it
+        # The topology is for the owner to write.
+        return state | {"meta": replace(self.meta, topology=None), "path": self.path.absolute()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -232,5 +233,6 @@ class SegmentsCopier(SegmentsWriter):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the buffer behind."""
-        return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8)}
+        """Leave the buffer behind; sources have their whole names, as the output has."""
+        frames = [replace(one, path=one.path.absolute()) for one in self.frames]
+        return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8), "frames": frames}

@@ -54,7 +54,7 @@ class Folder(Closing):
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open folder behind."""
         which = self._which if self._fd is None else os.fstat(self._fd).st_ino
-        return self.__dict__ | {"_fd": None, "_which": which}
+        return self.__dict__ | {"_fd": None, "_which": which, "path": self.path.absolute()}
 
     def learn(self, manifest: Mapping[str, Any]) -> None:
         """Take note of what a manifest says of where files are."""

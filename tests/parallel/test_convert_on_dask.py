@@ -52,6 +52,27 @@ def test_split(adk, tmp_path, scheduler):
     assert mdio.verify(out, against=adk["xtc"]).ok
 
 
+def test_workers_are_in_another_folder(adk, tmp_path, scheduler, monkeypatch, capsys):
+    """Names are those in the folder of who asks, whatever folder workers were started in."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("xtc", "psf"):
+        (tmp_path / f"md.{name}").write_bytes(adk[name].read_bytes())
+    asked = ["--scheduler", scheduler, "--quiet"]
+    for name, *words in (
+        ("a.zarr", "convert"),
+        ("a.h5md", "convert", "--per-rank"),
+        ("a.dcd", "convert"),
+        ("b.segments", "convert"),
+        ("a.segments", "split", "--executor", "dask", "-n", "3"),
+    ):
+        assert main([words[0], "md.xtc", name, *words[1:], *asked]) == 0, name
+        assert main(["verify", name, "--executor", "dask", *asked[:2]]) == 0, name
+        words = ["rmsd", name, "-s", "md.psf", "--executor", "dask", *asked[:2], "--json"]
+        capsys.readouterr()
+        assert main(["analyze", *words]) == 0, name
+        assert json.loads(capsys.readouterr().out)["n_frames"] == 98
+
+
 def test_a_scheduler_is_for_dask(adk, tmp_path, capsys):
     words = ["--executor", "processes", "--scheduler", "tcp://nowhere:1"]
     assert main(["convert", str(adk["xtc"]), str(tmp_path / "a.zarr"), *words]) == 2

@@ -131,6 +131,10 @@ class JoinedFile(OwnFile):
             )
         return {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Have parts found from any folder."""
+        return {**self.__dict__, "folder": self.folder.absolute()}
+
     @cached_property
     def _edges(self) -> NDArray[np.int64]:
         return np.array([0, *(part.stop for part in self.parts)], np.int64)

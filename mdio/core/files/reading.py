@@ -213,11 +213,11 @@ class OpenFile(ByteSource):
         self.nbytes = self.status().st_size
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the descriptor behind."""
+        """Leave the descriptor behind; the path leads there from any folder."""
         is_open = self._descriptor >= 0 or self.remote is not None
         which = _identity(self.status()) if is_open else self._which
         left = {"_descriptor": -1, "_has_begun": False, "ahead": None, "remote": None}
-        return {**self.__dict__, **left, "_which": which}
+        return {**self.__dict__, **left, "_which": which, "path": self.path.absolute()}
 
     def open_again(self) -> bool:
         """Open what was pickled; return whether it is the same file, and no other by its name."""
