@@ -300,7 +300,6 @@ class Layout(Expecting, Capabilities, Closing, ABC):
             self._close()
 
     def __del__(self) -> None:
-        """Close the files of a layout that nobody has any more."""
         with suppress(Exception):  # the interpreter may be ending
             self.close()
 
@@ -312,9 +311,9 @@ class Layout(Expecting, Capabilities, Closing, ABC):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {**self.options, "verify": self.verify, "uuid": self.uuid, "cache": self.cache}
-        path = str(self.path.absolute())
-        return _reopen, (type(self), path, self.fields, options), {"_known": self._known}
+        more = {"verify": self.verify, "uuid": self.uuid, "cache": self.cache}
+        given = (type(self), str(self.path.absolute()), self.fields, self.options | more)
+        return _reopen, given, {"_known": self._known}
 
 
 def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[str, Any]) -> Layout:

@@ -222,8 +222,9 @@ class RemoteObject:
         self._begin, self._data = found.begin, found.data
         with _lock:
             end = _known.get(f"{path}{ENDING}")
-        same = isinstance(end, _Look) and end.state == self.state
-        self._end = end if same else _Look(self.state, 0, b"")
+        self._end = _Look(self.state, 0, b"")
+        if isinstance(end, _Look) and end.state == self.state:
+            self._end = end
         self._front, self._last_nbytes = 0, last_nbytes
         """So many of these bytes have been read, from front to back; what lies behind them."""
 
