@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.converters.opening import changed_at
 from mdio.converters.options import ConversionOptions
 from mdio.converters.periodic.layout import TransformedLayout
 from mdio.converters.provenance import Appended
@@ -64,7 +65,8 @@ def prepare_append(
                 f"{out}: frames are added as those that are there were written, so leave out "
                 f"--{name}; to change it, convert all sources together again"
             )
-    settle(path_of(out))
+    out = changed_at(out)
+    settle(out)
     old = open_layout(out, verify=options.verify)
     try:
         continuation_of(old, 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.converters.convert import prepare
+from mdio.converters.opening import changed_at
 from mdio.converters.options import ConversionOptions, ConvertResult, takes_options
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
@@ -64,7 +65,8 @@ def follow(
             option = name.removesuffix("_ps").replace("_", "-")
             raise PlanError(f"--{option} does not go with --follow; leave it out")
     refuse_remote(source, "following a source")
-    follower = _Follower(Path(source), path_of(out), wanted, executor or Serial(), force=force)
+    where = changed_at(out) if append else path_of(out)
+    follower = _Follower(Path(source), where, wanted, executor or Serial(), force=force)
     if append:
         follower.resume()
     ended = threading.Event() if stopped is None else stopped

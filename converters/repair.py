@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.convert import planned
-from mdio.converters.opening import opening_of, source_view
+from mdio.converters.opening import changed_at, opening_of, source_view
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.repairs import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.publish import settle
-from mdio.core.files.remote.paths import path_of
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import options_of
 from mdio.layouts.manifest import (
@@ -117,17 +116,18 @@ def repair(
     >>> mdio.repair(out, DCD).repaired, mdio.verify(out, DCD).ok
     (True, True)
     """
+    out = changed_at(out)
     if against is not None:
-        settle(path_of(out))
+        settle(out)
     result, names = _look(out)
     if not result.bad:
         return result
     if against is None:
-        _find_lost(path_of(out), result)
+        _find_lost(out, result)
         return result
     made = Processes(workers) if workers > 1 else Serial()
     with made if executor is None else nullcontext(executor) as chosen:
-        planned = _prepare(path_of(out), against, top, names, chosen)
+        planned = _prepare(out, against, top, names, chosen)
         planned.run(chosen, force=force, progress=progress)
     result.repaired = True
     return result

@@ -247,6 +247,10 @@ class SegmentsLayout(Layout):
         _ = self.info
         return self._edges.copy()
 
+    def made_as(self) -> dict[str, Any]:
+        """Return how frames are divided; see `Layout.made_as`."""
+        return {"segment_frames": tuple(segment.n_frames for segment in self.segments)}
+
     def units(self) -> Iterator[Unit]:
         """Yield every file, and tables of checksums that are damaged; see `Layout.units`."""
         if SUMS_KEY in self.manifest and sums_problem(self.path, self.manifest) is not None:

@@ -325,3 +325,27 @@ def test_what_dies_between_two_names_is_gone_on_with(tmp_path, whole):
     assert done.returncode == 9 and mdio.verify(out, against=whole).ok
     mdio.convert(whole, out, append=True, resume=True)
     assert_same(out, whole)
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.segments"])
+def test_what_a_link_leads_to_is_changed(adk, tmp_path, name):
+    """And not the link replaced: the output stays on the disk that it was put on."""
+    there = tmp_path / "another disk"
+    there.mkdir()
+    mdio.convert(adk["dcd"], there / name, stop=40)
+    link = tmp_path / name
+    link.symlink_to(there / name)
+    mdio.append(adk["dcd"], link)
+    assert link.is_symlink()
+    with mdio.open(there / name) as layout:
+        assert layout.info.n_frames == 98
+        held = (there / name, *there.rglob("*"))
+    held = max((path for path in held if path.is_file()), key=lambda path: path.stat().st_size)
+    data = bytearray(held.read_bytes())
+    data[len(data) // 2] ^= 8
+    held.write_bytes(data)
+    assert not mdio.verify(link).ok
+    assert mdio.repair(link, adk["dcd"]).repaired
+    assert link.is_symlink() and mdio.verify(there / name, adk["dcd"]).ok
+    assert {path.name for path in tmp_path.iterdir()} == {name, "another disk"}
+    assert not [path for path in there.iterdir() if path.name.startswith(".")]
