@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.marks import parts_named
+from mdio.core.files.remote.objects import forget_end
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
@@ -200,7 +201,10 @@ class H5MDLayout(BackendLayout):
                     length_unit=self.options.get("length_unit"),
                 )
             self._backend = opened
-            return opened.info(self.name)
+            info = opened.info(self.name)
+            if isinstance(self.path, RemotePath):
+                forget_end(self.path)
+            return info
         except BaseException as error:
             with suppress(*FOREIGN_ERRORS):  # a damaged file may not close; the first error counts
                 file.close()

@@ -171,7 +171,8 @@ def look_at_end(path: Path) -> None:
     """Have the end of an object at hand for who opens it now, with one request.
 
     Programs that write what they know of a file behind the rest of it are read so: 1 MiB of small
-    files, 8 MiB of very large ones.
+    files, 8 MiB of very large ones. Who has opened it forgets it here (`forget_end`): the next one
+    is to see whether it was replaced.
     """
     key, found = f"{path}{ENDING}", look(path)
     if found is None or len(found.data) == found.state.nbytes:
@@ -187,6 +188,12 @@ def look_at_end(path: Path) -> None:
             forget(path)
         else:
             _keep(key, end)
+
+
+def forget_end(path: Path) -> None:
+    """Forget what was kept by `look_at_end`; objects that are open have it."""
+    with _lock:
+        _known.pop(f"{path}{ENDING}", None)
 
 
 def forget(path: Path, *, below: bool = False) -> None:
