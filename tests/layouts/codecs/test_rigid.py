@@ -98,6 +98,21 @@ def test_any_frames_of_any_atoms_beside_bit_packing(side, cut, monkeypatch):
             assert np.array_equal(decoded(rigid, x.shape, *part), decoded(packed, x.shape, *part))
 
 
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("cut", [(16, 2048), (0, 1024), (2, 3000)])
+def test_few_atoms_of_many_sections(side, cut, monkeypatch):
+    """Sections hold several blocks, and the second atoms of these lie in other sections."""
+    x = waters(6000, 3, 3, 0.3).astype(np.float32)
+    monkeypatch.setitem(quantised.RIGID_CUTS, "rigid-seek", cut)
+    data, right = encode_chunk(x, SEEK), expected(x)
+    with kernels_of(side, monkeypatch):
+        for molecule in (0, 1023, 1024, 2047, 2048, 3071, 3072, 4500, 5119, 5120, 5999):
+            for site in (1, 2):
+                atoms = np.array([3 * molecule + site])
+                assert np.array_equal(decoded(data, x.shape, atoms, 0, 3), right[:, atoms])
+                assert np.array_equal(decoded(data, x.shape, atoms, 2, 3), right[2:, atoms])
+
+
 @st.composite
 def wild(draw) -> np.ndarray:
     """Draw (F, A, 3) integers below 2**30 that may have any likeness, or none."""
