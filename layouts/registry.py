@@ -157,7 +157,7 @@ def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> 
     suffixes = output_suffixes()
     if suffix not in suffixes:
         raise PlanError(
-            f"{path}: the suffix {suffix!r} names no layout; "
+            f"{path}: the suffix {suffix!r} names no layout{did_you_mean(suffix, suffixes)}; "
             f"use one of {', '.join(suffixes)}, or say --to"
         )
     return suffixes[suffix]
@@ -193,11 +193,11 @@ def _member(cls: type[Layout], where: Path, options: dict[str, Any]) -> Path:
     labels = list(members)
     label, _, group = str(options.pop("group", None) or "").partition("/")
     if label not in labels:
-        asked = f"no trajectory {label!r}{did_you_mean(label, labels)}" if label else "several"
+        asked = f", but no trajectory {label!r}{did_you_mean(label, labels)}" if label else ""
         some = ", ".join(labels[:MOST_NAMED]) + (", ..." if len(labels) > MOST_NAMED else "")
         raise PlanError(
-            f"{where}: an ensemble of {len(labels)} trajectories ({some}), and {asked}; "
-            f"name one as group, or as {members[labels[0]]}"
+            f"{where}: an ensemble of {len(labels)} trajectories ({some}){asked}; "
+            f"choose one by group={labels[0]!r}, or as {members[labels[0]]}"
         )
     if group:
         options["group"] = group

@@ -12,6 +12,7 @@ from mdio.cli.main import main
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
 from mdio.core.errors import OptionError, PlanError
+from mdio.layouts.registry import layout_name_for_output
 from mdio.readers.reader import LayoutReader
 
 TARGETS = ["zarr", "h5md", "segments", "xtc", "trr", "dcd", "ncdf"]
@@ -106,3 +107,10 @@ def test_verify_of_an_open_layout_is_its_own(make):
         pytest.raises(PlanError, match="open the layout with verify=False instead"),
     ):
         mdio.analyze(layout, kernel=RMSD(), verify=False)
+
+
+def test_a_suffix_that_is_misspelt():
+    with pytest.raises(
+        PlanError, match=r"'\.zar' names no layout, did you mean '\.zarr'\?; use one of"
+    ):
+        layout_name_for_output("md.zar")
