@@ -26,9 +26,3 @@ def test_of_a_source_without_files_to_copy_segments_are_made(adk, tmp_path):
     mdio.split(adk["dcd"], tmp_path / "a.segments", 2)
     assert names(tmp_path / "a.zarr") == ["segments of dcd", "h5md", "zarr"]
     assert names(tmp_path / "a.segments") == ["segments", "h5md", "zarr"]
-
-
-def test_who_writes_one_file_is_told_by_the_plan(adk):
-    with mdio.open(adk["xtc"]) as layout:
-        found = candidates(layout.info, layout.container, None, 2)
-    assert not next(one for one in found if one.name == "h5md").one_writer

@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
+from analysis.page import page_of
 from MDAnalysisTests.datafiles import DCD, PSF
 from suites.under_mpi import MPI, needs_mpi
-from test_report import page_of
 
 from mdio.benches.gather import summarise as summarise_gather
 from mdio.benches.gather import verdict

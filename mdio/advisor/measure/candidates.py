@@ -50,8 +50,6 @@ class Candidate:
     chunk_frames: int | None = None
     segments: int | None = None
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
-    one_writer: bool = False
-    """Whether one process stores what the others encode: one file of compressed chunks."""
 
     @property
     def command_options(self) -> dict[str, str]:
@@ -133,9 +131,8 @@ def _chunked(
         plan = writer_class(layout).plan_for(info, wanted)
         chunk_frames: int | None = plan.array("trajectory", "positions").chunk_frames
         stripe = plan.stripe_nbytes
-        one_writer = plan.n_files == 1 and plan.compression is not None
     except (PlanError, KeyError):  # the trial will tell what is wrong
-        chunk_frames, stripe, one_writer = None, DEFAULT_STRIPE_NBYTES, False
+        chunk_frames, stripe = None, DEFAULT_STRIPE_NBYTES
     return Candidate(
         name,
         layout,
@@ -145,5 +142,4 @@ def _chunked(
         group=group,
         chunk_frames=chunk_frames,
         stripe_nbytes=stripe,
-        one_writer=one_writer,
     )

@@ -161,7 +161,7 @@ class InterleavedRepeats:
             stripe_nbytes=candidate.stripe_nbytes,
             groups={} if group is None else {GROUP: group.selection},
             precision=candidate.options.get("precision"),
-            one_writer=candidate.one_writer,
+            one_writer=False,
             fits=candidate.to is None or per_frame * info.n_frames < free,
             convert_workers=self._writers(candidate),
             convert_fixed_s=fixed,

@@ -78,7 +78,7 @@ class Trial:
     groups: dict[str, str]
     precision: float | str | None
     one_writer: bool
-    """Whether one process stores what the others encode."""
+    """Whether one process stores what the others encode: of records made before 2026-11."""
     fits: bool
     """Whether the target folder has room for it."""
     convert_workers: int

@@ -202,7 +202,7 @@ def test_what_is_wrong_with_files_of_an_ensemble(folder, tmp_path):
     (beside / "c.h5md").unlink()
     with pytest.raises(CorruptLayoutError, match=r"'c' of the ensemble is missing \(.*c.h5md\)"):
         mdio.analyze(out, kernel="rgyr")
-    with pytest.raises(PlanError, match="an ensemble of 3 trajectories .*group="):
+    with pytest.raises(PlanError, match=r"an ensemble of 3 trajectories .*group="):
         mdio.append(DCD, folder / "all.h5md")
     mdio.convert(DCD, out, force=True, stop=3)
     assert [path.name for path in tmp_path.iterdir()] == ["o.h5md"]
