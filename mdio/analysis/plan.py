@@ -29,8 +29,6 @@ from mdio.parallel.executors import Executor
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-"""Ways to read through parallel HDF5."""
-
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
 
 

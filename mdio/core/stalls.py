@@ -28,8 +28,8 @@ RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 """Environment variables in which launchers of MPI programs tell a process its rank."""
 
 WATCHED: dict[CodeType, tuple[str, tuple[str, ...]]] = {
-    reading.ByteSource.fill.__code__: ("reading", ("offset", "found")),
-    reading.ByteSource.peek.__code__: ("reading", ("offset", "done")),
+    reading.OpenFile.fill.__code__: ("reading", ("offset", "found")),
+    reading.OpenFile.peek.__code__: ("reading", ("offset", "done")),
     reading.OpenFile.__init__.__code__: ("opening", ()),
     writing.write_all.__code__: ("writing", ("offset",)),
     writing.flush.__code__: ("flushing", ()),

@@ -60,7 +60,7 @@ def map_reduce_on_ranks(
     plans = {}
     for label, request in requests.items():
         index_together(request.trajectory, comm)
-        plans[label] = plan = plan_from_root(request, comm)
+        plans[label] = plan = plan_from_root(request, executor)
         if plan.is_ours:
             stack.callback(plan.layout.close)
     watch = Stopwatch()

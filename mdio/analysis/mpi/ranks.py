@@ -23,12 +23,11 @@ from mdio.analysis.plan import Plan, Request
 from mdio.analysis.reducers import Stack, State
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe, told
-from mdio.core.errors import BlockError, MdioError, PlanError
+from mdio.core.errors import PlanError
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, worker_name
 from mdio.parallel.gather import Gathered, How, gather_rows
 from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
-from mdio.parallel.ranks.run import Nap
 
 Done = dict[int, tuple[State | None, BlockTiming]]
 Progress = Callable[[int, int], None]
@@ -81,7 +80,7 @@ def analyze_on_ranks(
     watch = Stopwatch()
     index_together(request.trajectory, comm)
     indexed_s = watch.lap()
-    plan = plan_from_root(request, comm)
+    plan = plan_from_root(request, executor)
     plan.opened_s += indexed_s
     begun = time.perf_counter()
     try:
@@ -119,53 +118,41 @@ def _done(results: Iterator[tuple[int, Any]], progress: Progress | None) -> Done
     return done
 
 
-def plan_from_root(request: Request, comm: Any) -> Plan:
+def plan_from_root(request: Request, executor: MPIExecutor) -> Plan:
     """Plan on rank 0 and tell the others, or raise on all ranks what went wrong there.
 
     A user's own function does not travel: every rank has it already.
     """
-    plan: Plan | None = None
-    error: Exception | None = None
-    pickled = b""
-    if comm.rank == 0:
+    own: list[Plan] = []
+
+    def make() -> bytes:
+        plan = request.plan()
         try:
-            plan = request.plan()
-            pickled = _pickled(_without_function(plan, request))
-        except Exception as caught:  # all ranks must learn of it, or they would wait for ever
-            error = caught
-    Nap().until(comm.Ibarrier().Test)  # it may be long; sleeping leaves the cores to rank 0
-    pickled, message = comm.bcast((pickled, _for_others(error)))
-    if error is not None:
-        if plan is not None and plan.is_ours:
-            plan.layout.close()
-        raise error
-    if message is not None:
-        raise message
-    if plan is None:
-        plan = pickle.loads(pickled)
-        if isinstance(request.kernel, UserKernel):
-            plan.prepared = replace(plan.prepared, function=request.kernel.function)
+            sent = _pickled(plan, request)
+        except PlanError:
+            if plan.is_ours:
+                plan.layout.close()
+            raise
+        own.append(plan)
+        return sent
+
+    sent = executor.from_owner(make)
+    if own:
+        return own[0]
+    plan: Plan = pickle.loads(sent)
+    if isinstance(request.kernel, UserKernel):
+        plan.prepared = replace(plan.prepared, function=request.kernel.function)
     return plan
 
 
-def _without_function(plan: Plan, request: Request) -> Plan:
-    sent = plan.for_workers()
+def _pickled(plan: Plan, request: Request) -> bytes:
+    sent = replace(plan.for_workers(), is_ours=True)
     if isinstance(request.kernel, UserKernel):
         sent.prepared = replace(sent.prepared, function=len)  # type: ignore[arg-type]
-    return replace(sent, is_ours=True)
-
-
-def _pickled(plan: Plan) -> bytes:
     try:
-        return pickle.dumps(plan, pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(sent, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # pickling raises nearly anything
         raise PlanError(f"the analysis cannot be sent to other ranks ({error})") from error
-
-
-def _for_others(error: Exception | None) -> MdioError | None:
-    if error is None or isinstance(error, MdioError):
-        return error
-    return BlockError(f"rank 0 failed: {type(error).__name__}: {error}")
 
 
 def _gathered(work: _RankWork, plan: Plan, comm: Any, how: How) -> list[Gathered]:

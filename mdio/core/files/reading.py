@@ -1,6 +1,6 @@
 """The floor for reading: ranges of bytes in, buffers out.
 
-Whatever mdio reads by position it reads through a `ByteSource`, so that there is one loop for reads
+Whatever mdio reads by position it reads through an `OpenFile`, so that there is one loop for reads
 that come in pieces, and one wording for what goes wrong. Files are read with preadv, never mapped
 into memory: a file that is cut while it is read then gives an error and not a signal, and a forked
 process shares no file position with its parent.
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,107 +27,8 @@ from mdio.core.files.remote.paths import RemotePath
 Buffer = NDArray[Any] | memoryview
 """C-contiguous and writable."""
 
-Range = tuple[int, Sequence[Buffer]]
-"""An offset, and what is to be filled with the bytes from there on, one buffer after the other."""
-
 MAX_BUFFERS = 1000
 """Buffers that one call fills; the system allows 1024."""
-
-
-class ByteSource(Closing, ABC):
-    """Bytes that are read by position, wherever they are.
-
-    A subclass says how one request is made (`_request`), and may make several at a time
-    (`fill_ranges`).
-
-    `path`: what messages call it. `error`: raised for everything that is wrong with it: SourceError
-    for what others wrote, CorruptLayoutError for outputs of mdio.
-    """
-
-    def __init__(self, path: Path, error: type[MdioError] = SourceError) -> None:
-        self.path = path
-        self.error = error
-        self.nbytes = 0
-        """How long it was when it was opened."""
-
-    @abstractmethod
-    def _request(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Fill (the beginning of) `buffers` and return how many bytes came; 0 at the end.
-
-        Raises OSError: as the system has it.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of it; harmless if that has happened."""
-
-    def fill(self, offset: int, *buffers: Buffer) -> None:
-        """Fill `buffers`, one after the other, with the bytes from `offset` on.
-
-        Raises MdioError: it ends before, or cannot be read; of the class `error`.
-        """
-        wanted = 0
-        for buffer in buffers:
-            wanted += buffer.nbytes
-        found = 0
-        try:
-            while found < wanted:  # the system reads at most 2 GiB at a time
-                got = self._request(_behind(buffers, found) if found else buffers, offset + found)
-                if not got:
-                    raise self._truncated(offset, wanted, offset + found)
-                found += got
-        except OSError as error:
-            if isinstance(error, MdioError):
-                raise
-            raise self.error(
-                f"{self.path}: {wanted} bytes at {offset} cannot be read "
-                f"({error.strerror or error})"
-            ) from error
-
-    def fill_ranges(self, ranges: Iterable[Range]) -> None:
-        """Fill the buffers of many ranges; in any order, and here one range after the other.
-
-        Raises what `fill` raises.
-        """
-        for offset, buffers in ranges:
-            self.fill(offset, *buffers)
-
-    def array(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """Return `nbytes` bytes from `offset` on; raises what `fill` raises."""
-        out = np.empty(nbytes, np.uint8)
-        self.fill(offset, out)
-        return out
-
-    def peek(self, offset: int, nbytes: int) -> bytes:
-        """Return up to `nbytes` bytes from `offset` on: fewer only at the end.
-
-        Raises what `fill` raises, but not for an end that comes too early.
-        """
-        room = max(0, min(nbytes, self.nbytes - offset))
-        found = bytearray(room)
-        view = memoryview(found)
-        done = 0
-        try:
-            while done < room:
-                got = self._request([view[done:]], offset + done)
-                if not got:
-                    break
-                done += got
-        except OSError as error:
-            raise self.error(
-                f"{self.path}: bytes at {offset} cannot be read ({error.strerror or error})"
-            ) from error
-        return bytes(view[:done])
-
-    def _truncated(self, offset: int, wanted: int, end: int) -> MdioError:
-        cut = ""
-        if end < self.nbytes:
-            cut = f" (it was {self.nbytes} bytes long when it was opened and has been cut since)"
-        again = "convert the source again" if self.error is CorruptLayoutError else "copy it again"
-        return self.error(
-            f"{self.path}: it is truncated: it ends at byte {end}{cut}, but bytes {offset} to "
-            f"{offset + wanted - 1} were expected; {again}"
-        )
 
 
 class Ahead(Protocol):
@@ -172,12 +72,13 @@ def reading_from(cached: Ahead | None) -> Iterator[None]:
         reads.cached = before
 
 
-class OpenFile(ByteSource):
+class OpenFile(Closing):
     """A file, opened for reading by position.
 
-    `path`, `error`: see `ByteSource`. `descriptor`: of the file where it is open already; closed
-    with this. `last_nbytes`: bytes at its end that will be read first: those of an object come as
-    it is opened.
+    `path`: what messages call it. `error`: raised for all that is wrong with it: SourceError for
+    what others wrote, CorruptLayoutError for outputs of mdio. `descriptor`: of the file where it is
+    open already; closed with this. `last_nbytes`: bytes at its end that will be read first: those
+    of an object come as it is opened.
     Raises MdioError: it is not there or cannot be opened; of the class `error`.
     """
 
@@ -188,7 +89,8 @@ class OpenFile(ByteSource):
         descriptor: int = -1,
         last_nbytes: int = 0,
     ) -> None:
-        super().__init__(path, error)
+        self.path = path
+        self.error = error
         self._descriptor = descriptor
         self.remote: RemoteObject | None = None
         """What is read, if it is no file."""
@@ -211,6 +113,7 @@ class OpenFile(ByteSource):
                 else f"{path}: cannot be opened ({failure.strerror})"
             ) from failure
         self.nbytes = self.status().st_size
+        """How long it was when it was opened."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the descriptor behind; the path leads there from any folder."""
@@ -243,6 +146,66 @@ class OpenFile(ByteSource):
     def fileno(self) -> int:
         """Return the descriptor, for what only the system can do (copying in the kernel)."""
         return self._descriptor
+
+    def fill(self, offset: int, *buffers: Buffer) -> None:
+        """Fill `buffers`, one after the other, with the bytes from `offset` on.
+
+        Raises MdioError: it ends before, or cannot be read; of the class `error`.
+        """
+        wanted = 0
+        for buffer in buffers:
+            wanted += buffer.nbytes
+        found = 0
+        try:
+            while found < wanted:  # the system reads at most 2 GiB at a time
+                got = self._request(_behind(buffers, found) if found else buffers, offset + found)
+                if not got:
+                    raise self._truncated(offset, wanted, offset + found)
+                found += got
+        except OSError as error:
+            if isinstance(error, MdioError):
+                raise
+            raise self.error(
+                f"{self.path}: {wanted} bytes at {offset} cannot be read "
+                f"({error.strerror or error})"
+            ) from error
+
+    def array(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Return `nbytes` bytes from `offset` on; raises what `fill` raises."""
+        out = np.empty(nbytes, np.uint8)
+        self.fill(offset, out)
+        return out
+
+    def peek(self, offset: int, nbytes: int) -> bytes:
+        """Return up to `nbytes` bytes from `offset` on: fewer only at the end.
+
+        Raises what `fill` raises, but not for an end that comes too early.
+        """
+        room = max(0, min(nbytes, self.nbytes - offset))
+        found = bytearray(room)
+        view = memoryview(found)
+        done = 0
+        try:
+            while done < room:
+                got = self._request([view[done:]], offset + done)
+                if not got:
+                    break
+                done += got
+        except OSError as error:
+            raise self.error(
+                f"{self.path}: bytes at {offset} cannot be read ({error.strerror or error})"
+            ) from error
+        return bytes(view[:done])
+
+    def _truncated(self, offset: int, wanted: int, end: int) -> MdioError:
+        cut = ""
+        if end < self.nbytes:
+            cut = f" (it was {self.nbytes} bytes long when it was opened and has been cut since)"
+        again = "convert the source again" if self.error is CorruptLayoutError else "copy it again"
+        return self.error(
+            f"{self.path}: it is truncated: it ends at byte {end}{cut}, but bytes {offset} to "
+            f"{offset + wanted - 1} were expected; {again}"
+        )
 
     def read_some(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Fill the beginning of `buffers` with one request, for callers with errors of their own.
