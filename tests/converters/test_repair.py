@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -215,3 +217,21 @@ def test_errors_name_the_command_that_mends(mine):
     assert main(command[1:]) == 0
     with mdio.open(out) as layout:
         layout.read(0, layout.info.n_frames)
+
+
+@pytest.mark.parametrize("mine", ["zarr", "h5md, parts"], indirect=True)
+def test_one_that_died_at_its_end_leaves_nothing_behind(mine):
+    """The repaired output is in place: the next one has nothing to write, but tidies up."""
+    out, source, _ = mine
+    flip(out.parent / next(iter(victims_of(files_of(out)))))
+    code = (
+        "import os, sys, mdio\n"
+        "from mdio.core.files import replacing\n"
+        "replacing.remove = lambda *_: os._exit(9)\n"
+        "mdio.repair(sys.argv[1], sys.argv[2])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(out), str(source)], check=False)
+    assert done.returncode == 9 and mdio.verify(out, source).ok
+    assert [path for path in out.parent.iterdir() if path.name.startswith(f".{out.name}.mdio-")]
+    assert not mdio.repair(out, source).bad
+    assert not [path for path in out.parent.iterdir() if path.name.startswith(f".{out.name}.mdio-")]

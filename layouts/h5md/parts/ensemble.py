@@ -13,7 +13,7 @@ from typing import Any
 
 import h5py
 
-from mdio.core.files.marks import mark_parts, parts_for, parts_named, parts_of
+from mdio.core.files.marks import mark_parts, owner_of, parts_for, parts_named, parts_of
 from mdio.core.files.publish import flush_tree, temporary_for
 from mdio.layouts.chunked.ensembles import Ensemble, check_members, labels_in
 from mdio.layouts.h5md.disk import open_output
@@ -61,7 +61,9 @@ def members_of(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
 
     Raises CorruptLayoutError: a file is missing.
     """
-    folder = parts_named(path, manifest.get("parts_folder")) or parts_of(path)
+    name = str(manifest.get("parts_folder"))
+    owner = owner_of(path, name)
+    folder = parts_named(owner, name) or parts_of(owner)
     members = {label: folder / f"{label}.h5md" for label in labels_in(manifest)}
     check_members(path, members)
     return members

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
 from mdio.core.files.handles import Handles
+from mdio.core.files.marks import owner_of
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.h5md.chunks import PlacedChunks
@@ -94,7 +95,7 @@ def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]
             f"{path}: its manifest does not tell of its parts as expected ({str(error)[:200]}); "
             "convert the source again"
         ) from error
-    return path.with_name(folder), parts
+    return owner_of(path, folder).with_name(folder), parts
 
 
 class JoinedFile(OwnFile):

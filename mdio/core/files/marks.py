@@ -77,6 +77,12 @@ def parts_named(target: Path, name: object) -> Path | None:
     return first.with_name(str(name)) if known else None
 
 
+def owner_of(path: Path, folder: str) -> Path:
+    """Return `path`, or what it leads to, if that is what `folder`, its parts, lies beside."""
+    led = path.is_symlink() and not path.with_name(folder).is_dir()
+    return path.resolve() if led else path
+
+
 def mark_parts(built: Path, uuid: str, target: Path, name: str) -> None:
     """Write into a folder that is `built` that it holds parts of `target`, and its `name` to be."""
     marker = {"uuid": uuid, "file": target.name, "folder": name}

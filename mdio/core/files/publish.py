@@ -178,9 +178,9 @@ def settle(where: Path) -> None:
         places.settle(where)
         return
     goal = where.absolute()
-    if goal.parent.is_dir() and not os.path.lexists(goal):  # it may have been moved aside
+    if goal.parent.is_dir():
         with output_errors(goal):
-            tidy([goal, parts_of(goal)])
+            tidy([goal, parts_of(goal)])  # the output itself may have been moved aside
 
 
 @contextmanager

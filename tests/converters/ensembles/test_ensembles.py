@@ -209,6 +209,14 @@ def test_what_is_wrong_with_files_of_an_ensemble(folder, tmp_path):
     assert mdio.open(out).info.n_frames == 3
 
 
+def test_a_link_to_an_ensemble(folder, tmp_path):
+    """The files of its trajectories lie beside the file that it leads to."""
+    link = tmp_path / "link.h5md"
+    link.symlink_to(folder / "all.h5md")
+    assert mdio.open(link, group="other").info.n_frames == LENGTHS["other"]
+    assert mdio.verify(link).ok
+
+
 def test_what_does_not_go(folder, tmp_path):
     whole = folder / "all.zarr"
     with pytest.raises(PlanError, match=r"an ensemble of 3 trajectories \(replica01, ") as caught:

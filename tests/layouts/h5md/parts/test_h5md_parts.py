@@ -148,6 +148,15 @@ def test_h5py_sees_every_frame_from_anywhere(made, oracle, folder, monkeypatch):
         assert_array_equal(layout.read(0, 784).positions, ca)
 
 
+def test_a_link_in_another_folder(made, oracle, tmp_path):
+    """Its parts lie beside the file that it leads to, where h5py finds them too."""
+    link = tmp_path / "link.h5md"
+    link.symlink_to(os.path.relpath(made, tmp_path))
+    with mdio.open(link) as layout:
+        assert_array_equal(layout.read(0, 784).positions, oracle["positions"])
+    assert mdio.verify(link).ok
+
+
 def test_the_stock_reader_of_mdanalysis(adk, made, oracle):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
