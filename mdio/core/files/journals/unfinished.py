@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,11 @@ class Unfinished:
     @property
     def text(self) -> str:
         """How much there is, and where."""
-        nbytes = allocated_nbytes(self.temporary) + allocated_nbytes(_parts_of(self.temporary))
+        match = TEMPORARY.fullmatch(self.temporary.name)
+        assert match is not None
+        owner = self.temporary.name[match.end(1) :]
+        beside = self.temporary.parent.glob(f".{escape(match[1])}*{escape(owner)}")
+        nbytes = sum(map(allocated_nbytes, beside))
         return (
             f"{self.n_frames:,} of {self.said.get('n_frames', 0):,} frames "
             f"({human_nbytes(nbytes)}) are kept in {self.temporary}"
