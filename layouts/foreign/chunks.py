@@ -7,7 +7,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from h5py import h5z
+from h5py import h5t, h5z
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, SourceError
@@ -144,6 +144,10 @@ class Datasets:
             self._bytes.close()
 
 
+SUPERBLOCK_NBYTES = 48
+"""The least that the head of an HDF5 file takes (format specification, II.A), where no chunk is."""
+
+
 def chunks_of(
     dataset: h5py.Dataset, file: OpenFile, per_one: float | None = None
 ) -> ForeignChunks | None:
@@ -160,6 +164,7 @@ def chunks_of(
     filters = [kept.get_filter(at)[0] for at in range(kept.get_nfilters())]
     if (
         dataset.dtype.kind not in "fiu"
+        or h5t.py_create(dataset.dtype) != dataset.id.get_type()  # a float with another bias
         or dataset.is_virtual
         or Path(dataset.file.filename) != file.path  # a link to another file
         or filters not in ([], [h5z.FILTER_DEFLATE], [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE])
@@ -178,6 +183,11 @@ def chunks_of(
                 raise SourceError(
                     f"{file.path}: {dataset.name} has a chunk at {found.chunk_offset}, where none "
                     f"of {dataset.chunks} begins; the file is damaged, copy it again"
+                )
+            if found.byte_offset < SUPERBLOCK_NBYTES:
+                raise SourceError(
+                    f"{file.path}: {dataset.name} has a chunk at byte {found.byte_offset} of the "
+                    "file, where its head is; the file is damaged, copy it again"
                 )
             if (filters or found.size == whole) and not found.filter_mask and i < len(offset):
                 offset[i, j], nbytes[i, j] = found.byte_offset, found.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import h5py
@@ -43,6 +44,35 @@ def test_a_cut_mdtraj_file_is_an_error(tmp_path, kind):
         assert look(path) is None, nbytes
     path.write_bytes(whole)
     np.testing.assert_array_equal(look(path), x * np.float32(10))
+
+
+FLOAT32 = struct.pack("<4BI2H4BI", 0x11, 0x20, 0x1F, 0, 4, 0, 32, 23, 8, 0, 23, 127)
+"""As the HDF5 file format specification has its message (IV.A.2.d)."""
+
+
+def test_floats_of_another_kind_are_what_hdf5_makes_of_them(tmp_path):
+    """The exponents' bias is not 127: NumPy has no such type, though h5py calls it float32."""
+    path = tmp_path / "odd.h5"
+    x, _, _ = write_mdtraj(path)
+    data = path.read_bytes()
+    assert FLOAT32 in data
+    path.write_bytes(data.replace(FLOAT32, FLOAT32[:-4] + struct.pack("<I", 125)))
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["coordinates"][()], x * np.float32(4))
+    np.testing.assert_array_equal(look(path), x * np.float32(4) * np.float32(10))
+
+
+def test_a_chunk_in_the_head_of_the_file_is_an_error(tmp_path):
+    """HDF5 reads whatever lies there, or its fill value."""
+    path = tmp_path / "head.h5"
+    write_mdtraj(path, chunks=(3, N, 3))
+    with h5py.File(path) as file:
+        place = struct.pack("<Q", file["coordinates"].id.get_chunk_info(0).byte_offset)
+    data = path.read_bytes()
+    assert data.count(place) == 1
+    path.write_bytes(data.replace(place, bytes(8)))
+    with pytest.raises(SourceError, match="a chunk at byte 0 of the file, where its head is"):
+        mdio.open(path).read(0, 1)
 
 
 @pytest.mark.parametrize("kind", CREATIONS)
