@@ -1,10 +1,11 @@
 """What is written by hand beside the library that could do the same: the table in docs/design.md.
 
 ``python bench/libraries.py OUT.zarr OUT.h5md OUT.ncdf`` reads files that mdio wrote (--precision
-none), and ``x.h5``, ``shuffled.h5``, ``x.gsd`` and ``x.rst7`` of others (``--make FOLDER`` writes
-these), from the page cache; medians of repeats in turn: CPU time of all threads, but processes
-(``--processes``) are timed by the clock. mdio also reads times and cells, and verifies its own; the
-others read coordinates alone. ``zarrs`` is measured too where it is installed.
+none), and ``x.h5``, ``shuffled.h5``, ``x.nc``, ``x.gsd`` and ``x.rst7`` of others (``--make
+FOLDER`` writes these), from the page cache; medians of repeats in turn: CPU time of all threads,
+but processes (``--processes``) are timed by the clock. mdio also reads times and cells, and
+verifies its own; the others read coordinates alone. ``zarrs`` is measured too where it is
+installed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from os import getloadavg
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -54,6 +56,9 @@ def readers(path: Path, others: dict[str, Callable[[], Any]]) -> None:
     """Read runs of frames, single frames, and some atoms, by mdio and by others."""
     arrays = {name: opened() for name, opened in others.items()}  # first: HDF5 shares caches
     layout = mdio.open(path)
+    ways = {"mdio": layout}
+    if path.suffix in (".h5", ".nc"):
+        ways["mdio, through the library"] = through_library(path)
     n_frames, n_atoms = layout.info.n_frames, layout.info.n_atoms
     some = np.arange(4, n_atoms, 16)
     window = min(WINDOW, n_frames)
@@ -61,9 +66,10 @@ def readers(path: Path, others: dict[str, Callable[[], Any]]) -> None:
         starts = range(0, min(last, n_frames) - size + 1, size)
         block = FrameBlock.empty(size, n_atoms if atoms is None else len(atoms))
         cases: dict[str, Callable[[], object]] = {
-            "mdio": lambda a=atoms, b=block, s=size, all_=starts: [
-                layout.read(start, start + s, a, b) for start in all_
+            name: lambda one=one, a=atoms, b=block, s=size, all_=starts: [
+                one.read(start, start + s, a, b) for start in all_
             ]
+            for name, one in ways.items()
         }
         for name, array in arrays.items():
             cases[name] = lambda x=array, a=atoms, s=size, all_=starts: [
@@ -72,6 +78,14 @@ def readers(path: Path, others: dict[str, Callable[[], Any]]) -> None:
         what = n_atoms if atoms is None else f"{len(atoms)} of {n_atoms}"
         print(f"{path.name}: {len(starts) * size} frames of {what} atoms, {size} at a time")
         compare(cases, time.process_time)
+
+
+def through_library(path: Path) -> Any:
+    """Open a file of others so that its chunks are read by HDF5, or netCDF4."""
+    with patch("mdio.layouts.foreign.chunks.chunks_of", return_value=None):
+        layout = mdio.open(path)
+        layout.read(0, 1)
+    return layout
 
 
 def taken(rows: Any, atoms: Any) -> Any:
@@ -118,6 +132,8 @@ def netcdf_readers(path: Path) -> dict[str, Callable[[], Any]]:
     import netCDF4
     from scipy.io import netcdf_file
 
+    netCDF4.set_chunk_cache(1 << 20)  # no more frames than are read in a repeat
+
     def library() -> Any:
         variable = netCDF4.Dataset(str(path)).variables["coordinates"]
         variable.set_auto_maskandscale(False)
@@ -126,7 +142,8 @@ def netcdf_readers(path: Path) -> dict[str, Callable[[], Any]]:
     def mapped() -> Any:
         return netcdf_file(str(path), "r", mmap=True, maskandscale=False).variables["coordinates"]
 
-    return {"netCDF4": library, "scipy, mapped": mapped}
+    found = {"netCDF4": library, "scipy, mapped": mapped}
+    return found if path.suffix == ".ncdf" else {"netCDF4": library}
 
 
 class Frames:
@@ -166,6 +183,7 @@ def make(folder: Path) -> None:
     import gsd.hoomd
     import h5py
     import MDAnalysis as mda
+    import netCDF4
     from MDAnalysisTests.datafiles import DCD, PSF
 
     atoms = mda.Universe(PSF, DCD).atoms
@@ -183,6 +201,16 @@ def make(folder: Path) -> None:
             moved = atoms.positions + np.float32(0.01 * number)  # what is as before is not stored
             frame.particles.N, frame.particles.position = n_atoms, moved
             snapshots.append(frame)
+    with h5py.File(folder / "x.h5") as file, netCDF4.Dataset(folder / "x.nc", "w") as copy:
+        copy.Conventions = "AMBER"
+        for name, length in (("frame", None), ("atom", n_atoms), ("spatial", 3)):
+            copy.createDimension(name, length)
+        shape, chunk = ("frame", "atom", "spatial"), (1, n_atoms, 3)
+        how = {"zlib": True, "complevel": 1, "chunksizes": chunk}
+        times = copy.createVariable("time", "f4", ("frame",))
+        values = copy.createVariable("coordinates", "f4", shape, **how)
+        times.units, values.units = "picosecond", "angstrom"
+        times[:], values[:] = np.arange(len(file[DATASET])), file[DATASET][...]
     with h5py.File(folder / "x.h5") as file, h5py.File(folder / "shuffled.h5", "w") as shuffled:
         for name in file:
             file.copy(name, shuffled)
@@ -260,7 +288,7 @@ def main() -> int:
             restart(path)
         elif path.suffix == ".zarr":
             readers(path, zarr_readers(path))
-        elif path.suffix == ".ncdf":
+        elif path.suffix in (".ncdf", ".nc"):
             readers(path, netcdf_readers(path))
         elif path.suffix == ".gsd":
             file, snapshots = partial(Frames, path, False), partial(Frames, path, True)
