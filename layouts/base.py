@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -126,11 +126,6 @@ class Layout(Expecting, Capabilities, Closing, ABC):
             self._check_identity()
         return self._info
 
-    @classmethod
-    def uuid_at(cls, path: Path) -> str | None:  # noqa: ARG003
-        """Return the identity of the output of mdio that is at `path` now; None if it has none."""
-        return None
-
     def _check_identity(self) -> None:
         """Refuse another output under the same name: once opened, a layout is one and the same."""
         found = (self.manifest or {}).get("uuid")
@@ -237,29 +232,9 @@ class Layout(Expecting, Capabilities, Closing, ABC):
         return indices
 
     @property
-    def has_times(self) -> bool:
-        """Whether times are the file's own; if not, frames are but counted."""
-        return True
-
-    @property
-    def step_ps(self) -> float | None:
-        """Length of an integration step in ps, where times follow from counted ones."""
-        return None
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know: where files are cut, how they were joined; a sentence each."""
         return tuple(map(str, self.info.lost))
-
-    @property
-    def joined(self) -> Mapping[str, Any] | None:
-        """What an output notes of how files were joined; None if just as given."""
-        return None
-
-    @property
-    def manifest(self) -> Mapping[str, Any] | None:
-        """What mdio wrote of this output's making; None for files of others."""
-        return None
 
     def units(self) -> Iterator[Unit]:
         """Yield all that there is to check, always in the same order."""
@@ -286,10 +261,6 @@ class Layout(Expecting, Capabilities, Closing, ABC):
             Some of it is not what was written.
         """
         raise CorruptLayoutError(f"{self.path}: {self.name} keeps no checksums of what it stores")
-
-    def made_as(self) -> dict[str, Any]:
-        """Return what fields of a plan are to be for an output that is laid out as this one."""
-        return {}
 
     def close(self) -> None:
         """Close files; reading again opens them again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -74,6 +74,35 @@ class Capabilities:
     def parts_at(cls, path: Path) -> Path | None:  # noqa: ARG003
         """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
         return None
+
+    @classmethod
+    def uuid_at(cls, path: Path) -> str | None:  # noqa: ARG003
+        """Return the identity of the output of mdio that is at `path` now; None if it has none."""
+        return None
+
+    @property
+    def has_times(self) -> bool:
+        """Whether times are the file's own; if not, frames are but counted."""
+        return True
+
+    @property
+    def step_ps(self) -> float | None:
+        """Length of an integration step in ps, where times follow from counted ones."""
+        return None
+
+    @property
+    def joined(self) -> Mapping[str, Any] | None:
+        """What an output notes of how files were joined; None if just as given."""
+        return None
+
+    @property
+    def manifest(self) -> Mapping[str, Any] | None:
+        """What mdio wrote of this output's making; None for files of others."""
+        return None
+
+    def made_as(self) -> dict[str, Any]:
+        """Return what fields of a plan are to be for an output that is laid out as this one."""
+        return {}
 
     @property
     def decodes(self) -> bool:

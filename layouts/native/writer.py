@@ -34,7 +34,7 @@ WAITING_NBYTES = 64 << 20
 
 
 class _FileWriter(LayoutWriter):
-    """What all four have in common.
+    """What all four have in common; any piece of frames of one size goes straight to its place.
 
     Attributes: `notes`: after `finish`: what of the trajectory the format could not keep, in
     sentences.
@@ -54,6 +54,16 @@ class _FileWriter(LayoutWriter):
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         """Plan one file; see `mdio.layouts.native.encoder.native_plan`."""
         return native_plan(cls.container, info, options)
+
+    @property
+    def parallel_store(self) -> bool:
+        """Every worker writes its own pieces, where frames of one size tell their places."""
+        return self._encoder.frame_nbytes is not None
+
+    @property
+    def batch_frames(self) -> int | None:
+        """See `Encoder`."""
+        return self._encoder.batch_frames
 
     @property
     def _file(self) -> WrittenFile:
@@ -128,21 +138,7 @@ class _FileWriter(LayoutWriter):
         return {**self.__dict__, "_clocks": {}, "_handle_file": None}
 
 
-class _ParallelFileWriter(_FileWriter):
-    """Frames of one size: any piece goes straight to its place."""
-
-    @property
-    def parallel_store(self) -> bool:
-        """Every worker writes its own pieces, where their places are known."""
-        return self._encoder.frame_nbytes is not None
-
-    @property
-    def batch_frames(self) -> int | None:
-        """See `Encoder`."""
-        return self._encoder.batch_frames
-
-
-class DCDFileWriter(_ParallelFileWriter):
+class DCDFileWriter(_FileWriter):
     """One DCD file, CHARMM flavour with unit cells.
 
     DCD holds positions and cells only, and one time step for all frames: times that are not equally
@@ -152,7 +148,7 @@ class DCDFileWriter(_ParallelFileWriter):
     container = "dcd"
 
 
-class NCDFFileWriter(_ParallelFileWriter):
+class NCDFFileWriter(_FileWriter):
     """One AMBER NetCDF file (convention 1.0, 64-bit offsets), with what replicas exchanged."""
 
     container = "ncdf"
@@ -171,7 +167,7 @@ class NCDFFileWriter(_ParallelFileWriter):
         return [EncodedChunk(str(start), data, [crc32c(data)])]
 
 
-class _AppendingFileWriter(_ParallelFileWriter):
+class _AppendingFileWriter(_FileWriter):
     """Frames of any size: their owner appends them, unless they have one size."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.writer import LayoutWriter, PieceRecord
-from mdio.testing.reading import Oracle
+from mdio.testing.oracles import Oracle
 
 __all__ = ["dt_of", "info_of", "oracle_of", "random_block", "store_piece"]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,10 +30,9 @@ from numpy.typing import NDArray
 from mdio.core.errors import FrameRangeError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
+from mdio.testing.oracles import Floats, Oracle, oracle_from_mdanalysis
 
 __all__ = ["LayoutReadingTests", "Oracle", "ReadingCase", "oracle_from_mdanalysis"]
-
-Floats = NDArray[np.float32]
 
 HYPOTHESIS = settings(
     max_examples=30,
@@ -46,30 +44,6 @@ HYPOTHESIS = settings(
         HealthCheck.too_slow,
     ],
 )
-
-
-@dataclass(frozen=True)
-class Oracle:
-    """All frames of a trajectory, read by something that is not mdio."""
-
-    positions: Floats
-    box: Floats
-    time: NDArray[np.float64]
-    step: NDArray[np.int64]
-    velocities: Floats | None = None
-    forces: Floats | None = None
-    dt_ps: float | None = None
-    """Where known."""
-
-    @property
-    def n_frames(self) -> int:
-        """Number of frames."""
-        return len(self.positions)
-
-    @property
-    def n_atoms(self) -> int:
-        """Number of atoms."""
-        return int(self.positions.shape[1])
 
 
 @dataclass(frozen=True)
@@ -86,49 +60,10 @@ class ReadingCase:
         return self.layout_class(self.path, **{**self.options, **options})
 
 
-def oracle_from_mdanalysis(top: Any, traj: Any, **kwargs: Any) -> Oracle:
-    """Read all frames with MDAnalysis' reader; without a topology where `top` is None."""
-    import MDAnalysis as mda
-    from MDAnalysis.coordinates.core import get_reader_for
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if top is None:
-            reader = get_reader_for(str(traj), format=kwargs.get("format"))(str(traj), **kwargs)
-        else:
-            reader = mda.Universe(str(top), str(traj), **kwargs).trajectory
-        rows = [_row(ts) for ts in reader]
-        dt_ps = float(reader.dt)
-        reader.close()
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    arrays: dict[str, Any] = {
-        "positions": np.array(columns["positions"], np.float32),
-        "box": np.array(columns["box"], np.float32),
-        "time": np.array(columns["time"], np.float64),
-        "step": np.array(columns["step"], np.int64),
-    }
-    missing = np.full(arrays["positions"].shape[1:], np.nan, np.float32)
-    for name in ("velocities", "forces"):
-        if any(array is not None for array in columns[name]):
-            arrays[name] = np.array([missing if a is None else a for a in columns[name]])
-    return Oracle(**arrays, dt_ps=dt_ps)
-
-
 def check_form(array: NDArray[Any], shape: tuple[int, ...], dtype: type) -> None:
     """Compare shape and type of an array."""
     assert array.shape == shape
     assert array.dtype == dtype
-
-
-def _row(ts: Any) -> dict[str, Any]:
-    return {
-        "positions": ts.positions.copy(),
-        "velocities": ts.velocities.copy() if ts.has_velocities else None,
-        "forces": ts.forces.copy() if ts.has_forces else None,
-        "box": np.zeros(6, np.float32) if ts.dimensions is None else ts.dimensions.copy(),
-        "time": ts.time,
-        "step": ts.data.get("step", ts.frame),
-    }
 
 
 def _read_in_child(layout: Layout, queue: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import mdio
 from mdio.converters.strategies.write_tasks import WriteTaskWorker
-from mdio.core.files import in_flight, requests
+from mdio.core.files import requests
 from mdio.core.files.reading import OpenFile
 from mdio.layouts import plan
 from mdio.layouts.h5md import seal
@@ -38,7 +38,7 @@ def requested(monkeypatch):
 
     monkeypatch.setattr(requests, "is_local", lambda *_: False)
     monkeypatch.setattr(requests, "n_waits", itertools.count().__next__)
-    monkeypatch.setattr(in_flight, "CACHED_NBYTES_PER_S", float("inf"))
+    monkeypatch.setattr(requests, "CACHED_NBYTES_PER_S", float("inf"))
     monkeypatch.setattr(requests, "read", note)
     return made
 

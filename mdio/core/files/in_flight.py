@@ -13,7 +13,6 @@ same, the first requests notice it, for which nobody had to wait, and reading go
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -38,13 +37,6 @@ REQUEST_NBYTES = 1 << 20
 """Requests begin and end at multiples of this: as large as the stripes that are usual."""
 MAX_NBYTES = 48 << 20
 """Bytes that are asked for, or wait to be read, at a time."""
-FIRST_REQUESTS = 8
-GROWTH = 1.1
-"""More requests stay if bytes come faster by this factor."""
-CACHED_NBYTES_PER_S = 1.0e9
-"""What comes faster came out of memory (or of a disk that one reader at a time gets enough of)."""
-CACHED_REQUESTS = 3
-"""So many requests in a row out of memory, and asking ahead ends."""
 
 
 def _future() -> Future[float]:
@@ -86,25 +78,15 @@ class InFlight:
         self._free: list[Bytes] = []
         self._files: dict[OpenFile, int] = {}
         """Descriptors of our own; -1 for objects."""
-        self._n_wanted = FIRST_REQUESTS
-        self._grows = True
-        self._best_nbytes_per_s = 0.0
-        self._window_nbytes = 0
-        self._window_began = 0.0
-        self._waited = False
-        self._n_cached = 0
+        self.pace = requests.Pace(self._max_requests, request_nbytes)
+        """How many are kept under way."""
         self._local = False
         _all.add(self)
 
     @property
-    def n_requests(self) -> int:
-        """Requests that are kept under way."""
-        return self._n_wanted
-
-    @property
     def pays(self) -> bool:
         """Whether bytes come slowly enough for asking ahead, as far as is known."""
-        return not self._local and self._n_cached < CACHED_REQUESTS
+        return not self._local and self.pace.pays
 
     def expect(self, ranges: Iterable[ByteRange]) -> None:
         """Say what will be read next, in this order; what was said before is forgotten.
@@ -114,7 +96,7 @@ class InFlight:
         """
         self.forget()
         if not self._local:
-            self._n_cached = 0
+            self.pace.n_cached = 0
             self._coming = requests.requests_for(ranges, self._request_nbytes)
             self._ask()
 
@@ -180,10 +162,10 @@ class InFlight:
                     requests.read, self._files[file], buffer[:nbytes], offset
                 )
             elif self._had_to_wait(request):
-                self._n_cached = 0
+                self.pace.n_cached = 0
                 self._start()
             else:
-                self._n_cached += 1
+                self.pace.n_cached += 1
 
     def _ask_store(self, file: OpenFile, remote: RemoteObject, offset: int, nbytes: int) -> None:
         """Ask for bytes of an object, whose answers take long: for many at once from the first."""
@@ -194,7 +176,7 @@ class InFlight:
             request.buffer, request.held = np.frombuffer(here, np.uint8), True
             request.future.set_result(0.0)
             return
-        self._n_wanted = self._max_requests
+        self.pace.n_wanted = self._max_requests
         if self._pool is None:
             self._start()
         assert self._pool is not None
@@ -211,7 +193,7 @@ class InFlight:
         from concurrent.futures import ThreadPoolExecutor
 
         self._pool = ThreadPoolExecutor(self._max_requests, "mdio in-flight")
-        self._window_began = time.perf_counter()
+        self.pace.begin()
 
     def _has_room(self) -> bool:
         """Return whether more may be under way than is."""
@@ -219,7 +201,7 @@ class InFlight:
         if untaken and untaken[-1].held:  # others are on their way without being asked for here
             return False
         most = self._max_requests * self._request_nbytes
-        n_most = self._n_wanted if self._pool else 1
+        n_most = self.pace.n_wanted if self._pool else 1
         return len(untaken) < n_most and sum(request.nbytes for request in untaken) < most
 
     def _next(self) -> tuple[OpenFile, int, int] | None:
@@ -269,29 +251,10 @@ class InFlight:
             return 0
         if not request.taken:
             request.taken = True
-            self._waited = self._waited or waits
-            if self._pool is not None and request.file.remote is None:
-                self._learn(request, seconds)
+            learns = self._pool is not None and request.file.remote is None
+            self.pace.note(request.nbytes, seconds if learns else None, waited=waits)
             self._ask()  # its reader may never want its last bytes
         return request.nbytes
-
-    def _learn(self, request: _Request, seconds: float) -> None:
-        """Ask for more at a time, or for nothing any more, by how fast bytes come."""
-        nbytes = request.nbytes
-        cached = nbytes > CACHED_NBYTES_PER_S * seconds
-        self._n_cached = self._n_cached + 1 if cached else 0
-        self._window_nbytes += nbytes
-        if self._window_nbytes < self._n_wanted * self._request_nbytes:
-            return
-        now = time.perf_counter()
-        rate = self._window_nbytes / (now - self._window_began)
-        if self._waited and self._grows:
-            if rate > GROWTH * self._best_nbytes_per_s:
-                self._n_wanted = min(2 * self._n_wanted, self._max_requests)
-            else:
-                self._grows = False
-        self._best_nbytes_per_s = max(rate, self._best_nbytes_per_s)
-        self._window_nbytes, self._window_began, self._waited = 0, now, False
 
     def _drop(self, request: _Request) -> None:
         self._requests.remove(request)

@@ -19,6 +19,13 @@ Bytes = NDArray[np.uint8]
 STORE_FACTOR = 4
 GAP_NBYTES = 64 << 10
 """Ranges that lie no farther apart are asked for together."""
+FIRST_REQUESTS = 8
+GROWTH = 1.1
+"""More requests stay if bytes come faster by this factor."""
+CACHED_NBYTES_PER_S = 1.0e9
+"""What comes faster came out of memory (or of a disk that one reader at a time gets enough of)."""
+CACHED_REQUESTS = 3
+"""So many requests in a row out of memory, and asking ahead ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,54 @@ class ByteRange:
     file: OpenFile
     offset: int
     nbytes: int
+
+
+class Pace:
+    """How many requests are kept under way, by how fast bytes come, and whether they are at all.
+
+    `most`: requests at the most. `request_nbytes`: of the largest.
+    """
+
+    def __init__(self, most: int, request_nbytes: int) -> None:
+        self._most, self._request_nbytes = most, request_nbytes
+        self.n_wanted = FIRST_REQUESTS
+        self.n_cached = 0
+        """So many came out of memory, one after the other."""
+        self._grows, self._waited = True, False
+        self._best_nbytes_per_s = 0.0
+        self._window_nbytes, self._window_began = 0, 0.0
+
+    @property
+    def pays(self) -> bool:
+        """Whether bytes come slowly enough for asking ahead, as far as is known."""
+        return self.n_cached < CACHED_REQUESTS
+
+    def begin(self) -> None:
+        """Begin to look at how fast bytes come."""
+        self._window_began = time.perf_counter()
+
+    def note(self, nbytes: int, seconds: float | None, *, waited: bool) -> None:
+        """Ask for more at a time, or for nothing any more, by what a request took.
+
+        `seconds`: None where that tells nothing. `waited`: whether its reader had to wait for it.
+        """
+        self._waited = self._waited or waited
+        if seconds is None:
+            return
+        cached = nbytes > CACHED_NBYTES_PER_S * seconds
+        self.n_cached = self.n_cached + 1 if cached else 0
+        self._window_nbytes += nbytes
+        if self._window_nbytes < self.n_wanted * self._request_nbytes:
+            return
+        now = time.perf_counter()
+        rate = self._window_nbytes / (now - self._window_began)
+        if self._waited and self._grows:
+            if rate > GROWTH * self._best_nbytes_per_s:
+                self.n_wanted = min(2 * self.n_wanted, self._most)
+            else:
+                self._grows = False
+        self._best_nbytes_per_s = max(rate, self._best_nbytes_per_s)
+        self._window_nbytes, self._window_began, self._waited = 0, now, False
 
 
 def requests_for(

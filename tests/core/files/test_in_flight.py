@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdio.core.files import in_flight, requests
+from mdio.core.files import requests
 from mdio.core.files.in_flight import InFlight
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.requests import ByteRange
@@ -43,7 +43,7 @@ def _as_over_a_network():
 def _as_if_all_reads_waited():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(requests, "n_waits", itertools.count().__next__)
-        patch.setattr(in_flight, "CACHED_NBYTES_PER_S", 1e30)
+        patch.setattr(requests, "CACHED_NBYTES_PER_S", 1e30)
         yield
 
 
@@ -122,8 +122,8 @@ def test_number_of_requests_grows_on_slow_storage_and_is_bounded(file, slow):
     flight = InFlight(64_000, 4_000)
     flight.expect([ByteRange(file, 0, SIZE)])
     fetch(file, 0, SIZE)
-    assert in_flight.FIRST_REQUESTS < slow["most"] <= 16
-    assert in_flight.FIRST_REQUESTS < flight.n_requests <= 16
+    assert requests.FIRST_REQUESTS < slow["most"] <= 16
+    assert requests.FIRST_REQUESTS < flight.pace.n_wanted <= 16
     flight.stop()
 
 
@@ -186,7 +186,7 @@ def test_descriptors_are_given_back_one_after_the_other(path, slow):
     flight.expect(ByteRange(file, 0, 1_000) for file in files)
     for file in files:
         assert np.array_equal(fetch(file, 0, 1_000), DATA[:1_000])
-        assert len(flight._files) <= flight.n_requests + 1
+        assert len(flight._files) <= flight.pace.n_wanted + 1
         file.close()
     assert not flight._files
     assert all(file.ahead is None for file in files)
