@@ -26,9 +26,10 @@ from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.journals.journal import Journal
 from mdio.core.files.journals.unfinished import allocated_nbytes
-from mdio.core.files.publish import output_errors, publish, temporary_for
+from mdio.core.files.publish import output_errors, publish
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.remote.uploading import Upload
+from mdio.core.files.temporaries import temporary_for
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import parts_at
 from mdio.layouts.striping.stripes import StripeRecord

@@ -19,8 +19,9 @@ from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.journals.journal import Journal
 from mdio.core.files.journals.unfinished import unfinished
 from mdio.core.files.marks import parts_for, parts_of
-from mdio.core.files.publish import output_errors, temporary_for
+from mdio.core.files.publish import output_errors
 from mdio.core.files.remote.paths import is_remote, refuse_remote
+from mdio.core.files.temporaries import temporary_for
 from mdio.layouts.base import Layout
 from mdio.layouts.output import NotFinite
 from mdio.layouts.plan import LayoutPlan

@@ -13,7 +13,7 @@ import numpy as np
 from mdio.core.errors import MdioError, OutputError
 from mdio.core.files.index import index_paths
 from mdio.core.files.marks import name_of_parts, parts_of
-from mdio.core.files.publish import TEMPORARY, temporary_for
+from mdio.core.files.temporaries import TEMPORARY, temporary_for
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 

@@ -180,13 +180,9 @@ def _sizes(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(values)
 
 
-def read_metadata(root: Folder, name: str = "") -> dict[str, Any]:
-    """Return the ``zarr.json`` in a tree.
-
-    `root`: of the tree. `name`: of the group or array in it; that of the root by default.
-    Raises CorruptLayoutError: it is missing, or no JSON object.
-    """
-    return parse_metadata(root.path / name / METADATA, read_node(root, name))
+def read_metadata(root: Folder) -> dict[str, Any]:
+    """Return the ``zarr.json`` of a tree; raises CorruptLayoutError: it is missing, or none."""
+    return parse_metadata(root.path / METADATA, read_node(root, ""))
 
 
 def read_node(root: Folder, name: str) -> bytes:

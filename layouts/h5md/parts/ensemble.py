@@ -14,7 +14,8 @@ from typing import Any
 import h5py
 
 from mdio.core.files.marks import mark_parts, owner_of, parts_for, parts_named, parts_of
-from mdio.core.files.publish import flush_tree, temporary_for
+from mdio.core.files.publish import flush_tree
+from mdio.core.files.temporaries import temporary_for
 from mdio.layouts.chunked.ensembles import Ensemble, check_members, labels_in
 from mdio.layouts.h5md.disk import open_output
 from mdio.layouts.h5md.file import LIBVER, create_groups

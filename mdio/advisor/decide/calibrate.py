@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any
 from mdio.advisor.decide.forecast import Forecaster
 from mdio.advisor.model.access_model import GATHER_NAMES
 from mdio.advisor.model.fit import fit_profile
+from mdio.advisor.model.plain import json_at
 from mdio.advisor.model.profile import Profile, Task
 from mdio.advisor.model.timings import TimingRow
 from mdio.analysis.timings import SCHEMA
@@ -45,12 +45,7 @@ def read_calibration(text: str) -> Calibration:
     layout, equals, path = text.partition("=")
     if not equals or Path(text).exists():
         layout, path = "as-is", text
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: not JSON ({error}); give a file of --timings") from None
+    data = json_at(path, "give a file of --timings")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise SourceError(f"{path}: no timings of schema {SCHEMA}; make them with --timings")
     numbers = {name: _number(data, name, path) for name in NUMBERS}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.advisor.measure.measurements import Measurements
-from mdio.advisor.model.plain import made_of
+from mdio.advisor.model.plain import json_at, made_of
 from mdio.core.errors import OutputError, SourceError
 
 SCHEMA = "mdio-measurements-1"
@@ -34,13 +34,7 @@ def load_measurements(path: str | PathLike[str]) -> Measurements:
 
     Raises SourceError: there is no such file, it is no measurements, or a value in it cannot be.
     """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: not JSON ({error}); expected saved measurements") from None
-    return measurements_from(data, str(path))
+    return measurements_from(json_at(path, "expected saved measurements"), str(path))
 
 
 def measurements_from(data: Any, where: str) -> Measurements:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mdio.core.errors import SourceError
@@ -14,6 +17,19 @@ from mdio.core.errors import SourceError
 Value = TypeVar("Value")
 LARGEST = 1e30
 EXPECTED = {str: "text", int: "whole number from 0 on", float: "number from 0 to 1e30"}
+
+
+def json_at(path: str | PathLike[str], wanted: str) -> Any:
+    """Return what is in a JSON file.
+
+    Raises SourceError: it cannot be read, or is no JSON; the message says what is `wanted`.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: not JSON ({error}); {wanted}") from None
 
 
 def made_of(kind: type[Value], data: Any, where: str, name: str = "") -> Value:

@@ -27,19 +27,9 @@ from mdio.core.files.remote import places
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.files.remote.uploading import Upload
 from mdio.core.files.replacing import put_in_place, take_over, tidy
-from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name, temporary_for
+from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name
 from mdio.core.files.writing import flush
 from mdio.core.signals import terminations_raised
-
-__all__ = [
-    "PARTS_MARKER",
-    "TEMPORARY",
-    "flush_tree",
-    "output_errors",
-    "parts_of",
-    "publish",
-    "temporary_for",
-]
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
 FLUSHERS = 8

@@ -10,6 +10,8 @@ Wrong dtypes raise TypeError, wrong shapes, strides and numbers ValueError, atom
 range IndexError.
 """
 
+# mypy: implicit-reexport
+# ruff: noqa: F401
 from __future__ import annotations
 
 from mdio.core.kernels.backend import NATIVE
@@ -36,41 +38,3 @@ from mdio.core.kernels.packed import (
     sum_packed,
     sum_packed_neighbours,
 )
-
-__all__ = [
-    "NATIVE",
-    "centre",
-    "choose_neighbours",
-    "crc32c",
-    "crc32c_joined",
-    "crc32c_pieces",
-    "decode_rigid",
-    "dequantise_deltas",
-    "dequantise_xtc",
-    "difference_first",
-    "difference_neighbours",
-    "dihedrals",
-    "encode_rigid",
-    "fold",
-    "follow",
-    "gather",
-    "gather_atoms",
-    "make_whole",
-    "neighbours_room",
-    "pack",
-    "packed_limit",
-    "planar_to_xyz",
-    "put_in_cell",
-    "quantise_deltas",
-    "quantise_xtc",
-    "rmsd",
-    "shuffle",
-    "sum_neighbours",
-    "sum_packed",
-    "sum_packed_neighbours",
-    "swap_to_native",
-    "unfold",
-    "unshuffle",
-    "within",
-    "xyz_to_planar",
-]

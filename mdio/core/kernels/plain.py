@@ -4,6 +4,7 @@ Names, arguments and results are those of ``mdio._kernels``, but that nothing is
 differenced along the atoms, nor by what stays the same: what is written then may be larger.
 """
 
+# ruff: noqa: F401
 from __future__ import annotations
 
 import itertools
@@ -38,42 +39,6 @@ from mdio.core.kernels.plain_integers import (
     sum_packed_xtc,
 )
 from mdio.core.kernels.plain_packed import pack
-
-__all__ = [
-    "centre",
-    "choose_neighbours",
-    "copy_atoms",
-    "crc32c",
-    "crc32c_joined",
-    "crc32c_pieces",
-    "decode_rigid_step",
-    "decode_rigid_xtc",
-    "dequantise_deltas",
-    "dequantise_xtc",
-    "dihedrals",
-    "encode_rigid",
-    "fold",
-    "follow",
-    "gather",
-    "make_whole",
-    "pack",
-    "planar_to_xyz",
-    "put_in_cell",
-    "quantise_deltas",
-    "quantise_xtc",
-    "rmsd",
-    "shuffle",
-    "sum_neighbours_step",
-    "sum_neighbours_xtc",
-    "sum_packed_neighbours_step",
-    "sum_packed_neighbours_xtc",
-    "sum_packed_step",
-    "sum_packed_xtc",
-    "unfold",
-    "unshuffle",
-    "within",
-    "xyz_to_planar",
-]
 
 CASTAGNOLI, ONE = 0x82F63B78, 1 << 31
 

@@ -18,8 +18,9 @@ from test_publish import dead_pid, entries, make_folder
 
 from mdio.core.errors import OutputError
 from mdio.core.files import replacing, temporaries
-from mdio.core.files.publish import PARTS_MARKER, publish, temporary_for
-from mdio.core.files.temporaries import leftovers
+from mdio.core.files.marks import PARTS_MARKER
+from mdio.core.files.publish import publish
+from mdio.core.files.temporaries import leftovers, temporary_for
 
 HOST = temporaries._host()
 
@@ -182,7 +183,9 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from mdio.core.files import replacing
-from mdio.core.files.publish import PARTS_MARKER, publish, temporary_for
+from mdio.core.files.publish import publish
+from mdio.core.files.marks import PARTS_MARKER
+from mdio.core.files.temporaries import temporary_for
 rename, left = replacing.rename, [int(sys.argv[2])]
 def once(*words):
     rename(*words)
