@@ -28,8 +28,7 @@ from mdio.converters.storage import (
 )
 from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.job import Job
-from mdio.converters.strategies.repairs import Repairs
+from mdio.converters.strategies.job import Job, Repairs
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.remote.paths import path_of
 from mdio.core.words import plural

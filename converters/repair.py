@@ -18,7 +18,7 @@ from mdio.converters.opening import changed_at, opening_of, source_view
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.repairs import SUMS, Repairs
+from mdio.converters.strategies.job import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.publish import settle
 from mdio.layouts.base import Layout

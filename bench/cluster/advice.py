@@ -28,8 +28,7 @@ from advise.grid import report
 from measuring import append_jsonl
 
 from mdio.advisor.measure.candidates import segments_for
-from mdio.advisor.measure.measurements import Measurements, Trial
-from mdio.advisor.measure.replay import measurements_from
+from mdio.advisor.measure.measurements import Measurements, Trial, measurements_from
 
 ANALYSES = {"rmsd of all": "all", "rmsd of C-alphas": "name CA"}
 CACHES = ("cold", "warm")

@@ -13,7 +13,7 @@ from mdio.advisor.decide.decision import Decision
 from mdio.advisor.decide.recommend import recommend
 from mdio.advisor.measure.interleaved_repeats import Limits, Progress
 from mdio.advisor.measure.measure import measure
-from mdio.advisor.measure.replay import load_measurements, save_measurements
+from mdio.advisor.measure.measurements import load_measurements, save_measurements
 from mdio.advisor.measure.storage_probe import Share, ask_storage, bandwidth_of
 from mdio.advisor.model.profile import Profile, load_profile
 from mdio.advisor.report.page import html_of, save_page

@@ -12,6 +12,7 @@ import itertools
 import shutil
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
@@ -21,12 +22,17 @@ from typing import Any
 from mdio.analysis.pages import page
 from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, svg_of
 from mdio.benches.records import mpiexec_command, told_by
+from mdio.core.blocks import aligned_blocks, sub_blocks
 from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import drop_cache
-from mdio.layouts.registry import layout_class, writer_class
+from mdio.layouts.base import Layout
+from mdio.layouts.registry import layout_class, open_layout, writer_class
+from mdio.parallel.executors import Executor
 
 WAYS = ("workers", "mpi", "mpio", "collective")
 """Worker processes; ranks that write by plain calls; parallel HDF5, independent or collective."""
+BLOCK_NBYTES = 16 << 20
+"""Decoded bytes that are read at a time, as an analysis would."""
 SPLIT = "split"
 """In place of a layout: the source's bytes into as many segments as there are workers."""
 
@@ -199,6 +205,37 @@ def summarise(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         row["cache_dropped"] = all(run.get("cache_dropped") for run in runs)
         rows.append(row)
     return rows
+
+
+class _Reader:
+    """Reads one worker's share of the frames; returns frames and bytes."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def __call__(self, frames: range) -> tuple[int, int]:
+        most = max(1, BLOCK_NBYTES // self.layout.info.frame_nbytes)
+        blocks = sub_blocks(self.layout.boundaries(), frames, most)
+        nbytes = sum(self.layout.read(one.start, one.stop).positions.nbytes for one in blocks)
+        return len(frames), nbytes
+
+
+def read_all(path: str | PathLike[str], executor: Executor) -> dict[str, Any]:
+    """Read every frame of a trajectory once, each worker a run of neighbouring frames.
+
+    Returns dict: ``read_s``, from before the first worker opens the trajectory until the last one
+    is through; ``n_frames`` and ``nbytes`` (decoded positions) read.
+    """
+    layout = executor.from_owner(lambda: open_layout(path))
+    n_frames = layout.info.n_frames
+    shares = aligned_blocks(layout.boundaries(), range(n_frames), min(executor.n_workers, n_frames))
+    layout.close()
+    executor.from_owner(lambda: None)  # all begin together
+    begun = time.perf_counter()
+    done = executor.map(_Reader(layout), shares)
+    seconds = time.perf_counter() - begun
+    n_frames, nbytes = map(sum, zip((0, 0), *done, strict=True))
+    return {"read_s": seconds, "n_frames": n_frames, "nbytes": nbytes}
 
 
 HEADS = ("written as", "workers", "MB", "write, s", "read cold, s", "read warm, s")

@@ -19,7 +19,7 @@ from mdio.advisor.measure import interleaved_repeats, storage_probe
 from mdio.advisor.measure import measure as measuring
 from mdio.advisor.measure import trial as trials
 from mdio.advisor.measure.interleaved_repeats import Limits
-from mdio.advisor.measure.replay import load_measurements, save_measurements
+from mdio.advisor.measure.measurements import load_measurements, save_measurements
 from mdio.cli.main import main
 from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import drop_cache

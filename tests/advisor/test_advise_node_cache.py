@@ -9,8 +9,12 @@ import pytest
 import mdio
 from mdio.advisor.decide.recommend import recommend
 from mdio.advisor.measure.interleaved_repeats import Limits
-from mdio.advisor.measure.measurements import Bandwidth, LocalDisk
-from mdio.advisor.measure.replay import load_measurements, save_measurements
+from mdio.advisor.measure.measurements import (
+    Bandwidth,
+    LocalDisk,
+    load_measurements,
+    save_measurements,
+)
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "advise_rmsd_xtc.json"
 

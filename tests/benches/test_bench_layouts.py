@@ -7,7 +7,7 @@ import pytest
 from suites.under_mpi import needs_mpi, run_under_mpi
 
 import mdio
-from mdio.benches import reading
+from mdio.benches import layouts
 from mdio.benches.layouts import Case, cases, summarise
 from mdio.cli.main import main
 from mdio.core.errors import PlanError
@@ -72,7 +72,7 @@ def test_commands():
 @pytest.mark.parametrize("executor", [Serial(), Processes(2)])
 def test_reading_reads_every_frame_once(adk, executor):
     with executor:
-        found = reading.read_all(adk["xtc"], executor)
+        found = layouts.read_all(adk["xtc"], executor)
     assert found["n_frames"] == 98
     assert found["nbytes"] == 98 * 3341 * 12
     assert found["read_s"] > 0

@@ -8,8 +8,7 @@ from typing import Any
 
 from mdio.advisor.decide.forecast import Forecast, Total
 from mdio.advisor.decide.node_cache import NodeCache
-from mdio.advisor.measure.measurements import Measurements
-from mdio.advisor.measure.replay import SCHEMA
+from mdio.advisor.measure.measurements import SCHEMA, Measurements
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,15 @@ import sys
 from pathlib import Path
 
 from mdio.analysis.pages.pictures import need_matplotlib
-from mdio.benches.layouts import WAYS, cases, measure, save_layouts_page, summarise, table_rows
-from mdio.benches.reading import read_all
+from mdio.benches.layouts import (
+    WAYS,
+    cases,
+    measure,
+    read_all,
+    save_layouts_page,
+    summarise,
+    table_rows,
+)
 from mdio.benches.records import append_jsonl, make_folder
 from mdio.cli.bench import one_of, positives, sizes
 from mdio.cli.shared.common import add, add_bench_output, positive, print_json
