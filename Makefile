@@ -45,10 +45,12 @@ docs: .venv/installed
 test: install
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-# What of the product the tests run.
+# What of the product the tests run, and that it is no less than the floor in pyproject.toml, which
+# some tests alone (PYTEST_ARGS) do not reach. All folders are named: a file that no test imports
+# would else not count.
 coverage: install
 	$(BIN)/python -m pytest -n $(WORKERS) --cov=mdio --cov=converters --cov=layouts --cov=readers \
-		--cov-report=term:skip-covered $(PYTEST_ARGS)
+		--cov-report=term:skip-covered $(if $(PYTEST_ARGS),--cov-fail-under=0) $(PYTEST_ARGS)
 
 check: .venv/installed types
 	$(BIN)/ruff format --check .

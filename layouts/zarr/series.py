@@ -128,27 +128,14 @@ class SeriesArray:
             look_ahead([folder / name for name in names], nbytes + CRC_NBYTES + 1)
 
     def rows(self, start: int, stop: int) -> Numbers:
-        """Return rows ``start:stop``, not to be changed; see `read`."""
-        number, first = divmod(start, self.rows_per_file)
-        if first + stop - start <= self.rows_per_file:
-            return self.file(number)[first : first + stop - start]
-        shape = (stop - start, *self.metadata.shape[1:])
-        out = np.empty(shape, DTYPES[self.metadata.dtype])
-        self.read(start, stop, out)
-        return out
-
-    def read(self, start: int, stop: int, out: Numbers) -> None:
-        """Fill `out` with rows ``start:stop``, start < stop; raises CorruptLayoutError."""
+        """Return rows ``start:stop``, not to be changed; raises as `file` does."""
         size = self.rows_per_file
         number, first = divmod(start, size)
-        last = first + stop - start
-        if last <= size:
-            out[...] = self.file(number)[first:last]
-            return
-        for number in range(start // size, (stop - 1) // size + 1):
-            begin = number * size
-            first, last = max(start, begin), min(stop, begin + size)
-            out[first - start : last - start] = self.file(number)[first - begin : last - begin]
+        if first + stop - start <= size:
+            return self.file(number)[first : first + stop - start]
+        numbers = range(number, (stop - 1) // size + 1)
+        parts = (self.file(n)[max(start - n * size, 0) : stop - n * size] for n in numbers)
+        return np.concatenate(list(parts))
 
 
 class TableWriter:
