@@ -1,10 +1,9 @@
-"""What the journal and the checksums of a conversion cost, in processor time.
+"""What the journal and the checksums of a conversion cost, of its time and of its processor time.
 
-``python bench/trust/keeping.py SOURCE.xtc`` converts the same file as it is, without a journal, and
-without checksums (written and read back), in turn. It prints the median and the least of user and
-system time of this process, and the share that each costs. Wall times say little here: a conversion
-flushes what it wrote. Where other work disturbs the processor's caches, the least is closer to what
-a conversion takes. Records go to bench-output/keeping.jsonl.
+``python bench/trust/keeping.py SOURCE.xtc`` converts the file again and again, and adds up the time
+of each call that takes a checksum (of what is written and of what is read back) and of each that
+keeps the journal. Whole conversions with and without them vary by more than they cost. The program
+prints medians of the shares. Records go to bench-output/keeping.jsonl.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ import argparse
 import resource
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import numpy as np
 from measuring import append_jsonl, summary
 
 import mdio
-from mdio.converters.strategies.conversion import Conversion
 from mdio.core import kernels
+from mdio.core.files.journals.journal import Journal
 
 LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "zarr, floats": ("a.zarr", {"precision": "none"}),
@@ -32,79 +31,44 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "h5md": ("a.h5md", {}),
     "segments of DCD": ("a.segments", {"container": "dcd"}),
 }
+spent: Counter[str] = Counter()
+"""Seconds in all calls since it was cleared: of the clock, and of the processor."""
 
 
-@contextmanager
-def without_journal() -> Iterator[None]:
-    real = Conversion._open
+def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that does the same and adds its time to `spent`."""
 
-    def opened(self: Conversion, *words: Any) -> Any:
-        class Unjournaled(self.writer):  # type: ignore[misc, name-defined]
-            resumes = False
-
-        writer, self.writer = self.writer, Unjournaled
+    def call(*words: Any, **options: Any) -> Any:
+        begun_s, begun_cpu_s = time.perf_counter(), time.thread_time()
         try:
-            return real(self, *words)
+            return function(*words, **options)
         finally:
-            self.writer = writer
+            spent[f"{name}, cpu"] += time.thread_time() - begun_cpu_s
+            spent[f"{name}, clock"] += time.perf_counter() - begun_s
 
-    Conversion._open = opened  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Conversion._open = real  # type: ignore[method-assign]
+    return call
 
 
-@contextmanager
-def without_checksums() -> Iterator[None]:
-    """Let all checksums be zero wherever they are taken, when writing and when reading."""
-    fakes = {
-        kernels.crc32c: lambda data, crc=0: 0,  # noqa: ARG005
-        kernels.crc32c_pieces: lambda data, edges: np.zeros(len(edges) - 1, np.uint32),  # noqa: ARG005
-    }
-    changed = []
-    for module in list(sys.modules.values()):
-        for name, value in list(vars(module).items()) if "mdio" in module.__name__ else ():
-            if callable(value) and getattr(value, "__hash__", None) and value in fakes:
-                changed.append((module, name, value))
-                setattr(module, name, fakes[value])
-    try:
-        yield
-    finally:
-        for module, name, value in changed:
-            setattr(module, name, value)
+def time_calls() -> None:
+    """Let all checksums and all calls of journals be timed, wherever they are made."""
+    sums = [kernels.crc32c, kernels.crc32c_pieces]
+    for module in [module for name, module in sys.modules.items() if "mdio" in name]:
+        for name, value in list(vars(module).items()):
+            if any(value is one for one in sums):
+                setattr(module, name, timed("checksums", value))
+    for name in ("__init__", "add", "close"):
+        setattr(Journal, name, timed("journal", getattr(Journal, name)))
 
 
-@contextmanager
-def as_it_is() -> Iterator[None]:
-    yield
-
-
-WAYS = {
-    "as it is": as_it_is,
-    "without a journal": without_journal,
-    "without checksums": without_checksums,
-}
-
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def measure(
-    source: Path, out: Path, options: dict[str, Any], repeats: int
-) -> dict[str, dict[str, float]]:
-    """Return the processor time of each way."""
-    found: dict[str, list[float]] = {way: [] for way in WAYS}
-    for repeat in range(-1, repeats):  # the first round warms up
-        for way, changed in WAYS.items():
-            with changed():
-                begun = cpu_s()
-                mdio.convert(source, out, force=True, **options)
-                if repeat >= 0:
-                    found[way].append(cpu_s() - begun)
-    return {way: summary(seconds) for way, seconds in found.items()}
+def convert(source: Path, out: Path, options: dict[str, Any]) -> dict[str, float]:
+    """Convert once; return the shares of the clock's and of the processor's time."""
+    spent.clear()
+    before, begun_s = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    mdio.convert(source, out, force=True, **options)
+    clock_s, after = time.perf_counter() - begun_s, resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    whole = {"clock": clock_s, "cpu": cpu_s}
+    return {name: used / whole[name.rpartition(", ")[2]] for name, used in spent.items()} | whole
 
 
 def main() -> None:
@@ -116,13 +80,20 @@ def main() -> None:
     given = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(dir=given.folder) as base:
+        for name, options in LAYOUTS.values():  # imports what it needs, and warms up
+            mdio.convert(given.source, Path(base, name), **options, force=True)
+        time_calls()
         for layout, (name, options) in LAYOUTS.items():
-            found = measure(given.source, Path(base, name), options, given.repeats)
-            rows.append({"layout": layout, "cpu_s": found})
-            for kind in ("median", "min"):
-                whole = found["as it is"][kind]
-                said = [f"{way[8:]} {1 - found[way][kind] / whole:+.1%}" for way in list(WAYS)[1:]]
-                print(f"{layout}, {kind} {whole:.3f} s; of these {', '.join(said)}", flush=True)
+            runs = [convert(given.source, Path(base, name), options) for _ in range(given.repeats)]
+            found = {key: summary([run[key] for run in runs]) for key in runs[0]}
+            rows.append({"layout": layout, "shares": found})
+            said = [
+                f"{found[kind]['median']:.2f} s of {word}: checksums "
+                f"{found[f'checksums, {kind}']['median']:.1%}, journal "
+                f"{found[f'journal, {kind}']['median']:.1%}"
+                for kind, word in (("clock", "time"), ("cpu", "the processor"))
+            ]
+            print(f"{layout}, {'; '.join(said)}", flush=True)
     append_jsonl(given.output, rows)
 
 
