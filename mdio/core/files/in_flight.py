@@ -37,6 +37,8 @@ REQUEST_NBYTES = 1 << 20
 """Requests begin and end at multiples of this: as large as the stripes that are usual."""
 MAX_NBYTES = 48 << 20
 """Bytes that are asked for, or wait to be read, at a time."""
+STORE_THREADS = 32
+"""Requests to stores at once. More wait in line, so that what is read first comes first."""
 
 
 def _future() -> Future[float]:
@@ -66,12 +68,13 @@ class InFlight:
     """Ranges of files on their way into memory; for one reader.
 
     `max_nbytes`: memory for bytes that have been asked for and not yet read. `request_nbytes`:
-    largest request.
+    largest request. Stores, whose answers take long, get `requests.STORE_FACTOR` times both.
     """
 
     def __init__(self, max_nbytes: int = MAX_NBYTES, request_nbytes: int = REQUEST_NBYTES) -> None:
         self._request_nbytes = request_nbytes
         self._max_requests = max(1, max_nbytes // request_nbytes)
+        self._max_nbytes = self._max_requests * request_nbytes
         self._pool: ThreadPoolExecutor | None = None
         self._coming: Iterator[tuple[OpenFile, int, int]] = iter(())
         self._requests: deque[_Request] = deque()
@@ -177,8 +180,9 @@ class InFlight:
             request.future.set_result(0.0)
             return
         self.pace.n_wanted = self._max_requests
+        self._max_nbytes = self._max_requests * self._request_nbytes * requests.STORE_FACTOR
         if self._pool is None:
-            self._start()
+            self._start(min(self._max_requests, STORE_THREADS))
         assert self._pool is not None
 
         def get() -> float:
@@ -189,10 +193,10 @@ class InFlight:
 
         request.future = self._pool.submit(get)
 
-    def _start(self) -> None:
+    def _start(self, most: int | None = None) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
-        self._pool = ThreadPoolExecutor(self._max_requests, "mdio in-flight")
+        self._pool = ThreadPoolExecutor(most or self._max_requests, "mdio in-flight")
         self.pace.begin()
 
     def _has_room(self) -> bool:
@@ -200,9 +204,9 @@ class InFlight:
         untaken = [request for request in self._requests if not request.taken]
         if untaken and untaken[-1].held:  # others are on their way without being asked for here
             return False
-        most = self._max_requests * self._request_nbytes
         n_most = self.pace.n_wanted if self._pool else 1
-        return len(untaken) < n_most and sum(request.nbytes for request in untaken) < most
+        nbytes = sum(request.nbytes for request in untaken)
+        return len(untaken) < n_most and nbytes < self._max_nbytes
 
     def _next(self) -> tuple[OpenFile, int, int] | None:
         """Return what to ask for next; None if there is nothing, or it cannot be had."""

@@ -127,6 +127,32 @@ def test_number_of_requests_grows_on_slow_storage_and_is_bounded(file, slow):
     flight.stop()
 
 
+def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypatch):
+    """Four times the bytes, in requests of four times the size; the first ones come first."""
+    monkeypatch.setattr("mdio.core.files.in_flight.STORE_THREADS", 5)
+    begun, gate = [], threading.Event()
+
+    class Store:
+        def held(self, _offset, _nbytes):
+            return None
+
+        def get(self, offset, nbytes):
+            begun.append(offset)
+            assert gate.wait(60)
+            return DATA[offset : offset + nbytes].data
+
+    flight = InFlight(32_000, 4_000)
+    with OpenFile(path) as file:
+        file.remote = Store()
+        flight.expect([ByteRange(file, 0, SIZE)])
+        assert [one.nbytes for one in flight._requests] == [16_000] * 8  # 128,000 bytes
+        gate.set()
+        assert np.array_equal(fetch(file, 0, SIZE), DATA)
+        assert sorted(begun[:5]) == list(range(0, 80_000, 16_000))
+        flight.stop()
+        file.remote = None
+
+
 def test_nothing_is_asked_for_where_the_page_cache_answers(file, monkeypatch):
     monkeypatch.setattr(requests, "n_waits", lambda: 0)
     flight = InFlight(64_000, 4_000)
