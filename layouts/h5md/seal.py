@@ -13,17 +13,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
+from pathlib import Path
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import CorruptLayoutError
+from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.in_flight import InFlight
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.requests import ByteRange
 from mdio.core.kernels import crc32c
 from mdio.layouts.h5md.disk import Written
-from mdio.layouts.h5md.io import checksum
+from mdio.layouts.h5md.io import MANIFEST, checksum
 from mdio.layouts.h5md.opening import SEAL
 
 _BODY = struct.Struct("<8sQI")
@@ -119,3 +121,18 @@ def check_seal(file: OpenFile, places: Places, what: str) -> None:
     problem = problem_of_seal(file, places, what)
     if problem is not None:
         raise CorruptLayoutError(problem)
+
+
+def check_written(
+    path: Path, manifest_crc32c: int, places: Places, written: Written | None
+) -> None:
+    """Open a file that was just made, and compare what was written last; raises OutputError."""
+    with h5py.File(path, "r", locking="best-effort") as file:
+        found = bytes(np.asarray(file[MANIFEST]).tobytes())
+    with OpenFile(path, CorruptLayoutError) as opened:
+        problem = problem_of_seal(opened, places, str(path), written)
+    if crc32c(found) != manifest_crc32c or problem is not None:
+        raise OutputError(
+            f"{path}: what was written is not what is there ({problem or 'manifest'}); "
+            "check the disk and convert again"
+        )

@@ -47,7 +47,7 @@ from mdio.layouts.h5md.others.flavours import add_system, flavour_of
 from mdio.layouts.h5md.others.topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.plan import plan_h5md
 from mdio.layouts.h5md.remaking import FormerChunks, holds_chunks, placed, remake
-from mdio.layouts.h5md.seal import problem_of_seal, seal_of
+from mdio.layouts.h5md.seal import check_written, seal_of
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
@@ -239,23 +239,10 @@ class H5MDWriter(LayoutWriter):
                 seal = seal_of(file, self._chunk_places, self._written)
                 self._opened.write(file.nbytes, seal)
             os.fsync(self._opened.fileno())
-            self._read_again()
+            check_written(self.path, self.manifest_crc32c, self._chunk_places, self._written)
         if self._handle_former is not None:
             self._handle_former.remove()
         self.abort()
-
-    def _read_again(self) -> None:
-        """Open the file again, and compare what was written last; raises OutputError."""
-        with h5py.File(self.path, "r", locking="best-effort") as file:
-            found = bytes(np.asarray(file[MANIFEST]).tobytes())
-        with self._reading() as opened:
-            places = self._chunk_places
-            problem = problem_of_seal(opened, places, str(self.path), self._written)
-        if crc32c(found) != self.manifest_crc32c or problem is not None:
-            raise OutputError(
-                f"{self.path}: what was written is not what is there ({problem or 'manifest'}); "
-                "check the disk and convert again"
-            )
 
     def _write_rest(self, file: h5py.File) -> None:
         """Write all that is known in the end, the manifest last."""

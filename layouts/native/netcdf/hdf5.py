@@ -151,6 +151,17 @@ class HDF5File:
         return rows if len(self.variables[name].shape) < 2 else (rows, slice(*span))
 
 
+def is_amber(path: Path) -> bool:
+    """Return whether an HDF5 file is NetCDF-4 with AMBER's conventions."""
+    try:
+        file = HDF5File(path)
+    except SourceError:
+        return False
+    conventions = str(file.attributes.get("Conventions", ""))
+    file.close()
+    return "AMBER" in conventions.replace(",", " ").split()
+
+
 class _Variable:
     """What `mdio.layouts.native.netcdf.classic.Variable` has, of a NetCDF-4 variable."""
 

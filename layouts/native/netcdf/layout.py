@@ -66,7 +66,11 @@ class NCDFLayout(NativeLayout):
             return True
         if magic != HDF5_MAGIC:
             return False
-        return path.suffix.lower() in cls.suffixes or _hdf5_is_amber(path)
+        if path.suffix.lower() in cls.suffixes:
+            return True
+        from mdio.layouts.native.netcdf.hdf5 import is_amber
+
+        return is_amber(path)
 
     @property
     def data(self) -> ClassicFile | HDF5File:
@@ -294,15 +298,3 @@ def _single(values: NDArray[Any]) -> NDArray[np.float32]:
         return values
     with np.errstate(over="ignore", invalid="ignore"):
         return values.astype(np.float32)
-
-
-def _hdf5_is_amber(path: Path) -> bool:
-    from mdio.layouts.native.netcdf.hdf5 import HDF5File
-
-    try:
-        file = HDF5File(path)
-    except SourceError:
-        return False
-    conventions = str(file.attributes.get("Conventions", ""))
-    file.close()
-    return "AMBER" in conventions.replace(",", " ").split()
