@@ -170,6 +170,10 @@ def check_failures_are_everybodys():
     def no_rows(block):
         return 1.0
 
+    class Unprepared(mdio.RMSD):
+        def prepare(self, system):
+            raise ZeroDivisionError("no reference")
+
     with mdio.MPIExecutor(COMM) as executor:
         for kernel, kind, says in (
             (fails, BlockError, f"block {SIZE - 1} (frames "),
@@ -187,6 +191,15 @@ def check_failures_are_everybodys():
                 assert kind is SourceError or (isinstance(error, kind) and says in str(error))
             else:
                 raise AssertionError("nobody raised")
+        try:
+            mdio.analyze(DCD, kernel=Unprepared(), executor=executor)
+        except ZeroDivisionError:  # rank 0 alone shows where
+            assert RANK == 0
+        except BlockError as error:
+            assert RANK > 0
+            assert str(error) == "rank 0 failed: ZeroDivisionError: no reference"
+        else:
+            raise AssertionError("nobody raised")
         same(mdio.analyze(DCD, kernel=mdio.RMSD(), executor=executor), serial(kernel=mdio.RMSD()))
 
 

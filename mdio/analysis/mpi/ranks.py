@@ -23,7 +23,7 @@ from mdio.analysis.plan import Plan, Request
 from mdio.analysis.reducers import Stack, State
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe, told
-from mdio.core.errors import PlanError
+from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, worker_name
 from mdio.parallel.gather import Gathered, How, gather_rows
 from mdio.parallel.indexing import index_together
@@ -136,7 +136,13 @@ def plan_from_root(request: Request, executor: MPIExecutor) -> Plan:
         own.append(plan)
         return sent
 
-    sent = executor.from_owner(make)
+    try:
+        sent = executor.from_owner(make)
+    except Exception as error:
+        if executor.is_owner or isinstance(error, MdioError):
+            raise
+        # One rank tells of what is nobody's message.
+        raise BlockError(f"rank 0 failed: {type(error).__name__}: {error}") from error
     if own:
         return own[0]
     plan: Plan = pickle.loads(sent)
