@@ -184,10 +184,10 @@ def chunks_of(
                     f"{file.path}: {dataset.name} has a chunk at {found.chunk_offset}, where none "
                     f"of {dataset.chunks} begins; the file is damaged, copy it again"
                 )
-            if found.byte_offset < SUPERBLOCK_NBYTES:
+            if not SUPERBLOCK_NBYTES <= found.byte_offset < 1 << 63:
                 raise SourceError(
                     f"{file.path}: {dataset.name} has a chunk at byte {found.byte_offset} of the "
-                    "file, where its head is; the file is damaged, copy it again"
+                    "file, where none can be; the file is damaged, copy it again"
                 )
             if (filters or found.size == whole) and not found.filter_mask and i < len(offset):
                 offset[i, j], nbytes[i, j] = found.byte_offset, found.size

@@ -123,7 +123,7 @@ def _by_netcdf4(_: str, path: Path) -> Iterator[dict[str, Any]]:
         data.set_auto_mask(False)
         for number in range(len(data.dimensions["frame"])):
             frame = {"positions": data["coordinates"][number]}
-            if "time" in data.variables:
+            if "time" in data.variables and data["time"].dimensions == ("frame",):
                 frame["time"] = data["time"][number]
             if {"cell_lengths", "cell_angles"} <= set(data.variables):
                 box = np.append(data["cell_lengths"][number], data["cell_angles"][number])

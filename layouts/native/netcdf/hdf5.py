@@ -140,7 +140,7 @@ class HDF5File:
         """
         try:
             return {name: self._rows(name, start, stop, span) for name, span in spans.items()}
-        except (OSError, RuntimeError, IndexError, ValueError) as error:
+        except (OSError, RuntimeError, LookupError, ValueError) as error:
             raise SourceError(
                 f"{self.path}: frames {start}:{stop} cannot be read ({error}); "
                 "the file may be damaged"

@@ -62,16 +62,17 @@ def test_floats_of_another_kind_are_what_hdf5_makes_of_them(tmp_path):
     np.testing.assert_array_equal(look(path), x * np.float32(4) * np.float32(10))
 
 
-def test_a_chunk_in_the_head_of_the_file_is_an_error(tmp_path):
-    """HDF5 reads whatever lies there, or its fill value."""
+@pytest.mark.parametrize("at", [0, 2**64 - 2])
+def test_a_chunk_where_none_can_be_is_an_error(tmp_path, at):
+    """In the head of the file, where HDF5 reads whatever is there, or behind all files' ends."""
     path = tmp_path / "head.h5"
     write_mdtraj(path, chunks=(3, N, 3))
     with h5py.File(path) as file:
         place = struct.pack("<Q", file["coordinates"].id.get_chunk_info(0).byte_offset)
     data = path.read_bytes()
     assert data.count(place) == 1
-    path.write_bytes(data.replace(place, bytes(8)))
-    with pytest.raises(SourceError, match="a chunk at byte 0 of the file, where its head is"):
+    path.write_bytes(data.replace(place, struct.pack("<Q", at)))
+    with pytest.raises(SourceError, match=f"a chunk at byte {at} of the file, where none can be"):
         mdio.open(path).read(0, 1)
 
 

@@ -118,6 +118,19 @@ def test_truncated_hdf5_is_an_error(tmp_path):
             layout.read(0, 5)
 
 
+def test_what_h5py_cannot_open_is_told_of_the_file(tmp_path, monkeypatch):
+    """A read that fails as h5py looks for a dataset is a KeyError there."""
+    path = write_ncdf(tmp_path / "a.nc", ALL, version="NETCDF4")
+
+    class Failing(dict):
+        def close(self):
+            pass
+
+    monkeypatch.setattr("mdio.layouts.native.netcdf.hdf5.h5py.File", lambda *_, **__: Failing())
+    with NCDFLayout(path) as layout, pytest.raises(SourceError, match=r"a\.nc: frames 0:1 cannot"):
+        layout.read(0, 1)
+
+
 def test_damage_is_never_more_than_an_error(tmp_path):
     path = write_ncdf(tmp_path / "damaged.nc", ALL)
     raw = path.read_bytes()
