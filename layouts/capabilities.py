@@ -176,8 +176,9 @@ class Capabilities:
 
         Variables are ``positions``, ``velocities`` and ``forces`` (frame, atom, axis) and ``box``
         (frame, edge), as far as they are there; what is picked of frames and atoms is all that is
-        read. Coordinates are ``time`` (frame), ps, and of the atoms what the trajectory holds:
-        ``name``, ``resid``, ``resname``, ``segid``. Units are those of `FrameBlock`.
+        read. What `frame_data` returns is in memory. Coordinates are ``time`` (frame), ps, and of
+        the atoms what the trajectory holds: ``name``, ``resid``, ``resname``, ``segid``. Units are
+        those of `FrameBlock`.
 
         Raises
         ------

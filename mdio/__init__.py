@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mdio.converters.verify import verify
     from mdio.core.frames import FrameBlock, TrajectoryInfo
     from mdio.core.progress import ProgressBar
+    from mdio.layouts.views.ensemble import open_ensemble
     from mdio.layouts.views.opening import open_source as open
     from mdio.mapreduce.driver import map_reduce
     from mdio.parallel.dask_executor import DaskExecutor
@@ -56,6 +57,7 @@ __all__ = [
     "convert_ensemble",
     "map_reduce",
     "open",
+    "open_ensemble",
     "repair",
     "split",
     "verify",
@@ -78,6 +80,7 @@ _HOMES = {
         "mdio.converters.verify": "verify",
         "mdio.core.frames": "FrameBlock TrajectoryInfo",
         "mdio.core.progress": "ProgressBar",
+        "mdio.layouts.views.ensemble": "open_ensemble",
         "mdio.layouts.views.opening": "open",
         "mdio.mapreduce.driver": "map_reduce",
         "mdio.parallel.dask_executor": "DaskExecutor",

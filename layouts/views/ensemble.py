@@ -12,7 +12,8 @@ from typing import Any
 from mdio.core.errors import PlanError, named
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.words import did_you_mean
-from mdio.layouts.registry import LAST, LAYOUTS, layout_class
+from mdio.layouts.base import Layout
+from mdio.layouts.registry import LAST, LAYOUTS, layout_class, open_layout
 
 LABEL = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
 RESERVED = ("mdio", "h5md", "particles")
@@ -45,6 +46,47 @@ def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
         close = did_you_mean(str(group), members)
         raise PlanError(f"{where}: no trajectory of the ensemble is called {group!r}{close}")
     return chosen
+
+
+def open_ensemble(
+    path: str | PathLike[str], group: str | None = None, **options: Any
+) -> dict[str, Layout]:
+    """Open the trajectories of an ensemble.
+
+    Parameters
+    ----------
+    path
+        The ensemble: a Zarr tree or an H5MD file.
+    group
+        Which of them: a label, or a pattern such as ``replica0*``; all by default.
+    **options
+        As for `mdio.open`.
+
+    Returns
+    -------
+    dict
+        Layouts by label, in the order in which they were written.
+
+    Raises
+    ------
+    PlanError
+        It is no ensemble, or none of its trajectories is called so.
+    SourceError
+        It cannot be read.
+
+    Examples
+    --------
+    >>> import mdio, os, tempfile
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> os.chdir(tempfile.mkdtemp())
+    >>> _ = mdio.convert_ensemble({"a": DCD, "b": DCD}, "both.zarr", step=10)
+    >>> {label: one.info.n_frames for label, one in mdio.open_ensemble("both.zarr").items()}
+    {'a': 10, 'b': 10}
+    """
+    members = ensemble_at(path, group)
+    if not members:
+        raise PlanError(f"{path}: no ensemble of trajectories; open it with mdio.open")
+    return {label: open_layout(member, **options) for label, member in members.items()}
 
 
 def check_labels(labels: Sequence[str]) -> None:

@@ -87,6 +87,8 @@ def as_dataset(layout: Layout) -> Dataset:
             dims = ("frame", "edge") if name == "box" else ("frame", "atom", "axis")
             units = {"units": FIELD_UNITS[name]} if name in FIELD_UNITS else {}
             variables[name] = (dims, values, units)
+    for name, data in layout.frame_data().items():
+        variables.setdefault(name, (("frame", f"{name}_column")[: data.ndim], data, {}))
     coordinates: dict[str, Any] = {
         "time": ("frame", times_of(layout), {"units": "ps"}),
         "axis": ["x", "y", "z"],

@@ -217,6 +217,17 @@ def test_a_link_to_an_ensemble(folder, tmp_path):
     assert mdio.verify(link).ok
 
 
+@pytest.mark.parametrize("suffix", ["zarr", "h5md"])
+def test_all_are_opened_by_label(folder, suffix):
+    layouts = mdio.open_ensemble(folder / f"all.{suffix}")
+    assert {label: one.info.n_frames for label, one in layouts.items()} == LENGTHS
+    (one,) = mdio.open_ensemble(folder / f"all.{suffix}", "oth*", verify=False).values()
+    with mdio.open(folder / "other/md.xtc") as source:
+        assert np.array_equal(one.read(0, 1).positions, source.read(0, 1).positions)
+    with pytest.raises(PlanError, match=r"md\.xtc: no ensemble of trajectories"):
+        mdio.open_ensemble(folder / "other/md.xtc")
+
+
 def test_what_does_not_go(folder, tmp_path):
     whole = folder / "all.zarr"
     with pytest.raises(PlanError, match=r"an ensemble of 3 trajectories \(replica01, ") as caught:

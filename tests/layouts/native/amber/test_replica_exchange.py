@@ -95,6 +95,13 @@ def test_mdanalysis_has_it_in_each_timestep(tmp_path):
             assert_array_equal(ts.data[name], value)
 
 
+def test_a_dataset_of_xarray_has_it(tmp_path):
+    dataset = mdio.open(write(tmp_path / "r.nc")).to_xarray()
+    check({name: dataset[name].values for name in VALUES})
+    assert dataset.temp0.dims == ("frame",)
+    assert dataset.remd_indices.dims == ("frame", "remd_indices_column")
+
+
 def test_files_that_are_joined_or_appended(tmp_path):
     paths = [write(tmp_path / f"{at}.nc", first=20 * at) for at in range(2)]
     twice = np.tile(np.arange(N_FRAMES), 2)
