@@ -99,7 +99,8 @@ def as_dataset(layout: Layout) -> Dataset:
     for column in ("names", "resids", "resnames", "segids") if topology is not None else ():
         found = None if topology is None else topology.per_atom(column)
         if found is not None:
-            plain = found if isinstance(found, np.ndarray) else found.values().astype(str)
+            is_number = isinstance(found, np.ndarray)
+            plain = found.astype(np.int64) if is_number else found.values().astype(str)
             coordinates[column.removesuffix("s")] = ("atom", plain)
     return xr.Dataset(variables, coordinates, {"source": str(layout.path)})
 

@@ -91,7 +91,12 @@ class ArrayMetadata:
     def to_json(
         self, attributes: Mapping[str, Any], dimensions: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Return the ``zarr.json`` of the array, with names of its dimensions if there are any."""
+        """Return the ``zarr.json`` of the array.
+
+        Without names of `dimensions` these are called by number and length: xarray opens a tree
+        only if all have names, and those of equal name the same length.
+        """
+        dimensions = dimensions or tuple(f"dim{at}_{n}" for at, n in enumerate(self.shape))
         if self.quantised is not None:
             codecs = [quantised_metadata(self.quantised)]
         else:
@@ -120,7 +125,7 @@ class ArrayMetadata:
             "codecs": codecs,
             "attributes": dict(attributes),
             "storage_transformers": [],
-            **({"dimension_names": list(dimensions)} if dimensions else {}),
+            "dimension_names": list(dimensions),
         }
 
     @classmethod

@@ -157,4 +157,5 @@ def _tell(args: argparse.Namespace, result: MapReduceResult) -> None:
             f"{human_nbytes(result.nbytes_on_disk)} through files"
         )
         if args.out is not None:
-            print(f"  {args.out}: {', '.join(['key', *result.columns])}")
+            heads = ["key"] if result.label is None else ["label", "key"]
+            print(f"  {args.out}: {', '.join([*heads, *result.columns])}")

@@ -117,6 +117,8 @@ class MapReduceResult:
     def flat(self) -> dict[str, NDArray[Any]]:
         """Return the table with columns of one number each: an array's are ``NAME_0``, ...
 
+        Of several trajectories the first column is ``label``, as in results of `mdio.analyze`.
+
         Raises
         ------
         PlanError
@@ -130,9 +132,9 @@ class MapReduceResult:
         return found
 
     def _flat(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        yield "key", self.keys
         if self.label is not None:
             yield "label", self.label
+        yield "key", self.keys
         for name, column in self.columns.items():
             if column.ndim == 1:
                 yield name, column
@@ -140,7 +142,9 @@ class MapReduceResult:
                 yield "_".join([name, *map(str, at)]), column[(slice(None), *at)]
 
     def to_dataframe(self) -> Any:
-        """Return the table as a pandas DataFrame; see `flat` for its columns.
+        """Return the columns of `flat` as a pandas DataFrame, indexed by label and key.
+
+        Without labels, by key alone; `mdio.analyze` has labels in the index too.
 
         Raises
         ------
@@ -153,7 +157,8 @@ class MapReduceResult:
             raise MissingExtraError(
                 'a DataFrame needs pandas; pip install "mdio-layouts[table]"'
             ) from error
-        return pd.DataFrame(self.flat())
+        heads = ["key"] if self.label is None else ["label", "key"]
+        return pd.DataFrame(self.flat()).set_index(heads)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the table to an NPZ, CSV or Parquet file, which appears when it is whole.

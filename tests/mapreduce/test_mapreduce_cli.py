@@ -71,7 +71,8 @@ def test_tables(folder, adk, capsys):
         assert [float(word) for word in column] == values.tolist()
     table = pyarrow.parquet.read_table("t.parquet")
     assert table.column_names == list(flat)
-    frame = result.to_dataframe()
+    assert result.to_dataframe().index.name == "key"
+    frame = result.to_dataframe().reset_index()
     assert frame.columns.tolist() == list(flat)
     for name, values in flat.items():
         assert table[name].to_pylist() == values.tolist() == frame[name].tolist()
@@ -84,6 +85,7 @@ def test_replicas_and_times(folder, adk, capsys):
     assert told["columns"] == {"largest": [], "first": [], "ends": [2]}
     with open("r.csv") as file:
         rows = list(csv.DictReader(file))
+    assert list(rows[0])[:2] == ["label", "key"]
     assert [row["label"] for row in rows[:4]] == ["a", "adk", "a", "adk"]
     assert told["n_keys"] == len(rows) == 2 * 214
     assert (rows[0]["ends_0"], rows[0]["ends_1"], rows[0]["first"]) == ("7.0", "21.0", "1")

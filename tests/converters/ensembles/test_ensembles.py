@@ -11,6 +11,7 @@ import h5py
 import MDAnalysis as mda
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 from MDAnalysis.analysis import rms
 from MDAnalysisTests.datafiles import DCD, PSF, XTC
@@ -108,6 +109,47 @@ def test_rows_of_atoms_and_of_lags_have_labels(whole):
     assert list(result.to_dataframe().index.names) == ["label", "row"]
     lags = mdio.analyze(whole, kernel=mdio.MSD("name CA"))
     assert lags.n_frames == lags.values.size == sum(LENGTHS.values())
+
+
+def test_labels_are_in_the_index_of_a_map_reduce_too(whole):
+    def lowest(block):
+        z = block.positions[:, :, 2]
+        return z.argmin(axis=1), np.arange(len(z)), {"z": z.min(axis=1)}
+
+    def first(_key, frame, _time, _values):
+        return {"frame": frame[0]}
+
+    result = mdio.map_reduce(whole, select=CA, map=lowest, reduce=first)
+    table = result.to_dataframe()
+    assert table.index.names == ["label", "key"]
+    assert list(table.columns) == ["frame"]
+    kept = result.label == "replica02"
+    assert kept.any()
+    assert table.loc["replica02"].index.tolist() == result.keys[kept].tolist()
+    one = (result.label[0], result.keys[0])
+    assert table.loc[one, "frame"] == result.columns["frame"][0]
+
+
+def test_xarray_opens_all_groups_as_one_tree(whole, folder):
+    members = mdio.open_ensemble(whole)
+    tree = xr.DataTree.from_dict({label: one.to_xarray() for label, one in members.items()})
+    for label in LENGTHS:
+        want = mda.Universe(PSF, str(folder / label / "md.xtc"))
+        assert np.array_equal(tree[label].positions[-1], want.trajectory[-1].positions)
+        assert np.array_equal(tree[label].resid, want.atoms.resids)
+        assert (tree[label].resid + 200).max() == want.atoms.resids.max() + 200
+
+
+@pytest.mark.filterwarnings("error")
+def test_xarray_alone_opens_a_zarr_tree_as_one(folder):
+    tree = xr.open_datatree(folder / "all.zarr", engine="zarr", consolidated=False)
+    for label in LENGTHS:
+        want = mdio.open(folder / "all.zarr", group=label)
+        found = tree[f"{label}/particles/trajectory"]
+        whole = want.read(0, want.info.n_frames)
+        assert np.array_equal(found["position/value"], whole.positions)
+        assert np.array_equal(found["position/time"], whole.time)
+        assert found["position/value"].dims == ("frame", "atom", "axis")
 
 
 def test_tables_have_labels(whole, tmp_path):
