@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from mdio.converters.selection import Selection
 from mdio.core.errors import OptionError, PlanError
+from mdio.core.words import did_you_mean
 from mdio.layouts.chunk_shapes import Pattern
 from mdio.layouts.plan import LayoutPlan, StoredAs
 from mdio.layouts.registry import layout_class
@@ -103,10 +103,8 @@ def takes_options(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def checked(*args: P.args, **words: P.kwargs) -> R:
         for name in words.keys() - known.keys():
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f" (did you mean {near[0]}?)" if near else ""
-            every = ", ".join(sorted(known))
-            raise OptionError(f"{function.__name__} has no option {name}{meant}; it has {every}")
+            meant, every = did_you_mean(name, known), ", ".join(sorted(known))
+            raise OptionError(f"{function.__name__} has no option {name!r}{meant}; it has {every}")
         return function(*args, **words)
 
     vars(checked)["__signature__"] = own.replace(parameters=list(known.values()))

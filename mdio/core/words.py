@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``, did you mean 'rmsd'?``, or nothing where nothing known looks like `word`."""
+    """Return ``(did you mean 'rmsd'?)`` behind a space; nothing where nothing is like `word`."""
     from difflib import get_close_matches  # for mistakes alone
 
-    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f", did you mean {close[0]!r}?" if close else ""
+    close = get_close_matches(word, list(known), n=3, cutoff=0.6)
+    close.sort(key=lambda one: sorted(one) != sorted(word))  # letters in another order come first
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def plural(number: int, thing: str) -> str:

@@ -58,7 +58,7 @@ def test_no_such_target(adk, tmp_path, monkeypatch):
 
 
 def test_bad_questions(adk, tmp_path):
-    with pytest.raises(PlanError, match="there is no kernel 'rsmd', did you mean 'rmsd'"):
+    with pytest.raises(PlanError, match=r"there is no kernel 'rsmd' \(did you mean 'rmsd'"):
         quickly(adk, tmp_path, analysis="rsmd")
     with pytest.raises(PlanError, match="'name XX' selects no atom"):
         quickly(adk, tmp_path, select="name XX")

@@ -27,6 +27,7 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["convret", "a", "b"], "did you mean 'convert'?"),
         (["analyze", "rmsd", DCD, "--selct", "all"], "did you mean '--select'?"),
         (["analyze", "dihedral", DCD], "did you mean 'dihedrals'?"),
+        (["analyze", "rmds", DCD], "there is no kernel 'rmds' (did you mean 'rmsd'?); choose from"),
     ],
 )
 def test_near_misses_are_named(capsys, words, says):

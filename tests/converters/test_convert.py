@@ -267,5 +267,5 @@ def test_options_are_named(adk, tmp_path, function):
     parameters = inspect.signature(function).parameters
     assert {one.name for one in fields(ConversionOptions)} <= parameters.keys()
     assert not [one for one in parameters.values() if one.kind is one.VAR_KEYWORD]
-    with pytest.raises(TypeError, match=r"no option selct \(did you mean select\?\); it has .*top"):
+    with pytest.raises(TypeError, match=r"'selct' \(did you mean 'select'\?\); it has .*top"):
         function(adk["xtc"], tmp_path / "a.zarr", selct="name CA")

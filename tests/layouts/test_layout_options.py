@@ -111,6 +111,6 @@ def test_verify_of_an_open_layout_is_its_own(make):
 
 def test_a_suffix_that_is_misspelt():
     with pytest.raises(
-        PlanError, match=r"'\.zar' names no layout, did you mean '\.zarr'\?; use one of"
+        PlanError, match=r"'\.zar' names no layout \(did you mean '\.zarr'\?\); use one of"
     ):
         layout_name_for_output("md.zar")
