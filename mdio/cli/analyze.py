@@ -32,7 +32,7 @@ from mdio.cli.shared.common import (
 from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.remote.paths import path_of
-from mdio.core.words import human_nbytes, plural
+from mdio.core.words import duration, human_nbytes, plural
 from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor
@@ -240,12 +240,13 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     ratio = times["ratio_comp_io"]
     rate = result.n_frames / max(result.seconds, 1e-9)
     print(
-        f"{args.kernel}: {result.n_frames:,} frames in {result.seconds:.2f} s "
+        f"{args.kernel}: {result.n_frames:,} frames in {duration(result.seconds)} "
         f"({rate:,.0f} frames/s, {plural(result.workers, 'worker')}, {result.executor})"
     )
     print(
-        f"  sums over workers: open {times['t_open_s']:.3f} s, read {times['t_io_s']:.3f} s, "
-        f"compute {times['t_comp_s']:.3f} s, gather {times['t_comm_s']:.3f} s; "
+        f"  sums over workers: open {duration(times['t_open_s'])}, "
+        f"read {duration(times['t_io_s'])}, compute {duration(times['t_comp_s'])}, "
+        f"gather {duration(times['t_comm_s'])}; "
         f"t_comp/t_IO {'-' if ratio is None else f'{ratio:.2f}'}"
     )
     source, decoded = times["nbytes_source"], human_nbytes(times["nbytes_read"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from mdio.advisor.decide.decision import Decision, Option
 from mdio.advisor.decide.forecast import Forecast
-from mdio.analysis.pages.pictures import figure, svg_of
+from mdio.analysis.pages.pictures import figure, svg_of, time_axis
 from mdio.core.words import plural
 
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
@@ -52,7 +52,7 @@ def totals(decision: Decision) -> str:
             error = [[total.total_s - total.low_s], [total.high_s - total.total_s]]
             axes.errorbar(total.total_s, place, xerr=error, color="black", capsize=3, fmt="none")
         _names(axes, shown)
-        axes.set_xlabel("seconds")
+        time_axis(axes.xaxis, "time")
         made.legend(loc="outside lower center", ncols=2)
         return svg_of(made, "Predicted total of each layout: converting and all passes")
 
@@ -69,7 +69,7 @@ def breakdown(decision: Decision) -> str:
                 axes.barh(range(len(runs)), widths, 0.7, left=left, color=colour, label=name)
             left = [a + b for a, b in zip(left, widths, strict=True)]
         _names(axes, shown)
-        axes.set_xlabel("seconds of the slowest rank")
+        time_axis(axes.xaxis, "time of the slowest rank")
         made.legend(loc="outside lower center", ncols=4)
         return svg_of(made, "Parts of one pass on each layout")
 
@@ -95,7 +95,8 @@ def times(decision: Decision) -> str:
                 linewidth=0,
             )
         _lines(axes, decision, lambda points: [point.t_total_s for point in points])
-        axes.set(yscale="log", ylabel="t_total, seconds")
+        axes.set(yscale="log")
+        time_axis(axes.yaxis, "t_total")
         made.legend(loc="outside lower center", ncols=3)
         return svg_of(made, "Predicted t_total of one pass against ranks, for each layout")
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import MissingExtraError
+from mdio.core.words import duration
 
 WIDTH_IN = 5.2
 """A phone shows it at about its own size; a wide screen enlarges it."""
@@ -120,10 +121,16 @@ def components(ranks: Sequence[dict[str, Any]], title: str = "Time of each rank"
                 axes.barh(places, widths, 0.8, left=left, color=colour, label=name)
             left += widths
         _rows(axes, places, names)
-        axes.set_xlabel("seconds")
+        time_axis(axes.xaxis, "time")
         made.suptitle(title, fontsize=10)
         made.legend(loc="outside lower center", ncols=3)
         return svg_of(made, f"{title}: {', '.join(PARTS)}")
+
+
+def time_axis(axis: Any, name: str) -> None:
+    """Give an axis in seconds its name, and ticks with units: ``2 ms``, ``1.5 s``."""
+    axis.set_major_formatter(lambda seconds, _: duration(seconds))
+    axis.set_label_text(name)
 
 
 def _rows(axes: Any, places: NDArray[Any], names: Sequence[str]) -> None:
@@ -153,7 +160,8 @@ def communication(ranks: Sequence[dict[str, Any]]) -> str:
             textcoords="offset points",
             ha="center",
         )
-        axes.set(yticks=[], ylim=(0.3, 1.8), xlabel="t_comm, seconds (dashed: median)", title=title)
+        axes.set(yticks=[], ylim=(0.3, 1.8), title=title)
+        time_axis(axes.xaxis, "t_comm (dashed: median)")
         axes.set_xlim(0.0, 1.1 * float(values.max()) or 1.0)
         return svg_of(made, title)
 
@@ -201,7 +209,8 @@ def stream(record: dict[str, Any]) -> str:
                 )
         names = [f"rank {key[0]}" if key[0] >= 0 else f"worker {i}" for i, key in enumerate(lanes)]
         _rows(axes, np.arange(len(lanes)), names)
-        axes.set(xlabel="seconds since the first block began (numbers: blocks)", title=title)
+        axes.set(title=title)
+        time_axis(axes.xaxis, "time since the first block began (numbers: blocks)")
         return svg_of(made, title)
 
 
