@@ -19,6 +19,7 @@ from mdio.advisor.measure.measurements import (
 )
 from mdio.advisor.measure.trial import fit_conversion
 from mdio.advisor.model.profile import load_profile
+from mdio.advisor.report.text import headline
 from mdio.core.errors import PlanError, SourceError
 
 RECORDED = Path(__file__).parents[1] / "golden/advise_rmsd_xtc.json"
@@ -64,6 +65,20 @@ def test_more_ranks_than_cores_take_turns():
     assert total_of(advice, "as-is").total_s == pytest.approx(5.0)
     assert advice.recommended.ranks == advice.recommended.useful_ranks == 2
     assert any("take turns" in reason for reason in advice.reasons)
+
+
+def test_headline_table_and_command_are_of_the_same_ranks():
+    """Where more do not help, all are of fewer than were asked for; converting takes all."""
+    runs = [run(1, MS, 0.0), run(2, MS, 0.0, startup_s=0.5)]
+    fast = [run(1, MS / 10, 0.0), run(2, MS / 10, 0.0, startup_s=0.5)]
+    found = measurements(trial("as-is", runs), trial("zarr", fast, convert_s=1.0))
+    advice = recommend(found, 2, 10)
+    assert (advice.ranks, advice.ranks_asked, advice.recommended.ranks) == (1, 2, 1)
+    assert headline(advice).startswith("zarr, 1 rank, not 2: ")
+    assert total_of(advice, "as-is").run.n_ranks == total_of(advice, "zarr").run.n_ranks == 1
+    convert, analyze = advice.commands
+    assert convert.endswith("-w 2") and "-w" not in analyze
+    assert any(reason.startswith("more ranks than 1 do not help") for reason in advice.reasons)
 
 
 def test_whole_chunks_make_blocks_uneven():

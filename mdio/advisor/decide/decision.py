@@ -82,6 +82,8 @@ class Decision:
     measurements: Measurements
     machine: str
     ranks: int
+    """As many as asked for, or fewer if more do not help: those of all passes."""
+    ranks_asked: int
     passes: int
     ratio: float | None
     """t_comp/t_IO of one worker on the source as it is; None where reading took no time."""
@@ -108,6 +110,7 @@ class Decision:
             "bound": self.bound,
             "machine": self.machine,
             "ranks": self.ranks,
+            "ranks_asked": self.ranks_asked,
             "passes": self.passes,
             "recommended": asdict(self.recommended),
             "candidates": [option.to_json() for option in self.options],

@@ -91,10 +91,12 @@ class Forecaster:
             return self._here(trial, n_ranks)
         return self._there(trial, n_ranks, self.profile)
 
-    def total(self, trial: Trial, n_ranks: int, passes: int) -> Total:
-        """Return what converting and `passes` analyses take."""
+    def total(
+        self, trial: Trial, n_ranks: int, passes: int, n_converting: int | None = None
+    ) -> Total:
+        """Return what converting, on as many ranks if not on others, and `passes` analyses take."""
         run = self.one_pass(trial, n_ranks)
-        convert, spread = self._convert(trial, n_ranks)
+        convert, spread = self._convert(trial, n_converting or n_ranks)
         return Total(
             convert_s=convert,
             run=run,

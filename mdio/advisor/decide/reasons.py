@@ -56,7 +56,7 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
     times = f"{duration(theirs.total_s)} with {layout}, {duration(ours.total_s)} with {chosen.name}"
     why = f"the rule asks for the ratio only; with {plural(setting.passes, 'pass')} it is {times}"
     if chosen.name == "as-is":
-        why += f", since converting takes {theirs.convert_s:.3g} s, which has to pay"
+        why += f", since converting takes {duration(theirs.convert_s)}, which has to pay"
     elif chosen.groups:
         why += ", which reads a stored group of just the atoms that are analysed"
     return Rule(layout, gather, text, False, why)
@@ -78,8 +78,8 @@ def reasons(
         taken = "either will do" if least == chosen.name else "the simpler one is taken"
         found.append(f"{chosen.name} and {others} lie within the noise: {taken}")
     if useful < setting.ranks:
-        fewer = setting.forecaster.one_pass(chosen, useful).t_total_s
-        asked = totals[chosen.name].run.t_total_s
+        fewer = totals[chosen.name].run.t_total_s
+        asked = setting.forecaster.one_pass(chosen, setting.ranks).t_total_s
         found.append(
             f"more ranks than {useful} do not help: one pass takes {duration(fewer)} with "
             f"{useful}, {duration(asked)} with {setting.ranks}"

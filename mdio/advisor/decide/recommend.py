@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mdio.advisor.decide.calibrate import Calibration, calibrated
 from mdio.advisor.decide.commands import commands_for
@@ -65,23 +66,26 @@ def recommend(
     forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:
         forecaster = calibrated(forecaster, calibrations)
-    setting = Setting(measurements, forecaster, ranks, passes)
+    asked = Setting(measurements, forecaster, ranks, passes)
     usable = [trial for trial in measurements.trials if trial.problem is None and trial.runs]
-    totals = {trial.name: forecaster.total(trial, ranks, passes) for trial in usable}
     source = next((trial for trial in usable if trial.name == "as-is"), None)
     if source is None:
         raise PlanError("the source as it is was not measured; measure again")
     fitting = [trial for trial in usable if trial.fits]
+    totals = {trial.name: forecaster.total(trial, ranks, passes) for trial in usable}
+    useful = _useful_ranks(asked, _choose(fitting, totals)[0])
+    setting = replace(asked, ranks=min(ranks, useful))  # all passes are as is advised
+    totals = {trial.name: forecaster.total(trial, setting.ranks, passes, ranks) for trial in usable}
     chosen, alike = _choose(fitting, totals)
-    useful = _useful_ranks(setting, chosen)
     break_even, towards = _break_even(fitting, totals, chosen)
     recommended = _recommended(setting, chosen, totals[chosen.name], useful)
-    weighed = node_cache(forecaster, totals["as-is"], ranks)
-    said = reasons(setting, chosen, totals, alike, useful)
+    weighed = node_cache(forecaster, totals["as-is"], setting.ranks)
+    said = reasons(asked, chosen, totals, alike, useful)
     return Decision(
         measurements=measurements,
         machine="local" if profile is None else forecaster.profile.name,  # type: ignore[union-attr]
-        ranks=ranks,
+        ranks=setting.ranks,
+        ranks_asked=ranks,
         passes=passes,
         ratio=measurements.ratio_comp_io,
         bound=_bound(measurements.ratio_comp_io),
@@ -105,7 +109,7 @@ def recommend(
         reasons=tuple(said if weighed is None else [*said, str(weighed)]),
         node_cache=weighed,
         curves={
-            trial.name: tuple(forecaster.one_pass(trial, n) for n in _rank_counts(setting))
+            trial.name: tuple(forecaster.one_pass(trial, n) for n in _rank_counts(asked))
             for trial in usable
         },
     )
@@ -184,7 +188,7 @@ def _break_even(
 def _recommended(setting: Setting, chosen: Trial, total: Total, useful: int) -> Recommended:
     measurements = setting.measurements
     host, source = measurements.host, measurements.source
-    ranks = min(setting.ranks, useful)
+    ranks = setting.ranks
     count = None
     if host.target_file_system == "lustre" and chosen.layout not in UNWRITTEN:
         in_files = layout_class(chosen.layout).is_folder

@@ -11,7 +11,7 @@ from mdio.advisor.report import pictures
 from mdio.advisor.report.text import break_even, headline, why
 from mdio.analysis.pages import page
 from mdio.analysis.pages.report import check_report
-from mdio.core.words import plural
+from mdio.core.words import duration, plural
 
 
 def save_page(decision: Decision, path: str | PathLike[str]) -> None:
@@ -87,21 +87,22 @@ def _options(decision: Decision) -> str:
     rows = []
     for option in decision.options:
         total = option.total
-        times: tuple[object, ...] = (None,) * 5
+        times: tuple[float | None, ...] = (None,) * 5
         if total is not None:
             run = total.run.t_total_s
             times = (total.convert_s, run, total.total_s, total.low_s, total.high_s)
         name = f"→ {option.name}" if option.is_chosen else option.name
         density = decision.measurements.source.density(option.nbytes)
-        rows.append((name, option.nbytes / 1e6, density, *times, option.problem or ""))
+        shown = map(duration, times)
+        rows.append((name, option.nbytes / 1e6, density, *shown, option.problem or ""))
     ranks = plural(decision.ranks, "rank")
     heads = (
         "layout",
         "MB",
         "bytes/atom",
-        "convert, s",
-        "one pass, s",
-        "total, s",
+        "convert",
+        "one pass",
+        "total",
         "from",
         "to",
         "",

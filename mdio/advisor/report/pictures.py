@@ -131,7 +131,7 @@ def _lines(
             linewidth=2.0 if name == decision.recommended.name else 1.0,
             label=name,
         )
-    axes.axvline(decision.ranks, color="black", linewidth=0.8, linestyle=":")
+    axes.axvline(decision.ranks_asked, color="black", linewidth=0.8, linestyle=":")
     counts = [point.n_ranks for point in next(iter(decision.curves.values()))]
     axes.set_xscale("log", base=2)
     every = max(1, -(-len(counts) // 8))

@@ -14,8 +14,11 @@ def headline(decision: Decision) -> str:
     best = decision.recommended
     ratio = "beyond measure" if decision.ratio is None else f"{decision.ratio:.2g}"
     what = "read the source as it is" if best.layout == "as-is" else best.name
+    ranks = plural(best.ranks, "rank")
+    if best.ranks < decision.ranks_asked:
+        ranks += f", not {decision.ranks_asked:,}"
     return (
-        f"{what}, {plural(best.ranks, 'rank')}: t_comp/t_IO is {ratio} "
+        f"{what}, {ranks}: t_comp/t_IO is {ratio} "
         f"({BOUND[decision.bound]}), {plural(decision.passes, 'pass')}"
     )
 

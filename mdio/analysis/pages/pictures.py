@@ -130,6 +130,8 @@ def components(ranks: Sequence[dict[str, Any]], title: str = "Time of each rank"
 def time_axis(axis: Any, name: str) -> None:
     """Give an axis in seconds its name, and ticks with units: ``2 ms``, ``1.5 s``."""
     axis.set_major_formatter(lambda seconds, _: duration(seconds))
+    if axis.get_scale() == "log":  # which may span less than a decade
+        axis.set_minor_formatter(lambda s, _: duration(s) if f"{s:e}"[0] in "25" else "")
     axis.set_label_text(name)
 
 
