@@ -24,12 +24,20 @@ from mdio.core.errors import AtomCountError, MdioError, SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.foreign.packed import PACKED, head_unpacked, let_mdanalysis_read
+from mdio.layouts.foreign.packed import (
+    PACKED,
+    UNPACKED_BY,
+    head_unpacked,
+    let_mdanalysis_read,
+    packed_as,
+)
 from mdio.layouts.foreign.tng import check_blocks
 from mdio.layouts.foreign.units import length_factor, made_up
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
 """Formats that mdio reads itself: a file that is called so and gets here is none."""
+BINARY = (*NATIVE, "TNG", "GSD", "H5MD", "H5", "DMS", "NCRST")
+"""Formats that are not read through a stream that unpacks them."""
 NAMES = (
     "ARC CIF CONFIG COOR CRD CRDBOX DATA DMS ENT FHIAIMS GMS GRO GSD H5MD HISTORY IN "
     "INPCRD LAMMPS LAMMPSDUMP MDCRD MMCIF MMTF MOL2 NAMDBIN PDB PDBQT PQR RESTRT TNG "
@@ -48,6 +56,7 @@ EXTRAS = {"TNG": "pytng"}
 """Packages that MDAnalysis needs for a format."""
 BEGINNINGS = {
     "LAMMPSDUMP": re.compile(rb"ITEM: (TIMESTEP|UNITS|TIME)\b"),
+    "HISTORY": re.compile(rb"[^\n]{0,100}\n(\s+\d+){3}[^\n]*\ntimestep\s"),
     "TNG": re.compile(rb".{8,100}GENERAL INFO", re.DOTALL),
     "PDB": re.compile(rb"(HEADER|TITLE |REMARK|CRYST1|MODEL |ATOM  |HETATM)"),
     "XYZ": re.compile(rb"\s*\d+\s*\n[^\n]*\n\s*[A-Za-z0-9]+(\s+[-+.\dEe]+){3}"),
@@ -86,6 +95,11 @@ class GenericLayout(Layout):
         return kind in readers and not _is_ours(readers[kind])
 
     def _open(self) -> TrajectoryInfo:
+        if (packed := packed_as(self.path)) in UNPACKED_BY and _format_of(self.path) in BINARY:
+            raise SourceError(
+                f"{self.path}: frames of {_format_of(self.path)} files are found by position, and "
+                f"this one is packed; unpack it first ({UNPACKED_BY[packed]} {self.path.name})"
+            )
         with self._translated("opened"):
             if self._kind() == "TNG":
                 check_blocks(self.path)
@@ -114,7 +128,9 @@ class GenericLayout(Layout):
         what = "steps" if self._kind() in COUNT_STEPS else "frames"
         times = None if self.has_times else what
         lengths = self._kind() in WITHOUT_UNITS
-        return (*super().notes, *made_up(self.path, self.options, times=times, lengths=lengths))
+        fields = [name for name in ("velocities", "forces") if getattr(self.info, f"has_{name}")]
+        made = made_up(self.path, self.options, times=times, lengths=lengths, fields=fields)
+        return (*super().notes, *made)
 
     def _kind(self) -> str | None:
         """Return the format as MDAnalysis calls it; None if it is to find out."""

@@ -15,6 +15,8 @@ from mdio.core.errors import SourceError
 OPENS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 ZSTD = ".zst"
 PACKED = (*OPENS, ZSTD)
+UNPACKED_BY = {".gz": "gunzip", ".bz2": "bunzip2", ZSTD: "unzstd"}
+BEGINNINGS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ZSTD}
 
 
 @cache
@@ -30,7 +32,7 @@ def _zstd() -> Any:
 
 def head_unpacked(path: Path, nbytes: int) -> bytes:
     """Return how a file begins once it is unpacked; nothing if it cannot be."""
-    suffix = path.suffix.lower()
+    suffix = packed_as(path)
     if suffix == ZSTD and _zstd() is None:
         return b""
     opened = _zstd().open if suffix == ZSTD else OPENS.get(suffix, open)
@@ -41,13 +43,24 @@ def head_unpacked(path: Path, nbytes: int) -> bytes:
         return b""
 
 
+def packed_as(path: Path) -> str:
+    """Return the suffix of what a file is packed by, whatever it is called."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(4)
+    except OSError:
+        head = b""
+    known = (suffix for begins, suffix in BEGINNINGS.items() if head.startswith(begins))
+    return next(known, path.suffix.lower())
+
+
 def let_mdanalysis_read(path: Path) -> None:
     """See that MDAnalysis opens a file; raises SourceError.
 
     It knows gzip and bzip2, and opens whatever it reads with one function, which learns
     Zstandard here.
     """
-    if path.suffix.lower() != ZSTD:
+    if packed_as(path) != ZSTD:
         return
     zstd = _zstd()
     if zstd is None:
@@ -62,7 +75,7 @@ def let_mdanalysis_read(path: Path) -> None:
         return
 
     def get_stream(filename: Any, openfunction: Any = open, mode: str = "r") -> Any:
-        if str(filename).lower().endswith(ZSTD):
+        if isinstance(filename, str | Path) and packed_as(Path(filename)) == ZSTD:
             return zstd.open(filename, mode if "b" in mode else mode.replace("t", "") + "t")
         return known(filename, openfunction, mode)
 

@@ -7,7 +7,7 @@ The names are those that MDAnalysis' H5MDReader knows, and the factors are compu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +120,17 @@ def factor_of(field: str, unit: str | None) -> float:
 
 
 def made_up(
-    path: Path, options: Mapping[str, Any], *, times: str | None, lengths: bool
+    path: Path,
+    options: Mapping[str, Any],
+    *,
+    times: str | None,
+    lengths: bool,
+    fields: Sequence[str] = (),
 ) -> Iterator[str]:
     """Yield in words what a format does not hold, and what is taken for it.
 
     `options`: what was said of it (``dt``, ``length_unit``). `times`: what times are made of; None
-    if it holds them. `lengths`: whether it names no unit of lengths.
+    if it holds them. `lengths`: whether it names no unit of lengths, nor of `fields`.
     """
     if times is not None:
         dt = options.get("dt")
@@ -135,6 +140,9 @@ def made_up(
         unit = options.get("length_unit")
         how = "angstrom; --length-unit says otherwise" if unit is None else f"{unit}, as asked"
         yield f"{path}: its format names no unit of lengths: taken to be {how}"
+        taken = {"velocities": f"{unit or 'angstrom'}/ps", "forces": "kJ/(mol angstrom)"}
+        for name in fields:
+            yield f"{path}: its format names no unit of {name}: taken to be {taken[name]}"
 
 
 def length_factor(path: Path, options: Mapping[str, Any]) -> np.float32:

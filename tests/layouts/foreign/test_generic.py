@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import subprocess
 import sys
 import warnings
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +101,52 @@ def test_what_is_no_trajectory_is_not_opened(tmp_path):
         with pytest.raises(UnknownLayoutError):
             open_layout(path)
     assert not GenericLayout.sniff(tmp_path)
+
+
+@pytest.mark.parametrize("packing", ["gzip", "bz2", "backports.zstd"])
+def test_packed_files_are_known_whatever_they_are_called(tmp_path, packing):
+    path = tmp_path / "trajectory"
+    has_zstd = sys.version_info >= (3, 14)
+    known = "compression.zstd" if has_zstd and packing == "backports.zstd" else packing
+    path.write_bytes(import_module(known).compress(Path(datafiles.XYZ_mini).read_bytes()))
+    with open_layout(path) as found, open_layout(datafiles.XYZ_mini) as plain:
+        assert np.array_equal(found.read(0, 1).positions, plain.read(0, 1).positions)
+
+
+@pytest.mark.parametrize("name", ["XTC", "DCD", "NCDF", "TRR", "GSD", "TNG_traj", "H5MD_xvf"])
+def test_packed_files_that_are_read_by_position_are_to_be_unpacked(tmp_path, name):
+    source = Path(getattr(datafiles, name))
+    path = tmp_path / f"{source.name}.bz2"
+    path.write_bytes(bz2.compress(source.read_bytes()[:100_000]))
+    said = rf"this one is packed; unpack it first \(bunzip2 {path.name}"
+    with pytest.raises(SourceError, match=said), open_layout(path) as layout:
+        _ = layout.info
+
+
+def test_units_that_are_taken_are_told():
+    with open_layout(datafiles.LAMMPSDUMP_image_vf, length_unit="nm") as layout:
+        told = " ".join(layout.notes)
+    for unit in (
+        "lengths: taken to be nm",
+        "velocities: taken to be nm/ps",
+        "forces: taken to be kJ/",
+    ):
+        assert f"names no unit of {unit}" in told
+    with open_layout(datafiles.LAMMPSDUMP_additional_columns) as layout:
+        assert "velocities" not in " ".join(layout.notes)
+
+
+@pytest.mark.parametrize("name", ["DLP_HISTORY", "DLP_HISTORY_classic", "DLP_HISTORY_minimal"])
+def test_histories_of_dl_poly_are_known_whatever_they_are_called(tmp_path, name):
+    import MDAnalysis as mda
+
+    path = tmp_path / "run1"
+    path.write_bytes(Path(getattr(datafiles, name)).read_bytes())
+    with open_layout(path) as found:
+        reader = mda.coordinates.DLPoly.HistoryReader(str(path))
+        assert found.info.n_frames == reader.n_frames > 0
+        for ts in reader:
+            assert np.array_equal(found.read(ts.frame, ts.frame + 1).positions[0], ts.positions)
 
 
 def test_every_format_of_mdanalysis_is_known():
