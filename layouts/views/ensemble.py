@@ -43,7 +43,7 @@ def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
         return {}
     chosen = {a: b for a, b in members.items() if group is None or fnmatchcase(a, group)}
     if not chosen:
-        close = did_you_mean(str(group), members)
+        close = did_you_mean(str(group), members) or f"; its first is {next(iter(members))!r}"
         raise PlanError(f"{where}: no trajectory of the ensemble is called {group!r}{close}")
     return chosen
 

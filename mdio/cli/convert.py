@@ -269,7 +269,8 @@ def _verified(args: argparse.Namespace, conversion: Conversion, executor: Execut
 def _print_summary(result: ConvertResult) -> None:
     rate = result.n_frames / max(result.seconds, 1e-9)
     print(
-        f"{result.out}: {result.n_frames:,} frames of {result.n_atoms:,} atoms as {result.layout}, "
+        f"{result.out}: {plural(result.n_frames, 'frame')} of {plural(result.n_atoms, 'atom')} "
+        f"as {result.layout}, "
         f"{human_nbytes(result.nbytes_in)} -> {human_nbytes(result.nbytes_out)} "
         f"in {result.seconds:.2f} s ({rate:,.0f} frames/s, {plural(result.workers, 'worker')})"
     )

@@ -24,7 +24,7 @@ from mdio.core.errors import SourceError
 from mdio.core.frame_data import described
 from mdio.core.frames import absent
 from mdio.core.units import FIELD_UNITS
-from mdio.core.words import box_text, human_nbytes, times_text
+from mdio.core.words import box_text, human_nbytes, plural, times_text
 from mdio.layouts.base import Layout
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
 from mdio.layouts.views.ensemble import ensemble_at
@@ -134,11 +134,10 @@ def _tell_ensemble(args: argparse.Namespace, members: dict[str, Path]) -> int:
     if args.json:
         print_json({"layout": "ensemble", "path": args.path[0], "members": facts})
         return 0
-    print(f"{args.path[0]}: an ensemble of {len(members)} trajectories")
+    print(f"{args.path[0]}: an ensemble of {plural(len(members), 'trajectory')}")
     for label, one in facts.items():
-        print(
-            f"  {label:<12} {one['n_frames']:,} frames of {one['n_atoms']:,} atoms, {_times(one)}"
-        )
+        held = f"{plural(one['n_frames'], 'frame')} of {plural(one['n_atoms'], 'atom')}"
+        print(f"  {label:<12} {held}, {_times(one)}")
     return 0
 
 

@@ -277,7 +277,9 @@ def test_what_does_not_go(folder, tmp_path):
     assert f"choose one by group='replica01', or as {whole / 'replica01'}" in str(caught.value)
     with pytest.raises(PlanError, match=r"no trajectory 'replica1' \(did you mean 'replica01'"):
         mdio.open(whole, group="replica1")
-    with pytest.raises(PlanError, match="no trajectory of the ensemble is called 'x\\*'"):
+    with pytest.raises(
+        PlanError, match="no trajectory of the ensemble is called 'x\\*'; its first is 'replica01'"
+    ):
         mdio.analyze(whole, kernel="rmsd", group="x*")
     with pytest.raises(OutputError, match="exists already"):
         mdio.convert_ensemble({"a": DCD}, whole)
