@@ -204,6 +204,42 @@ def test_damage_is_refused_or_gives_the_same_everywhere(monkeypatch):
             assert len(found) == 1
 
 
+def resized(data: bytes, piece: int, n_words: int, n_escaped: int, at: int | None = None) -> bytes:
+    """Return a chunk with other sizes of words and escaped numbers of a piece, and a byte more."""
+    begin = 32 + int.from_bytes(data[24:28], "little")
+    bad = bytearray(data)
+    bad[begin + 8 * piece : begin + 8 * piece + 8] = np.array([n_words, n_escaped], "<u4").tobytes()
+    if at is not None:
+        bad.insert(begin + at, 0)
+        bad[28:32] = (len(bad) - begin).to_bytes(4, "little")
+    return bytes(bad)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_words_that_reach_into_what_follows_are_refused(side, monkeypatch):
+    """Also where the last words of a frame are not decoded, since few atoms are wanted."""
+    x = system(2)
+    data, some = encode_chunk(x, RIGID), (np.array([0, 5]), 0, 1)
+    begin = 32 + int.from_bytes(data[24:28], "little")
+    n_words, n_escaped = np.frombuffer(data, "<u4", 2, begin).tolist()
+    with kernels_of(side, monkeypatch):
+        assert np.array_equal(decoded(data, x.shape, *some), expected(x)[:1, [0, 5]])
+        short = 130  # the states of 32 lanes, and a word
+        bad = resized(data, 0, short, n_escaped + n_words - short)
+        with pytest.raises(ValueError, match=r"words of a frame (do not )?end"):
+            decoded(bad, x.shape, *some)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_words_where_none_are_needed_are_refused(side, monkeypatch):
+    """The first section of a key frame has none; wherever such a byte may lie."""
+    data = (GOLDEN / "v2-step-rigid.mdq1").read_bytes()
+    n_pieces, n_bytes = 18, int.from_bytes(data[28:32], "little")
+    with kernels_of(side, monkeypatch):
+        for at in range(8 * n_pieces, n_bytes, 7):
+            assert outcome(resized(data, 0, 1, 0, at), (6, 230)) is None
+
+
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_descriptions_that_do_not_fit_are_refused(version, monkeypatch):
     """Any byte of a description changed: refused, or the same numbers from all sides."""
