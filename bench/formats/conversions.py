@@ -1,12 +1,14 @@
 """Steps of everyday use beside the program that people take for them, by CPU time.
 
 ``python bench/formats/conversions.py TOP.tpr TRAJECTORY.xtc FOLDER [REPEATS]`` makes files of the
-trajectory, its frames 8 times, and times in turn: NetCDF into another file (cpptraj), mdtraj's HDF5
-into another (mdconvert), and mean square displacements of water (MDAnalysis' EinsteinMSD, by FFT
-where tidynamics is installed). mdio and MDAnalysis run in this process, whose start and imports are
-left out; what mdio takes as a process of its own stands beside. ``CPPTRAJ`` and ``MDCONVERT`` name
-the programs where they are not on the path; one that is not there is left out. Given is CPU time,
-user's and the system's, the least of the repeats. Results are compared first.
+trajectory, its frames 8 times, and times in turn: NetCDF into another file (cpptraj), NetCDF-4 with
+integers as cpptraj compresses them (a cpptraj that has HDF5, and the NetCDF library alone, through
+which it reads), mdtraj's HDF5 into another (mdconvert), and mean square displacements of water
+(MDAnalysis' EinsteinMSD, by FFT where tidynamics is installed). mdio and MDAnalysis run in this
+process, whose start and imports are left out; what mdio takes as a process of its own stands
+beside. ``CPPTRAJ`` and ``MDCONVERT`` name the programs where they are not on the path; one that is
+not there is left out. Given is CPU time, user's and the system's, the least of the repeats. Results
+are compared first.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import MDAnalysis as mda
+import netCDF4
 import numpy as np
 from MDAnalysis.analysis.msd import EinsteinMSD
 
@@ -89,6 +93,60 @@ def netcdf(top: Path, source: Path, folder: Path) -> dict[str, Callable[[], obje
     return cases
 
 
+def compressed_netcdf(_top: Path, source: Path, folder: Path) -> dict[str, Callable[[], object]]:
+    """NetCDF-4 of integers into Zarr and DCD, beside cpptraj and the library that it reads with.
+
+    `folder` holds what `netcdf` has made.
+    """
+    made, factor = folder / "compressed.nc", 100.0
+    with mdio.open(source) as layout, netCDF4.Dataset(made, "w", format="NETCDF4") as file:
+        info = layout.info
+        file.Conventions, file.ConventionVersion = "AMBER", "1.0"
+        for name, size in (("frame", None), ("atom", info.n_atoms), ("spatial", 3)):
+            file.createDimension(name, size)
+        time_ps = file.createVariable("time", "f4", ("frame",))
+        time_ps.units = "picosecond"
+        places = file.createVariable(
+            *("compressedpos", "i4", ("frame", "atom", "spatial")),
+            zlib=True,
+            chunksizes=(1, info.n_atoms, 3),
+        )
+        places.units, places.icompressfac = "angstrom", factor
+        for frame in range(N_TIMES * info.n_frames):
+            at = frame % info.n_frames
+            time_ps[frame] = frame
+            places[frame] = np.round(layout.read(at, at + 1).positions[0] * factor)
+
+    def by_library() -> None:
+        with netCDF4.Dataset(made) as file:
+            file.set_auto_maskandscale(False)
+            for frame in range(N_TIMES * info.n_frames):
+                (file["compressedpos"][frame] / factor).astype("f4")
+
+    cases: dict[str, Callable[[], object]] = {
+        f"mdio, to {kind}": partial(mdio.convert, made, folder / f"c.{kind}", force=True)
+        for kind in ("zarr", "dcd")
+    }
+    cases["mdio, a process"] = process(*MDIO, "convert", made, folder / "p.zarr", "--force")
+    cases["netCDF4, reading alone"] = by_library
+    for run in cases.values():
+        run()
+    ours, theirs = mdio.open(folder / "c.zarr"), mdio.open(folder / "n.zarr")
+    for frame in (0, N_TIMES * info.n_frames - 1):
+        a, b = (one.read(frame, frame + 1).positions for one in (ours, theirs))
+        np.testing.assert_allclose(a, b, atol=1e-2)
+    if (cpptraj := program("cpptraj")) is not None:
+        out = folder / "theirs.dcd"
+        out.unlink(missing_ok=True)
+        script = f"parm {folder / 'top.pdb'}\ntrajin {made}\ntrajout {out}\nrun\nquit\n"
+        run = process(cpptraj, stdin=script)
+        with suppress(subprocess.CalledProcessError):  # one without HDF5
+            run()
+            same(folder / "c.zarr", out, 1e-3)
+            cases["cpptraj, to dcd"] = run
+    return cases
+
+
 def mdtraj_hdf5(top: Path, source: Path, folder: Path) -> dict[str, Callable[[], object]]:
     """HDF5 of mdtraj into Zarr, beside mdconvert's into DCD and HDF5."""
     mdconvert = program("mdconvert")
@@ -143,6 +201,7 @@ def displacement(top: Path, source: Path, folder: Path) -> dict[str, Callable[[]
 
 STEPS = {
     "NetCDF": netcdf,
+    "NetCDF-4, compressed": compressed_netcdf,
     "mdtraj's HDF5": mdtraj_hdf5,
     "mean square displacement": displacement,
 }
