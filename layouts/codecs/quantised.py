@@ -43,7 +43,8 @@ In modes 9 and 10 the first part describes the chunk, and the second holds its f
 one frame is bit-packed instead, and so is what is written without a compiler.
 
 First parts beside bit-packed or entropy-coded numbers are written by LZ4, for which little code is
-needed: HDF5's filter (`packaging/hdf5-filter`) has no Blosc. Older ones are Zstandard's.
+needed: HDF5's filter (`packaging/hdf5-filter`) has no Blosc. Older ones are Zstandard's, and those
+of `rigid` outside of HDF5.
 
 A chunk with a number that is not finite or beyond the integers' range, or (XTC) that would not come
 back bit for bit, is written in mode 0; so is one that would be larger than floats when bit-packed.
@@ -92,7 +93,7 @@ DESCRIPTION_NBYTES = 1 << 20
 BLOSC_HEADER = struct.Struct("<4BIII")
 BITS, BYTES = 2, 1
 """Blosc's numbers of its two shuffles."""
-SHUFFLES = {"zstd": BITS, "lz4": BYTES, "lz4hc": 0}
+SHUFFLES = {"zstd": BITS, "lz4": BYTES}
 """Planes of bits suit an entropy coder; LZ4 has none and does better, and faster, on bytes."""
 RULES = ("step", "xtc")
 
@@ -124,21 +125,26 @@ _scratch = Scratch()
 
 
 def _compress(
-    numbers: Folded | FloatArray | Bytes, form: QuantisedFormat | None = None, level: int = 5
+    numbers: Folded | FloatArray | Bytes,
+    form: QuantisedFormat | None = None,
+    name: str = "lz4hc",
+    level: int = 5,
 ) -> bytes:
-    """Return a Blosc buffer, by what packs the integers of `form`, or else by LZ4 of a `level`.
+    """Return a Blosc buffer, by what packs the integers of `form`, or else by `name` and `level`.
 
-    Bytes by LZ4 are not shuffled: runs of what is kept of atoms are found as they lie.
+    What is kept of atoms is not shuffled: its runs are found as they lie.
     """
-    name = "lz4hc"
+    shuffle = 0
     if form is not None and form.compressor not in WITHOUT_LEVEL:
         name, level = form.compressor, form.level
+        shuffle = SHUFFLES[name]
     from numcodecs import blosc  # 0.1 s to import
 
     data = np.ascontiguousarray(numbers).reshape(-1)
     if data.size % 8:
         data = np.append(data, np.zeros(-data.size % 8, data.dtype))
-    shuffle = BYTES if numbers.dtype.kind == "f" else SHUFFLES[name]
+    if numbers.dtype.kind == "f":
+        shuffle = BYTES
     packed: bytes = blosc.compress(
         data,
         name.encode(),
@@ -179,10 +185,13 @@ def _integers(n_frames: int, n_atoms: int) -> NDArray[np.int32]:
     return room.view(np.int32).reshape(n_frames, n_atoms, 3)
 
 
-def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
+def encode_chunk(
+    positions: FloatArray, form: QuantisedFormat, *, for_filter: bool = False
+) -> bytes:
     """Turn the positions of a chunk into bytes.
 
-    `positions`, (F, A, 3) float32: angstrom, F and A at least 1. `form`: how.
+    `positions`, (F, A, 3) float32: angstrom, F and A at least 1. `form`: how. `for_filter`: whether
+    HDF5's filter is to read it.
     """
     n_frames, n_atoms = positions.shape[:2]
     room = _integers(n_frames, n_atoms)
@@ -201,8 +210,11 @@ def encode_chunk(positions: FloatArray, form: QuantisedFormat) -> bytes:
     if rigid is not None and rigid[1].nbytes <= positions.nbytes:
         mode += RIGID
         itemsize = -len(rigid[0]) % 8
-        # Higher levels save 0.1 to 0.2% of a chunk, and 9 takes up to a fifth of writing it.
-        head, rest = _compress(np.frombuffer(rigid[0], np.uint8), level=1), rigid[1].data
+        # Zstandard saves 0.2 to 0.4% of a chunk, and takes longer to read, which matters for one
+        # frame alone. Higher levels take up to a fifth of writing the chunk, or more.
+        is_small = form.compressor == "rigid" and not for_filter
+        how = ("zstd", 3) if is_small else ("lz4hc", 1)
+        head, rest = _compress(np.frombuffer(rigid[0], np.uint8), None, *how), rigid[1].data
     elif deltas is not None:
         kept = choose_neighbours(deltas)
         if kept is not None:

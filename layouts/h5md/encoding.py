@@ -147,7 +147,7 @@ def encode_chunk(
     """
     if isinstance(coder, QuantisedFormat):
         held = np.ascontiguousarray(chunk[: there[0], : there[1]])
-        stored = quantised.encode_chunk(held, coder)
+        stored = quantised.encode_chunk(held, coder, for_filter=True)
         if coder.rule == "step":  # else nothing is lost
             chunk = np.empty_like(chunk)
             unpack(np.frombuffer(stored, np.uint8), chunk)
