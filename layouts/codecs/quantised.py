@@ -136,15 +136,12 @@ def _compress(
     """
     shuffle = 0
     if form is not None and form.compressor not in WITHOUT_LEVEL:
-        name, level = form.compressor, form.level
-        shuffle = SHUFFLES[name]
+        name, level, shuffle = form.compressor, form.level, SHUFFLES[form.compressor]
     from numcodecs import blosc  # 0.1 s to import
 
     data = np.ascontiguousarray(numbers).reshape(-1)
-    if data.size % 8:
-        data = np.append(data, np.zeros(-data.size % 8, data.dtype))
-    if numbers.dtype.kind == "f":
-        shuffle = BYTES
+    data = np.append(data, np.zeros(-data.size % 8, data.dtype)) if data.size % 8 else data
+    shuffle = BYTES if numbers.dtype.kind == "f" else shuffle
     packed: bytes = blosc.compress(
         data,
         name.encode(),
@@ -185,35 +182,31 @@ def _integers(n_frames: int, n_atoms: int) -> NDArray[np.int32]:
     return room.view(np.int32).reshape(n_frames, n_atoms, 3)
 
 
-def encode_chunk(
-    positions: FloatArray, form: QuantisedFormat, *, for_filter: bool = False
-) -> bytes:
+def encode_chunk(x: FloatArray, form: QuantisedFormat, *, for_filter: bool = False) -> bytes:
     """Turn the positions of a chunk into bytes.
 
-    `positions`, (F, A, 3) float32: angstrom, F and A at least 1. `form`: how. `for_filter`: whether
-    HDF5's filter is to read it.
+    `x`, (F, A, 3) float32: angstrom, F and A at least 1. `form`: how. `for_filter`: whether HDF5's
+    filter is to read it.
     """
-    n_frames, n_atoms = positions.shape[:2]
+    n_frames, n_atoms = x.shape[:2]
     room = _integers(n_frames, n_atoms)
     if form.rule != "step":
         mode, scale = XTC, form.precision_per_nm
-        deltas = kernels.quantise_xtc(positions, scale, room)
+        deltas = kernels.quantise_xtc(x, scale, room)
     else:
         mode, scale = STEP, form.step
-        deltas = kernels.quantise_deltas(positions, scale, room)
+        deltas = kernels.quantise_deltas(x, scale, room)
     head = b""
     rest: bytes | memoryview = b""
     itemsize = 0
     rigid = None
     if deltas is not None and form.compressor in RIGID_CUTS:
         rigid = encode_rigid(deltas, *RIGID_CUTS[form.compressor])
-    if rigid is not None and rigid[1].nbytes <= positions.nbytes:
+    if rigid is not None and rigid[1].nbytes <= x.nbytes:
         mode += RIGID
         itemsize = -len(rigid[0]) % 8
-        # Zstandard saves 0.2 to 0.4% of a chunk, and takes longer to read, which matters for one
-        # frame alone. Higher levels take up to a fifth of writing the chunk, or more.
-        is_small = form.compressor == "rigid" and not for_filter
-        how = ("zstd", 3) if is_small else ("lz4hc", 1)
+        # Higher levels take a fifth of writing; zstd takes longer to read than a frame alone bears.
+        how = ("zstd", 3) if form.compressor == "rigid" and not for_filter else ("lz4hc", 1)
         head, rest = _compress(np.frombuffer(rigid[0], np.uint8), None, *how), rigid[1].data
     elif deltas is not None:
         kept = choose_neighbours(deltas)
@@ -238,7 +231,7 @@ def encode_chunk(
             itemsize, rest = folded.itemsize, _compress(folded, form) if n_frames > 1 else b""
     if deltas is None:
         mode, itemsize, scale = RAW, 4, 0.0
-        head, rest = _compress(positions, form), b""
+        head, rest = _compress(x, form), b""
     sizes = (len(head), len(rest))
     header = HEADER.pack(MAGIC, mode, itemsize, 0, n_frames, n_atoms, scale, *sizes)
     return b"".join((header, head, rest))
