@@ -72,7 +72,7 @@ def as_dataset(layout: Layout) -> Dataset:
             edges.append(edge)
     chunks = tuple(b - a for a, b in pairwise(edges))
     names = {"positions", *(name for name in FIELDS[1:] if getattr(info, f"has_{name}"))}
-    variables = {}
+    variables: dict[str, Any] = {}
     for name in (*FIELDS, "box"):
         if name in names or (name == "box" and info.has_box):
             array = FieldArray(layout, name)
@@ -99,8 +99,10 @@ def as_dataset(layout: Layout) -> Dataset:
     for column in ("names", "resids", "resnames", "segids") if topology is not None else ():
         found = None if topology is None else topology.per_atom(column)
         if found is not None:
-            is_number = isinstance(found, np.ndarray)
-            plain = found.astype(np.int64) if is_number else found.values().astype(str)
+            if isinstance(found, np.ndarray):
+                plain = found.astype(np.int64)
+            else:
+                plain = found.values().astype(str)
             coordinates[column.removesuffix("s")] = ("atom", plain)
     return xr.Dataset(variables, coordinates, {"source": str(layout.path)})
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.saving import RESULT_SUFFIXES, columns_of, runs_of, save_as, table
+from mdio.analysis.saving import RESULT_SUFFIXES, columns_of, dataframe, runs_of, save_as, table
 from mdio.analysis.timings import record
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.remote.paths import RemotePath, path_of
@@ -118,14 +118,15 @@ class AnalysisResult:
     def to_dataframe(self) -> DataFrame:
         """Return a pandas table with one row a frame, indexed by number and time (ps).
 
-        Needs pandas, which mdio does not install.
+        Raises
+        ------
+        MissingExtraError
+            pandas is not installed.
         """
-        import pandas as pd
-
         names, rows = table(self)
-        found = pd.DataFrame(list(rows), columns=names)
         heads = (self.label is not None) + (2 if self.per_frame else 1)
-        return found.set_index(names[:heads] if heads > 1 else names[0])
+        found: DataFrame = dataframe(list(rows), names[:heads], names)
+        return found
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the values over time (or over their rows), one line a column; needs matplotlib."""

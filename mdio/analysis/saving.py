@@ -9,6 +9,8 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.errors import MissingExtraError
+
 Row = tuple[Any, ...]
 
 
@@ -68,6 +70,17 @@ def _table(result: Values) -> tuple[list[str], Iterator[Row]]:
             for at, (name, row) in enumerate(zip(result.row_labels, rows, strict=True))
         )
     return ["row", *names], ((at, *row.tolist()) for at, row in enumerate(rows))
+
+
+def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = None) -> Any:
+    """Return rows or columns as a pandas DataFrame; raises MissingExtraError: pandas is missing."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingExtraError(
+            'a DataFrame needs pandas; pip install "mdio-layouts[table]"'
+        ) from error
+    return pd.DataFrame(data, columns=columns).set_index(list(index))
 
 
 def _npz(result: Values, file: BinaryIO) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.results import check_output
+from mdio.analysis.saving import dataframe
 from mdio.core.errors import MissingExtraError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.timing import BlockTiming, summary
@@ -151,14 +152,8 @@ class MapReduceResult:
         MissingExtraError
             pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtraError(
-                'a DataFrame needs pandas; pip install "mdio-layouts[table]"'
-            ) from error
         heads = ["key"] if self.label is None else ["label", "key"]
-        return pd.DataFrame(self.flat()).set_index(heads)
+        return dataframe(self.flat(), heads)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the table to an NPZ, CSV or Parquet file, which appears when it is whole.

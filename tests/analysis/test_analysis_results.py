@@ -1,6 +1,7 @@
 """Results on disk: NPZ, CSV, timings as JSON."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from memory_layout import MemoryLayout, save_memory
 
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.registry import RMSF
-from mdio.core.errors import BlockError, OutputError, PlanError
+from mdio.core.errors import BlockError, MissingExtraError, OutputError, PlanError
 from mdio.parallel.executors import Processes
 
 N_FRAMES = 103
@@ -68,6 +69,16 @@ def test_what_a_prompt_shows_is_short(path):
     shown = repr(analyze(MemoryLayout(path), kernel=first_x, executor=Processes(2)))
     assert shown.startswith("<AnalysisResult: 103 frames, 103 float32, ")
     assert shown.endswith(" s by 2 of processes>")
+
+
+def test_tables_need_pandas(path, monkeypatch):
+    result = analyze(MemoryLayout(path), kernel=first_x)
+    table = result.to_dataframe()
+    assert table.index.names == ["frame", "time_ps"]
+    assert np.array_equal(table["value0"], result.values)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"mdio-layouts\[table\]"):
+        result.to_dataframe()
 
 
 def test_notebooks_show_columns(path):
