@@ -71,7 +71,7 @@ def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
 def add_told(parser: Any, quiet: str = "no progress bar, no summary") -> None:
     """Add how much is printed."""
     add(parser, "--json", "print one JSON object")
-    add(parser, "--quiet", quiet)
+    add(parser, "-q --quiet", quiet)
 
 
 def add_overlap(parser: argparse.ArgumentParser) -> None:
