@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 import pytest
-from analysis.page import page_of
 from MDAnalysisTests.datafiles import DCD, PSF
 from parallel.on_dask import dask_client
+from suites.report_pages import page_of
 
 import mdio
 from mdio.analysis.kernels.registry import RMSF

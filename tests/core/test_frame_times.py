@@ -7,6 +7,7 @@ from numpy.testing import assert_array_equal
 
 import mdio
 from mdio.cli.main import main
+from mdio.core.words import plural
 
 
 def _trajectory(path, times):
@@ -72,7 +73,7 @@ def test_a_dt_between_frames_says_what_it_does(tmp_path, capsys, suffix, dt, kep
     source = _trajectory(tmp_path / "a.xtc", np.arange(0.0, 400.0, 10.0))
     assert main(["convert", str(source), str(tmp_path / f"a.{suffix}"), "--dt", dt]) == 0
     printed = capsys.readouterr().out
-    assert f"{kept} frames of 2 atoms" in printed
+    assert f"{plural(kept, 'frame')} of 2 atoms" in printed
     notes = re.findall(r"note: (.*)", printed)
     if told is None:
         assert notes == []
