@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, PSF
+from oracles.report_pages import page_of
 from parallel.on_dask import dask_client
-from suites.report_pages import page_of
 
 import mdio
 from mdio.analysis.kernels.registry import RMSF

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, PSF
-from suites.report_pages import page_of
+from oracles.report_pages import page_of
 from suites.under_mpi import MPI, needs_mpi
 
 from mdio.benches.gather import summarise as summarise_gather
