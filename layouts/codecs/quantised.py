@@ -73,11 +73,19 @@ from mdio.core.kernels import (
     sum_packed,
     sum_packed_neighbours,
 )
+from mdio.layouts.codecs.packing import (
+    BLOSC_HEADER,
+    DESCRIBED,
+    DESCRIBED_FAST,
+    KEPT,
+    SHUFFLES,
+    Packing,
+    compress,
+)
 from mdio.layouts.codecs.scratch import Scratch
 
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
-Folded = NDArray[np.uint16] | NDArray[np.uint32]
 
 MAGIC = b"mdq1"
 HEADER = struct.Struct("<4sBBHIIdII")
@@ -90,11 +98,6 @@ RIGID_CUTS = {"rigid": (0, 0), "rigid-seek": (16, 2048)}
 """Frames between those that need none before, and atoms that are decoded together; 0: all."""
 DESCRIPTION_NBYTES = 1 << 20
 """The most that a rigid chunk's description takes, but for 4 bytes an atom."""
-BLOSC_HEADER = struct.Struct("<4BIII")
-BITS, BYTES = 2, 1
-"""Blosc's numbers of its two shuffles."""
-SHUFFLES = {"zstd": BITS, "lz4": BYTES}
-"""Planes of bits suit an entropy coder; LZ4 has none and does better, and faster, on bytes."""
 RULES = ("step", "xtc")
 
 
@@ -116,41 +119,19 @@ class QuantisedFormat:
         return self.compressor + ("" if self.compressor in WITHOUT_LEVEL else f":{self.level}")
 
     @property
+    def packing(self) -> Packing:
+        """What packs its integers, where Blosc does."""
+        if self.compressor in WITHOUT_LEVEL:
+            return KEPT
+        return self.compressor, self.level, SHUFFLES[self.compressor]
+
+    @property
     def precision_per_nm(self) -> float:
         """The step as XTC states it."""
         return float(np.float32(10 / self.step))
 
 
 _scratch = Scratch()
-
-
-def _compress(
-    numbers: Folded | FloatArray | Bytes,
-    form: QuantisedFormat | None = None,
-    name: str = "lz4hc",
-    level: int = 5,
-) -> bytes:
-    """Return a Blosc buffer, by what packs the integers of `form`, or else by `name` and `level`.
-
-    What is kept of atoms is not shuffled: its runs are found as they lie.
-    """
-    shuffle = 0
-    if form is not None and form.compressor not in WITHOUT_LEVEL:
-        name, level, shuffle = form.compressor, form.level, SHUFFLES[form.compressor]
-    from numcodecs import blosc  # 0.1 s to import
-
-    data = np.ascontiguousarray(numbers).reshape(-1)
-    data = np.append(data, np.zeros(-data.size % 8, data.dtype)) if data.size % 8 else data
-    shuffle = BYTES if numbers.dtype.kind == "f" else shuffle
-    packed: bytes = blosc.compress(
-        data,
-        name.encode(),
-        level,
-        shuffle=shuffle,
-        blocksize=data.nbytes,
-        typesize=numbers.dtype.itemsize,
-    )
-    return packed
 
 
 def _decompress(data: memoryview, itemsize: int, count: int, part: str) -> Bytes:
@@ -182,38 +163,40 @@ def _integers(n_frames: int, n_atoms: int) -> NDArray[np.int32]:
     return room.view(np.int32).reshape(n_frames, n_atoms, 3)
 
 
-def encode_chunk(x: FloatArray, form: QuantisedFormat, *, for_filter: bool = False) -> bytes:
+def encode_chunk(
+    positions: FloatArray, form: QuantisedFormat, *, for_filter: bool = False
+) -> bytes:
     """Turn the positions of a chunk into bytes.
 
-    `x`, (F, A, 3) float32: angstrom, F and A at least 1. `form`: how. `for_filter`: whether HDF5's
-    filter is to read it.
+    `positions`, (F, A, 3) float32: angstrom, F and A at least 1. `form`: how. `for_filter`: whether
+    HDF5's filter is to read it.
     """
-    n_frames, n_atoms = x.shape[:2]
+    n_frames, n_atoms = positions.shape[:2]
     room = _integers(n_frames, n_atoms)
     if form.rule != "step":
         mode, scale = XTC, form.precision_per_nm
-        deltas = kernels.quantise_xtc(x, scale, room)
+        deltas = kernels.quantise_xtc(positions, scale, room)
     else:
         mode, scale = STEP, form.step
-        deltas = kernels.quantise_deltas(x, scale, room)
+        deltas = kernels.quantise_deltas(positions, scale, room)
     head = b""
     rest: bytes | memoryview = b""
     itemsize = 0
     rigid = None
     if deltas is not None and form.compressor in RIGID_CUTS:
         rigid = encode_rigid(deltas, *RIGID_CUTS[form.compressor])
-    if rigid is not None and rigid[1].nbytes <= x.nbytes:
+    if rigid is not None and rigid[1].nbytes <= positions.nbytes:
         mode += RIGID
         itemsize = -len(rigid[0]) % 8
-        # Higher levels take a fifth of writing; zstd takes longer to read than a frame alone bears.
-        how = ("zstd", 3) if form.compressor == "rigid" and not for_filter else ("lz4hc", 1)
-        head, rest = _compress(np.frombuffer(rigid[0], np.uint8), None, *how), rigid[1].data
+        is_small = form.compressor == "rigid" and not for_filter
+        packing = DESCRIBED if is_small else DESCRIBED_FAST
+        head, rest = compress(np.frombuffer(rigid[0], np.uint8), packing), rigid[1].data
     elif deltas is not None:
         kept = choose_neighbours(deltas)
         if kept is not None:
             mode += ALONG_ATOMS
             difference_neighbours(deltas, kept)
-            head = _compress(kept)
+            head = compress(kept)
         if form.compressor in WITHOUT_LEVEL:
             mode += PACKED
             if kept is None:
@@ -224,14 +207,16 @@ def encode_chunk(x: FloatArray, form: QuantisedFormat, *, for_filter: bool = Fal
             rest = b"" if packed is None else packed.data
         elif kept is not None:
             folded = kernels.fold(deltas)
-            itemsize, rest = folded.itemsize, _compress(folded, form)
+            itemsize = folded.itemsize
+            rest = compress(folded, form.packing)
         else:
             folded = kernels.fold(deltas[1:])
-            head = _compress(kernels.fold(deltas[0]).astype(np.uint32), form)
-            itemsize, rest = folded.itemsize, _compress(folded, form) if n_frames > 1 else b""
+            head = compress(kernels.fold(deltas[0]).astype(np.uint32), form.packing)
+            itemsize = folded.itemsize
+            rest = compress(folded, form.packing) if n_frames > 1 else b""
     if deltas is None:
         mode, itemsize, scale = RAW, 4, 0.0
-        head, rest = _compress(x, form), b""
+        head, rest = compress(positions, form.packing), b""
     sizes = (len(head), len(rest))
     header = HEADER.pack(MAGIC, mode, itemsize, 0, n_frames, n_atoms, scale, *sizes)
     return b"".join((header, head, rest))

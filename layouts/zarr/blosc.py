@@ -19,7 +19,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.layouts.codecs.quantised import BLOSC_HEADER
+from mdio.layouts.codecs.packing import BLOSC_HEADER
 
 COPIED = 2
 """Flag of chunks that are stored as they are, behind the header."""
