@@ -115,7 +115,7 @@ def sum_packed_neighbours_xtc(
     /,
 ) -> None: ...
 def encode_rigid(
-    deltas: NDArray[np.int32], key_every: int, least: int, /
+    positions: NDArray[np.float32], number: float, is_xtc: bool, key_every: int, least: int, /
 ) -> tuple[bytes, NDArray[np.uint8]] | None: ...
 def decode_rigid_step(
     description: NDArray[np.uint8],

@@ -172,20 +172,19 @@ def encode_chunk(
     HDF5's filter is to read it.
     """
     n_frames, n_atoms = positions.shape[:2]
-    room = _integers(n_frames, n_atoms)
-    if form.rule != "step":
-        mode, scale = XTC, form.precision_per_nm
-        deltas = kernels.quantise_xtc(positions, scale, room)
-    else:
-        mode, scale = STEP, form.step
-        deltas = kernels.quantise_deltas(positions, scale, room)
+    is_xtc = form.rule != "step"
+    mode, scale = (XTC, form.precision_per_nm) if is_xtc else (STEP, form.step)
     head = b""
     rest: bytes | memoryview = b""
     itemsize = 0
-    rigid = None
-    if deltas is not None and form.compressor in RIGID_CUTS:
-        rigid = encode_rigid(deltas, *RIGID_CUTS[form.compressor])
-    if rigid is not None and rigid[1].nbytes <= positions.nbytes:
+    rigid = deltas = None
+    if form.compressor in RIGID_CUTS:
+        rigid = encode_rigid(positions, scale, *RIGID_CUTS[form.compressor], xtc=is_xtc)
+    if rigid is None or rigid[1].nbytes > positions.nbytes:
+        rigid = None
+        quantise = kernels.quantise_xtc if is_xtc else kernels.quantise_deltas
+        deltas = quantise(positions, scale, _integers(n_frames, n_atoms))
+    if rigid is not None:
         mode += RIGID
         itemsize = -len(rigid[0]) % 8
         is_small = form.compressor == "rigid" and not for_filter
@@ -214,7 +213,7 @@ def encode_chunk(
             head = compress(kernels.fold(deltas[0]).astype(np.uint32), form.packing)
             itemsize = folded.itemsize
             rest = compress(folded, form.packing) if n_frames > 1 else b""
-    if deltas is None:
+    if rigid is None and deltas is None:
         mode, itemsize, scale = RAW, 4, 0.0
         head, rest = compress(positions, form.packing), b""
     sizes = (len(head), len(rest))

@@ -228,20 +228,24 @@ void rigid_integers(Input input) {
     if (n_frames < 2) return;
     std::vector<std::int32_t> deltas(static_cast<std::size_t>(n * n_frames));
     std::memcpy(deltas.data(), input.data, 4 * deltas.size());
-    for (auto& one : deltas) one >>= shift;
+    std::vector<std::uint32_t> sums(static_cast<std::size_t>(n));
+    std::vector<float> x(deltas.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        auto& sum = sums[i % sums.size()];
+        sum += std::uint32_t(deltas[i] >> shift);
+        x[i] = float(std::int32_t(sum) / 4);  // the integers that there may be are smaller than 2^30
+    }
+    const Frames positions{reinterpret_cast<const char*>(x.data()), n_frames, n_atoms, 4 * n};
     plain_only = true;
-    RigidBytes made = encode_rigid(deltas.data(), n_frames, n_atoms, cut);
+    const RigidBytes* plain = encode_rigid(positions, {1.0, false}, cut);
+    require(plain);
+    RigidBytes made = *plain;
     plain_only = false;
-    const RigidBytes fast = encode_rigid(deltas.data(), n_frames, n_atoms, cut);
-    require(made.description == fast.description && made.data == fast.data);
+    const RigidBytes* fast = encode_rigid(positions, {1.0, false}, cut);
+    require(fast && made.description == fast->description && made.data == fast->data);
     std::vector<float> floats;
     require(rigid_floats(made, n_frames, n_atoms, nullptr, 0, floats));
-    std::vector<std::uint32_t> sums(static_cast<std::size_t>(n));
-    for (std::int64_t i = 0; i < n * n_frames; ++i) {
-        auto& sum = sums[static_cast<std::size_t>(i % n)];
-        sum += std::uint32_t(deltas[static_cast<std::size_t>(i)]);
-        require(floats[static_cast<std::size_t>(i)] == float(std::int32_t(sum)));
-    }
+    require(floats == x);
     require(rigid_floats(made, n_frames, n_atoms, &atoms, n_frames / 2, floats));
     for (int i = 0; i < 6; i += 3) {
         const std::size_t at = changes[i] * 256u + changes[i + 1];

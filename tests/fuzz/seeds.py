@@ -75,7 +75,7 @@ def kernel_seeds(folder: Path) -> None:
                 bytes([target]) + head + packed.tobytes()
             )
         for cut in ((0, 0), (2, 64)):
-            rigid = kernels.encode_rigid(deltas, *cut)
+            rigid = kernels.encode_rigid(x, 0.01, *cut, xtc=False)
             if rigid is None:
                 continue
             size = len(rigid[0])

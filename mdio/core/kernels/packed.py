@@ -130,23 +130,28 @@ def sum_packed_neighbours(
     undo(_bytes(packed), n_frames, kept, scale, out, atoms, first, last, room)
 
 
-def encode_rigid(deltas: Int32s, key_every: int = 0, least: int = 0) -> tuple[bytes, Bytes] | None:
+def encode_rigid(
+    positions: Float32s, scale: float, key_every: int = 0, least: int = 0, *, xtc: bool
+) -> tuple[bytes, Bytes] | None:
     """Encode integers by what stays the same: lengths, triangles, bonds that turn slowly.
 
     `mdio.core.kernels.plain_rigid` has the format.
 
-    `deltas` ((F, A, 3) int32): of `quantise_deltas` or `quantise_xtc`; C-contiguous. `key_every`:
-    every so many frames one needs none before it, up to 255. `least`: so many atoms, up to 4,096,
-    can be decoded without the others; both 0: only all. Returns tuple,
-    or None: A description, which another compressor makes small, and (n,) uint8, which none does.
-    None of a single frame, or where mdio was installed without a compiler.
+    `positions` ((F, A, 3) float32): become integers as by `quantise_deltas`, `scale` being the
+    step; as by `quantise_xtc` if `xtc`, `scale` being the precision. `key_every`: every so many
+    frames one needs none before it, up to 255. `least`: so many atoms, up to 4,096, can be decoded
+    without the others; both 0: only all. Returns tuple, or None: A description, which another
+    compressor makes small, and (n,) uint8, which none does. None of a single frame, where there are
+    no such integers, or where mdio was installed without a compiler.
     """
-    checks.integer_frames(deltas, "deltas")
+    positions = checks.native_rows(positions, "positions")
+    scale = checks.step_size(scale, "scale")
     if not (0 <= key_every < 256 and 0 <= least <= 4096):
         raise ValueError(f"key_every is {key_every} and least {least}: at most 255 and 4096")
-    if len(deltas) < 2 or not deltas.size:
+    if len(positions) < 2 or not positions.size:
         return None
-    made: tuple[bytes, Bytes] | None = backend.module.encode_rigid(deltas, key_every, least)
+    made: tuple[bytes, Bytes] | None
+    made = backend.module.encode_rigid(positions, scale, xtc, key_every, least)
     return made
 
 

@@ -43,7 +43,9 @@ from mdio.core.kernels.plain_packed import pack
 CASTAGNOLI, ONE = 0x82F63B78, 1 << 31
 
 
-def encode_rigid(_deltas: Int32s, _key_every: int, _least: int) -> None:
+def encode_rigid(
+    _positions: Float32s, _number: float, _is_xtc: bool, _key_every: int, _least: int
+) -> None:
     """Leave it: only native code looks for what stays the same."""
 
 

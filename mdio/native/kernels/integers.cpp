@@ -86,6 +86,11 @@ MDIO_INLINE bool quick(const Xtc& code, const char* from, int64_t n, int32_t* q)
 MDIO_INLINE bool quick(const Step&, const char*, int64_t, int32_t*) { return false; }
 
 template <class Code>
+MDIO_INLINE bool integers_of_run(const Code& code, const char* from, int64_t n, int32_t* q) {
+    return quick(code, from, n, q) || (integers_of(code, from, n, q) && settle(code, from, n, q));
+}
+
+template <class Code>
 MDIO_INLINE bool quantise(const Frames& positions, const Code& code, int32_t* deltas) {
     const int64_t width = 3 * positions.n_atoms;
     int32_t before[RUN], now[RUN];
@@ -94,9 +99,7 @@ MDIO_INLINE bool quantise(const Frames& positions, const Code& code, int32_t* de
         std::fill(before, before + n, 0);
         for (int64_t f = 0; f < positions.n_frames; ++f) {
             const char* from = positions.data + f * positions.stride + 4 * start;
-            const bool found = quick(code, from, n, now) ||
-                               (integers_of(code, from, n, now) && settle(code, from, n, now));
-            if (!found) return false;
+            if (!integers_of_run(code, from, n, now)) return false;
             int32_t* to = deltas + f * width + start;
             for (int64_t i = 0; i < n; ++i) {
                 to[i] = now[i] - before[i];
@@ -104,6 +107,13 @@ MDIO_INLINE bool quantise(const Frames& positions, const Code& code, int32_t* de
             }
         }
     }
+    return true;
+}
+
+template <class Code>
+MDIO_INLINE bool quantise_as_it_is(const char* from, int64_t n, const Code& code, int32_t* to) {
+    for (int64_t start = 0; start < n; start += RUN)
+        if (!integers_of_run(code, from + 4 * start, std::min(RUN, n - start), to + start)) return false;
     return true;
 }
 
@@ -147,6 +157,12 @@ bool quantise_avx2(const Frames& positions, const Code& code, int32_t* deltas) {
 
 template <class Code>
 MDIO_TARGET("avx2,fma")
+bool quantise_as_it_is_avx2(const char* from, int64_t n, const Code& code, int32_t* to) {
+    return quantise_as_it_is(from, n, code, to);
+}
+
+template <class Code>
+MDIO_TARGET("avx2,fma")
 void dequantise_avx2(const char* deltas, int64_t n_atoms, const Code& code, const Output& out,
                      const int64_t* atoms, int64_t first, int64_t last) {
     dequantise(deltas, n_atoms, code, out, atoms, first, last);
@@ -160,6 +176,14 @@ bool quantise_deltas(const Frames& positions, double step, int32_t* deltas) {
 
 bool quantise_xtc(const Frames& positions, float precision, int32_t* deltas) {
     return (has_avx2() ? quantise_avx2<Xtc> : quantise<Xtc>)(positions, xtc(precision), deltas);
+}
+
+bool quantise_row(const char* from, int64_t n, const Coding& coding, int32_t* to) {
+    const Step step{coding.number};
+    if (!coding.is_xtc)
+        return (has_avx2() ? quantise_as_it_is_avx2<Step> : quantise_as_it_is<Step>)(from, n, step, to);
+    const Xtc code = xtc(float(coding.number));
+    return (has_avx2() ? quantise_as_it_is_avx2<Xtc> : quantise_as_it_is<Xtc>)(from, n, code, to);
 }
 
 void dequantise_deltas(const char* deltas, int64_t n_atoms, double step, const Output& out,

@@ -45,6 +45,12 @@ void copy_atoms(const Frames& src, const Output& out, const int64_t* atoms, bool
 // The quantising ones return whether it could be done.
 bool quantise_deltas(const Frames& positions, double step, int32_t* deltas);
 bool quantise_xtc(const Frames& positions, float precision, int32_t* deltas);
+// The integers of `n` numbers as they are.
+struct Coding {
+    double number;  // the step; or the precision of an XTC
+    bool is_xtc;
+};
+bool quantise_row(const char* from, int64_t n, const Coding& coding, int32_t* to);
 void dequantise_deltas(const char* deltas, int64_t n_atoms, double step, const Output& out,
                        const int64_t* atoms, int64_t first, int64_t last);
 void dequantise_xtc(const char* deltas, int64_t n_atoms, float precision, const Output& out,
@@ -110,9 +116,9 @@ struct RigidBytes {
 struct RigidCut {
     int64_t key_every = 0, least = 0;
 };
-// `deltas` are those along the frames; there are at least two frames. What is given lasts until the next
-// call of this thread.
-const RigidBytes& encode_rigid(const int32_t* deltas, int64_t n_frames, int64_t n_atoms, const RigidCut& cut = {});
+// There are at least two frames. Null, where the coordinates have no integers; what is given lasts until the
+// next call of this thread.
+const RigidBytes* encode_rigid(const Frames& positions, const Coding& coding, const RigidCut& cut = {});
 // Throw std::invalid_argument for bytes that do not fit together.
 void decode_rigid_step(const RigidChunk& from, double step, const Output& out,
                        const int64_t* atoms, int64_t first, int64_t last);

@@ -57,14 +57,15 @@ void summed_neighbours(const Array& bytes, int64_t n_frames, const Array& kept, 
     sum({checked(bytes, n_frames, 3 * n_atoms), how, integers}, number, to, picked, first, last);
 }
 
-py::tuple encode_rigid(const Array& deltas, int64_t key_every, int64_t least) {
-    const auto* integers = static_cast<const int32_t*>(deltas.data());
-    const py::ssize_t n_frames = deltas.shape(0), n_atoms = deltas.shape(1);
+py::object encode_rigid(const Array& positions, double number, bool is_xtc, int64_t key_every, int64_t least) {
+    const mdio::Frames from = {static_cast<const char*>(positions.data()), positions.shape(0), positions.shape(1),
+                               positions.strides(0)};
     const mdio::RigidBytes* made;
     {
         py::gil_scoped_release unlocked;
-        made = &mdio::encode_rigid(integers, n_frames, n_atoms, {key_every, least});
+        made = mdio::encode_rigid(from, {number, is_xtc}, {key_every, least});
     }
+    if (!made) return py::none();
     const auto nbytes = static_cast<py::ssize_t>(made->data.size());
     return py::make_tuple(py::bytes(made->description),
                           py::array_t<uint8_t>(nbytes, made->data.data()));

@@ -229,8 +229,9 @@ void set_lengths(const Best& best, Chunk& chunk) {
     };
     chunk.atoms.lengths.assign(size_t(chunk.n_atoms), 0);
     for (size_t i = 0; i < size_t(chunk.n_atoms); ++i) {
-        auto& range = ranges[chunk.atoms.classes[i]];
-        range = {std::min(range.first, sixteenths(i)), std::max(range.second, sixteenths(i))};
+        const uint8_t c = chunk.atoms.classes[i];
+        if (chunk.classes[c].kind != SWING) continue;
+        ranges[c] = {std::min(ranges[c].first, sixteenths(i)), std::max(ranges[c].second, sixteenths(i))};
     }
     for (size_t c = 0; c < chunk.classes.size(); ++c) {
         if (chunk.classes[c].kind != SWING) continue;

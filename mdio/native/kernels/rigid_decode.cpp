@@ -200,8 +200,7 @@ void decode_frames(const Chunk& chunk, const Frames& frames, int64_t first, Room
         const Section& section = chunk.sections[size_t(number)];
         int64_t end = section.end;
         while (end > begin && !needed[size_t(end - 1)]) --end;
-        // One section of no atoms is checked too.
-        const bool is_asked = end > begin || section.end == begin;
+        const bool is_asked = end > begin;
         const int n_plain = chunk.has_words(section, is_key) ? 0 : 1;
         for (int k = n_plain; is_asked && k < n_frames; ++k)
             rooms[k]->begin(frames.pieces[size_t((first + k) * n_sections + number)], chunk.lanes);

@@ -1,4 +1,4 @@
-// Frames of integers to a chunk: vectors from parents, the numbers that tell them, their symbols,
+// Frames to a chunk: integers, vectors from parents, the numbers that tell them, their symbols,
 // and last the entropy coder.
 #include <algorithm>
 #include <cmath>
@@ -74,13 +74,19 @@ class Encoder {
             places_[size_t(chunk_.slots[size_t(i)])] = {int32_t(3 * i), 3 * chunk_.parents[size_t(i)]};
     }
 
-    void encode() {
+    // Whether all frames have integers.
+    bool encode() {
         choose_raw_bits();
         auto& frames = memory_.frames;
         if (int64_t(frames.size()) < n_frames_) frames.resize(size_t(n_frames_));
         for (const Class& c : chunk_.classes)
             counts_.emplace_back(256 * size_t(c.kind < SPHERE ? STREAMS : tables_of(c.kind)));
-        for (int64_t f = 0; f < n_frames_; ++f) code(f, frames[size_t(f)]);
+        for (int64_t f = 0; f < n_frames_; ++f) {
+            const int32_t* row = memory_.rows.row(f);
+            if (!row) return false;
+            load(row);
+            code(f, frames[size_t(f)]);
+        }
         for (size_t c = 0; c < chunk_.classes.size(); ++c) set_frequencies(chunk_.classes[c], counts_[c].data());
         choose_widths();
         const Coder coder(chunk_);
@@ -108,6 +114,7 @@ class Encoder {
                 unit = section.end, escaped = next;
             }
         }
+        return true;
     }
 
   private:
@@ -176,8 +183,7 @@ class Encoder {
                 for (int64_t f = 0; f < n_frames_; ++f) {
                     if (!chunk_.is_key(f)) continue;
                     const int32_t* v = memory_.frames[size_t(f)].vectors.data() + at;
-                    const auto found = std::minmax_element(v, v + c.n);
-                    least = std::min(least, *found.first), most = std::max(most, *found.second);
+                    for (int64_t i = 0; i < c.n; ++i) least = std::min(least, v[i]), most = std::max(most, v[i]);
                 }
                 c.lowest[axis] = least;
                 c.widths[axis] = uint8_t(bits(uint32_t(most) - uint32_t(least)));
@@ -208,7 +214,6 @@ class Encoder {
     }
 
     void code(int64_t f, Coded& coded) {
-        load(memory_.rows.next(f));
         coded.begin(chunk_.n_slots());
         coded.raw.resize(size_t(chunk_.raw_nbytes(false)) + BitWriter::BEHIND);
         uint8_t* raw = coded.raw.data();
@@ -243,9 +248,11 @@ class Encoder {
         }
         tell(c, begin, n);
         steps_.symbols_of(numbers_.told(), c, n, symbols);  // where they have none, they are bad, too
-        const uint8_t* bad = numbers_.bad;
-        for (int64_t i = 0; (i = std::find(bad + i, bad + n, 1) - bad) < n; ++i)
-            escape(c, at, i, symbols, coded.escaped);
+        const uint8_t *bad = numbers_.bad, *end = bad + n;
+        const auto next = [&](const uint8_t* from) {
+            return static_cast<const uint8_t*>(std::memchr(from, 1, size_t(end - from)));
+        };
+        for (const uint8_t* one = next(bad); one; one = next(one + 1)) escape(c, at, one - bad, symbols, coded.escaped);
         if (c.kind >= SPHERE) {
             const Contexts part{c.kind, n, {c.raw[0], c.raw[1]}, float(c.other), {symbols[0], symbols[1]},
                                 {numbers_.of[0], numbers_.of[1]},
@@ -292,11 +299,11 @@ class Encoder {
 }  // namespace
 }  // namespace rigid
 
-const RigidBytes& encode_rigid(const int32_t* deltas, int64_t n_frames, int64_t n_atoms, const RigidCut& cut) {
+const RigidBytes* encode_rigid(const Frames& positions, const Coding& coding, const RigidCut& cut) {
     static thread_local rigid::Memory memory;
-    memory.rows.begin(deltas, n_frames, n_atoms);
-    rigid::Encoder(n_frames, n_atoms, cut, memory).encode();
-    return memory.made;
+    if (!memory.rows.begin(positions, coding)) return nullptr;
+    rigid::Encoder encoder(positions.n_frames, positions.n_atoms, cut, memory);
+    return encoder.encode() ? &memory.made : nullptr;
 }
 
 }  // namespace mdio

@@ -14,6 +14,10 @@ constexpr float HOPE = 1.5f;         // bits by which more frames may make a par
 constexpr float RIGID = 0.4f;        // variance of a length whose ends have been rounded: 1/6
 constexpr float MAYBE_RIGID = 1.0f;  // the same, of the first pairs
 constexpr float CHANCE = 2.0f;       // bits that one of many parents may gain in few frames
+constexpr uint32_t ALL = (2u << BACK) - 2;  // parents that may be tried, a bit each
+constexpr int64_t ANEW = 8;         // runs of SOME atoms, of which the first tries all parents
+constexpr int64_t FEW_USES = 6;     // of a parent by those: the others do without it
+constexpr int64_t MOST_RARE = 8;    // uses of all such parents, of which the others do without them
 constexpr float NEVER = 1e9f;
 constexpr float NOWHERE = 1e12f;     // where atoms before the first are
 
@@ -121,7 +125,8 @@ struct Guess {
     }
 };
 
-MDIO_INLINE void look_at(const Places& p, int64_t n, int64_t at, Best& best, int64_t to) {
+// `tried`: a bit for each atom before these.
+MDIO_INLINE void look_at(const Places& p, int64_t n, int64_t at, uint32_t tried, Best& best, int64_t to) {
     const int64_t i = BACK + at, first_n = std::min(n, FIRST_PAIRS);
     Ints sum{};
     for (int64_t k = 0; k < n; ++k)
@@ -131,6 +136,7 @@ MDIO_INLINE void look_at(const Places& p, int64_t n, int64_t at, Best& best, int
     Floats spread = Floats{} + 1.0f, length{}, rigid_length = Floats{} + LONGEST;
     Ints kind = Ints{} + int(TIME), backs{}, rigid_back{}, rigid{};
     for (int32_t back = 1; back <= int32_t(BACK); ++back) {
+        if (!(tried >> back & 1)) continue;
         Pair pair;
         for (int64_t k = 0; k < first_n; ++k) pair.add(p, k, i, back);
         Floats hope{};
@@ -166,14 +172,29 @@ MDIO_INLINE void look_at(const Places& p, int64_t n, int64_t at, Best& best, int
     store(rigid, best.rigid.data() + to);
 }
 
+// Which atoms before them some atoms have use for: in solvent it is the same few.
+inline uint32_t used(const Best& best, int64_t begin, int64_t end) {
+    int64_t counts[BACK + 1] = {}, n_rare = 0;
+    for (int64_t i = begin; i < end; ++i) ++counts[best.back[size_t(i)]], ++counts[best.rigid_back[size_t(i)]];
+    uint32_t all = 0;
+    for (int64_t back = 1; back <= BACK; ++back) {
+        const bool is_rare = counts[back] < FEW_USES;
+        all |= uint32_t(!is_rare) << back, n_rare += is_rare ? counts[back] : 0;
+    }
+    return n_rare > MOST_RARE ? ALL : all;
+}
+
 MDIO_LANES_TARGET
 void look(const Pairs& pairs, Best& best) {
     Places places;
     best.fit(size_t((pairs.n_atoms + SOME - 1) / SOME * SOME));
+    uint32_t tried = 0;
     for (int64_t begin = 0; begin < pairs.n_atoms; begin += SOME) {
+        const int64_t n = std::min(SOME, pairs.n_atoms - begin);
+        if (begin % (ANEW * SOME) == 0) tried = ALL;
         take(pairs, begin, places);
-        for (int64_t at = 0; at < std::min(SOME, pairs.n_atoms - begin); at += LANES)
-            look_at(places, pairs.n, at, best, begin + at);
+        for (int64_t at = 0; at < n; at += LANES) look_at(places, pairs.n, at, tried, best, begin + at);
+        if (tried == ALL) tried = used(best, begin, begin + n);
     }
 }
 

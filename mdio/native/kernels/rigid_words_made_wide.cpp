@@ -12,7 +12,8 @@ namespace mdio::rigid {
 namespace {
 
 constexpr int64_t WIDTH = 16;
-constexpr int VECTORS = MOST_LANES / WIDTH;
+constexpr int VECTORS = 2;
+static_assert(VECTORS * WIDTH == MOST_LANES);
 
 MDIO_TARGET(MDIO_AVX512)
 MDIO_INLINE __m128i four_at(const uint32_t* entries, const uint16_t* at) {
@@ -22,14 +23,42 @@ MDIO_INLINE __m128i four_at(const uint32_t* entries, const uint16_t* at) {
 
 // Entries of 16 symbols: of each the table, from its context, and the place in it.
 MDIO_TARGET(MDIO_AVX512)
-MDIO_INLINE __m512i entries_of(const uint32_t* entries, const uint8_t* symbols, const uint8_t* contexts) {
+MDIO_INLINE __m512i entries_of(const uint32_t* entries, __m128i symbols, __m128i contexts) {
     alignas(32) uint16_t at[WIDTH];
-    const auto low = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(symbols)));
-    const auto high = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(contexts)));
+    const auto low = _mm256_cvtepu8_epi16(symbols), high = _mm256_cvtepu8_epi16(contexts);
     _mm256_store_si256(reinterpret_cast<__m256i*>(at), _mm256_or_si256(low, _mm256_slli_epi16(high, 8)));
     const auto one = _mm256_set_m128i(four_at(entries, at + 4), four_at(entries, at));
     const auto other = _mm256_set_m128i(four_at(entries, at + 12), four_at(entries, at + 8));
     return _mm512_inserti64x4(_mm512_castsi256_si512(one), other, 1);
+}
+
+// The states of 16 lanes after a symbol of each that is active, and before it the words they give.
+MDIO_TARGET(MDIO_AVX512)
+MDIO_INLINE __m512i encoded(__m512i x, const Stream& s, int64_t first, __mmask16 active, uint8_t*& to) {
+    const auto one = _mm512_set1_epi32(1), twelve = _mm512_set1_epi32(0xFFF);
+    const auto by = _mm_cvtsi32_si128(int32_t(s.bits)), to_top = _mm_cvtsi32_si128(int32_t(32 - s.bits));
+    const auto entry = entries_of(s.entries, _mm_maskz_loadu_epi8(active, s.symbols + first),
+                                  _mm_maskz_loadu_epi8(active, s.contexts + first));
+    const auto frequency = _mm512_and_si512(entry, twelve);
+    const __mmask16 full = _mm512_mask_cmpge_epu32_mask(active, _mm512_srl_epi32(x, to_top), frequency);
+    const auto words = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(full, x));
+    const int n_words = __builtin_popcount(full);
+    to -= 2 * n_words;
+    _mm256_mask_storeu_epi16(to, __mmask16((1u << n_words) - 1), words);
+    const auto y = _mm512_mask_srli_epi32(x, full, x, 16);
+    // A quotient of less than 2^22 is at most one off, of three roundings in float32. What is divided does
+    // not wait for the state.
+    const auto inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), _mm512_cvtepi32_ps(frequency));
+    auto quotient = _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_cvtepu32_ps(y), inverse));
+    auto rest = _mm512_sub_epi32(y, _mm512_mullo_epi32(quotient, frequency));
+    const __mmask16 more = _mm512_cmplt_epi32_mask(rest, _mm512_setzero_si512());
+    quotient = _mm512_mask_sub_epi32(quotient, more, quotient, one);
+    rest = _mm512_mask_add_epi32(rest, more, rest, frequency);
+    const __mmask16 less = _mm512_cmpge_epi32_mask(rest, frequency);
+    quotient = _mm512_mask_add_epi32(quotient, less, quotient, one);
+    rest = _mm512_mask_sub_epi32(rest, less, rest, frequency);
+    const auto before = _mm512_and_si512(_mm512_srli_epi32(entry, 12), twelve);
+    return _mm512_mask_add_epi32(x, active, _mm512_sll_epi32(quotient, by), _mm512_add_epi32(rest, before));
 }
 
 }  // namespace
@@ -37,38 +66,16 @@ MDIO_INLINE __m512i entries_of(const uint32_t* entries, const uint8_t* symbols, 
 MDIO_TARGET(MDIO_AVX512)
 void encode_wide(Encoding& e, const Stream& given, int64_t, int64_t n) {
     const Stream s = given;
-    int64_t i = n / MOST_LANES * MOST_LANES;
-    encode_some(e, s, MOST_LANES, i, n);
     __m512i x[VECTORS];
     for (int v = 0; v < VECTORS; ++v) x[v] = _mm512_loadu_si512(e.states + WIDTH * v);
-    const auto twelve = _mm512_set1_epi32(0xFFF), one = _mm512_set1_epi32(1);
-    const auto by = _mm_cvtsi32_si128(int32_t(s.bits)), to_top = _mm_cvtsi32_si128(int32_t(32 - s.bits));
     uint8_t* to = e.to;
+    int64_t i = n / MOST_LANES * MOST_LANES;
+    const uint32_t active = (1u << (n - i)) - 1;
+    if (active >> WIDTH) x[1] = encoded(x[1], s, i + WIDTH, __mmask16(active >> WIDTH), to);
+    if (active) x[0] = encoded(x[0], s, i, __mmask16(active), to);
     while (i > 0) {
         i -= MOST_LANES;
-        for (int v = VECTORS; v-- > 0;) {
-            const int64_t first = i + WIDTH * v;
-            const auto entry = entries_of(s.entries, s.symbols + first, s.contexts + first);
-            const auto frequency = _mm512_and_si512(entry, twelve);
-            const __mmask16 full = _mm512_cmpge_epu32_mask(_mm512_srl_epi32(x[v], to_top), frequency);
-            const auto words = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(full, x[v]));
-            const int n_words = __builtin_popcount(full);
-            to -= 2 * n_words;
-            _mm256_mask_storeu_epi16(to, __mmask16((1u << n_words) - 1), words);
-            const auto y = _mm512_mask_srli_epi32(x[v], full, x[v], 16);
-            // A quotient of less than 2^22 in float32 is at most one off.
-            const auto ratio = _mm512_div_ps(_mm512_cvtepu32_ps(y), _mm512_cvtepi32_ps(frequency));
-            auto quotient = _mm512_cvttps_epi32(ratio);
-            auto rest = _mm512_sub_epi32(y, _mm512_mullo_epi32(quotient, frequency));
-            const __mmask16 more = _mm512_cmplt_epi32_mask(rest, _mm512_setzero_si512());
-            quotient = _mm512_mask_sub_epi32(quotient, more, quotient, one);
-            rest = _mm512_mask_add_epi32(rest, more, rest, frequency);
-            const __mmask16 less = _mm512_cmpge_epi32_mask(rest, frequency);
-            quotient = _mm512_mask_add_epi32(quotient, less, quotient, one);
-            rest = _mm512_mask_sub_epi32(rest, less, rest, frequency);
-            const auto before = _mm512_and_si512(_mm512_srli_epi32(entry, 12), twelve);
-            x[v] = _mm512_add_epi32(_mm512_sll_epi32(quotient, by), _mm512_add_epi32(rest, before));
-        }
+        for (int v = VECTORS; v-- > 0;) x[v] = encoded(x[v], s, i + WIDTH * v, __mmask16(0xFFFF), to);
     }
     e.to = to;
     for (int v = 0; v < VECTORS; ++v) _mm512_storeu_si512(e.states + WIDTH * v, x[v]);

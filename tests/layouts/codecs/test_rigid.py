@@ -115,7 +115,7 @@ def test_few_atoms_of_many_sections(side, cut, monkeypatch):
 
 @st.composite
 def wild(draw) -> np.ndarray:
-    """Draw (F, A, 3) integers below 2**30 that may have any likeness, or none."""
+    """Draw (F, A, 3) whole floats below 2**30 that may have any likeness, or none."""
     n_frames, n_atoms = draw(st.integers(2, 12)), draw(st.integers(1, 90))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     size = 2.0 ** draw(st.integers(0, 30))
@@ -124,18 +124,18 @@ def wild(draw) -> np.ndarray:
         values = values[:1] + random.uniform(-1, 1, values.shape) * 2.0 ** -draw(st.integers(2, 25))
     if draw(st.booleans()):
         values = np.repeat(values, 3, axis=1) + random.uniform(-1, 1, (1, 3 * n_atoms, 3)) / 64
-    values = np.clip(values * size, 1 - 2**30, 2**30 - 1).astype(np.int32)
+    most = 2**30 - 64  # the next float32 is 2**30
+    values = np.clip(np.trunc(values * size), -most, most).astype(np.float32)
     for _ in range(draw(st.integers(0, 3))):
         place = tuple(int(random.integers(n)) for n in values.shape)
-        values[place] = draw(st.sampled_from([0, 2**30 - 1, 1 - 2**30]))
+        values[place] = draw(st.sampled_from([0, most, -most]))
     return values
 
 
 @QUICK
 @given(wild(), st.sampled_from(CUTS))
 def test_integers_of_any_kind(values, cut):
-    deltas = np.diff(values, axis=0, prepend=np.zeros_like(values[:1]))
-    made = encode_rigid(deltas, *cut)
+    made = encode_rigid(values, 1.0, *cut, xtc=False)
     if not kernels.NATIVE:
         assert made is None
         return
@@ -143,11 +143,22 @@ def test_integers_of_any_kind(values, cut):
     description, data = np.frombuffer(made[0], np.uint8), made[1]
     for side in SIDES:
         with pytest.MonkeyPatch.context() as patch, kernels_of(side, patch):
-            again = encode_rigid(deltas, *cut)
+            again = encode_rigid(values, 1.0, *cut, xtc=False)
             assert again is None or (again[0] == made[0] and np.array_equal(again[1], data))
             out = np.empty(values.shape, np.float32)
             decode_rigid(description, data, values.shape[:2], 1.0, out, xtc=False)
-        assert np.array_equal(out, values.astype(np.float32))
+        assert np.array_equal(out, values)
+
+
+@pytest.mark.parametrize("frame", range(0, 30, 3))
+def test_of_what_has_no_integers(frame):
+    """In frames that are looked at first, and in others."""
+    for wrong in (np.nan, np.inf, 2.0**30):
+        values = np.ones((30, 40, 3), np.float32)
+        values[frame, 17, 1] = wrong
+        assert encode_rigid(values, 1.0, xtc=False) is None
+        chunk = encode_chunk(values, QuantisedFormat(1.0, compressor="rigid"))
+        assert np.array_equal(decoded(chunk, values.shape), values, equal_nan=True)
 
 
 def test_more_atoms_than_a_block_and_lanes_of_both_widths(monkeypatch):
@@ -317,4 +328,4 @@ def test_as_small_as_promised(tmp_path):
 @pytest.mark.parametrize("cut", [(256, 0), (-1, 0), (0, 4097), (0, -1)])
 def test_cuts_are_checked(cut):
     with pytest.raises(ValueError, match="at most 255 and 4096"):
-        encode_rigid(np.zeros((2, 1, 3), np.int32), *cut)
+        encode_rigid(np.zeros((2, 1, 3), np.float32), 1.0, *cut, xtc=False)
