@@ -255,6 +255,8 @@ class _Plan:
         source.pop("lost", None)
         if lost and not self.options.growing:
             source["lost"] = lost
+        if made_up := dict.fromkeys([*source.get("made_up", ()), *chain.info.made_up]):
+            source["made_up"] = list(made_up)
         if len(prints) == 1 and "files" not in source and prints[0]["path"] == source["path"]:
             ((member, start, end),) = added
             info, numbers = self.frames_of[member]

@@ -90,6 +90,10 @@ class ConversionOptions(StoredAs):
     """Whether what is read is compared with the checksums that the source holds."""
 
 
+SAID_OF_SOURCES = ("dt", "format", "group", "length_unit", "n_atoms")
+"""What may be given of files that do not say it themselves, or say more than one thing."""
+
+
 def takes_options(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function whose ``**options`` are fields of `ConversionOptions` say so, and check them.
 
@@ -104,6 +108,8 @@ def takes_options(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **words: P.kwargs) -> R:
         for name in words.keys() - known.keys():
             meant, every = did_you_mean(name, known), ", ".join(sorted(known))
+            if name in SAID_OF_SOURCES:
+                meant = f" (it is said of the source: source_options={{{name!r}: ...}})"
             raise OptionError(f"{function.__name__} has no option {name!r}{meant}; it has {every}")
         return function(*args, **words)
 

@@ -91,6 +91,7 @@ def output_meta(
             **({} if joined is None else {"joined": joined}),
             **({"opened": opened} if opened else {}),
             **({"unreadable_frames": unreadable} if unreadable else {}),
+            **({"made_up": list(source.made_up)} if source.made_up else {}),
         },
         dt_ps=dt_ps,
         frames=frames,

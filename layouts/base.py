@@ -233,8 +233,9 @@ class Layout(Expecting, Capabilities, Closing, ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know: where files are cut, how they were joined; a sentence each."""
-        return tuple(map(str, self.info.lost))
+        """What the user should know, a sentence each: where files are cut, what is made up."""
+        info = self.info
+        return (*map(str, info.lost), *(f"{self.path}: {text}" for text in info.made_up))
 
     def units(self) -> Iterator[Unit]:
         """Yield all that there is to check, always in the same order."""

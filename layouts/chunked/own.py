@@ -104,6 +104,7 @@ class OwnOutput(ABC, Generic[Array]):
             field_precisions=manifest.get("field_precisions", {}),
             nbytes=int(manifest.get("nbytes", 0)),
             source=manifest["source"],
+            made_up=tuple(manifest["source"].get("made_up", ())),
         )
 
     def read_into(

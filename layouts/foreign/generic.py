@@ -81,6 +81,7 @@ class GenericLayout(Layout):
     _reader: Any
     _process: int
     _factor: np.float32
+    _has_times: bool
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -120,17 +121,19 @@ class GenericLayout(Layout):
                 has_box=first.dimensions is not None,
                 nbytes=self.path.stat().st_size,
             )
-            return info.replace(time_last_ps=float(self._timestep(n_frames - 1).time))
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What is made up, since the format does not hold it; see `Layout.notes`."""
-        what = "steps" if self._kind() in COUNT_STEPS else "frames"
-        times = None if self.has_times else what
-        lengths = self._kind() in WITHOUT_UNITS
-        fields = [name for name in ("velocities", "forces") if getattr(self.info, f"has_{name}")]
-        made = made_up(self.path, self.options, times=times, lengths=lengths, fields=fields)
-        return (*super().notes, *made)
+            kind = self._kind()
+            times = "steps" if kind in COUNT_STEPS else None if "time" in first.data else "frames"
+            fields = [name for name in ("velocities", "forces") if getattr(info, f"has_{name}")]
+            made = made_up(
+                kind or "its format",
+                self.options,
+                times=times,
+                lengths=kind in WITHOUT_UNITS,
+                fields=fields,
+            )
+            self._has_times = times is None
+            time_last_ps = float(self._timestep(n_frames - 1).time)
+            return info.replace(time_last_ps=time_last_ps, made_up=tuple(made))
 
     def _kind(self) -> str | None:
         """Return the format as MDAnalysis calls it; None if it is to find out."""
@@ -144,10 +147,7 @@ class GenericLayout(Layout):
     def has_times(self) -> bool:
         """Whether the reader finds times in the file, and does not make them up."""
         _ = self.info
-        if self._kind() in COUNT_STEPS:
-            return False
-        with self._translated("read"):
-            return "time" in self._timestep(0).data
+        return self._has_times
 
     def _make_reader(self) -> Any:
         from MDAnalysis.coordinates.core import get_reader_for

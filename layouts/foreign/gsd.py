@@ -64,10 +64,8 @@ class GSDLayout(Layout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is made up, and what is not read; see `Layout.notes`."""
-        _ = self.info
-        made = made_up(self.path, self.options, times="frames", lengths=True)
-        return (*super().notes, *made, *self._left_out)
+        """What is not read, too; see `Layout.notes`."""
+        return (*super().notes, *self._left_out)
 
     @property
     def has_times(self) -> bool:
@@ -136,6 +134,7 @@ class GSDLayout(Layout):
             time_last_ps=dt * (n_frames - 1),
             has_box=bool(self._boxes(0, 1).any()),
             nbytes=self._file.nbytes,
+            made_up=tuple(made_up("GSD", self.options, times="frames", lengths=True)),
         )
 
     def _dt(self) -> float:

@@ -71,6 +71,7 @@ class ForeignTrajectory(ABC):
     ) -> None:
         self.path = path
         self.notes: list[str] = []
+        self._made_up: tuple[str, ...] = ()
         self._convert = convert_units
         self._length_unit = length_unit
         if not names:
@@ -194,10 +195,9 @@ class ForeignTrajectory(ABC):
             length, why = self._length_unit, "as asked with --length-unit"
         if length is None:
             return None
-        note = f"{self.path}: it names no units; lengths are taken to be in {length}, times in ps, "
-        note += why
-        if note not in self.notes:
-            self.notes.append(note)
+        self._made_up = (
+            f"the file names no units: lengths are taken to be in {length}, times in ps, {why}",
+        )
         units = {"time": "ps", "positions": length, "velocities": f"{length} ps-1"}
         return units.get(field, f"kJ mol-1 {length}-1")
 
@@ -237,6 +237,7 @@ class ForeignTrajectory(ABC):
             chunk_atoms=None if chunks is None else min(int(chunks[1]), self.n_atoms),
             compression=self._compression(positions),
             groups=self._others,
+            made_up=self._made_up,
             nbytes=sum(p.stat().st_size for p in (self.path, *self.path.rglob("*")) if p.is_file()),
         )
 

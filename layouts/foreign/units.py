@@ -120,7 +120,7 @@ def factor_of(field: str, unit: str | None) -> float:
 
 
 def made_up(
-    path: Path,
+    kind: str,
     options: Mapping[str, Any],
     *,
     times: str | None,
@@ -129,20 +129,21 @@ def made_up(
 ) -> Iterator[str]:
     """Yield in words what a format does not hold, and what is taken for it.
 
-    `options`: what was said of it (``dt``, ``length_unit``). `times`: what times are made of; None
-    if it holds them. `lengths`: whether it names no unit of lengths, nor of `fields`.
+    `kind`: its name. `options`: what was said of it (``dt``, ``length_unit``). `times`: what times
+    are made of; None if it holds them. `lengths`: whether it names no unit of lengths, nor of
+    `fields`.
     """
     if times is not None:
         dt = options.get("dt")
-        how = "1 ps apart; --timestep PS says otherwise" if dt is None else f"{dt:g} ps apart"
-        yield f"{path}: times are made up, its format holds none: {times} are {how}"
+        how = "1 ps apart without --timestep" if dt is None else f"{dt:g} ps apart, as asked"
+        yield f"times are made up, since {kind} holds none: {times} are {how}"
     if lengths:
         unit = options.get("length_unit")
-        how = "angstrom; --length-unit says otherwise" if unit is None else f"{unit}, as asked"
-        yield f"{path}: its format names no unit of lengths: taken to be {how}"
+        how = "angstrom without --length-unit" if unit is None else f"{unit}, as asked"
+        yield f"{kind} names no unit of lengths: taken to be {how}"
         taken = {"velocities": f"{unit or 'angstrom'}/ps", "forces": "kJ/(mol angstrom)"}
         for name in fields:
-            yield f"{path}: its format names no unit of {name}: taken to be {taken[name]}"
+            yield f"{kind} names no unit of {name}: taken to be {taken[name]}"
 
 
 def length_factor(path: Path, options: Mapping[str, Any]) -> np.float32:

@@ -120,6 +120,7 @@ class SegmentsLayout(Layout):
             precision=manifest.get("precision"),
             nbytes=sum(segment.nbytes for segment in self._segments),
             source=manifest["source"],
+            made_up=tuple(manifest["source"].get("made_up", ())),
         )
 
     def _first(self) -> Layout:

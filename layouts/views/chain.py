@@ -182,6 +182,7 @@ class ChainLayout(Layout):
                 for edge, info in zip(self._edges, infos, strict=False)
                 for one in info.lost
             ),
+            made_up=tuple(dict.fromkeys(text for info in infos for text in info.made_up)),
         )
 
     @property
@@ -200,7 +201,9 @@ class ChainLayout(Layout):
         info, edges = self.info, self.boundaries()
         parts = tuple((n, start, stop) for n, (_, start, stop) in enumerate(self.kept))
         members = tuple(_preopened(member) for member in self.members)
-        return _known_chain(members, info, self._infos, Joining(parts, self.notes), edges)
+        assert self._joining is not None
+        joining = replace(self._joining, parts=parts)
+        return _known_chain(members, info, self._infos, joining, edges)
 
     @property
     def kept(self) -> list[tuple[Layout, int, int]]:

@@ -226,6 +226,8 @@ class TrajectoryInfo:
     lost: tuple[LostBytes, ...] = ()
     """What of a native file is no whole frame: its end, where it is cut or still being written.
     `n_frames` counts whole frames only."""
+    made_up: tuple[str, ...] = ()
+    """What its format does not hold, or that of its source, and what was taken for it, in words."""
 
     @property
     def times(self) -> str:

@@ -52,6 +52,12 @@ def test_groups_are_refused_where_there_are_none(make, target):
         mdio.analyze(path, kernel=RMSD(), group="ca")
 
 
+def test_what_is_said_of_sources_is_told_from_options_of_conversions(adk, tmp_path):
+    for name in ("length_unit", "dt", "format"):
+        with pytest.raises(OptionError, match=f"source_options={{'{name}': ...}}"):
+            mdio.convert(adk["xtc"], tmp_path / "o.zarr", **{name: "nm"})
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_number_of_atoms_may_be_given_to_all(make, target):
     with mdio.open([make(target)] * 2, n_atoms=3341) as layout:

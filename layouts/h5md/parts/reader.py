@@ -194,6 +194,7 @@ class JoinedFile(OwnFile):
                 time_last_ps=float(self.rows("time", self.n_frames - 1, self.n_frames)[0]),
                 nbytes=self._bytes.nbytes + sum(part.nbytes for part in self.parts),
                 source=manifest["source"],
+                made_up=tuple(manifest["source"].get("made_up", ())),
             )
         )
 

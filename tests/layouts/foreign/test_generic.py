@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from MDAnalysisTests import datafiles
 
+import mdio
 from mdio.core.errors import MdioError, SourceError, UnknownLayoutError
 from mdio.layouts.foreign.generic import GenericLayout
 from mdio.layouts.registry import open_layout
@@ -197,3 +198,30 @@ def test_a_format_of_another_package_is_known_once_it_is_imported(tmp_path):
             assert (layout.name, layout.info.n_atoms) == ("generic", 3)
     finally:
         del mda._READERS["MDIOTEST"]
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.segments"])
+def test_outputs_tell_what_of_their_source_was_made_up(tmp_path, name):
+    """So do those that are made from them, and those that are continued."""
+    said = [
+        "times are made up, since XYZ holds none: frames are 1 ps apart without --timestep",
+        "XYZ names no unit of lengths: taken to be angstrom without --length-unit",
+    ]
+    first, second, out = datafiles.XYZ_mini, tmp_path / "b.xyz", tmp_path / name
+    mdio.convert(first, out, precision=None)
+    mdio.convert(out, again := tmp_path / "again.h5md")
+    for path in (first, out, again):
+        with mdio.open(path) as layout:
+            assert list(layout.info.made_up) == said
+            assert layout.notes == tuple(f"{path}: {one}" for one in said)
+    text = Path(first).read_text()
+    second.write_text(text)
+    mdio.append([second], out, overlap="keep-all")
+    with mdio.open(out) as layout:
+        assert list(layout.info.made_up) == said
+    with mdio.open([out, again], overlap="keep-all") as layout:
+        assert list(layout.info.made_up) == said
+        told = [note for note in layout.preopened().notes if "made up" in note]
+        assert len(told) == 1
+    with mdio.open(datafiles.XTC) as layout:
+        assert layout.info.made_up == layout.notes == ()
