@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -91,7 +92,6 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         self._dt_ps = info.dt_ps
         self._sparse = info.sparse
         self._frame_data = self._layout.frame_data()
-        self._cache = FrameCache(self._layout)
         self._frame = -1
         self.ts = Timestep(
             self.n_atoms,
@@ -102,6 +102,15 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         )
         self._n_references = sys.getrefcount(self.ts._pos)
         self._read_next_timestep()
+
+    @cached_property
+    def _cache(self) -> FrameCache:
+        """Frames of late, and of soon; opens the layout.
+
+        Of a copy only when it is read: what a pool's worker unpickles must not raise, or the pool
+        waits for ever.
+        """
+        return FrameCache(self._layout)
 
     @property
     def layout(self) -> Layout:
@@ -134,8 +143,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         return self._fill(int(frame), self.ts)
 
     def _fill(self, frame: int, ts: Timestep) -> Timestep:
-        cache = self._cache
         try:
+            cache = self._cache
             positions, velocities, forces, box, time, step = cache.frame(frame)
         except OSError as error:
             raise FrameReadError(f"frame {frame}: {error}") from error
@@ -237,10 +246,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             layout.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_cache"]
-        return state
+        return {name: value for name, value in self.__dict__.items() if name != "_cache"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._cache = FrameCache(self._layout)

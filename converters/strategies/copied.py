@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
-from mdio.core.files.remote.paths import RemotePath
 from mdio.layouts.base import Layout
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.output import EncodedChunk, PieceRecord
@@ -98,8 +97,6 @@ def _all_bytes(layouts: Sequence[Layout]) -> list[FrameBytes] | None:
     """Return the frames of all files as bytes; None if these cannot be copied together."""
     if len({layout.container for layout in layouts}) > 1:
         return None
-    if any(isinstance(layout.path, RemotePath) for layout in layouts):
-        return None  # the system copies files
     found = []
     for layout in layouts:
         with layout:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, OutputError
-from mdio.core.files.in_flight import InFlight
+from mdio.core.files.in_flight import asked
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.requests import ByteRange
 from mdio.core.kernels import crc32c
@@ -50,16 +50,13 @@ def gaps(places: Places, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _checksum(file: OpenFile, places: Places, size: int, written: Written | None = None) -> int:
-    crc, ahead = 0, InFlight()  # alignment leaves a small gap before each chunk
+    crc = 0  # alignment leaves a small gap before each chunk
     between = list(gaps(places, size))
     is_read = _reached(between, written)
     ranges = compress(between, is_read)
-    ahead.expect(ByteRange(file, begin, stop - begin) for begin, stop in ranges)
-    try:
+    with asked(ByteRange(file, begin, stop - begin) for begin, stop in ranges):
         for (begin, stop), read in zip(between, is_read, strict=True):
             crc = (checksum if read else _of_zeros)(file, begin, stop - begin, crc)
-    finally:
-        ahead.stop()
     return crc
 
 

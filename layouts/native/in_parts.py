@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.in_flight import InFlight
+from mdio.core.files.in_flight import asked
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.paths import RemotePath
@@ -89,12 +89,8 @@ def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | 
     """
     with OpenFile(path) as file:
         begin, end = (file.nbytes * k // n_parts for k in (part, part + 1))
-        ahead = InFlight()
-        ahead.expect([ByteRange(file, begin, end - begin)])
-        try:
+        with asked([ByteRange(file, begin, end - begin)]):
             return _frames(file, marks, begin, end)
-        finally:
-            ahead.stop()
 
 
 def _frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Part | None:

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.copying import link_or_copy, write_sliced
+from mdio.core.files.in_flight import asked
 from mdio.core.files.index import store_index
 from mdio.core.files.piece_sums import PieceSums, Sums, changed, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.requests import ByteRange
 from mdio.core.files.writing import write_all
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
@@ -188,7 +190,11 @@ class SegmentsCopier(SegmentsWriter):
                 write_all(target, 0, header)
                 at, crc = len(header), crc32c(header)
                 crcs.append(crc)
-            with OpenFile(frames.path) as source:
+            begin, nbytes = int(frames.edges[start]), int(frames.edges[stop] - frames.edges[start])
+            with (
+                OpenFile(frames.path) as source,
+                asked([ByteRange(source, begin, nbytes)] if source.remote else []),
+            ):
                 for data, run in self._runs(source, frames, start, stop):
                     crc = crc32c(data, crc)
                     crcs += self._sums(data, frames, run).tolist()

@@ -31,7 +31,7 @@ from mdio.cli.shared.common import (
 )
 from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.remote.paths import is_remote
 from mdio.core.words import duration, human_nbytes, plural
 from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.opening import open_source
@@ -147,7 +147,7 @@ def _own_options(args: argparse.Namespace) -> dict[str, object]:
 def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
     if args.gather != "blocking" and args.executor != "mpi":
         raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --executor mpi")
-    if args.top is not None and not path_of(args.top).exists():
+    if args.top is not None and not is_remote(args.top) and not Path(args.top).exists():
         raise SourceError(f"{args.top}: no such file; name the topology of the trajectory")
 
 

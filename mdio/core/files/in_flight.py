@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -275,6 +275,17 @@ class InFlight:
         if own >= 0:
             with suppress(OSError):  # of a mount that is gone
                 os.close(own)
+
+
+@contextmanager
+def asked(ranges: Iterable[ByteRange]) -> Iterator[None]:
+    """Have ranges of files under way, which are read in this order meanwhile."""
+    ahead = InFlight()
+    ahead.expect(ranges)
+    try:
+        yield
+    finally:
+        ahead.stop()
 
 
 def _stop_all() -> None:

@@ -165,7 +165,10 @@ def settle(where: Path) -> None:
     Raises OutputError: that cannot be done.
     """
     if isinstance(where, RemotePath):
-        places.settle(where)
+        try:
+            places.settle(where)
+        except OSError as error:
+            raise OutputError(f"{where}: cannot go on ({error.strerror or error})") from error
         return
     goal = where.absolute()
     if goal.parent.is_dir():

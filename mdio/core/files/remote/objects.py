@@ -108,13 +108,13 @@ def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
 
     Objects that are no longer than `last_nbytes` come whole.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     wanted = {"suffix": last_nbytes}
     with _lock:
         new = [path for path in paths if str(path) not in _coming]
-        if not new:
+        if not new:  # as when the interpreter ends, and nothing can be imported
             return
+        from concurrent.futures import ThreadPoolExecutor
+
         pool = ThreadPoolExecutor(LOOKS, "mdio look")
         for path in new:
             _coming[str(path)] = pool.submit(_get, path, wanted)

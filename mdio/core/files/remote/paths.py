@@ -23,6 +23,7 @@ from mdio.core.files.remote.blocks import ObjectFile
 from mdio.core.files.remote.objects import RemoteObject, look
 from mdio.core.files.remote.stores import URL
 
+OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 MANIFESTS = ("zarr.json", "manifest.json", ".zgroup", ".zmetadata")
 
 
@@ -35,13 +36,19 @@ def path_of(path: str | os.PathLike[str]) -> Path:
     """Return a path, or a `RemotePath` of a URL.
 
     Raises PlanError: a URL with a name, a password or a query in it, which would be written into
-    manifests.
+    manifests; or one that is not read from.
     """
-    if isinstance(path, RemotePath) or not is_remote(path):
-        return Path(path) if not isinstance(path, Path) else path
+    if isinstance(path, Path):
+        return path
     text = os.fsdecode(path)
     host = URL.match(text)
-    assert host is not None
+    if host is None:
+        if OTHER_URL.match(text) and not os.path.lexists(text):
+            raise PlanError(
+                f"{text}: not a URL that mdio reads; those begin with s3://, gs://, az://, "
+                "https:// or http://, and files are given by their paths"
+            )
+        return Path(path)
     if "@" in host[2] or "?" in text or "#" in text or not host[2]:
         shown = re.sub(r"//[^/]*@", "//", re.split(r"[?#]", text)[0])
         raise PlanError(
@@ -49,6 +56,8 @@ def path_of(path: str | os.PathLike[str]) -> Path:
             "user, password, query or fragment: give credentials in the environment "
             "(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...), where they stay"
         )
+    if not text[host.end() :].strip("/"):
+        raise PlanError(f"{text}: a bucket or host alone; name an object, as {host[0]}/md.zarr")
     return RemotePath(text)
 
 

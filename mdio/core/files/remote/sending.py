@@ -9,7 +9,7 @@ from typing import Any
 
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.remote.stores import store_of, told
+from mdio.core.files.remote.stores import NO_BUCKET, store_of, told
 
 PART_NBYTES = 8 << 20
 """Larger files are sent in parts of this size, several at a time; there is nothing under their name
@@ -17,7 +17,6 @@ before all have come."""
 PARTS = 8
 CONDITIONAL_NBYTES = 64 << 20
 """Conditions are of requests that send all of an object, which is to be done in a short time."""
-NO_BUCKET = "there is no such bucket (look at its name, region and endpoint)"
 
 
 def tag_of(target: RemotePath) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -16,7 +17,13 @@ from mdio.core.errors import MissingExtraError
 URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
 TIMEOUT_S = 30
 
-REFUSED = re.compile(r"\b40[13] (Forbidden|Unauthorized)|InvalidAccessKeyId|SignatureDoesNotMatch")
+NO_BUCKET = "there is no such bucket; see its name, region and endpoint"
+NAMES_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
+REFUSED = re.compile(
+    r"\b40[13] (Forbidden|Unauthorized)|InvalidAccessKeyId|SignatureDoesNotMatch|UserNotFound"
+    r"|AuthorizationHeaderMalformed"
+)
+REGION = re.compile(r"<Region>([\w-]+)<")
 
 _pid = 0
 """The process in which obstore has threads."""
@@ -47,8 +54,10 @@ def store_of(path: Path) -> tuple[Any, str]:
     global _pid
     if _pid not in (0, os.getpid()):
         raise OSError(
-            "the process that reads it was forked from one that had read from stores, which waits "
-            "for ever; start processes with 'spawn' or 'forkserver'"
+            errno.ENOTSUP,
+            "this process was forked from one that had read from stores, and would wait for ever; "
+            "start processes with 'spawn' or 'forkserver': multiprocessing.set_start_method",
+            str(path),
         )
     text = str(path)
     match = URL.match(text)
@@ -60,25 +69,30 @@ def store_of(path: Path) -> tuple[Any, str]:
 
 @contextmanager
 def told(path: Path) -> Iterator[None]:
-    """Turn errors of obstore into OSError, without what their texts may give away."""
+    """Turn errors of obstore into OSError, without what their texts may give away.
+
+    PermissionError: what no further try would mend.
+    """
     from obstore import exceptions
 
-    refused = PermissionError(
-        13, "the store refuses it; see credentials, region and endpoint", str(path)
-    )
     try:
         yield
-    except FileNotFoundError as error:
-        if REFUSED.search(str(error)):
-            raise refused from None
-        raise FileNotFoundError(2, "no such object", str(path)) from None
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
         raise FileExistsError(17, "there is another one by now", str(path)) from None
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
-        raise refused from None
-    except exceptions.BaseError as error:
-        if REFUSED.search(str(error)):  # of lists, whose errors have no kind
-            raise refused from None
-        text = str(error).split("\n")[0].split(" - ", 1)[-1]
+    except (FileNotFoundError, exceptions.BaseError) as error:
+        text = str(error)  # errors of lists have no kind
+        if NAMES_NO_BUCKET.search(text):
+            raise PermissionError(13, NO_BUCKET, str(path)) from None
+        kinds = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
+        if isinstance(error, kinds) or REFUSED.search(text):
+            there = REGION.search(text)
+            hint = f" (it is in {there[1]})" if there else ""
+            said = f"the store refuses it; see credentials, region{hint} and endpoint"
+            raise PermissionError(13, said, str(path)) from None
+        if isinstance(error, FileNotFoundError):
+            raise FileNotFoundError(2, "no such object", str(path)) from None
+        text = text.split("\n")[0].split(" - ", 1)[-1]
         text = re.sub(r"\S*://\S+", "the store", text)[:200]
+        if "error sending request" in text:
+            text = f"the store cannot be reached ({text}); see endpoint and network"
         raise OSError(5, text or type(error).__name__, str(path)) from None

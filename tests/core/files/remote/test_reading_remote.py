@@ -69,6 +69,16 @@ class TestUses:
             assert np.abs(made.read(0, 98).positions - frames["xtc"]).max() < 1e-3
             assert made.info.source["path"] == f"{web.url}/adk.xtc"
 
+    @pytest.mark.parametrize("name", ["xtc", "trr", "dcd", "ncdf"])
+    def test_splitting_copies_bytes(self, bucket, adk, tmp_path, name):
+        here, there = tmp_path / "here.segments", tmp_path / "there.segments"
+        mdio.split(adk[name], here, 3)
+        assert mdio.split(f"{bucket}/adk.{name}", there, 3).copied
+        names = sorted(path.relative_to(here) for path in here.rglob(f"seg-*.{name}"))
+        assert len(names) == 3
+        for one in names:
+            assert (there / one).read_bytes() == (here / one).read_bytes()
+
     def test_universe(self, web, adk, frames):
         universe = mda.Universe(str(adk["psf"]), f"{web.url}/adk.zarr", format="MDIO")
         assert len(universe.trajectory) == 98
