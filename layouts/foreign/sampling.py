@@ -37,12 +37,14 @@ class Axis:
     """Steps or times of a time-dependent element, in each form that H5MD has.
 
     An array with a number a frame; or a scalar, the increment, with an attribute ``offset`` for
-    the first frame; or nothing, which counts frames.
+    the first frame; or nothing, which counts frames. `skip`: numbers before that of the first
+    frame.
     """
 
-    def __init__(self, array: Any, factor: float = 1.0) -> None:
+    def __init__(self, array: Any, factor: float = 1.0, *, skip: int = 0) -> None:
         require_numbers(array)
         self._factor = factor
+        self._skip = skip
         self._array = array if array is not None and array.shape else None
         self._start, self._increment = 0.0, 1.0
         self.n_rows: int | None = None
@@ -50,7 +52,7 @@ class Axis:
         if self._array is not None:
             if array.ndim != 1:
                 raise ValueError(f"{array.name} has shape {array.shape}")
-            self.n_rows = int(array.shape[0])
+            self.n_rows = int(array.shape[0]) - skip
             if array.size * array.dtype.itemsize <= KEPT_NBYTES:
                 self._array = np.asarray(array[...])
         elif array is not None:
@@ -59,7 +61,7 @@ class Axis:
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the numbers of frames ``start:stop``."""
         if self._array is not None:
-            values = np.asarray(self._array[start:stop])
+            values = np.asarray(self._array[start + self._skip : stop + self._skip])
         else:
             values = self._start + np.arange(start, stop) * self._increment
         return values if self._factor == 1 else values * self._factor

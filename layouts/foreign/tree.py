@@ -34,6 +34,15 @@ def _n_atoms(particles: Any, name: str) -> int | None:
         return 0
 
 
+def _is_seeded(steps: Any) -> bool:
+    """Return whether a number stands before the step (and time) of the first frame.
+
+    From 2020 to June 2026 ESPResSo made these arrays with a row of its fill value, which it never
+    wrote, and others with none.
+    """
+    return steps is not None and steps.ndim == 1 and bool((np.asarray(steps[:1]) == -10).any())
+
+
 @contextmanager
 def as_source_error(path: Path, what: str) -> Iterator[None]:
     """Turn what the libraries raise into ``PATH: WHAT (...)``; raises SourceError."""
@@ -113,9 +122,10 @@ class ForeignTrajectory(ABC):
         """Return the frames of an element; one that a program was writing may have another row."""
         parent = self._group["box/edges" if field == "box" else ELEMENTS[field]]
         values = self._values[field] if field != "box" or self._cells is None else self._cells.edges
-        times = child(parent, "time")
-        time = None if times is None else Axis(times, self._factor("time", times))
-        step = Axis(parent["step"]) if "step" in parent else None
+        times, steps = child(parent, "time"), child(parent, "step")
+        skip = int(self._creator == "ESPResSo" and _is_seeded(steps))
+        time = None if times is None else Axis(times, self._factor("time", times), skip=skip)
+        step = None if steps is None else Axis(steps, skip=skip)
         n_values = int(values.shape[0])
         known = {axis.n_rows for axis in (step, time) if axis is not None} - {None}
         counts = [n_values, *(n for n in known if n is not None)]

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -23,7 +24,13 @@ import zarr
 from docs.pages import ROOT, table_rows
 from MDAnalysisTests import datafiles
 from MDAnalysisTests.datafiles import TRR
-from suites.files_of_others import write_gromacs, write_mdtraj
+from suites.files_of_others import (
+    write_espresso,
+    write_gromacs,
+    write_halmd,
+    write_lammps,
+    write_mdtraj,
+)
 
 import mdio
 from mdio.core.frames import absent
@@ -57,6 +64,18 @@ def by_h5py(path):
     with h5py.File(path) as file:
         value = file["particles/trajectory/position/value"]
         return value[...] * (10 if value.attrs["unit"] == "nm" else 1)
+
+
+def first_by_h5py(path):
+    """Return the positions of the first particle group; of ESPResSo's, in the order of ids."""
+    with h5py.File(path) as file:
+        (group,) = file["particles"].values()
+        values = group["position/value"][...]
+        if "id" in group:
+            values = np.take_along_axis(
+                values, np.argsort(group["id/value"][...])[:, :, None], axis=1
+            )
+        return values
 
 
 def by_zarr(path):
@@ -134,6 +153,9 @@ MADE = {
         None,
         lambda path: h5py.File(path)["coordinates"][...] * 10,
     ),
+    "H5MD of LAMMPS": ("l.h5md", write_lammps, "H5MD", first_by_h5py),
+    "H5MD of HALMD": ("h.h5md", write_halmd, "H5MD", first_by_h5py),
+    "H5MD of ESPResSo": ("e.h5md", partial(write_espresso, unit="Angstrom"), "H5MD", first_by_h5py),
     "AMBER restart, as NetCDF": (
         "r.ncrst",
         make_restart,
@@ -145,6 +167,8 @@ MADE = {
     "XYZ in .zst": ("x.xyz.zst", make_packed, "XYZ", None),
 }
 """By name: a file that is only read, what makes it of positions, MDAnalysis' reader, a library."""
+SAID = {".h5md": {"length_unit": "angstrom"}}
+"""By suffix: what is said of files that are only read, since some of their writers do not."""
 READ = {
     "H5MD of GROMACS 2026": (None, None),
     "LAMMPS dump": (datafiles.LAMMPSDUMP_chain1, "LAMMPSDUMP"),
@@ -194,12 +218,14 @@ def made_row(name, folder, expected):
     path = folder / out
     make(path, expected)
     of_one = path.suffix == ".ncrst"
-    return {"written": NO} | readings(path, kind, library, expected[:1] if of_one else expected)
+    expected = expected[:1] if of_one else expected
+    said = SAID.get(path.suffix, {})
+    return {"written": NO} | readings(path, kind, library, expected, said)
 
 
-def readings(path, kind, library, expected):
-    """Return who reads the same positions in a file, as cells."""
-    with mdio.open(path) as layout:
+def readings(path, kind, library, expected, said=None):
+    """Return who reads the same positions in a file, as cells. `said`: options of mdio's."""
+    with mdio.open(path, **said or {}) as layout:
         row = {"read": same(layout.read(0, layout.info.n_frames).positions, expected)}
     row["MDAnalysis"] = kind is not None and mdanalysis_alone(path, kind, expected)
     row["library"] = library is not None and same(library(path), expected)
@@ -221,7 +247,7 @@ def mdanalysis_alone(path, kind, expected):
         return run.returncode == 0
     try:
         return same(by_mdanalysis(path, kind), expected)
-    except (TypeError, ValueError, OSError):  # of AMBER's restart files: not a trajectory
+    except (TypeError, ValueError, OSError, RuntimeError):  # no trajectory; units it does not take
         return False
 
 

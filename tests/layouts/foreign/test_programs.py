@@ -1,0 +1,96 @@
+"""H5MD files after the writers of LAMMPS, HALMD and ESPResSo, against the numbers in them."""
+
+import h5py
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from suites.files_of_others import write_espresso, write_halmd, write_lammps
+
+import mdio
+from mdio.core.errors import SourceError
+from mdio.core.frames import absent
+
+
+@pytest.fixture(scope="module")
+def x():
+    return np.random.default_rng(3).uniform(0, 20, (7, 1100, 3))
+
+
+def test_lammps(x, tmp_path):
+    """Positions are in 256 atoms a chunk, velocities in every other frame, charges by frame."""
+    path = tmp_path / "l.h5"
+    write_lammps(path, x)
+    with pytest.raises(SourceError, match=r"position/value has no unit.*--length-unit"):
+        _ = mdio.open(path).info
+    with mdio.open(path, length_unit="nm") as layout:
+        block, few = layout.read(0, 7), layout.read(2, 5, atoms=[1099, 255, 256])
+        assert (layout.info.sparse, layout.info.chunk_atoms) == (("velocities",), 256)
+        assert "no units" in layout.info.made_up[0]
+    expected = x.astype("f4") * np.float32(10)
+    assert_array_equal(block.positions, expected)
+    assert_array_equal(few.positions, expected[2:5, [1099, 255, 256]])
+    assert_array_equal(block.velocities[::2], -expected[::2])
+    assert absent(block.velocities)[1::2].all()
+    assert_array_equal(block.step, 10 * np.arange(7))
+    assert_array_equal(block.time, 10 * np.arange(7) * 0.005)
+    with h5py.File(path) as file:
+        edges = file["particles/all/box/edges/value"][...]
+    assert_array_equal(block.box[:, :3], edges.astype("f4") * np.float32(10))
+    assert (block.box[:, 3:] == 90).all()
+
+
+def test_lammps_that_also_writes_another_group(x, tmp_path):
+    """`file_from` puts a group with frames of its own into the same file."""
+    path, other = tmp_path / "l.h5", tmp_path / "other.h5"
+    write_lammps(path, x)
+    write_lammps(other, x[:3, :40])
+    with h5py.File(path, "r+") as file, h5py.File(other) as added:
+        added.copy("particles/all", file["particles"], "solvent")
+    with mdio.open(path, group="solvent", length_unit="angstrom") as layout:
+        assert layout.info.groups == {"all": 1100}
+        assert_array_equal(layout.read(0, 3).positions, x[:3, :40].astype("f4"))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_halmd(x, tmp_path, dtype):
+    """Its graphics cards compute in floats; chunks of four frames of 130 atoms are deflated."""
+    path, x = tmp_path / "h.h5", x[:, :130].astype(dtype)
+    write_halmd(path, x)
+    with mdio.open(path, length_unit="angstrom") as layout:
+        block, few = layout.read(0, 7), layout.read(3, 6, atoms=[7, 5])
+        assert (layout.info.compression, layout.info.sparse) == ("gzip:6", ())
+    assert_array_equal(block.positions, x.astype("f4"))
+    assert_array_equal(few.positions, x[3:6, [7, 5]].astype("f4"))
+    assert_array_equal(block.velocities, -x.astype("f4"))
+    assert_array_equal(block.box, [[20, 21, 22, 90, 90, 90]] * 7)
+    assert (block.step.tolist()[-1], block.time.tolist()[-1]) == (3000, 3.0)
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_espresso(x, tmp_path, seeded):
+    """A number that stands before the first step and time moves neither by a frame."""
+    path = tmp_path / "e.h5"
+    write_espresso(path, x, seeded=seeded)
+    expected = x.astype("f4") * np.float32(10)
+    with mdio.open(path) as layout:
+        block, few = layout.read(0, 7), layout.read(3, 6, atoms=[1001, 5])
+        assert layout.info.time_first_ps == 0.5
+        assert not [note for note in layout.notes if "whole" in note]
+    assert_array_equal(block.positions, expected)
+    assert_array_equal(few.positions, expected[3:6, [1001, 5]])
+    assert_array_equal(block.step, 100 * np.arange(7))
+    assert_array_equal(block.time, 0.5 + np.arange(7))
+    assert_array_equal(few.time, [3.5, 4.5, 5.5])
+    assert_array_equal(block.box, [[200, 210, 220, 90, 90, 90]] * 7)
+    mdio.convert(path, tmp_path / "e.zarr")
+    with mdio.open(tmp_path / "e.zarr") as layout:
+        assert_array_equal(layout.read(0, 7).time, block.time)
+
+
+def test_only_espresso_leaves_out_a_step_of_minus_ten(x, tmp_path):
+    path = tmp_path / "e.h5"
+    write_espresso(path, x)
+    with h5py.File(path, "r+") as file:
+        file["h5md/creator"].attrs["name"] = np.bytes_("another")
+    with mdio.open(path) as layout:
+        assert layout.read(0, 2).step.tolist() == [-10, 0]
