@@ -86,7 +86,11 @@ def _integers(compression: str | None, options: WriteOptions) -> tuple[str | Non
         )
         return name, (why,)
     why = f"bitpack is used, the fastest to read; --compression {SMALLEST} takes {saves} from "
-    return None, (why + file_system,)
+    return None, (why + _named(file_system),)
+
+
+def _named(file_system: str) -> str:
+    return "a store" if file_system == "store" else file_system
 
 
 def _floats(compression: str | None, file_system: str | None, *notes: str) -> Choice:
@@ -95,9 +99,9 @@ def _floats(compression: str | None, file_system: str | None, *notes: str) -> Ch
         if is_network(file_system):
             full = full_option(LOSSLESS)
             why = (
-                f"{LOSSLESS} is used, without loss: on {file_system} a process seldom gets the "
-                f"{PAYS_BELOW} above which decoding takes longer than what it saves; --compression "
-                "none stores bytes as they are"
+                f"{LOSSLESS} is used, without loss: on {_named(file_system)} a process seldom gets "
+                f"the {PAYS_BELOW} above which decoding takes longer than what it saves; "
+                "--compression none stores bytes as they are"
             )
         else:
             why = f"not compressed: {file_system} is no file system of a network"

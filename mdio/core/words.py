@@ -81,6 +81,6 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(seconds) >= factor:
+        if abs(seconds) >= 0.9995 * factor:  # what is rounded to 1,000 is one of the next unit
             return f"{seconds / factor:,.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
     return "0 s"

@@ -15,6 +15,7 @@ from mdio.advisor.measure.trial import Raw, convert_trial, fit_conversion, run_o
 from mdio.analysis.kernels.kernel import Prepared
 from mdio.core.errors import MdioError
 from mdio.core.files.page_cache import drop_cache
+from mdio.core.files.remote.paths import path_of
 from mdio.core.frames import TrajectoryInfo
 from mdio.parallel.executors import available_cores
 
@@ -238,7 +239,7 @@ class InterleavedRepeats:
         for workers in self.counts:
             if one.problem or self.cold_problem or self._left_s() < needed_s:
                 return
-            problems = [drop_cache(Path(path)) for path in one.paths]
+            problems = [drop_cache(path_of(path)) for path in one.paths]
             problem = next((text for text in problems if text), None)
             if problem is not None:
                 self.cold_problem = problem

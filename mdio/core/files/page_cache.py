@@ -47,11 +47,14 @@ def drop_cache(path: Path) -> str | None:
 
     Asking (``POSIX_FADV_DONTNEED``, posix_fadvise(2)) is not enough: memory file systems have no
     disk below, network ones may ignore it. So ``mincore(2)`` tells afterwards what is still there;
-    it touches nothing, where a trial read would make the system read ahead.
+    it touches nothing, where a trial read would make the system read ahead. Objects of a store are
+    not in it.
 
     Returns str or None: why the bytes are still in memory or nobody can tell; None when they have
     gone.
     """
+    if isinstance(path, RemotePath):
+        return None
     if not hasattr(os, "posix_fadvise"):
         return "this system has no posix_fadvise"
     for file in files_in(path):

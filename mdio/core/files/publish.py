@@ -235,6 +235,7 @@ def publish(
                 begun=begun,
                 resume=resume,
                 anew=force if anew is None else anew,
+                upload=upload,
             ) as temporary,
         ):
             yield temporary
@@ -269,7 +270,7 @@ def publish(
                 if in_parts:
                     made.append(name_of_parts(claim.name(parts), goal))
                     claim.built[made[-1].name] = parts.name
-                for path in (*made, goal):
+                for path in (*made, goal) if upload is None else ():  # what is sent goes then
                     flush_tree(claim.name(path))
                 if check is not None:
                     try:

@@ -95,7 +95,8 @@ class Place:
         elif mark and not anew:
             raise OutputError(
                 f"{self.goal}: an output that was begun {mark.get('begun')} is not finished there; "
-                "if nobody is at it any more, give --force to remove it and begin anew"
+                "if nobody is at it any more, give --resume where it was begun to go on with it, "
+                "or --force to begin anew"
             )
         self.where = self._stage(self.token) if self._manifests else self.goal
         if self._manifests or is_object:

@@ -5,6 +5,7 @@ import pickle
 import uuid
 
 import pytest
+from suites.quick_advice import quickly
 from suites.under_mpi import needs_mpi, run_under_mpi
 
 import mdio
@@ -90,3 +91,9 @@ def test_the_advisor_measures_what_lies_in_a_store(bucket, adk):
         assert probe(layout, prepared, 20.0).finished
     assert {"zarr.json", "c.0.0.0"} <= {path.name for path in files_in(where)}
     assert bandwidths([where], [1])[0].nbytes_per_s > 0
+
+
+def test_the_advisor_runs_over_a_store_as_cold_as_ever(bucket, adk, tmp_path):
+    found = quickly(adk, tmp_path, source=f"{bucket}/adk.xtc")
+    assert f"{bucket}/" not in (found.host.cold_problem or "").replace(":/", "://")
+    assert "cold" in {run.cache for run in found.trials[0].runs}

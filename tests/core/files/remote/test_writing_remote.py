@@ -16,6 +16,7 @@ from numpy.testing import assert_array_equal
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError, OutputError, PlanError
+from mdio.core.files import publish as publishing
 from mdio.core.files.remote import objects, places, uploading
 from mdio.layouts import plan
 
@@ -210,6 +211,13 @@ class TestReplacing:
             patch.setattr(obstore, "put", loses)
             mdio.convert(adk["dcd"], f"{bucket}/lost.zarr")
         assert looks_like(f"{bucket}/lost.zarr", positions)
+
+    @pytest.mark.parametrize("name", ["a.zarr", "a.segments", "a.h5md", "a.xtc"])
+    def test_what_is_sent_is_not_flushed_here(self, bucket, adk, monkeypatch, name):
+        flushed = []
+        monkeypatch.setattr(publishing, "flush_tree", flushed.append)
+        mdio.convert(adk["xtc"], f"{bucket}/unflushed-{name}")
+        assert flushed == []
 
     def test_no_such_bucket(self, bucket, adk):
         with pytest.raises(OutputError, match=r"s3://nothere/a\.zarr.*there is no such bucket"):
