@@ -24,6 +24,8 @@ import zarr
 from docs.pages import ROOT, table_rows
 from MDAnalysisTests import datafiles
 from MDAnalysisTests.datafiles import TRR
+from oracles.gromacs_h5md import PROGRAM as GMX_H5MD
+from oracles.gromacs_h5md import read_by_gromacs
 from suites.files_of_others import (
     write_espresso,
     write_gromacs,
@@ -39,7 +41,7 @@ warnings.filterwarnings("ignore", module="MDAnalysis")
 PAGE = ROOT / "docs" / "formats.md"
 N_FRAMES, N_ATOMS = 4, 300
 YES, NO = "yes", ""
-PROGRAMS = ("cpptraj", "mdconvert", "gmx")
+PROGRAMS = ("cpptraj", "mdconvert", "gmx", GMX_H5MD)
 COLUMNS = ("read", "written", "MDAnalysis", "library", "chemfiles", *PROGRAMS)
 
 
@@ -189,6 +191,14 @@ NEEDS = {"GSD": "gsd", "TNG": "pytng"}
 
 def by_program(program, path, pdb, folder):
     """Convert with a program into a format that mdio reads; None where it cannot."""
+    if program == GMX_H5MD:
+        try:
+            frames = [
+                arrays["position"] for *_, arrays in read_by_gromacs(path) if "position" in arrays
+            ]
+        except OSError:
+            return None
+        return np.array(frames) * np.float32(10)
     out = folder / ("back.trr" if program == "gmx" else "back.dcd")
     out.unlink(missing_ok=True)
     words, said = [], ""
@@ -260,7 +270,10 @@ def read_row(name, folder):
         values = write_gromacs(path)["position"] * np.float32(10)
         with mdio.open(path) as layout:
             found = layout.read(0, layout.info.n_frames).positions
-            return {"read": YES if same(found[~absent(found)], values) else NO, "written": NO}
+        row = {"read": same(found[~absent(found)], values), "written": False}
+        if shutil.which(GMX_H5MD):
+            row[GMX_H5MD] = same(by_program(GMX_H5MD, path, None, folder), values)
+        return {key: YES if value else NO for key, value in row.items()}
     options = (
         {"n_atoms": mda.Universe(datafiles.PRM).atoms.n_atoms} if path == datafiles.TRJ else {}
     )

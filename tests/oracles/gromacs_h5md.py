@@ -1,10 +1,18 @@
 """What GROMACS 2026's reader of H5MD does, line by line, with h5py in the place of HDF5's calls.
 
-Line numbers are those of src/gromacs/fileio/h5md at commit b1a82ec1956e.
+Line numbers are those of src/gromacs/fileio/h5md at commit b1a82ec1956e. Where its own class is
+installed (``gmx-h5md/build.sh``), tests take that, too.
 """
+
+import io
+import shutil
+import subprocess
 
 import h5py
 import numpy as np
+
+PROGRAM = "gmx-h5md"
+ELEMENTS = ("position", "velocity", "force")
 
 
 def _frames(container, name, kind, tail):
@@ -20,7 +28,7 @@ def read_frames(path):
     with h5py.File(path, "r") as file:
         system = file["particles"]["system"]  # h5md.cpp, 507 to 512
         blocks, box, n_atoms = {}, None, None
-        for name in ("position", "velocity", "force"):  # 518 to 540
+        for name in ELEMENTS:  # 518 to 540
             if name not in system:
                 continue
             n_atoms = n_atoms or system[name]["value"].shape[1]
@@ -45,3 +53,26 @@ def read_frames(path):
                     cell = box[at[name]]
                 at[name] += 1
             yield least, time, cell, arrays
+
+
+def read_by_gromacs(path):
+    """Yield as `read_frames` what `PROGRAM` gives; raises OSError where it takes no such file."""
+    run = subprocess.run([PROGRAM, str(path)], capture_output=True, check=False, timeout=60)
+    if run.returncode:
+        raise OSError(run.stderr.decode())
+    raw = io.BytesIO(run.stdout)
+
+    def numbers(dtype, *shape):
+        dtype = np.dtype(dtype)
+        return np.frombuffer(raw.read(dtype.itemsize * int(np.prod(shape))), dtype).reshape(shape)
+
+    while raw.tell() < len(run.stdout):
+        n_atoms, step, *has, timed = numbers("i8", 6).tolist()
+        time = float(numbers("f8", 1)[0])
+        cell = numbers("f4", 3, 3) if has[0] else None
+        names = [name for name, one in zip(ELEMENTS, has, strict=True) if one]
+        arrays = {name: numbers("f4", n_atoms, 3) for name in names}
+        yield step, time if timed else None, cell, arrays
+
+
+READERS = [read_frames] + ([read_by_gromacs] if shutil.which(PROGRAM) else [])

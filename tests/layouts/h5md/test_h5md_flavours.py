@@ -4,16 +4,19 @@ import h5py
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from oracles.gromacs_h5md import read_frames
+from oracles.gromacs_h5md import READERS
 from suites.files_of_others import FIELDS, STEPS, write_gromacs
 from suites.h5md_cases import make_block, write_h5md
 
 import mdio
 from mdio.core.errors import PlanError
 
+by_each_reader = pytest.mark.parametrize("read_frames", READERS, ids=lambda read: read.__name__)
 
+
+@by_each_reader
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_gromacs_reads_back_what_it_wrote(tmp_path, compression):
+def test_gromacs_reads_back_what_it_wrote(tmp_path, compression, read_frames):
     """Rechunked and compressed, with each element at its own steps."""
     values = write_gromacs(tmp_path / "md.h5md")
     out = tmp_path / "o.h5md"
@@ -34,7 +37,8 @@ def test_gromacs_reads_back_what_it_wrote(tmp_path, compression):
         assert file["particles/trajectory/position/value"].chunks[0] > 1
 
 
-def test_frames_with_everything_are_not_kept_twice(tmp_path):
+@by_each_reader
+def test_frames_with_everything_are_not_kept_twice(tmp_path, read_frames):
     block = make_block(velocities=True, forces=True, box="triclinic")
     path = tmp_path / "o.h5md"
     write_h5md(path, block, flavour="gromacs")
@@ -55,13 +59,15 @@ def test_frames_with_everything_are_not_kept_twice(tmp_path):
         assert_array_equal(got.box, block.box[3:9])
 
 
-def test_no_cell_is_one_of_zeros(tmp_path):
+@by_each_reader
+def test_no_cell_is_one_of_zeros(tmp_path, read_frames):
     write_h5md(tmp_path / "o.h5md", make_block(box="none"), flavour="gromacs")
     assert not np.any([box for _, _, box, _ in read_frames(tmp_path / "o.h5md")])
     assert not mdio.open(tmp_path / "o.h5md").info.has_box
 
 
-def test_frames_are_added_in_the_same_units(tmp_path):
+@by_each_reader
+def test_frames_are_added_in_the_same_units(tmp_path, read_frames):
     write_gromacs(tmp_path / "md.h5md")
     out = tmp_path / "o.h5md"
     mdio.convert(tmp_path / "md.h5md", out, flavour="gromacs", stop=9)
