@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from mdio.analysis.driver import analyze
@@ -163,9 +164,9 @@ def _kernel(args: argparse.Namespace) -> Kernel:
     return named_kernel(args.kernel)(**chosen)
 
 
-def _n_frames(args: argparse.Namespace, quiet: bool) -> int:
-    """Return how many frames the progress bar will show; 0 where none is shown."""
-    if quiet or not sys.stderr.isatty() or ensemble_at(args.trajectory):
+def _n_frames(args: argparse.Namespace) -> int:
+    """Return how many frames progress will show; 0 of an ensemble."""
+    if ensemble_at(args.trajectory):
         return 0
     with open_source(args.trajectory, overlap=args.overlap) as layout:
         return len(range(*slice(args.start, args.stop, args.step).indices(layout.info.n_frames)))
@@ -190,7 +191,7 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
     _check_outputs(args)
     quiet = args.quiet or not executor.is_owner
     given = asked(analyze, args) | {"trajectory": trajectory, "kernel": kernel, "select": None}
-    with progress_bar(_n_frames(args, quiet), "analyze", quiet=quiet) as progress:
+    with progress_bar(partial(_n_frames, args), "analyze", quiet=quiet) as progress:
         result = analyze(**given | {"executor": executor, "progress": progress})
     if executor.is_owner:
         _tell(args, result)

@@ -1,11 +1,16 @@
-"""A bar for frames done, in terminals and notebooks."""
+"""A bar for frames done, in terminals and notebooks; lines of it in logs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
+
+LOGGED_S = 60.0
+"""Between lines of a log, the first of which comes as late: short work leaves none."""
 
 
 class ProgressBar:
@@ -47,3 +52,39 @@ class ProgressBar:
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
+
+
+class ProgressLog:
+    """Writes a line each minute: frames done, time taken and left, rates.
+
+    `total`: returns the frames in all, 0 if they are not known; asked when there is a line to
+    write. `label`: what is going on. `file`: where lines go.
+    """
+
+    def __init__(self, total: Callable[[], int], label: str, file: TextIO) -> None:
+        self._total, self._label, self._file = total, label, file
+        self._n_frames = self._nbytes = 0
+        self._begun = self._last = time.monotonic()
+
+    def __call__(self, n_frames: int, nbytes: int) -> None:
+        """Take note of frames done since the last call, and the bytes they took."""
+        self._n_frames += n_frames
+        self._nbytes += nbytes
+        now = time.monotonic()
+        if now - self._last < LOGGED_S or not self._n_frames:
+            return
+        self._last, elapsed_s = now, now - self._begun
+        from tqdm import tqdm  # 30 ms to import, which short work need not wait for
+
+        line = tqdm.format_meter(
+            self._n_frames,
+            self._total() or None,
+            elapsed_s,
+            prefix=self._label,
+            unit="frame",
+            unit_scale=True,
+            postfix=f"{self._nbytes / elapsed_s / 1e6:.0f} MB/s",
+            bar_format="{desc}: {n_fmt} of {total_fmt} frames [{elapsed}<{remaining}, {rate_fmt}"
+            "{postfix}]",
+        )
+        print(line, file=self._file, flush=True)

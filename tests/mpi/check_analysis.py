@@ -65,6 +65,20 @@ def check_every_gather_gives_the_serial_result():
                 assert [t.block for t in got.timings] == list(range(len(got.timings)))
 
 
+def check_progress_is_told_while_blocks_are_read():
+    """By rank 0, for all; to the last frame where each has as many."""
+    seen = []
+    with mdio.MPIExecutor(COMM) as executor:
+        mdio.analyze(
+            DCD,
+            kernel=mdio.RMSD(),
+            executor=executor,
+            blocks_per_worker=3,
+            progress=lambda n_frames, nbytes: seen.append(n_frames),
+        )
+    assert (len(seen) >= 3 and 98 - 3 * SIZE <= sum(seen) <= 98) if RANK == 0 else not seen
+
+
 def check_timings():
     with mdio.MPIExecutor(COMM) as executor:
         got = mdio.analyze(

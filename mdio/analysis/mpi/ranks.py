@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from typing import Any, cast
@@ -84,13 +84,15 @@ def analyze_on_ranks(
     plan.opened_s += indexed_s
     begun = time.perf_counter()
     try:
-        work = _RankWork(BlockWork(plan.layout, plan.prepared, plan.opened_s), plan, comm)
+        on_read = None if progress is None else _as_all_ranks(progress, plan, comm.size)
+        block_work = BlockWork(plan.layout, plan.prepared, plan.opened_s, on_read)
+        work = _RankWork(block_work, plan, comm)
         if plan.units is None:
             results = executor.imap(work, enumerate(plan.blocks), describe=describe)
         else:
             own = blocks_of_rank(plan, comm)
             results = executor.imap(work, own, describe=describe, own=True)
-        done = _done(results, progress)
+        done = dict(results)
     finally:
         if plan.is_ours:
             plan.layout.close()
@@ -109,13 +111,20 @@ def analyze_on_ranks(
     return result
 
 
-def _done(results: Iterator[tuple[int, Any]], progress: Progress | None) -> Done:
-    done: Done = {}
-    for number, outcome in results:
-        done[number] = outcome
-        if progress is not None:
-            progress(outcome[1].n_frames, outcome[1].nbytes_read)
-    return done
+def _as_all_ranks(progress: Progress, plan: Plan, n_ranks: int) -> Progress:
+    """Return what takes the frames that rank 0 has done for those of each: they begin together.
+
+    Ranks tell each other nothing until their blocks are done.
+    """
+    n_left = len(plan.frames)
+
+    def told(n_frames: int, nbytes: int) -> None:
+        nonlocal n_left
+        n_done = min(n_ranks * n_frames, n_left)
+        n_left -= n_done
+        progress(n_done, n_ranks * nbytes)
+
+    return told
 
 
 def plan_from_root(request: Request, executor: MPIExecutor) -> Plan:

@@ -9,11 +9,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from typing import Any, Literal
 
 from mdio.converters.periodic import PBC_CHOICES
-from mdio.core.progress import ProgressBar
+from mdio.core.progress import ProgressBar, ProgressLog
 from mdio.layouts.views.joining import OVERLAPS
 
 
@@ -250,11 +251,18 @@ def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> 
 
 @contextmanager
 def progress_bar(
-    total: int, label: str, *, quiet: bool = False
+    total: int | Callable[[], int], label: str, *, quiet: bool = False
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback for (frames, bytes) done; None unless stderr is a terminal."""
-    if quiet or not sys.stderr.isatty():
+    """Yield a callback for (frames, bytes) done; None if it is to be `quiet`.
+
+    It draws a bar, or writes a line now and then where stderr is no terminal: under mpiexec, and in
+    the logs of jobs. `total`: frames in all, or what tells them; 0 if they are not known.
+    """
+    n_frames = total if callable(total) else partial(int, total)
+    if quiet:
         yield None
-        return
-    with ProgressBar(total, label, file=sys.stderr) as bar:
-        yield bar
+    elif sys.stderr.isatty():
+        with ProgressBar(n_frames(), label, file=sys.stderr) as bar:
+            yield bar
+    else:
+        yield ProgressLog(n_frames, label, sys.stderr)
