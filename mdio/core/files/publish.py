@@ -24,7 +24,7 @@ from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import refuse_unfinished, unfinished
 from mdio.core.files.marks import PARTS_MARKER, is_output, name_of_parts, parts_of
 from mdio.core.files.remote import places
-from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.remote.paths import RemotePath, is_remote, path_of
 from mdio.core.files.remote.uploading import Upload
 from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name
@@ -143,6 +143,8 @@ def _told_by_system(temporary: Path, sources: Sequence[Path]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_remote(error.filename):
+            raise OutputError(f"{error.filename}: {error.strerror}; try again") from error
         if isinstance(error.filename, str):
             named = Path(error.filename).absolute()
             if any(path in (named, *named.parents) for path in sources):

@@ -8,16 +8,18 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mdio.core.files.remote.stores import store_of, told
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+Answer = TypeVar("Answer")
 
 HEAD_NBYTES = 64 << 10
 """Bytes of an object that come with the request that opens it: enough for metadata and headers."""
@@ -85,15 +87,24 @@ def _get(path: Path, wanted: Any) -> _Look:
     import obstore
 
     store, name = store_of(path)
+
+    def ask() -> _Look:
+        answer = obstore.get(store, name, options={"range": wanted})
+        begin, end = answer.range
+        data = memoryview(answer.bytes())
+        if len(data) != end - begin:
+            raise OSError(5, f"{len(data)} bytes came of {end - begin}", str(path))
+        return _Look(_State.of(answer.meta), begin, data)
+
+    return patiently(path, ask)
+
+
+def patiently(path: Path, call: Callable[[], Answer]) -> Answer:
+    """Return what a request gives, which is made again if its answer breaks off; raises OSError."""
     for attempt in range(TRIES):
         try:
             with told(path):
-                answer = obstore.get(store, name, options={"range": wanted})
-                begin, end = answer.range
-                data = memoryview(answer.bytes())
-            if len(data) != end - begin:
-                raise OSError(5, f"{len(data)} bytes came of {end - begin}", str(path))
-            return _Look(_State.of(answer.meta), begin, data)
+                return call()
         except (FileNotFoundError, PermissionError):
             raise
         except OSError:

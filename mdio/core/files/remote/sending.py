@@ -107,8 +107,7 @@ def copy(source: RemotePath, target: RemotePath) -> None:
     import obstore
 
     store, name = store_of(source)
-    with told(source):
-        obstore.copy(store, name, store_of(target)[1])
+    objects.patiently(source, lambda: obstore.copy(store, name, store_of(target)[1]))
     objects.forget(target)
 
 
@@ -141,8 +140,9 @@ def names_below(folder: RemotePath) -> dict[str, int]:
 
     store, name = store_of(folder)
     try:
-        with told(folder):
-            found = [one for some in obstore.list(store, f"{name}/") for one in some]
+        found = objects.patiently(
+            folder, lambda: [one for some in obstore.list(store, f"{name}/") for one in some]
+        )
     except OSError as error:
         if "404 Not Found" in str(error.strerror):  # errors of lists have no kind
             raise OSError(2, NO_BUCKET, str(folder)) from None

@@ -3,11 +3,14 @@
 import subprocess
 import sys
 
+import obstore
 import pytest
+from obstore.exceptions import GenericError
 
 import mdio
 from mdio.core.errors import OutputError, PlanError, SourceError
-from mdio.core.files.remote import stores
+from mdio.core.files.remote import sending, stores
+from mdio.layouts.continuing import continuation
 
 pytestmark = pytest.mark.usefixtures("spool", "nothing_fails")
 
@@ -94,3 +97,45 @@ def test_nothing_is_asked_for_as_the_interpreter_ends(bucket):
     words = [sys.executable, "-W", "ignore", "-c", code, f"{bucket}/adk.zarr"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class TestListsThatBreakOff:
+    """Answers to lists are cut as others are."""
+
+    @pytest.fixture
+    def goes_on(self, bucket, adk, tmp_path):
+        """An output with half of the frames."""
+        out = f"{bucket}/lists.zarr"
+        mdio.convert(adk["dcd"], tmp_path / "first.dcd", stop=50, force=True)
+        mdio.convert(tmp_path / "first.dcd", out, force=True)
+        return out
+
+    @staticmethod
+    def cut(monkeypatch, n_times):
+        real, calls = obstore.list, []
+
+        def cuts(*args, **options):
+            calls.append(args)
+            if len(calls) <= n_times:
+                raise GenericError("Generic S3 error: Error getting list response body")
+            return real(*args, **options)
+
+        monkeypatch.setattr(obstore, "list", cuts)
+
+    def test_are_asked_for_again(self, goes_on, adk, monkeypatch):
+        self.cut(monkeypatch, 3)
+        mdio.append(adk["dcd"], goes_on)
+        assert mdio.open(goes_on).info.n_frames == 98
+
+    def test_for_good_are_told_by_the_name_in_the_store(self, goes_on, adk, monkeypatch, spool):
+        real = sending.names_below
+
+        def fails(folder):
+            self.cut(monkeypatch, 1000)
+            return real(folder)
+
+        monkeypatch.setattr(continuation, "names_below", fails)
+        with pytest.raises(OutputError, match=r"^s3://.*lists\.zarr: .*response body") as caught:
+            mdio.append(adk["dcd"], goes_on)
+        assert str(spool) not in str(caught.value)
+        assert "free some space" not in str(caught.value)
