@@ -49,6 +49,8 @@ READERS = {
     "NetCDF-3": TRJ.NCDFReader,
     "H5MD of others": H5MD.H5MDReader,
 }
+IN_HDF5 = ("NetCDF-4", "H5MD of others")
+"""HDF5's look-up may miss a chunk that its own index lists, and give its fill value instead."""
 TYPES = {"positions": "f4", "box": "f4", "time": "f8"}
 COLUMNS = ("error", "equal", "unchanged", "others fail", "differ", "bare", "crash", "hang")
 WRONG = ("differ", "bare", "crash", "hang")
@@ -237,7 +239,7 @@ def judge(kind: str, mine: Any, theirs: Any, whole: Digests) -> str:
         said = str(theirs)[:150] if theirs else "no frames"
         return "unchanged" if mine == whole else f"others fail: {said}"
     what = same(mine, theirs)
-    if what:
+    if what and not (kind in IN_HDF5 and mine == whole):
         return f"differ: {what}"
     return "unchanged" if mine == whole else "equal"
 

@@ -118,6 +118,8 @@ def test_mutants_are_the_same_each_time_and_leave_the_whole_alone(tmp_path, kind
 def test_what_differs_is_seen():
     one, two = ([mutated.digest(positions=np.full((2, 3), x))] for x in (1.0, 2.0))
     assert mutated.judge("DCD", one, two, one).startswith("differ: positions of frame 0")
+    assert mutated.judge("NetCDF-4", one, two, one) == "unchanged"
+    assert mutated.judge("NetCDF-4", two, one, one).startswith("differ: positions of frame 0")
     assert mutated.judge("DCD", two, two, one) == "equal"
     assert mutated.judge("DCD", one, one, one) == "unchanged"
     assert mutated.judge("segments", two, None, one).startswith("differ")
