@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from mdio._version import __version__
 from mdio.cli.shared.common import add
-from mdio.cli.shared.help import FriendlyParser, examples
+from mdio.cli.shared.help import FriendlyParser, examples, hint_for
 from mdio.cli.shared.ranks import launched_ranks, parse_once
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.words import did_you_mean
@@ -124,9 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, unknown = parser.parse_known_args(words)
         if unknown:
             parser.prog = f"mdio {args.command}"  # argparse would name the program alone
-            hint = did_you_mean(
-                unknown[0].partition("=")[0], _command(parser, args.command)._option_string_actions
-            )
+            hint = hint_for(unknown[0], _command(parser, args.command))
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         shares = getattr(args, "executor", "mpi") == "mpi" or getattr(args, "mpi", False)
         if not shares and (n_ranks := launched_ranks()) > 1:

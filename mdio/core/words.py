@@ -9,7 +9,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``(did you mean 'rmsd'?)`` behind a space; nothing where nothing is like `word`."""
     from difflib import get_close_matches  # for mistakes alone
 
-    close = get_close_matches(word, list(known), n=3, cutoff=0.6)
+    known = list(known)
+    close = get_close_matches(word, known, n=3) or get_close_matches(word.lower(), known, n=3)
     close.sort(key=lambda one: sorted(one) != sorted(word))  # letters in another order come first
     return f" (did you mean {close[0]!r}?)" if close else ""
 

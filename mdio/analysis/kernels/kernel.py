@@ -96,6 +96,7 @@ class UserKernel(Kernel):
         Raises PlanError: there is no such module or function.
         """
         module_name, _, name = address.partition(":")
+        module_name = module_name.removesuffix(".py")  # as people name a file
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.append(here)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import MappingProxyType
 
 from mdio.analysis.kernels.correlations import MSD, VACF
@@ -33,6 +34,11 @@ def named_kernel(name: str) -> Callable[..., Kernel]:
 
     Raises PlanError: there is none.
     """
+    if name not in KERNELS and Path(name).exists():
+        raise PlanError(
+            f"{name} is a file, no kernel; the kernel comes first, one of {', '.join(KERNELS)}, or "
+            "module:function"
+        )
     if name not in KERNELS:
         raise PlanError(
             f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; choose from "

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Collection
 from typing import Any, NoReturn
 
+from mdio.core.words import did_you_mean
+
 EXAMPLES = (
     ("what is in a file", "mdio info md.xtc"),
     ("rewrite it for fast, parallel reading", "mdio convert md.xtc md.zarr -s md.tpr -w 4"),
@@ -16,6 +18,37 @@ EXAMPLES = (
     ),
     ("which layout would serve best here?", "mdio advise md.xtc -s md.tpr --ranks 16 --passes 20"),
 )
+
+
+MEANT = {
+    "--layout": "--to",
+    "--topology": "--top",
+    "-o": "--out",
+    "--output": "--out",
+    "-j": "--workers",
+    "--n-jobs": "--workers",
+    "--n-workers": "--workers",
+    "--threads": "--workers",
+    "--backend": "--executor",
+    "--overwrite": "--force",
+    "--skip": "--step",
+    "--stride": "--step",
+    "--chunks": "--chunk-frames",
+    "--source": "--against",
+    "--reference": "--ref-frame",
+}
+"""What other programs call an option, which spelling alone would not find."""
+
+
+def hint_for(word: str, parser: argparse.ArgumentParser) -> str:
+    """Return which option of `parser` may be meant by one that it does not have."""
+    word = word.partition("=")[0]
+    known, meant = parser._option_string_actions, MEANT.get(word, word)
+    if meant == "--out" != word and meant not in known:
+        return " (the output is named last, without an option)"
+    if meant in known:
+        return f" (did you mean {meant!r}?)"
+    return "" if word in MEANT or len(word) == 2 else did_you_mean(word, known)
 
 
 def examples() -> str:
