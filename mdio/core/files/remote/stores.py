@@ -18,6 +18,7 @@ URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
 TIMEOUT_S = 30
 
 NO_BUCKET = "there is no such bucket; see its name, region and endpoint"
+NO_RANGES = "the server gives no ranges of bytes; use one that does, or copy the file here"
 NAMES_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
 REFUSED = re.compile(
     r"\b40[13] (Forbidden|Unauthorized)|InvalidAccessKeyId|SignatureDoesNotMatch|UserNotFound"
@@ -89,6 +90,8 @@ def told(path: Path) -> Iterator[None]:
             hint = f" (it is in {there[1]})" if there else ""
             said = f"the store refuses it; see credentials, region{hint} and endpoint"
             raise PermissionError(13, said, str(path)) from None
+        if "Range request not supported" in text:
+            raise PermissionError(13, NO_RANGES, str(path)) from None
         if isinstance(error, FileNotFoundError):
             raise FileNotFoundError(2, "no such object", str(path)) from None
         text = text.split("\n")[0].split(" - ", 1)[-1]

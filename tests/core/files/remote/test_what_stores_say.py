@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import obstore
 import pytest
@@ -65,6 +67,25 @@ class TestWrong:
         for call in (lambda: mdio.open(url), lambda: mdio.convert(adk["dcd"], url)):
             with pytest.raises(PlanError, match=f"{url}: not a URL that mdio reads.*s3://"):
                 call()
+
+
+@pytest.mark.parametrize("name", ["adk.zarr", "adk.xtc", "adk.segments"])
+def test_a_server_without_ranges(served, name):
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(served))
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/{name}"
+            with pytest.raises(SourceError, match=f"^{url}: .*gives no ranges of bytes; use"):
+                mdio.open(url)
+        finally:
+            server.shutdown()
 
 
 FORKS = """
