@@ -28,7 +28,6 @@ PROGRAMS = {
 DISK_GIB = 12
 """Of each object store, as a sparse file."""
 UP_S = 60.0
-MEBIBYTE = 1 << 20
 STRIPES = {
     "one": "stripe_unit=4194304 stripe_count=1 object_size=1073741824",
     "default": "stripe_unit=4194304 stripe_count=1 object_size=4194304",

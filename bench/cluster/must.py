@@ -16,7 +16,7 @@ from runs import Record, Row, measure
 
 ALL_ATOMS = ("--select", "all", "--executor", "mpi")
 N_SHARDS = 1000
-OPEN_S, OPEN_REQUESTS = 0.3, 20
+OPEN_S = 0.3
 
 
 @dataclass
