@@ -124,6 +124,11 @@ class ForeignTrajectory(ABC):
         values = self._values[field] if field != "box" or self._cells is None else self._cells.edges
         times, steps = child(parent, "time"), child(parent, "step")
         skip = int(self._creator == "ESPResSo" and _is_seeded(steps))
+        if skip and field == "positions":
+            self.notes.append(
+                f"{self.path}: {steps.name} and times begin with a number of no frame, as "
+                "ESPResSo wrote them until June 2026; it is left out"
+            )
         time = None if times is None else Axis(times, self._factor("time", times), skip=skip)
         step = None if steps is None else Axis(steps, skip=skip)
         n_values = int(values.shape[0])
