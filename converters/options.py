@@ -145,7 +145,7 @@ class ConvertResult:
     seconds: float
     """From the first byte read to the published output; imports and topology are not counted."""
     workers: int
-    plan: LayoutPlan
+    plan: LayoutPlan = field(repr=False)
     copied: bool = False
     """Whether frames were copied as bytes, without decoding them."""
     topologies: tuple[str, ...] = ()

@@ -37,6 +37,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--analysis KERNEL",
         f"{', '.join(KERNELS)}, or module:function of your own (default: rmsd)",
         default="rmsd",
+        offered=KERNELS,
     )
     add(parser, "--select SEL", "atoms that are analysed")
     add(

@@ -63,6 +63,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "kernel KERNEL",
         f"{', '.join(KERNELS)}, or module:function of your own, which takes a block of frames "
         "and returns an array with one row a frame",
+        offered=KERNELS,
     )
     add_trajectory(parser)
     add_source(parser)

@@ -112,7 +112,12 @@ def test_completion_knows_commands_and_options():
     pytest.importorskip("argcomplete")
     import os
 
-    for line, expected in (("mdio con", "convert"), ("mdio convert --chunk-f", "--chunk-frames")):
+    for line, expected in (
+        ("mdio con", "convert"),
+        ("mdio convert --chunk-f", "--chunk-frames"),
+        ("mdio analyze rm", "rmsf"),
+        ("mdio advise md.xtc --analysis rm", "rmsf"),
+    ):
         env = os.environ | {
             "_ARGCOMPLETE": "1",
             "COMP_LINE": line,

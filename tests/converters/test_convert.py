@@ -269,3 +269,9 @@ def test_options_are_named(adk, tmp_path, function):
     assert not [one for one in parameters.values() if one.kind is one.VAR_KEYWORD]
     with pytest.raises(TypeError, match=r"'selct' \(did you mean 'select'\?\); it has .*top"):
         function(adk["xtc"], tmp_path / "a.zarr", selct="name CA")
+
+
+def test_what_a_prompt_shows_of_a_conversion_is_short(adk, tmp_path):
+    shown = repr(mdio.convert(adk["dcd"], tmp_path / "a.zarr"))
+    assert shown.startswith("ConvertResult(out=") and "n_frames=98" in shown
+    assert "Plan" not in shown

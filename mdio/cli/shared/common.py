@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -19,12 +19,19 @@ from mdio.layouts.views.joining import OVERLAPS
 
 
 def add(
-    parser: Any, names: str, told: str, kind: Callable[[str], Any] | None = None, **more: Any
+    parser: Any,
+    names: str,
+    told: str,
+    kind: Callable[[str], Any] | None = None,
+    *,
+    offered: Iterable[str] = (),
+    **more: Any,
 ) -> None:
     """Add an option or a place to `parser`, or to a group of one.
 
     `names`: of it and, last, of its value: ``-w --workers N``; an option without one is a flag.
-    `told`: its help. `kind`: makes the value of a text. `more`: as `add_argument` takes it.
+    `told`: its help. `kind`: makes the value of a text. `offered`: what shells complete, where
+    other values are allowed, too. `more`: as `add_argument` takes it.
     """
     *names_, last = names.split()
     if last.startswith("-"):
@@ -33,7 +40,9 @@ def add(
     else:
         more["metavar"] = last
     more |= {} if kind is None else {"type": kind}
-    parser.add_argument(*names_, help=told, **more)
+    action = parser.add_argument(*names_, help=told, **more)
+    if offered:
+        action.completer = lambda **_: offered  # argcomplete asks for it
 
 
 def add_periodic(group: Any) -> None:
