@@ -10,6 +10,7 @@ from __future__ import annotations
 import stat
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -222,6 +223,16 @@ def open_layout(
     if layout is None and format is not None:
         layout = format.lower() if _entry(format.lower()) is not None else LAST
         options |= {"format": format.upper()} if layout == LAST else {}
+        if layout != LAST and not isinstance(where, RemotePath):
+            found = None
+            with suppress(OSError):  # opening it says better what is wrong
+                if where.is_file() and not layout_class(layout).sniff(where):
+                    found = next((cls.name for cls in _in_turn() if cls.sniff(where)), None)
+            if found not in (None, LAST):
+                raise SourceError(
+                    f"{where}: is {found}, and was to be read as {layout}; leave its format out "
+                    "(that of an output is its suffix, or --to)"
+                )
     if layout is not None:
         return _made(layout_class(layout), where, options)
     try:

@@ -52,6 +52,15 @@ def test_near_misses_are_named(capsys, words, says):
     assert says in capsys.readouterr().err
 
 
+def test_a_format_that_is_meant_for_the_output_is_told(tmp_path, capsys):
+    out = tmp_path / "a.h5md"
+    assert main(["convert", DCD, str(out), "--format", "h5md"]) == 1
+    said = capsys.readouterr().err
+    assert "is dcd, and was to be read as h5md" in said and "--to" in said
+    assert not out.exists()
+    assert main(["convert", DCD, str(out), "--format", "dcd", "--quiet"]) == 0
+
+
 @pytest.mark.parametrize("command", ["convert", "analyze"])
 def test_help_fits_a_screen_and_help_all_has_everything(capsys, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "100")
