@@ -224,13 +224,13 @@ def open_layout(
         layout = format.lower() if _entry(format.lower()) is not None else LAST
         options |= {"format": format.upper()} if layout == LAST else {}
         if layout != LAST and not isinstance(where, RemotePath):
-            found = None
+            other = None
             with suppress(OSError):  # opening it says better what is wrong
                 if where.is_file() and not layout_class(layout).sniff(where):
-                    found = next((cls.name for cls in _in_turn() if cls.sniff(where)), None)
-            if found not in (None, LAST):
+                    other = next((cls.name for cls in _in_turn() if cls.sniff(where)), None)
+            if other not in (None, LAST):
                 raise SourceError(
-                    f"{where}: is {found}, and was to be read as {layout}; leave its format out "
+                    f"{where}: is {other}, and was to be read as {layout}; leave its format out "
                     "(that of an output is its suffix, or --to)"
                 )
     if layout is not None:
