@@ -82,9 +82,15 @@ def test_copies_and_workers_of_a_universe(output):
     out, replace = output
     u = mda.Universe(PSF, str(out))
     pickled = pickle.dumps(u)
+    was = u.trajectory.ts.positions.copy()
     replace()
+    copy = pickle.loads(pickled).trajectory  # a pool waits for ever for what raises here
+    assert np.array_equal(copy.ts.positions, was)
+    for frame in (0, 1):
+        with pytest.raises(FrameReadError, match=REPLACED):
+            copy[frame]
     with pytest.raises(CorruptLayoutError, match=REPLACED):
-        pickle.loads(pickled)
+        copy.timeseries()
     with pytest.raises(CorruptLayoutError, match=REPLACED):
         u.trajectory.copy()
 
