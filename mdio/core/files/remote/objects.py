@@ -77,7 +77,9 @@ _coming: OrderedDict[str, Future[_Look]] = OrderedDict()
 """Answers that were asked for ahead."""
 ENDING = " and its end"
 """Behind the name of an object: what is known of its end."""
-_lock = threading.Lock()
+_lock = threading.RLock()
+"""Held for a moment only: what is collected as garbage lets go of objects too, in any thread, also
+in one that is just being started."""
 if hasattr(os, "register_at_fork"):  # what other threads ask for never comes in a child
     os.register_at_fork(after_in_child=_coming.clear)
 
@@ -122,13 +124,14 @@ def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
     wanted = {"suffix": last_nbytes}
     with _lock:
         new = [path for path in paths if str(path) not in _coming]
-        if not new:  # as when the interpreter ends, and nothing can be imported
-            return
-        from concurrent.futures import ThreadPoolExecutor
+    if not new:  # as when the interpreter ends, and nothing can be imported
+        return
+    from concurrent.futures import ThreadPoolExecutor
 
-        pool = ThreadPoolExecutor(LOOKS, "mdio look")
-        for path in new:
-            _coming[str(path)] = pool.submit(_get, path, wanted)
+    pool = ThreadPoolExecutor(LOOKS, "mdio look")
+    asked = {str(path): pool.submit(_get, path, wanted) for path in new}
+    with _lock:
+        _coming.update(asked)
         while len(_coming) > MAX_KNOWN:
             _coming.popitem(last=False)
     pool.shutdown(wait=False)
@@ -172,8 +175,8 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
 
 def _keep(key: str, found: _Look | float) -> None:
     with _lock:
+        _known.pop(key, None)
         _known[key] = found
-        _known.move_to_end(key)
         while len(_known) > MAX_KNOWN:
             _known.popitem(last=False)
 
@@ -217,7 +220,7 @@ def forget(path: Path, *, below: bool = False) -> None:
         if below:
             for found in (_known, _coming):
                 for key in [key for key in found if key.startswith(f"{path}/")]:
-                    del found[key]
+                    found.pop(key, None)
             return
         for key in (str(path), f"{path}{ENDING}"):
             _known.pop(key, None)

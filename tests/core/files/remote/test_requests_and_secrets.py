@@ -202,3 +202,33 @@ def test_threads_that_look_ahead_end_with_their_answers(monkeypatch):
         assert not thread.is_alive()
     for n in range(20):
         objects.forget(Path(f"object{n}"))
+
+
+def test_what_is_collected_as_garbage_never_waits_for_who_looks(monkeypatch):
+    """It is collected in any thread, also while one is begun, and wherever something is made."""
+    path, begun = Path("object"), []
+
+    class Begun(threading.Thread):
+        def start(self):
+            letting_go = threading.Thread(target=objects.forget, args=(path,), daemon=True)
+            _start(letting_go)
+            letting_go.join(10)
+            begun.append(not letting_go.is_alive())
+            _start(self)
+
+    _start = threading.Thread.start
+    monkeypatch.setattr(objects, "_get", lambda path, wanted: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", Begun)
+        objects.look_ahead([path], 8)
+    assert begun == [True]
+
+    def inside():
+        with objects._lock:
+            objects.forget(path)
+            objects.look_ahead([], 8)
+
+    thread = threading.Thread(target=inside, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
