@@ -108,7 +108,7 @@ def analyze(
         time: a path, or a `mdio.core.cache.folder.Cache`. Under MPI and Dask, what a node has is
         analysed there.
     cache_size
-        Bytes that all files there may have; by default, all but a tenth of the disk.
+        Bytes that all files there may have; by default, all but a tenth of the disk or 8 GiB.
     progress
         Called with (frames, decoded bytes) as blocks are done (serially, as reads are).
 

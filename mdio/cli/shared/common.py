@@ -124,7 +124,7 @@ def add_cache(parser: Any) -> None:
     add(
         parser,
         "--cache-size SIZE",
-        "of all that is kept there: 200G (default: all but a tenth of the disk)",
+        "of all that is kept there: 200G (default: all but a tenth of the disk or 8 GiB)",
         parse_nbytes,
     )
 

@@ -30,8 +30,8 @@ STALE_NS = 3600 * 10**9
 """Files that have been on their way for so long come no more."""
 NODE_PREFIX = "node-"
 """Begins the folders of nodes that share a disk and are told apart by ``MDIO_NODE``."""
-LEFT_FREE = 0.1
-"""Without a size, so much of the disk stays free."""
+LEFT_FREE, LEFT_FREE_NBYTES = 0.1, 8 << 30
+"""Without a size, so much of the disk stays free, at most so many bytes."""
 KEPT_AFTER = 0.9
 """Eviction goes on until so much of the allowed size is left, so that it is seldom needed."""
 
@@ -48,7 +48,7 @@ class Cache:
     `folder`: on a disk of each node. Variables (``$TMPDIR``) mean those of the process that reads,
     and ``{local}`` the folder of a Dask worker, elsewhere that of temporary files. Where
     ``MDIO_NODE`` is set, ``node-NAME`` below it. `max_nbytes`: bytes of all files in it; by
-    default, all but a tenth of the disk.
+    default, all but a tenth of the disk, or 8 GiB where that is less.
     """
 
     folder: str
@@ -170,7 +170,8 @@ class CacheFolder:
         if self.max_nbytes is not None:
             return self.max_nbytes
         usage = shutil.disk_usage(self.root)
-        return max(0, held_nbytes + usage.free - int(LEFT_FREE * usage.total))
+        left_free = min(int(LEFT_FREE * usage.total), LEFT_FREE_NBYTES)
+        return max(0, held_nbytes + usage.free - left_free)
 
     def make_room(self, nbytes: int, own: Path) -> bool:
         """Evict what was not used for the longest time until `nbytes` fit; False if they cannot.

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,6 +138,18 @@ def test_size_is_bounded_and_what_was_used_last_stays(tmp_path, data):
     for number in range(4):
         last.put(last.name(number, 1), RANGES, data)
     assert not oldest.exists()
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "limit"),
+    [(10 << 30, 3 << 30, 2 << 30), (10 << 30, 1 << 20, 0), (1 << 50, 9 << 30, 1 << 30)],
+)
+def test_of_a_disk_a_tenth_stays_free_of_a_large_one_8_gib(
+    tmp_path, monkeypatch, total, free, limit
+):
+    usage = SimpleNamespace(total=total, free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert CacheFolder(tmp_path).limit(0) == limit
 
 
 def test_a_trajectory_does_not_push_out_itself(tmp_path, trajectory, data):
