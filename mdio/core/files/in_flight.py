@@ -68,7 +68,8 @@ class InFlight:
     """Ranges of files on their way into memory; for one reader.
 
     `max_nbytes`: memory for bytes that have been asked for and not yet read. `request_nbytes`:
-    largest request. Stores, whose answers take long, get `requests.STORE_FACTOR` times both.
+    largest request. Stores, whose answers take long, get more of both (`requests.STORE_FACTOR`,
+    `requests.STORE_ROOM_FACTOR`).
     """
 
     def __init__(self, max_nbytes: int = MAX_NBYTES, request_nbytes: int = REQUEST_NBYTES) -> None:
@@ -180,7 +181,7 @@ class InFlight:
             request.future.set_result(0.0)
             return
         self.pace.n_wanted = self._max_requests
-        self._max_nbytes = self._max_requests * self._request_nbytes * requests.STORE_FACTOR
+        self._max_nbytes = self._max_requests * self._request_nbytes * requests.STORE_ROOM_FACTOR
         if self._pool is None:
             self._start(min(self._max_requests, STORE_THREADS))
         assert self._pool is not None

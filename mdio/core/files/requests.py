@@ -16,7 +16,8 @@ from mdio.core.files.reading import OpenFile
 
 Bytes = NDArray[np.uint8]
 
-STORE_FACTOR = 4
+STORE_FACTOR, STORE_ROOM_FACTOR = 8, 4
+"""Requests to stores are larger by the first, what is under way from them by the second."""
 GAP_NBYTES = 64 << 10
 """Ranges that lie no farther apart are asked for together."""
 FIRST_REQUESTS = 8

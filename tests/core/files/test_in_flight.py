@@ -128,8 +128,8 @@ def test_number_of_requests_grows_on_slow_storage_and_is_bounded(file, slow):
 
 
 def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypatch):
-    """Four times the bytes, in requests of four times the size; the first ones come first."""
-    monkeypatch.setattr("mdio.core.files.in_flight.STORE_THREADS", 5)
+    """Four times the bytes, in requests of eight times the size; the first ones come first."""
+    monkeypatch.setattr("mdio.core.files.in_flight.STORE_THREADS", 3)
     begun, gate = [], threading.Event()
 
     class Store:
@@ -145,10 +145,10 @@ def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypat
     with OpenFile(path) as file:
         file.remote = Store()
         flight.expect([ByteRange(file, 0, SIZE)])
-        assert [one.nbytes for one in flight._requests] == [16_000] * 8  # 128,000 bytes
+        assert [one.nbytes for one in flight._requests] == [32_000] * 4  # 128,000 bytes
         gate.set()
         assert np.array_equal(fetch(file, 0, SIZE), DATA)
-        assert sorted(begun[:5]) == list(range(0, 80_000, 16_000))
+        assert sorted(begun[:3]) == list(range(0, 96_000, 32_000))
         flight.stop()
         file.remote = None
 
