@@ -123,6 +123,7 @@ class Expecting:
         at as reading goes on, so that there may be many. `atoms`: as those reads have them.
         """
         self._is_led = True
+        _ = self.info  # opens it
         self._expect(runs, atoms)
 
     def expect_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from MDAnalysis.core.topology import Topology
 from MDAnalysis.topology.base import TopologyReaderBase
 
+from mdio.core.errors import SourceError
 from mdio.core.files.remote.paths import path_of
 from mdio.layouts.foreign.universe import made_for_mdanalysis
 from mdio.layouts.h5md import layout as h5md
@@ -45,7 +46,10 @@ def _is(thing: Any, written: Callable[[Path], bool], *, folder: bool) -> bool:
     if not isinstance(thing, str | Path):
         return False
     path = path_of(thing)
-    return (path.is_dir() if folder else path.is_file()) and written(path)
+    try:
+        return (path.is_dir() if folder else path.is_file()) and written(path)
+    except OSError as error:  # of a store
+        raise SourceError(f"{path}: cannot be opened ({error.strerror}); check the URL") from error
 
 
 class SegmentsReader(LayoutReader):

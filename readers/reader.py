@@ -6,9 +6,11 @@ import sys
 import warnings
 from functools import cached_property
 from os import PathLike
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+from MDAnalysis import _READERS
 from MDAnalysis.coordinates.base import ReaderBase
 from MDAnalysis.coordinates.core import writer as mda_writer
 from MDAnalysis.coordinates.timestep import Timestep
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from mdio.core.cache.folder import Cache
 from mdio.core.errors import FrameReadError
+from mdio.core.files.remote.paths import is_remote
 from mdio.core.frames import absent
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
@@ -63,6 +66,14 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         "velocity": "Angstrom/ps",
         "force": "kJ/(mol*Angstrom)",
     }
+
+    @staticmethod
+    def _format_hint(thing: Any) -> bool:
+        """Take what is in a store, there or not: readers for files cannot, and do not say so."""
+        if not is_remote(thing):
+            return False
+        other = _READERS.get(PurePath(thing).suffix[1:].upper())
+        return other is None or other.__module__.partition(".")[0] in ("MDAnalysis", "mdio")
 
     @store_init_arguments  # type: ignore[untyped-decorator]
     def __init__(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import numpy as np
 from mdio.core.errors import MdioError, OutputError
 from mdio.core.files.index import index_paths
 from mdio.core.files.marks import name_of_parts, parts_of
+from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.remote.places import at_once
 from mdio.core.files.temporaries import TEMPORARY, temporary_for
+from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 
@@ -37,11 +41,13 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
             found = (layout.info.n_frames, layout.info.n_atoms)
             edges = layout.boundaries()
             if found == (plan.n_frames, plan.n_atoms):
-                frames = edges[np.linspace(0, len(edges) - 2, LOOKS).round().astype(int)].tolist()
-                frames.append(plan.n_frames - 1)
-                layout.expect((at, at + 1) for at in frames)  # stores answer late
-                for at in frames:
-                    layout.read(at, at + 1)
+                firsts = edges[np.linspace(0, len(edges) - 2, LOOKS).round().astype(int)]
+                frames = sorted({*firsts.tolist(), plan.n_frames - 1})
+                if isinstance(path, RemotePath):
+                    _read_at_once(path, plan, frames)
+                else:
+                    for at in frames:
+                        layout.read(at, at + 1)
             manifest = layout.manifest
     except OSError as error:
         raise _failed(path, str(error)) from error
@@ -52,6 +58,18 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
         raise _failed(path, f"{found[0]} frames of {found[1]} atoms in it")
     if look is not None and manifest is not None:
         look(manifest)
+
+
+def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
+    """Read frames, each with a layout of its own: stores answer late."""
+
+    def read(layout: Layout, at: int) -> None:
+        layout.expect([(at, at + 1)])
+        layout.read(at, at + 1)
+
+    with ExitStack() as stack:  # what one has asked for the others have, until it is closed
+        layouts = [stack.enter_context(layout_class(plan.layout)(path)) for _ in frames]
+        at_once(*(partial(read, one, at) for one, at in zip(layouts, frames, strict=True)))
 
 
 def read_back_joined(path: Path, plan: LayoutPlan, target: Path, look: Look | None = None) -> None:

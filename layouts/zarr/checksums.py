@@ -43,10 +43,15 @@ class Checksums:
         self._pieces_per_row = pieces_per_row
         self.has_pieces = pieces is not None
 
-    def look_ahead(self) -> None:
-        """Ask for the table that reading whole chunks takes, where it is an object."""
+    def look_ahead(self, start: int, stop: int, *, parts: bool) -> None:
+        """Ask for the tables that reading frames ``start:stop`` takes, where they are objects.
+
+        `parts`: whether some chunks are read in part.
+        """
         if self._stored is not None:
             self._stored.look_ahead(0, 1)
+        if self._pieces is not None and parts:
+            self._pieces.look_ahead(start, stop)
 
     def read(self) -> None:
         """Read all tables once; raises CorruptLayoutError."""

@@ -47,7 +47,6 @@ def requested(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_expected_reads_give_the_same(outputs, requested, kind, atoms):
     with mdio.open(outputs / f"a.{kind}") as plain, mdio.open(outputs / f"a.{kind}") as layout:
-        _ = layout.info
         layout.expect(RUNS, atoms)
         for start, stop in RUNS:
             mine, theirs = layout.read(start, stop, atoms), plain.read(start, stop, atoms)
@@ -59,7 +58,6 @@ def test_expected_reads_give_the_same(outputs, requested, kind, atoms):
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_reads_than_expected(outputs, requested, kind):
     with mdio.open(outputs / f"a.{kind}") as plain, mdio.open(outputs / f"a.{kind}") as layout:
-        _ = layout.info
         layout.expect(RUNS)
         for start, stop in ((20, 23), (3, 9), (0, 1)):
             mine, theirs = layout.read(start, stop), plain.read(start, stop)

@@ -8,18 +8,16 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from mdio.core.files.remote.stores import store_of, told
+from mdio.core.files.remote.stores import patiently, store_of, told
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-
-Answer = TypeVar("Answer")
 
 HEAD_NBYTES = 64 << 10
 """Bytes of an object that come with the request that opens it: enough for metadata and headers."""
@@ -31,9 +29,6 @@ LOOKS = 32
 """Objects that are asked for ahead at the same time."""
 LARGE_NBYTES = 1 << 20
 """What came with the request that opened an object is let go once it is read, if it is larger."""
-TRIES = 4
-"""How often bytes are asked for whose answer broke off; obstore tries again what is refused."""
-PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,40 +96,49 @@ def _get(path: Path, wanted: Any) -> _Look:
     return patiently(path, ask)
 
 
-def patiently(path: Path, call: Callable[[], Answer]) -> Answer:
-    """Return what a request gives, which is made again if its answer breaks off; raises OSError."""
-    for attempt in range(TRIES):
-        try:
-            with told(path):
-                return call()
-        except (FileNotFoundError, PermissionError):
-            raise
-        except OSError:
-            if attempt == TRIES - 1:
-                raise
-            time.sleep(PAUSE_S * 2**attempt)
-    raise AssertionError
-
-
 def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
     """Ask in threads, which end with their answers, for the ends of objects to be opened next.
 
-    Objects that are no longer than `last_nbytes` come whole.
+    Objects that are no longer than `last_nbytes` come whole. What is at hand is not asked for.
     """
-    wanted = {"suffix": last_nbytes}
     with _lock:
-        new = [path for path in paths if str(path) not in _coming]
+        names = {str(path): path for path in paths}
+        new = [name for name in names if name not in _coming]
+        new = [name for name in new if not _has_end(_known.get(name), last_nbytes)]
     if not new:  # as when the interpreter ends, and nothing can be imported
         return
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
-    pool = ThreadPoolExecutor(LOOKS, "mdio look")
-    asked = {str(path): pool.submit(_get, path, wanted) for path in new}
-    with _lock:
-        _coming.update(asked)
+    asked: dict[str, Future[_Look]] = {name: Future() for name in new}
+    with _lock:  # another thread may ask for the same
+        asked = {name: one for name, one in asked.items() if _coming.setdefault(name, one) is one}
         while len(_coming) > MAX_KNOWN:
             _coming.popitem(last=False)
+
+    def ask(name: str) -> None:
+        try:
+            asked[name].set_result(_get(names[name], {"suffix": last_nbytes}))
+        except BaseException as error:
+            asked[name].set_exception(error)
+
+    pool = ThreadPoolExecutor(LOOKS, "mdio look")
+    try:
+        for name in asked:
+            pool.submit(ask, name)
+    except RuntimeError:  # the interpreter ends: nobody is to wait for these
+        with _lock:
+            for name in asked:
+                _coming.pop(name, None)
+        raise
     pool.shutdown(wait=False)
+
+
+def _has_end(found: _Look | float | None, nbytes: int) -> bool:
+    """Return whether an answer of late has the last bytes of an object."""
+    if not isinstance(found, _Look) or time.monotonic() - found.at > KNOWN_S / 2:
+        return False
+    end, size = found.begin + len(found.data), found.state.nbytes
+    return end == size and len(found.data) >= min(nbytes, size)
 
 
 def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
@@ -143,13 +147,19 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
 
     key = str(path)
     with _lock:
-        coming = _coming.pop(key, None)
+        coming = _coming.get(key)
     if coming is not None:
+        came = None
         with suppress(OSError):  # whatever it was, it is asked for again
-            if (came := coming.result()).at > time.monotonic() - AHEAD_S:
-                if len(came.data) < LARGE_NBYTES:
-                    _keep(key, came)
-                return came
+            came = coming.result()
+        is_large = came is not None and len(came.data) >= LARGE_NBYTES
+        if came is not None and not is_large:
+            _keep(key, came)
+        with _lock:
+            if _coming.get(key) is coming:
+                del _coming[key]
+        if came is not None and came.at > time.monotonic() - AHEAD_S:
+            return came
     with _lock:
         found = _known.get(key)
     at = found.at if isinstance(found, _Look) else found

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mdio.core.files.remote import objects
+from mdio.core.files.remote import objects, stores
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.remote.stores import NO_BUCKET, store_of, told
 
@@ -41,7 +41,7 @@ def put(
     the first try, and is a condition of the request, where the store has conditions and a file
     is not so large that it goes in parts. `looked`: the caller has just looked.
     Raises FileExistsError: with `new` or `over`: there is another one. OSError: the store does not
-    take it, after `objects.TRIES` tries.
+    take it, after `stores.TRIES` tries.
     """
     import obstore
     from obstore.exceptions import NotSupportedError
@@ -56,7 +56,7 @@ def put(
             tag, _, version = (over or "").partition(" ")
             mode = {"e_tag": tag} | ({"version": version} if version else {}) if over else "create"
     in_parts = None if isinstance(data, Path) and mode == "overwrite" else False
-    for attempt in range(objects.TRIES):
+    for attempt in range(stores.TRIES):
         try:
             with told(target):
                 try:
@@ -85,11 +85,11 @@ def put(
         except OSError as error:
             if isinstance(data, Path) and not data.exists():
                 raise FileNotFoundError(2, "it is gone", str(data)) from error
-            if attempt == objects.TRIES - 1:
+            if attempt == stores.TRIES - 1:
                 if isinstance(error, FileNotFoundError):
                     raise OSError(2, NO_BUCKET, str(target)) from None
                 raise  # of parts, what is not found may be those of a try whose answer was lost
-            time.sleep(objects.PAUSE_S * 2**attempt)
+            time.sleep(stores.PAUSE_S * 2**attempt)
         finally:
             objects.forget(target)
 
@@ -107,7 +107,7 @@ def copy(source: RemotePath, target: RemotePath) -> None:
     import obstore
 
     store, name = store_of(source)
-    objects.patiently(source, lambda: obstore.copy(store, name, store_of(target)[1]))
+    stores.patiently(source, lambda: obstore.copy(store, name, store_of(target)[1]))
     objects.forget(target)
 
 
@@ -140,7 +140,7 @@ def names_below(folder: RemotePath) -> dict[str, int]:
 
     store, name = store_of(folder)
     try:
-        found = objects.patiently(
+        found = stores.patiently(
             folder, lambda: [one for some in obstore.list(store, f"{name}/") for one in some]
         )
     except OSError as error:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mdio.core.errors import MissingExtraError
 
 URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
 TIMEOUT_S = 30
+TRIES = 4
+"""How often bytes are asked for whose answer broke off; obstore tries again what is refused."""
+PAUSE_S = 0.2
+
+Answer = TypeVar("Answer")
 
 NO_BUCKET = "there is no such bucket; see its name, region and endpoint"
 NO_RANGES = "the server gives no ranges of bytes; use one that does, or copy the file here"
@@ -99,3 +105,18 @@ def told(path: Path) -> Iterator[None]:
         if "error sending request" in text:
             text = f"the store cannot be reached ({text}); see endpoint and network"
         raise OSError(5, text or type(error).__name__, str(path)) from None
+
+
+def patiently(path: Path, call: Callable[[], Answer]) -> Answer:
+    """Return what a request gives, which is made again if its answer breaks off; raises OSError."""
+    for attempt in range(TRIES):
+        try:
+            with told(path):
+                return call()
+        except (FileNotFoundError, PermissionError):
+            raise
+        except OSError:
+            if attempt == TRIES - 1:
+                raise
+            time.sleep(PAUSE_S * 2**attempt)
+    raise AssertionError

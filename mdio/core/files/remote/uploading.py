@@ -67,6 +67,7 @@ class Upload:
         # Both from the first object on: until then this is sent to ranks.
         self._pool: ThreadPoolExecutor | None = None
         self._large: BoundedSemaphore
+        self._marked: Future[None]
         self._under_way: list[Future[None]] = []
 
     @contextmanager
@@ -177,9 +178,20 @@ class Upload:
                 self._send(file.relative_to(built).as_posix(), file)
 
     def _begin(self) -> None:
-        if not self._place.begun:
-            self._note()  # first: by it a run that is killed is known
-            self._place.mark()
+        """Tell the store that this is being sent, meanwhile; objects wait for its answer."""
+        if self._pool is not None:
+            return
+        from concurrent.futures import Future, ThreadPoolExecutor
+
+        self._pool = ThreadPoolExecutor(SMALL_SENDERS, thread_name_prefix="mdio-send")
+        self._large = BoundedSemaphore(SENDERS)
+        if self._place.begun:  # by a run that this one goes on with
+            self._marked = Future()
+            self._marked.set_result(None)
+            return
+        self._note()  # first: by it a run that is killed is known
+        self._marked = self._pool.submit(self._place.mark)
+        self._under_way.append(self._marked)
 
     def _send(self, name: str, file: Path) -> None:
         status = file.stat()
@@ -191,6 +203,7 @@ class Upload:
         self._asked[name] = known
 
         def work() -> None:
+            self._marked.result()
             with self._large if status.st_size > SMALL_NBYTES else nullcontext():
                 try:
                     put(self._place.where / name, file)
@@ -200,11 +213,7 @@ class Upload:
                     put(self._place.where / name, self._local / name)  # it has its name by now
             self._sent[name] = known
 
-        if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._pool = ThreadPoolExecutor(SMALL_SENDERS, thread_name_prefix="mdio-send")
-            self._large = BoundedSemaphore(SENDERS)
+        assert self._pool is not None
         self._under_way.append(self._pool.submit(work))
 
     def _finish(self, companions: Sequence[Path], check: Callable[[Path], None] | None) -> None:

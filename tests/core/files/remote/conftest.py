@@ -113,10 +113,10 @@ def web(served):
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
     """Forget what was found out about objects of other tests, which had the same names."""
-    from mdio.core.files.remote import objects
+    from mdio.core.files.remote import objects, stores
 
     objects._known.clear()
-    monkeypatch.setattr(objects, "PAUSE_S", 0.001)
+    monkeypatch.setattr(stores, "PAUSE_S", 0.001)
 
 
 @pytest.fixture(scope="module", params=SERVERS)

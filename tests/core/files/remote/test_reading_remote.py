@@ -79,10 +79,16 @@ class TestUses:
         for one in names:
             assert (there / one).read_bytes() == (here / one).read_bytes()
 
-    def test_universe(self, web, adk, frames):
-        universe = mda.Universe(str(adk["psf"]), f"{web.url}/adk.zarr", format="MDIO")
+    @pytest.mark.parametrize("name", ["adk.zarr", "adk.dcd"])
+    def test_universe(self, web, adk, frames, name):
+        universe = mda.Universe(str(adk["psf"]), f"{web.url}/{name}")
         assert len(universe.trajectory) == 98
         assert (universe.trajectory[60].positions == frames["dcd"][60]).all()
+
+    @pytest.mark.parametrize("name", ["none.zarr", "none.xtc", "none.trr"])
+    def test_universe_of_what_is_not_there(self, web, adk, name):
+        with pytest.raises(SourceError, match=f"{name}: no such object"):
+            mda.Universe(str(adk["psf"]), f"{web.url}/{name}")
 
     def test_command_line(self, web, capsys):
         assert main(["info", f"{web.url}/adk.zarr"]) == 0

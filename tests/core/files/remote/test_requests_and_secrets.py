@@ -9,6 +9,7 @@ import tempfile
 import threading
 import traceback
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import MDAnalysis as mda
@@ -20,6 +21,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError
 from mdio.core.files.remote import objects
+from mdio.core.files.remote.paths import path_of
 from mdio.layouts import plan
 
 N_SHARDS = 1000
@@ -109,6 +111,24 @@ def test_nothing_is_kept_of_what_nobody_reads(web, many_shards):
     layout.expect([(0, N_SHARDS)])
     layout.close()
     assert not objects._coming
+
+
+def test_threads_that_ask_for_the_same_at_once_share_an_answer(web, many_shards):
+    path, together = path_of(f"{web.url}/many.zarr/zarr.json"), threading.Barrier(8)
+    web.log.clear()
+    web.latency_s = 0.2
+
+    def ask(_):
+        together.wait(60)
+        objects.look_ahead([path], 1 << 20)
+        return bytes(objects.look(path).data)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(ask, range(8)))
+    web.latency_s = 0.0
+    assert len(found) == len(web.log) == 1
+    objects.look_ahead([path], 1 << 20)  # it is at hand
+    assert len(web.log) == 1
 
 
 class TestSecrets:

@@ -96,14 +96,19 @@ class TestOutputs:
         assert len(others) <= 17
 
     def test_shards_are_sent_while_others_are_made(self, bucket, adk, between):
-        seen = []
-        mdio.convert(
-            adk["dcd"],
-            f"{bucket}/while.zarr",
-            chunk_frames=10,
-            progress=lambda *_: seen.append(places.MARK in str(put_names(between))),
-        )
-        assert seen[-1]
+        """The last piece waits until a shard has been asked for that was made before it."""
+        done = 0
+
+        def progress(n, _):
+            nonlocal done
+            done += n
+            until = time.monotonic() + 60
+            while done == 98 and len(put_names(between)) < 2:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+
+        mdio.convert(adk["dcd"], f"{bucket}/while.zarr", chunk_frames=10, progress=progress)
+        assert put_names(between)[0].endswith(places.MARK)
 
     def test_topologies_beside(self, bucket, adk, names):
         options = {"top": adk["psf"], "select": "name CA"}
