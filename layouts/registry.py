@@ -266,6 +266,13 @@ def open_layout(
             f"{where}: a folder that is no layout of mdio; name a trajectory file, or a folder "
             "NAME.zarr or NAME.segments"
         )
+    from MDAnalysis import _PARSERS
+
+    if where.suffix[1:].upper() in _PARSERS:
+        raise UnknownLayoutError(
+            f"{where}: a topology, with atoms and without frames: name a trajectory, and give this "
+            "with -s (top=) as its topology"
+        )
     raise UnknownLayoutError(
         f"{where}: neither a layout of mdio nor a trajectory that MDAnalysis knows by its suffix; "
         "name its format with --format (LAMMPSDUMP, XYZ, PDB, ...), or give it the suffix of it"

@@ -40,6 +40,8 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["analyze", "rmsd", DCD, "-j", "2"], "did you mean '--workers'?"),
         (["analyze", "rmsd", DCD, "--output", "a.csv"], "did you mean '--out'?"),
         (["analyze", "json.py:rows", DCD], "has no function 'rows'"),
+        (["analyze", "rmsd", DCD, "--executor", "multiprocessing"], "did you mean 'processes'?"),
+        (["analyze", "rmsd", DCD, "--executor", "dsk"], "did you mean 'dask'?"),
         (["verify", "a.zarr", "--source", DCD], "did you mean '--against'?"),
     ],
 )
@@ -50,6 +52,12 @@ def test_near_misses_are_named(capsys, words, says):
         code = end.code
     assert code == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["info", PSF], ["convert", PSF, "a.zarr"]])
+def test_a_topology_alone_is_told_as_one(capsys, words):
+    assert main(words) == 1
+    assert "a topology, with atoms and without frames: name a trajectory" in capsys.readouterr().err
 
 
 def test_a_format_that_is_meant_for_the_output_is_told(tmp_path, capsys):

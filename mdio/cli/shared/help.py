@@ -40,6 +40,9 @@ MEANT = {
 """What other programs call an option, which spelling alone would not find."""
 
 
+MEANT_VALUES = {"multiprocessing": "processes", "distributed": "dask", "none": "serial"}
+
+
 def hint_for(word: str, parser: argparse.ArgumentParser) -> str:
     """Return which option of `parser` may be meant by one that it does not have."""
     word = word.partition("=")[0]
@@ -66,6 +69,18 @@ class FriendlyParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End with exit code 2 and one line."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            choices = [str(one) for one in action.choices or ()]
+            meant = MEANT_VALUES.get(value)
+            hint = (
+                f" (did you mean {meant!r}?)" if meant in choices else did_you_mean(value, choices)
+            )
+            error.message += hint
+            raise
 
     def show_first(self, common: Collection[str]) -> None:
         """Leave all options but `common` out of ``--help`` and add ``--help-all``."""
