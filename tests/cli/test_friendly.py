@@ -1,6 +1,7 @@
 """The command line as a friend: examples, near misses, help that fits a screen."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -126,9 +127,6 @@ def test_overview_without_out(capsys):
 
 
 def test_completion_knows_commands_and_options():
-    pytest.importorskip("argcomplete")
-    import os
-
     for line, expected in (
         ("mdio con", "convert"),
         ("mdio convert --chunk-f", "--chunk-frames"),
@@ -146,6 +144,24 @@ def test_completion_knows_commands_and_options():
             [sys.executable, "-m", "mdio.cli.main"], env=env, capture_output=True, text=True
         )
         assert expected in re.split(r"[\s\x0b]", done.stdout)
+
+
+@pytest.mark.parametrize(("shell", "between"), [("fish", "\t"), ("zsh", ":")])
+def test_other_shells_show_what_kernels_are(shell, between):
+    line = "mdio analyze rms"
+    told = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_SHELL": shell}
+    told |= {"_ARGCOMPLETE_DFS": "\t"} if shell == "fish" else {}
+    told |= {"_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": "/dev/stdout"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mdio.cli.main"],
+        env=os.environ | told | {"COMP_LINE": line, "COMP_POINT": str(len(line))},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    found = dict(one.split(between, 1) for one in done.stdout.splitlines())
+    deviation = "The root-mean-square deviation of every frame from a reference frame"
+    assert found["rmsd"].strip() == deviation and "fluctuation" in found["rmsf"]
 
 
 @pytest.mark.parametrize("others", [DCD2, XTC], ids=["replica", "other atoms"])

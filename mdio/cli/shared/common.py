@@ -7,10 +7,11 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
+from types import MappingProxyType
 from typing import Any, Literal
 
 from mdio.converters.periodic import PBC_CHOICES
@@ -24,14 +25,14 @@ def add(
     told: str,
     kind: Callable[[str], Any] | None = None,
     *,
-    offered: Iterable[str] = (),
+    offered: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> None:
     """Add an option or a place to `parser`, or to a group of one.
 
     `names`: of it and, last, of its value: ``-w --workers N``; an option without one is a flag.
     `told`: its help. `kind`: makes the value of a text. `offered`: what shells complete, where
-    other values are allowed, too. `more`: as `add_argument` takes it.
+    other values are allowed, too: names of classes. `more`: as `add_argument` takes it.
     """
     *names_, last = names.split()
     if last.startswith("-"):
@@ -42,7 +43,11 @@ def add(
     more |= {} if kind is None else {"type": kind}
     action = parser.add_argument(*names_, help=told, **more)
     if offered:
-        action.completer = lambda **_: offered  # argcomplete asks for it
+        # argcomplete asks for it; zsh and fish show what the classes say of themselves.
+        action.completer = lambda **_: {
+            name: (one.__doc__ or "").partition("\n")[0].partition(":")[0]
+            for name, one in offered.items()
+        }
 
 
 def add_periodic(group: Any) -> None:
