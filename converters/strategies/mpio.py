@@ -81,7 +81,7 @@ class MPIOConversion(Conversion):
     def _has_begun(self) -> bool:
         """Return whether there is something to go on with."""
         try:
-            refuse_unfinished(self.out.absolute())
+            refuse_unfinished(self.out.absolute(), self.out)
         except OutputError:
             return True
         return False

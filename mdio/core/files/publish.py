@@ -258,7 +258,7 @@ def publish(
     for path in {*(gone() if force else ()), *[parts] * in_parts}:
         _check(path, force, read)
     if not resume:
-        refuse_unfinished(goal)
+        refuse_unfinished(goal, goal if upload is None else upload.goal)
     with terminations_raised():
         with output_errors(goal):
             claim = Claim(goal)

@@ -79,12 +79,15 @@ def unfinished_of(left: Leftover) -> Iterator[Unfinished]:
             yield found
 
 
-def refuse_unfinished(goal: Path) -> None:
-    """Raise OutputError if a dead process has left something of `goal` that can be gone on with."""
+def refuse_unfinished(goal: Path, name: Path) -> None:
+    """Raise OutputError if a dead process has left something of `goal` that can be gone on with.
+
+    `name`: of the output, as the caller knows it.
+    """
     for left in leftovers([goal]):
         for found in unfinished_of(left):
             raise OutputError(
-                f"{goal}: a former run ended before it was done; {found.text}: give --resume to go "
+                f"{name}: a former run ended before it was done; {found.text}: give --resume to go "
                 "on with it, or --force to begin anew"
             )
 

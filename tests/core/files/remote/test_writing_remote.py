@@ -249,6 +249,16 @@ class TestUnfinished:
         shards = [name for name in put_names(between) if "position/value/c." in name]
         assert len(shards) == len(set(shards)) > 0
 
+    def test_one_file_is_told_by_its_url(self, bucket, adk, positions, monkeypatch):
+        monkeypatch.setattr(plan, "MAX_PIECE_NBYTES", 10 * positions[0].nbytes)
+        out = f"{bucket}/one.h5md"
+        with pytest.raises(KeyboardInterrupt):
+            mdio.convert(adk["dcd"], out, progress=stopping_after(90))
+        with pytest.raises(OutputError, match=f"^{out}: a former run ended before it was done; "):
+            mdio.convert(adk["dcd"], out)
+        mdio.convert(adk["dcd"], out, resume=True)
+        assert looks_like(out, positions)
+
     def test_of_a_run_that_was_killed(self, bucket, adk, positions, between, spool):
         out = f"{bucket}/killed.zarr"
         words = ["convert", str(adk["dcd"]), out, "--chunk-frames", "10"]
