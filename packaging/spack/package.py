@@ -25,7 +25,7 @@ class PyMdioLayouts(PythonPackage):
         depends_on("py-h5py@3.12:")
         depends_on("py-h5py+mpi", when="+mpi")
         depends_on("py-netcdf4@1.7.1:")
-        depends_on("py-zarr@3.1:")
+        depends_on("py-zarr@3.1.4:")
         depends_on("py-numcodecs@0.16.6:")
         depends_on("py-google-crc32c@1.5:")
         depends_on("py-tqdm@4.60:")
