@@ -60,7 +60,7 @@ def make_whole(positions: Float32s, vectors: Float64s, links: Int64s) -> None:
         for axis in (2, 1, 0):
             images[:, axis] = np.rint(apart[:, axis] / vectors[:, axis, axis])
             apart -= images[:, axis, None] * vectors[:, axis]
-        positions[:, atom] -= np.vecmat(images, vectors)
+        positions[:, atom] -= (images[:, None] @ vectors)[:, 0]
 
 
 def put_in_cell(

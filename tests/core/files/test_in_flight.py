@@ -4,16 +4,17 @@ import itertools
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdio.core.files import requests
+from mdio.core.files import in_flight, requests
 from mdio.core.files.in_flight import InFlight
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.requests import ByteRange
+from mdio.core.files.requests import ByteRange, Pace
 
 SIZE = 300_000
 DATA = np.random.default_rng(5).integers(0, 256, SIZE, dtype=np.uint8)
@@ -37,6 +38,13 @@ def _as_over_a_network():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(requests, "is_local", lambda *_: False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _ended():
+    """Leave no threads behind, also where a test fails."""
+    yield
+    in_flight._stop_all()
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +126,38 @@ def test_asking_goes_on_where_readers_leave_the_ends_of_requests(file, slow):
     flight.stop()
 
 
-def test_number_of_requests_grows_on_slow_storage_and_is_bounded(file, slow):
+def test_as_many_requests_are_under_way_as_are_wanted(file, slow):
     flight = InFlight(64_000, 4_000)
     flight.expect([ByteRange(file, 0, SIZE)])
-    fetch(file, 0, SIZE)
-    assert requests.FIRST_REQUESTS < slow["most"] <= 16
-    assert requests.FIRST_REQUESTS < flight.pace.n_wanted <= 16
-    flight.stop()
+    assert len(flight._requests) == requests.FIRST_REQUESTS
+    flight.pace.n_wanted = 16
+    fetch(file, 0, 100)
+    assert sum(not request.taken for request in flight._requests) == 16
+    fetch(file, 100, SIZE - 100)
+    assert slow["most"] <= 16
+
+
+def rates(monkeypatch, pace, nbytes_per_s, *, waited=True):
+    """Return how many requests are wanted after each look at storage that gives so much."""
+    now, wanted = 100.0, []
+    monkeypatch.setattr(requests, "time", SimpleNamespace(perf_counter=lambda: now))
+    pace.begin()
+    for _ in range(6):
+        n_requests = pace.n_wanted
+        seconds = n_requests * 4_000 / nbytes_per_s(n_requests)
+        for _ in range(n_requests):
+            now += seconds / n_requests
+            pace.note(4_000, seconds, waited=waited)
+        wanted.append(pace.n_wanted)
+    return wanted
+
+
+def test_number_of_requests_grows_while_bytes_come_faster_and_is_bounded(monkeypatch):
+    each, most = 1e6, Pace(100, 4_000)
+    assert rates(monkeypatch, most, lambda n: each * n) == [16, 32, 64, 100, 100, 100]
+    assert rates(monkeypatch, Pace(100, 4_000), lambda n: each * min(n, 16)) == [16, 32, *[32] * 4]
+    assert rates(monkeypatch, Pace(100, 4_000), lambda _: each, waited=False) == [8] * 6
+    assert most.pays
 
 
 def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypatch):
