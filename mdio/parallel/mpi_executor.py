@@ -73,6 +73,8 @@ class MPIExecutor(Executor):
         self._active: Iterator[Any] | None = None
         self._queue: WorkQueue | None = None
         self._entered = False
+        self._why: BaseException | None = None
+        """The error by which this rank leaves."""
 
     @property
     def n_workers(self) -> int:
@@ -187,6 +189,7 @@ class MPIExecutor(Executor):
                     kept.append((number, result))
                 yield number, result
         except GeneratorExit:
+            run.why, run.grace_s = self._why, self._grace_s
             run.tell_stop()
             run.settle()
             raise
@@ -251,14 +254,15 @@ class MPIExecutor(Executor):
 
     def __exit__(self, *failure: Any) -> None:
         """Wait for the other ranks; if this one leaves by an error and they do not, end them."""
+        self._why = failure[1]
+        if isinstance(self._why, SystemExit):  # of a program that has to end, little time is left
+            self._grace_s = min(ENDING_S, self._grace_s)
         self.close()
         barrier, nap = self._exit_comm.Ibarrier(), Nap()
-        # Of a program that has to end, little time is left.
-        ending = isinstance(failure[1], SystemExit)
-        deadline = time.monotonic() + (min(ENDING_S, self._grace_s) if ending else self._grace_s)
+        deadline = time.monotonic() + self._grace_s
         while not barrier.Test():
-            if failure[1] is not None and time.monotonic() > deadline:
-                abort(self._exit_comm, failure[1])
+            if self._why is not None and time.monotonic() > deadline:
+                abort(self._exit_comm, self._why)
             nap.take()
         if self._queue is not None:
             self._queue.close()

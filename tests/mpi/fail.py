@@ -23,6 +23,11 @@ def last_rank_fails_others_take_long(n):
     time.sleep(600)
 
 
+def others_take_long(n):
+    if n != 0:
+        time.sleep(600)
+
+
 def main(way):
     try:
         with MPIExecutor(COMM, grace_s=1.0) as executor:
@@ -30,6 +35,11 @@ def main(way):
                 raise MdioError("no topology on this node")
             if way == "exit" and COMM.rank == COMM.size - 1:
                 executor.map(sys.exit, range(COMM.size))
+            if way == "signal":
+                for _ in executor.imap(others_take_long, range(1000)):
+                    ended = SystemExit(143)  # as a signal's handler raises it, wherever rank 0 is
+                    ended.add_note("9 frames are kept")
+                    raise ended
             work = last_rank_fails_others_take_long if way == "long" else last_rank_fails
             executor.map(work, range(1000), describe=lambda n: f"block {n}")
     except MdioError as error:

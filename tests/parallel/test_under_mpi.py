@@ -60,6 +60,13 @@ def test_a_rank_that_exits_inside_an_item_does_not_leave_the_others_waiting():
     assert "(rank 2 ends the program)" in err
 
 
+def test_what_ended_rank_0_among_results_is_told():
+    """Not that others did not leave in time."""
+    code, _, err = run_script(3, "fail.py", "signal", timeout_s=60, through=())
+    assert code != 0
+    assert "mdio: ended with exit code 143; 9 frames are kept (rank 0 ends the program)" in err
+
+
 def test_the_environment_has_one_mpi():
     """mpi4py and h5py are linked with the same library, and h5py can do parallel HDF5."""
     code = (

@@ -64,6 +64,8 @@ class Run:
         """Other ranks that have not said DONE (known on rank 0)."""
         self.number = -1
         self.error: BaseException | None = None
+        self.why: BaseException | None = None
+        """For what rank 0 leaves before the end, where that is not an item's error."""
         self.has_told = False
         self._deadline = float("inf")
 
@@ -123,7 +125,8 @@ class Run:
             nap.take()
 
     def _abort(self) -> NoReturn:
-        abort(self.comm, self.error or BlockError("rank 0 stopped, but others did not in time"))
+        late = BlockError("rank 0 stopped, but others did not in time")
+        abort(self.comm, self.error or self.why or late)
 
     def settle(self) -> list[tuple[int, BaseException | None, bool]]:
         """End the run on all ranks together; return each rank's (number, error, has told)."""
