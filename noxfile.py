@@ -41,7 +41,7 @@ def wheel(session: nox.Session, dependencies: str) -> None:
             *(f"--only-binary={name}" for name in COMPILED),
             *("--requirements", "setup.cfg"),
             *("--extra", "dask", "--extra", "advise", "--extra", "report"),
-            "MDAnalysisTests>=2.9",
+            "MDAnalysisTests>=2.10",
         )
     session.install(f"{built}[dask,advise,report,docs,test]")
     if dependencies == "develop":

@@ -117,18 +117,21 @@ def check_heaps(path: Path) -> None:
 
 
 def _read_attributes(opened: h5py.File, watched: _Watched) -> None:
-    """Read those of all groups and datasets; what is damaged is left out, and the rest is not."""
+    """Read those of all groups and datasets; what is damaged is left out, and the rest is not.
+
+    At the first damaged heap it ends: HDF5 before 2.0 does not survive that it is shown nothing.
+    """
     waiting: list[Any] = [opened]
     seen = {h5py.h5o.get_info(opened.id).addr}
     n_read = 0
     while waiting and n_read < MAX_ATTRIBUTES:
         node = waiting.pop()
         for name in _names(node.attrs):
-            if watched.damaged_at is not None:
-                return
             n_read += 1
             with suppress(*FOREIGN_ERRORS):
                 node.attrs[name]
+            if watched.damaged_at is not None:
+                return
         for name in _names(node) if isinstance(node, h5py.Group) else ():
             with suppress(*FOREIGN_ERRORS):
                 if isinstance(node.get(name, getlink=True), h5py.HardLink):

@@ -21,14 +21,14 @@ class PyMdioLayouts(PythonPackage):
 
     with default_args(type=("build", "run")):
         depends_on("py-numpy@2:")
-        depends_on("py-mdanalysis@2.9:")
+        depends_on("py-mdanalysis@2.10:")
         depends_on("py-h5py@3.12:")
         depends_on("py-h5py+mpi", when="+mpi")
         depends_on("py-netcdf4@1.7.1:")
         depends_on("py-zarr@3.1.4:")
         depends_on("py-numcodecs@0.16.6:")
-        depends_on("py-google-crc32c@1.5:")
+        depends_on("py-google-crc32c@1.6:")
         depends_on("py-tqdm@4.60:")
         depends_on("py-mpi4py@4:", when="+mpi")
-        depends_on("py-dask@2024.8:", when="+dask")
-        depends_on("py-distributed@2024.8:", when="+dask")
+        depends_on("py-dask@2025.1:", when="+dask")
+        depends_on("py-distributed@2025.1:", when="+dask")
