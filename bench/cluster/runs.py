@@ -69,10 +69,12 @@ def seconds_for(cluster: Cluster, nbytes: int) -> float:
     return nbytes / (float(digits) * scale / 8 * USABLE)
 
 
-def run(cluster: Cluster, n_ranks: int, words: Sequence[str]) -> dict[str, Any]:
-    """Run mdio on ranks and return what it says; raises ClusterError."""
+def run(
+    cluster: Cluster, n_ranks: int, words: Sequence[str], program: Sequence[str] = (str(MDIO),)
+) -> dict[str, Any]:
+    """Run mdio, or another program, on ranks and return what it says; raises ClusterError."""
     process = subprocess.Popen(
-        on_ranks(cluster, n_ranks, [str(MDIO), *words, "--json"]),
+        on_ranks(cluster, n_ranks, [*program, *words, "--json"]),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -98,7 +100,7 @@ def run(cluster: Cluster, n_ranks: int, words: Sequence[str]) -> dict[str, Any]:
         timer.cancel()
     if not ended:
         said = f"{process.stderr.read()[-600:]}{text[-300:]}"
-        raise ClusterError(f"mdio {' '.join(words)} on {n_ranks} ranks: {said}")
+        raise ClusterError(f"{' '.join((*program, *words))} on {n_ranks} ranks: {said}")
     found: dict[str, Any] = json.loads(text[text.index("{") :])
     return found
 
