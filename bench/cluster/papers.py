@@ -31,6 +31,7 @@ from mdio.benches.scaling import summarise, write_csv
 from mdio.benches.scaling_pictures import save_scaling_page
 
 SELECT = "name CA"
+PYTHON = MDIO.with_name("python")
 PUBLISHED = ROOT / "bench" / "paper" / "published" / "comet_rmsd.csv"
 NAMES = {
     ("xtc-shared", "gather"): "one XTC",
@@ -59,8 +60,8 @@ SERIES = (
     Series("mdio, XTC", "xtc"),
     Series("mdio, segments", "segments"),
     Series("mdio, segments, one-sided", "segments", gather="one-sided"),
-    Series("mdio, h5md", "h5md"),
-    Series("mdio, h5md, one-sided", "h5md", gather="one-sided"),
+    Series("mdio, h5md of C-alphas", "h5md C-alpha"),
+    Series("mdio, h5md of C-alphas, one-sided", "h5md C-alpha", gather="one-sided"),
     Series("mdio, zarr", "zarr"),
 )
 
@@ -73,11 +74,12 @@ def run_once(
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "timings.json"
         if series.gather:
-            program = [str(MDIO), "analyze", "rmsd", str(path), "-s", str(top), "--quiet"]
-            program += ["--select", SELECT, "--executor", "mpi", "--gather", series.gather]
+            program = [str(MDIO), "analyze", "rmsd", str(path), "--quiet", "--select", SELECT]
+            program += ["--executor", "mpi", "--gather", series.gather]
+            program += [] if series.layout.endswith("C-alpha") else ["-s", str(top)]
         else:
             script = Path(__file__).with_name("by_frames.py")
-            program = [str(MDIO.with_name("python")), str(script), str(top), str(path), SELECT]
+            program = [str(PYTHON), str(script), str(top), str(path), SELECT]
         run(cluster, n_ranks, ["--timings", str(out)], program)
         found: dict[str, Any] = json.loads(out.read_text())
     return found
@@ -161,9 +163,13 @@ def main() -> int:
     parser.add_argument("--tiles", type=int, default=N_TILES, help="of 98 frames each")
     parser.add_argument("-o", "--out", type=Path, default=ROOT / "bench-output")
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     cluster = Cluster.load(FOLDER)
     wanted = list(dict.fromkeys((one.layout, one.stripes) for one in SERIES))
     paths, top = prepare(cluster, wanted, args.tiles)
+    for xtc in (path for (layout, _), path in paths.items() if layout == "xtc"):
+        opened = "import MDAnalysis, sys; MDAnalysis.Universe(*sys.argv[1:])"  # keeps its offsets
+        cluster.nodes[0].run(str(PYTHON), "-c", opened, str(top), str(xtc))
     counts, runs = [int(word) for word in args.ranks.split(",")], []
     for repeat, series, n_ranks in itertools.product(range(args.repeats), SERIES, counts):
         path = paths[series.layout, series.stripes]

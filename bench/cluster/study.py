@@ -37,7 +37,13 @@ LAYOUTS = {
     "zarr raw": ("raw.zarr", ["convert", "{source}", "{out}", "--precision", "none"]),
     "h5md": ("adk.h5md", ["convert", "{source}", "{out}"]),
     "dcd": ("adk.dcd", ["convert", "{source}", "{out}"]),
+    "h5md C-alpha": (
+        "calpha.h5md",
+        ["convert", "{source}", "{out}", "-s", "{top}", "--select", "name CA"],
+    ),
 }
+NOT_STUDIED = "h5md C-alpha"
+"""The papers' HDF5 file, for `papers.py`."""
 WRITES = {
     "split": ["split", "{shared}/adk.xtc", "{out}.segments", "-n", "16", "--mpi"],
     "to zarr": ["convert", "{shared}/adk.xtc", "{out}.zarr", "--mpi"],
@@ -96,7 +102,7 @@ def prepare(
             if words == ["many"]:
                 many_shards(source, made)
             else:
-                filled = [word.format(source=source, out=made) for word in words]
+                filled = [w.format(source=source, out=made, top=adk.topology()) for w in words]
                 if layout == "zarr":  # made here, as it would be there
                     filled += ["--compression", chosen_there(cluster, source, folder / name)]
                 subprocess.run([str(MDIO), *filled, "--quiet"], check=True)
@@ -161,7 +167,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--layouts", default=",".join(LAYOUTS))
+    parser.add_argument("--layouts", default=",".join(n for n in LAYOUTS if n != NOT_STUDIED))
     parser.add_argument("--ranks", default="1,2,4,8,16")
     parser.add_argument("--stripes", default="one,default,all")
     parser.add_argument("--writes", default=",".join(WRITES))
