@@ -31,6 +31,7 @@ from mdio.layouts.manifest import (
 )
 from mdio.layouts.output import NotFinite
 from mdio.layouts.registry import open_layout
+from mdio.layouts.units import named
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import OutputMeta
 from mdio.parallel.executors import Executor, Processes, Serial
@@ -155,7 +156,7 @@ def _look(out: AnyPath) -> tuple[RepairResult, list[str]]:
                 unit.check()
             except OSError as error:
                 problems.append((unit.name, str(error)))
-    result.bad += [f"{name}: {problem}" for name, problem in problems]
+    result.bad += [named(name, problem) for name, problem in problems]
     return result, [name for name, _ in problems]
 
 

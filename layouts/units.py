@@ -48,6 +48,11 @@ def check_units(units: Iterable[Unit], wanted: Wanted | None) -> Iterator[tuple[
             yield unit.name, problem
 
 
+def named(name: str, problem: str) -> str:
+    """Return what is wrong with a unit, with its name in it."""
+    return problem if name in problem else f"{name}: {problem}"
+
+
 def mendable(
     path: Path, manifest: Mapping[str, Any] | None, error: CorruptLayoutError
 ) -> CorruptLayoutError | None:

@@ -21,6 +21,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.manifest import has_source_integers
 from mdio.layouts.output import Wanted
 from mdio.layouts.registry import layout_class, open_layout
+from mdio.layouts.units import named
 from mdio.layouts.views.view import ViewLayout
 
 
@@ -218,7 +219,7 @@ class Checks:
         ):
             result.chunks_checked += 1
             if problem is not None:
-                result.add(f"{prefix}{name}: {problem}")
+                result.add(prefix + named(name, problem))
             if self.progress is not None:
                 self.progress(0, 0)
 

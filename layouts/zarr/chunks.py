@@ -74,7 +74,7 @@ class ShardedChunks(ChunkedArray):
             shard = self._files[number]
             offset, nbytes = shard.span(row * self._n_columns + j)
         except CorruptLayoutError as error:
-            raise CorruptLayoutError(f"{error} ({self._frames(i)})") from error
+            raise CorruptLayoutError(f"{error} ({self.name_of(i, j)})") from error
         if self.plain and nbytes != self._chunk_nbytes:
             raise self.corrupt(
                 i, j, shard.file, f"a chunk of {nbytes} bytes, not {self._chunk_nbytes}"
@@ -94,13 +94,9 @@ class ShardedChunks(ChunkedArray):
         whole = range(-(-start // frames), -(-end // frames) if every else 0)
         self._files.look_ahead(range(start // frames, -(-stop // frames)), whole, share)
 
-    def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
+    def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
         """Return an error that tells of the frames of a chunk."""
-        return CorruptLayoutError(f"{file.path}: {problem} ({self._frames(i)})")
-
-    def _frames(self, i: int) -> str:
-        begin = i * self.chunk_frames
-        return f"frames {begin} to {min(begin + self.chunk_frames, self.n_frames) - 1}"
+        return CorruptLayoutError(f"{file.path}: {problem} ({self.name_of(i, j)})")
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, behind: Bytes) -> None:
         if crc != int.from_bytes(behind.tobytes(), "little"):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from MDAnalysis.analysis import align, gnm, rdf, rms
 from MDAnalysis.analysis.base import AnalysisFromFunction
+from oracles.versions import MDA_2_11, needs_mda_2_11
 from parallel.on_dask import dask_client
 from suites.small_adk import small_adk
-from suites.versions import MDA_2_11, needs_mda_2_11
 
 from mdio.analysis.backends import DaskBackend, ExecutorBackend
 from mdio.core.errors import BlockError

@@ -29,8 +29,8 @@ from MDAnalysis.analysis import (
 )
 from MDAnalysis.analysis.base import AnalysisBase, AnalysisFromFunction
 from MDAnalysisTests import datafiles as files
+from oracles.versions import MDA_2_11
 from suites.small_adk import small_adk as adk
-from suites.versions import MDA_2_11
 
 from mdio.analysis.backends import ExecutorBackend
 from mdio.parallel.executors import Serial

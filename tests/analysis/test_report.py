@@ -62,7 +62,7 @@ def test_report_of_dask_names_tasks(tmp_path):
     assert [task["block"] for task in times["tasks"]] == list(range(6))
     assert {task["worker"] for task in times["tasks"]} <= workers
     assert sum(times["tasks_per_worker"].values()) == 6
-    # Dask's clock and ours are apart by what it takes for the delay: a task is known by its process.
+    # Dask's clock is apart from ours by what it takes for the delay: processes tell tasks.
     pairs = zip(times["tasks"], times["timings"], strict=True)
     names = {(task["worker"], timing["worker"]) for task, timing in pairs}
     assert len(names) == len(dict(names)) == len({process for _, process in names})

@@ -8,6 +8,10 @@ import mdio
 from mdio.core.errors import PlanError, SourceError
 
 
+def size_of(path):
+    return path.stat().st_size
+
+
 @pytest.fixture
 def ncdf(tmp_path):
     """Velocities in AMBER's units and forces in kcal, which rounds them."""
@@ -52,3 +56,17 @@ def test_chunks_are_refused_where_there_are_none(adk, tmp_path, name, option):
     with pytest.raises(PlanError, match=f"layouts h5md and zarr, not to {name}"):
         mdio.convert(adk["dcd"], tmp_path / f"a.{name}", **option)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.segments"])
+def test_a_damaged_unit_is_named_once(adk, tmp_path, name):
+    out = tmp_path / name
+    mdio.convert(adk["xtc"], out)
+    largest = max((path for path in (out, *out.rglob("*")) if path.is_file()), key=size_of)
+    with largest.open("r+b") as file:
+        file.seek(size_of(largest) // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 8]))
+    for bad in (mdio.verify(out).bad, mdio.repair(out).bad):
+        assert len(bad) == 1 and bad[0].count("frames") == 1 and name in bad[0], bad

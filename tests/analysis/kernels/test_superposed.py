@@ -7,7 +7,7 @@ from MDAnalysis.analysis import align, rms
 from MDAnalysis.analysis.atomicdistances import AtomicDistances
 from MDAnalysis.lib.distances import self_distance_array
 from MDAnalysisTests.datafiles import DCD, GRO, PSF, XTC
-from suites.versions import MDA_2_11
+from oracles.versions import MDA_2_11
 
 import mdio
 

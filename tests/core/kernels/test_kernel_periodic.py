@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from MDAnalysis.lib.mdamath import triclinic_vectors
 from MDAnalysis.transformations import NoJump, center_in_box, unwrap
 from numpy.testing import assert_allclose, assert_array_equal
+from oracles.versions import needs_mda_2_11
 from scipy.sparse.csgraph import minimum_spanning_tree
-from suites.versions import needs_mda_2_11
 
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes

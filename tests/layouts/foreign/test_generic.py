@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from MDAnalysisTests import datafiles
-from suites.versions import MDA_2_11
+from oracles.versions import MDA_2_11
 
 import mdio
 from mdio.core.errors import MdioError, SourceError, UnknownLayoutError
