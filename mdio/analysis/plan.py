@@ -136,6 +136,10 @@ class Request:
             opened_s = watch.lap()
             before = reads.nbytes_source, reads.nbytes_cache
             prepared = self.kernel.prepare(system)
+            if getattr(self.kernel, "select", None) is None:
+                system.look()
+            elif isinstance(self.top, str | PathLike) and not system.looked:  # `all` needs none
+                notes += (f"{self.top}: not looked at, since all atoms are analysed",)
             taken = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]
             if self.reducer is not None:
                 prepared = replace(prepared, reducer=self.reducer)

@@ -14,7 +14,7 @@ from mdio.converters.selection import load_topology, stored_universe
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock
 from mdio.core.topology.selecting import select as select_stored
-from mdio.core.topology.topology import Topology
+from mdio.core.topology.topology import Texts, Topology
 from mdio.layouts.base import Layout
 from mdio.layouts.foreign.universe import selected
 from mdio.layouts.manifest import indices_from_runs
@@ -142,19 +142,45 @@ class System:
 
     def atom_names(self, atoms: AtomIndices | None) -> list[str] | None:
         """Return what atoms of the layout are called, ``4AKE:MET1:CA``; None without a topology."""
-        if self._top is None:
+        n_atoms = self.layout.info.n_atoms if atoms is None else len(atoms)
+        parts = [self._texts(name, atoms) for name in ("segids", "resnames", "resids", "names")]
+        if not any(parts):
             return None
-        found = self.universe.atoms
-        found = found if self._stored is None else found[self._stored]
-        found = found if atoms is None else found[atoms]
-        parts = []
-        for name in ("segids", "resnames", "resids", "names"):
-            known = getattr(found, name, None)
-            parts.append([""] * len(found) if known is None else [str(one) for one in known])
+        segments, residues, numbers, names = (part or [""] * n_atoms for part in parts)
         return [
             ":".join(filter(None, (segment, residue + number, name)))
-            for segment, residue, number, name in zip(*parts, strict=True)
+            for segment, residue, number, name in zip(
+                segments, residues, numbers, names, strict=True
+            )
         ]
+
+    def _texts(self, name: str, atoms: AtomIndices | None) -> list[str] | None:
+        """Return an attribute of atoms of the layout as texts; None if it is not known."""
+        if self.topology is not None:
+            column = self.topology.per_atom(name)
+            values = column.values() if isinstance(column, Texts) else column
+        elif self._top is not None:
+            found = self.universe.atoms
+            found = found if self._stored is None else found[self._stored]
+            values = getattr(found, name, None)
+        else:
+            return None
+        if values is None:
+            return None
+        return [str(value) for value in (values if atoms is None else values[atoms])]
+
+    @property
+    def looked(self) -> bool:
+        """Whether a topology that was given has been read."""
+        return self._universe is not None
+
+    def look(self) -> None:
+        """Read the topology that was given, if that was not done: it has to fit.
+
+        Raises SourceError: it cannot be read, or does not fit the trajectory.
+        """
+        if self._top is not None:
+            _ = self.universe
 
     def frame(self, number: int, atoms: AtomIndices | None) -> FrameBlock:
         """Return one frame; a negative number counts from the end."""

@@ -8,13 +8,13 @@ import h5py
 import MDAnalysis as mda
 import numpy as np
 import pytest
-from MDAnalysisTests.datafiles import DCD, PSF
+from MDAnalysisTests.datafiles import DCD, GRO, PSF
 from numpy.testing import assert_array_equal
 from suites.files_of_others import write_gromacs
 
 import mdio
 from mdio.cli.main import main
-from mdio.core.errors import PlanError
+from mdio.core.errors import PlanError, SourceError
 
 warnings.filterwarnings("ignore", module="MDAnalysis")
 OUTPUTS = {
@@ -64,6 +64,23 @@ def test_kernels_find_atoms_and_masses(made, name):
     ca = mdio.RMSD(select="name CA")
     of_group = mdio.analyze(made / name, kernel=ca, group="ca").values
     assert_array_equal(of_group, mdio.analyze(made / name, kernel=ca).values)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_rows_of_atoms_are_called_as_with_the_topology(made, name):
+    for select in (None, "name CA", "resid 3:5"):
+        inside, given = (
+            mdio.analyze(made / name, top=top, kernel=mdio.RMSF(select)).row_labels
+            for top in (None, PSF)
+        )
+        assert inside == given and inside[0].startswith("4AKE:")
+
+
+def test_a_topology_that_does_not_fit_is_an_error_though_nothing_is_selected(made):
+    with pytest.raises(SourceError, match=r"3341 atoms, but the topology .*adk_oplsaa.gro has 476"):
+        mdio.analyze(made / "o.zarr", top=GRO, kernel="rmsd")
+    found = mdio.analyze(made / "o.zarr", top=GRO, kernel=mdio.RMSD("all"))
+    assert found.notes == (f"{GRO}: not looked at, since all atoms are analysed",)
 
 
 def test_a_topology_that_is_given_wins(made, tmp_path):
