@@ -41,6 +41,8 @@ NAMES = {
 }
 """Of the published rows, those with pictures here."""
 
+LINES = {"t_total_max_s": "slowest rank, s", "speedup": "speed-up", "efficiency": "efficiency"}
+
 
 @dataclass(frozen=True)
 class Series:
@@ -96,44 +98,49 @@ def published() -> dict[str, list[dict[str, Any]]]:
         first_s = float(mine[0]["t_total_max_s"])
         for row in mine:
             n_ranks = int(row["n_ranks"])
-            speedup = first_s / float(row["t_total_max_s"])
+            seconds = float(row["t_total_max_s"])
+            speedup = first_s / seconds
             told = {"n_ranks": n_ranks, "speedup": speedup, "efficiency": speedup / n_ranks}
-            found.setdefault(name, []).append(told)
+            found.setdefault(name, []).append(told | {"t_total_max_s": seconds})
     return found
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw speed-up and efficiency: Comet's on the left, this cluster's on the right."""
+    """Draw time, speed-up and efficiency: Comet's on the left, this cluster's on the right."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     ours = {name: list(same) for name, same in itertools.groupby(rows, lambda row: row["series"])}
-    figure, axes = plt.subplots(2, 2, figsize=(10, 7.5), sharex="col", layout="constrained")
+    figure, axes = plt.subplots(3, 2, figsize=(10, 10), sharex="col", layout="constrained")
     columns = (("SDSC Comet (published)", published()), ("miniature cluster", ours))
     for column, (title, curves) in enumerate(columns):
-        for key, axis in zip(("speedup", "efficiency"), axes[:, column], strict=True):
-            counts = sorted({row["n_ranks"] for curve in curves.values() for row in curve})
+        counts = sorted({row["n_ranks"] for curve in curves.values() for row in curve})
+        for key, axis in zip(LINES, axes[:, column], strict=True):
             for name, curve in curves.items():
-                alone = name.startswith("MDAnalysis")
                 place, height = [row["n_ranks"] for row in curve], [row[key] for row in curve]
-                axis.plot(place, height, "s--" if alone else "o-", ms=4, label=name)
-            axis.plot(counts, counts if key == "speedup" else [1] * len(counts), "k:", lw=1)
+                alone, one_sided = name.startswith("MDAnalysis"), name.endswith("one-sided")
+                style = "s--" if alone else "^:" if one_sided else "o-"
+                axis.plot(place, height, style, ms=4, label=name)
+            ideal = {"speedup": counts, "efficiency": [1] * len(counts)}.get(key)
+            if ideal is not None:
+                axis.plot(counts, ideal, color="grey", lw=0.8)
             axis.set_xscale("log", base=2)
-            axis.set_ylabel(key)
-            if key == "speedup":
-                axis.set_yscale("log", base=2)
-                axis.set_title(title)
-            else:
+            axis.set_ylabel(LINES[key])
+            if key == "efficiency":
                 axis.set_ylim(bottom=0)
-                axis.set_xlabel("ranks")
-                ticks = [n for n in counts if n & (n - 1) == 0 or n >= 24]
-                ticks = ticks if column else [1, 8, 24, 72, 192, 384]
-                axis.set_xticks(ticks, map(str, ticks))
-                axis.minorticks_off()
-        axes[0, column].legend(fontsize="x-small")
-    figure.savefig(path, dpi=110)
+            else:
+                axis.set_yscale("log")
+                axis.yaxis.set_major_formatter("{x:g}")
+                axis.yaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")
+        axes[0, column].set_title(title)
+        axes[2 * column, column].legend(fontsize="x-small", loc="upper right")
+        ticks = counts if column else [1, 8, 24, 72, 192, 384]
+        axes[-1, column].set_xticks(ticks, map(str, ticks))
+        axes[-1, column].xaxis.set_minor_locator(mpl.ticker.NullLocator())
+        axes[-1, column].set_xlabel("ranks")
+    figure.savefig(path, dpi=100)
     plt.close(figure)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from mdio.core.errors import AtomCountError, MdioError, SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.foreign.packed import (
     PACKED,
@@ -33,6 +34,7 @@ from mdio.layouts.foreign.packed import (
 )
 from mdio.layouts.foreign.tng import check_blocks
 from mdio.layouts.foreign.units import length_factor, made_up
+from mdio.layouts.foreign.universe import topology_of
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
 """Formats that mdio reads itself: a file that is called so and gets here is none."""
@@ -52,6 +54,8 @@ WITHOUT_UNITS = ("LAMMPSDUMP", "XYZ")
 """Formats that do not say in which unit lengths are."""
 COUNT_STEPS = ("LAMMPSDUMP",)
 """Formats that number steps, of which times are made."""
+NAMED = ("names", "types", "elements")
+"""A topology that has none of these says nothing."""
 EXTRAS = {"TNG": "pytng"}
 """Packages that MDAnalysis needs for a format."""
 BEGINNINGS = {
@@ -148,6 +152,19 @@ class GenericLayout(Layout):
         """Whether the reader finds times in the file, and does not make them up."""
         _ = self.info
         return self._has_times
+
+    def topology(self) -> Topology | None:
+        """Return what the file itself says of its atoms, as PDB, MOL2 or GRO do; else None."""
+        import MDAnalysis as mda
+        from MDAnalysis.core._get_readers import get_parser_for
+
+        n_atoms, found = self.info.n_atoms, None
+        with warnings.catch_warnings(), suppress(Exception):  # parsers raise anything, too
+            warnings.simplefilter("ignore")
+            with get_parser_for(str(self.path), format=self._kind())(str(self.path)) as parser:
+                found = topology_of(mda.Universe(parser.parse(), to_guess=()))
+        named = found is not None and found.n_atoms == n_atoms and {*found.columns} & {*NAMED}
+        return found if named else None
 
     def _make_reader(self) -> Any:
         from MDAnalysis.coordinates.core import get_reader_for

@@ -227,3 +227,30 @@ def test_outputs_tell_what_of_their_source_was_made_up(tmp_path, name):
         assert len(told) == 1
     with mdio.open(datafiles.XTC) as layout:
         assert layout.info.made_up == layout.notes == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["PDB_multiframe", "mol2_molecules", "GRO", "XYZ_mini", "PQR_icodes"]
+)
+def test_what_files_say_of_their_atoms(name, tmp_path):
+    import MDAnalysis as mda
+
+    path = Path(getattr(datafiles, name))
+    made = tmp_path / "made.zarr"
+    mdio.convert(path, made, stop=1)
+    known, found = (mda.Universe(str(one), to_guess=()) for one in (path, made))
+    for attribute in ("names", "types", "elements", "resids", "resnames", "segids", "charges"):
+        told = [list(getattr(one.atoms, attribute, ())) for one in (known, found)]
+        assert told[0] == told[1], attribute
+    select = f"name {known.atoms[0].name}"
+    chosen = mdio.convert(path, tmp_path / "few.zarr", stop=1, select=select)
+    assert chosen.n_atoms == len(known.select_atoms(select)) > 0
+
+
+def test_a_file_whose_atoms_cannot_be_told_has_no_topology(tmp_path):
+    assert mdio.open(datafiles.TRZ, n_atoms=8184).topology() is None
+    pieces = Path(datafiles.mol2_molecule).read_text().partition("@<TRIPOS>BOND")
+    damaged = tmp_path / "a.mol2"
+    damaged.write_text(pieces[0] + pieces[1] + "\n 1 2\n")
+    assert mdio.open(damaged).read(0, 1).n_atoms == 49
+    assert mdio.open(damaged).topology() is None
