@@ -242,7 +242,7 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     ratio = times["ratio_comp_io"]
     rate = result.n_frames / max(result.seconds, 1e-9)
     print(
-        f"{args.kernel}: {result.n_frames:,} frames in {duration(result.seconds)} "
+        f"{args.kernel}: {plural(result.n_frames, 'frame')} in {duration(result.seconds)} "
         f"({rate:,.0f} frames/s, {plural(result.workers, 'worker')}, {result.executor})"
     )
     print(

@@ -19,7 +19,7 @@ from mdio.converters.convert import prepare
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.split import check_suffix
-from mdio.core.words import human_nbytes
+from mdio.core.words import human_nbytes, plural
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +56,9 @@ def _tell(args: argparse.Namespace, result: ConvertResult) -> None:
     elif not args.quiet:
         rate = result.nbytes_out / max(result.seconds, 1e-9) / 1e6
         print(
-            f"{result.out}: {result.n_frames:,} frames in {args.segments} segments, "
-            f"{human_nbytes(result.nbytes_out)} in {result.seconds:.2f} s ({rate:,.0f} MB/s)"
+            f"{result.out}: {plural(result.n_frames, 'frame')} in "
+            f"{plural(args.segments, 'segment')}, {human_nbytes(result.nbytes_out)} in "
+            f"{result.seconds:.2f} s ({rate:,.0f} MB/s)"
         )
         if not result.copied:
             print(

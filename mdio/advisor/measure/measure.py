@@ -112,6 +112,8 @@ def measure(
             raise PlanError(f"{paths[0]}: it has no frames; there is nothing to advise on")
         system = System(layout, None if top is None else str(top))
         prepared = kernel.prepare(system)
+        if getattr(kernel, "select", None) is None:  # as `analyze`
+            system.look()
         group = group_of(kernel, system, prepared)
         found = probe(layout, prepared, limits.frame_s)
         frames = _sample(layout, free, limits)

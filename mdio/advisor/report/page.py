@@ -46,6 +46,7 @@ def _sections(decision: Decision) -> list[str]:
 def _summary(decision: Decision) -> str:
     best, source = decision.recommended, decision.measurements.source
     groups = "; ".join(f"{name}: {text}" for name, text in best.groups.items()) or "none"
+    frames = plural(source.n_frames, "frame")
     rows = [
         ("recommended", best.name),
         ("frames a chunk", best.chunk_frames),
@@ -57,7 +58,7 @@ def _summary(decision: Decision) -> str:
         ("t_comp / t_IO", decision.ratio),
         ("passes", decision.passes),
         ("machine", decision.machine),
-        ("source", f"{source.layout}, {source.n_frames:,} frames of {source.n_atoms:,} atoms"),
+        ("source", f"{source.layout}, {frames} of {plural(source.n_atoms, 'atom')}"),
     ]
     rule = decision.rule
     papers = f"Guidelines of Khoshlessan et al.: {rule.layout}, {rule.gather} gather ({rule.text})."
