@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from MDAnalysisTests.datafiles import GRO
 from suites.quick_advice import QUICK, quickly
 
 import mdio
@@ -21,7 +22,7 @@ from mdio.advisor.measure import trial as trials
 from mdio.advisor.measure.interleaved_repeats import Limits
 from mdio.advisor.measure.measurements import load_measurements, save_measurements
 from mdio.cli.main import main
-from mdio.core.errors import PlanError
+from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.page_cache import drop_cache
 
 
@@ -184,6 +185,11 @@ def test_python(measured, tmp_path, adk):
     assert repr(advice).startswith("<Advice: read the source as it is, ")
     with pytest.raises(PlanError, match="no trajectory"):
         mdio.advise()
+
+
+def test_a_topology_that_does_not_fit(adk, tmp_path):
+    with pytest.raises(SourceError, match=r"3341 .* topology .*adk_oplsaa\.gro has 476"):
+        mdio.advise(adk["dcd"], top=GRO, target=tmp_path, limits=QUICK)
 
 
 def test_a_function_that_takes_a_minute_a_frame(adk, tmp_path):
