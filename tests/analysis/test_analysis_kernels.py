@@ -303,7 +303,9 @@ class TestTopologies:
             analyze(layout, top=PSF, kernel=RMSD(select))
 
     def test_topology_is_read_only_if_needed(self, layout):
-        assert analyze(layout, top="no/such/file.psf", kernel=RMSD()).n_frames == 98
+        assert analyze(layout, top="no/such/file.psf", kernel=RMSD("all")).n_frames == 98
+        with pytest.raises(SourceError, match=r"no/such/file\.psf"):
+            analyze(layout, top="no/such/file.psf", kernel=RMSD())
 
     def test_masses_from_elements(self, adk, layout):
         """A PDB has no masses; MDAnalysis tells them from its elements."""

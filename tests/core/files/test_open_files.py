@@ -104,4 +104,4 @@ def test_further_groups_of_others_are_told_and_checked(foreign, capsys):
     foreign.write_bytes(data)
     assert main(["verify", str(foreign)]) == 1
     printed = capsys.readouterr().out
-    assert "bad: group water, frames 4 to 7" in printed and "group all" not in printed
+    assert f"bad: group water, {foreign}: frames 4 to 7" in printed and "group all" not in printed
