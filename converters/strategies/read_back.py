@@ -42,11 +42,11 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
             edges = layout.boundaries()
             if found == (plan.n_frames, plan.n_atoms):
                 firsts = edges[np.linspace(0, len(edges) - 2, LOOKS).round().astype(int)]
-                frames = sorted({*firsts.tolist(), plan.n_frames - 1})
+                *some, last = np.unique(firsts).tolist()
                 if isinstance(path, RemotePath):
-                    _read_at_once(path, plan, frames)
+                    _read_at_once(path, plan, [*some, plan.n_frames - 1])
                 else:
-                    for at in frames:
+                    for at in sorted({*some, last, plan.n_frames - 1}):
                         layout.read(at, at + 1)
             manifest = layout.manifest
     except OSError as error:

@@ -151,12 +151,17 @@ class Place:
                 found = f"{there.get(name, 0)} bytes are there, {nbytes} were sent"
                 raise OSError(5, found, str(self.where / name))
 
-    def put_manifest(self, name: str, data: Path, kept: Collection[str]) -> None:
-        """Send what makes the objects an output, where they are."""
-        if self.where == self.goal:
-            put(self.where / name, data)
-        else:
-            put(self.where / name, noting(data.read_bytes(), ABOVE, kept))
+    def manifest(self, data: bytes, kept: Collection[str]) -> bytes:
+        """Return what makes the objects an output, where they are."""
+        return data if self.where == self.goal else noting(data, ABOVE, kept)
+
+    def put_manifest(self, name: str, data: bytes) -> None:
+        """Send what makes the objects an output; raises OSError: it is not there afterwards."""
+        manifest = self.where / name
+        put(manifest, data)
+        if manifest.read_bytes() != data:
+            delete([manifest])
+            raise OSError(5, "what is there is not what was sent", str(manifest))
 
     def finish(self) -> None:
         """Have what is whole now take the name."""

@@ -24,16 +24,18 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.remote.elsewhere import is_stand_in
+from mdio.core.files.remote.objects import supposed
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
-from mdio.core.files.remote.places import SENDERS, SMALL_NBYTES, SMALL_SENDERS, Place
-from mdio.core.files.remote.sending import delete, put
+from mdio.core.files.remote.places import SENDERS, SMALL_NBYTES, SMALL_SENDERS, Place, at_once
+from mdio.core.files.remote.sending import put
 from mdio.core.files.temporaries import try_lock
 
 if TYPE_CHECKING:
@@ -238,18 +240,17 @@ class Upload:
             self._send(name, files[name])
         for future in self._under_way:
             future.result()
-        self._place.compare(sent, kept)
         where = self._place.where
+        made = {name: self._place.manifest(file.read_bytes(), kept) for name, file in last}
+        with ExitStack() as stack:  # readers find an output once it has been looked at
+            for name, data in made.items():
+                stack.enter_context(supposed(where / name, data))
+            looks = [partial(check, where)] if check is not None else []
+            at_once(partial(self._place.compare, sent, kept), *looks)
         if where == self.goal:
             self._send_beside(beside)
-        for name, file in last:
-            self._place.put_manifest(name, file, kept)
-        try:
-            if check is not None:
-                check(where)
-        except MdioError:
-            delete(where / name for name, _ in last)
-            raise
+        for name, data in made.items():
+            self._place.put_manifest(name, data)
         if where != self.goal:
             self._send_beside(beside)
         self._place.finish()

@@ -79,6 +79,25 @@ class TestOutputs:
         assert sent[0].endswith(places.MARK)
         assert sent[-1] == f"order{suffix}/{manifest}"
 
+    @pytest.mark.parametrize("suffix", [".zarr", ".segments"])
+    def test_are_not_found_before_they_have_been_read_back(
+        self, bucket, adk, between, monkeypatch, suffix
+    ):
+        passed_on = between._passed_on
+
+        def damaged(request, body):
+            status, headers, data = passed_on(request, body)
+            of_frames = "value/c." in request.path or "/000/" in request.path
+            if request.command == "GET" and of_frames and data:
+                data = bytes(len(data))
+            return status, headers, data
+
+        monkeypatch.setattr(between, "_passed_on", damaged)
+        with pytest.raises(OutputError, match="does not read back as it was written"):
+            mdio.convert(adk["dcd"], f"{bucket}/wrong{suffix}")
+        at_the_top = [name for name in put_names(between) if name.count("/") == 1]
+        assert [Path(name).name for name in at_the_top if "checksums" not in name] == [places.MARK]
+
     def test_each_is_sent_once(self, bucket, adk, between, monkeypatch):
         monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 19)
         monkeypatch.setattr(between, "latency_s", 0.1)  # some are on their way at the end
