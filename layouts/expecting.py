@@ -40,6 +40,9 @@ def notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
 
 Runs = Iterable[tuple[int, int]]
 RUNS_AHEAD = 1000
+GUESSED_RUNS = 8
+"""So many are looked at while nobody knows how much will be read, and as many as have been:
+see `mdio.core.files.in_flight.GUESSED_NBYTES`."""
 AtomIndices = NDArray[np.int64]
 
 
@@ -116,36 +119,47 @@ class Expecting:
         else:
             yield from reads.source_ranges(start, stop)
 
-    def expect(self, runs: Runs, atoms: AtomIndices | None = None) -> None:
+    def expect(
+        self, runs: Runs, atoms: AtomIndices | None = None, *, guessed: bool = False
+    ) -> None:
         """Say what will be read next; what was said before is forgotten.
 
         `runs`: first frame, and one beyond the last, of the reads to come, in their order. Looked
         at as reading goes on, so that there may be many. `atoms`: as those reads have them.
+        `guessed`: whether reading may end at any time: then little is asked of stores at first.
         """
         self._is_led = True
         _ = self.info  # opens it
-        self._expect(runs, atoms)
+        self._expect(runs, atoms, guessed=guessed)
 
     def expect_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
-        """Ask for objects' frames that are read now by many requests, unless somebody leads."""
-        if isinstance(self.path, RemotePath) and stop - start > 1 and not self._is_led:
-            self._expect([(start, stop)], atoms)
+        """Ask for what reading objects' frames takes now, unless somebody leads."""
+        if isinstance(self.path, RemotePath) and not self._is_led:
+            if stop - start > 1:
+                self._expect([(start, stop)], atoms)
+            else:
+                self.look_ahead(start, stop, atoms)
 
-    def _expect(self, runs: Runs, atoms: AtomIndices | None) -> None:
+    def _expect(self, runs: Runs, atoms: AtomIndices | None, *, guessed: bool = False) -> None:
         if self._ahead is None:
             self._ahead = InFlight()
-        runs = self._announced(runs, atoms) if isinstance(self.path, RemotePath) else runs
-        self._ahead.expect(
+        remote = isinstance(self.path, RemotePath)
+        runs = self._announced(runs, atoms, guessed=guessed) if remote else runs
+        wanted = (
             wanted for start, stop in runs for wanted in self.source_ranges(start, stop, atoms)
         )
+        self._ahead.expect(wanted, guessed=guessed and remote)
 
-    def _announced(self, runs: Runs, atoms: AtomIndices | None) -> Iterator[tuple[int, int]]:
+    def _announced(
+        self, runs: Runs, atoms: AtomIndices | None, *, guessed: bool
+    ) -> Iterator[tuple[int, int]]:
         """Yield `runs`, and look ahead as far as they go on without a gap."""
         rest = iter(runs)
         following, near = next(rest, None), deque[tuple[int, int]]()
         until = 0
+        most, more = (GUESSED_RUNS, 1) if guessed else (RUNS_AHEAD, 0)
         while near or following is not None:
-            while following is not None and len(near) < RUNS_AHEAD:
+            while following is not None and len(near) < most:
                 if near and following[0] != until:
                     break
                 near.append(following)
@@ -153,6 +167,7 @@ class Expecting:
             start, stop = near.popleft()
             self.look_ahead(start, until, atoms)
             yield start, stop
+            most = min(most + more, RUNS_AHEAD)
 
     def expect_nothing(self) -> None:
         """Let go of what was asked for and not read."""

@@ -58,6 +58,7 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
     "repaired": list,
     "sparse": list,
     "stripe": dict,
+    "time_first_ps": (*_NUMBER, _NONE),
     "time_last_ps": (*_NUMBER, _NONE),
     SEAL: int,
 }

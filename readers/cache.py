@@ -141,7 +141,8 @@ class FrameCache:
         """Tell the layout of all runs to come, from the second of neighbouring ones on."""
         if goes_on and not self._expects and self._ahead is None:
             starts = range(start, self._n_frames, self._run)
-            self._layout.expect((at, min(at + self._run, self._n_frames)) for at in starts)
+            runs = ((at, min(at + self._run, self._n_frames)) for at in starts)
+            self._layout.expect(runs, guessed=True)
         elif self._expects and not goes_on:
             self._layout.expect_nothing()
         self._expects = goes_on

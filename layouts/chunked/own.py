@@ -65,6 +65,12 @@ class OwnOutput(ABC, Generic[Array]):
             members = {name: indices_from_runs(runs[name]) for name in names}
         self.groups = StoredGroups(members)
 
+    @property
+    def tells_times(self) -> bool:
+        """Whether the manifest tells the first and last time, so that opening reads no more."""
+        times = (self.manifest.get(f"time_{which}_ps") for which in ("first", "last"))
+        return None not in times
+
     @abstractmethod
     def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return ``time``, ``step`` or ``box`` of frames; raises CorruptLayoutError."""
@@ -76,12 +82,16 @@ class OwnOutput(ABC, Generic[Array]):
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in it, as the trajectory of its group."""
         manifest = self.manifest
-        time, box = [0.0, 0.0], np.zeros((1, 6), np.float32)
-        # Without verifying, damaged outputs are opened to be repaired.
-        with nullcontext() if self._verifies else suppress(CorruptLayoutError):
-            box = self.rows("box", 0, 1)
-            time[0] = float(self.rows("time", 0, 1)[0])
-            time[1] = float(self.rows("time", self.n_frames - 1, self.n_frames)[0])
+        time_first_ps, time_last_ps, has_box = 0.0, 0.0, False
+        if self.tells_times:
+            time_first_ps, time_last_ps = manifest["time_first_ps"], manifest["time_last_ps"]
+            has_box = manifest["has_box"]
+        else:
+            # Without verifying, damaged outputs are opened to be repaired.
+            with nullcontext() if self._verifies else suppress(CorruptLayoutError):
+                has_box = bool(self.rows("box", 0, 1).any())
+                time_first_ps = float(self.rows("time", 0, 1)[0])
+                time_last_ps = float(self.rows("time", self.n_frames - 1, self.n_frames)[0])
         positions = self.arrays[self.group, "positions"]
         return TrajectoryInfo(
             layout=layout,
@@ -89,11 +99,11 @@ class OwnOutput(ABC, Generic[Array]):
             n_frames=self.n_frames,
             n_atoms=positions.n_atoms,
             dt_ps=float(manifest["dt_ps"]),
-            time_first_ps=time[0],
-            time_last_ps=time[1],
+            time_first_ps=time_first_ps,
+            time_last_ps=time_last_ps,
             has_velocities=(self.group, "velocities") in self.arrays,
             has_forces=(self.group, "forces") in self.arrays,
-            has_box=bool(box.any()),
+            has_box=has_box,
             sparse=tuple(manifest.get("sparse", ())),
             groups=dict(manifest["groups"]),
             chunk_frames=positions.chunk_frames,

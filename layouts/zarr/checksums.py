@@ -43,12 +43,12 @@ class Checksums:
         self._pieces_per_row = pieces_per_row
         self.has_pieces = pieces is not None
 
-    def look_ahead(self, start: int, stop: int, *, parts: bool) -> None:
+    def look_ahead(self, start: int, stop: int, *, whole: bool, parts: bool) -> None:
         """Ask for the tables that reading frames ``start:stop`` takes, where they are objects.
 
-        `parts`: whether some chunks are read in part.
+        `whole`, `parts`: whether some chunks are read as a whole, and whether some in part.
         """
-        if self._stored is not None:
+        if self._stored is not None and (whole or self._pieces is None):
             self._stored.look_ahead(0, 1)
         if self._pieces is not None and parts:
             self._pieces.look_ahead(start, stop)

@@ -84,9 +84,14 @@ class ShardedChunks(ChunkedArray):
     def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None, share: int) -> None:
         """Ask for shards, whole where all of their chunks are wanted; see the base class."""
         if self.verifies and start < stop:
+            begin, end = -(-start // self.chunk_frames), stop // self.chunk_frames
             last = 0 if stop == self.n_frames else stop % self.chunk_frames
-            parts = bool(start % self.chunk_frames or last)
-            self.checksums.look_ahead(start, stop, parts=parts)
+            self.checksums.look_ahead(
+                start,
+                stop,
+                whole=begin < end or stop == self.n_frames,
+                parts=bool(start % self.chunk_frames or last),
+            )
         frames = self.frames_per_shard * self.chunk_frames
         end = self.n_frames if stop == self.n_frames else stop // frames * frames
         columns = self.columns(atoms) if start < stop else []

@@ -76,8 +76,9 @@ class OwnTree(OwnOutput[ShardedChunks]):
             "step": self._series("mdio/step", "source_step"),
             "box": self._series("mdio/box", "box"),
         }
-        for name, frame in (("box", 0), ("time", 0), ("time", self.n_frames - 1)):
-            self._columns[name].look_ahead(frame, frame + 1)
+        if not self.tells_times:
+            for name, frame in (("box", 0), ("time", 0), ("time", self.n_frames - 1)):
+                self._columns[name].look_ahead(frame, frame + 1)
 
     def look_ahead(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]

@@ -194,7 +194,9 @@ class SeriesWriter:
     def __init__(self, root: Path, plan: LayoutPlan) -> None:
         self.root = root
         self.any_box = False
-        self._paths = series_arrays(plan)
+        self.time_first_ps: float | None = None
+        self.time_last_ps: float | None = None
+        self._paths, self._n_frames = series_arrays(plan), plan.n_frames
         self._tables: dict[SeriesName, TableWriter] = {}
         for name in SERIES:
             folders = [root / path for path, found in self._paths.items() if found == name]
@@ -210,6 +212,11 @@ class SeriesWriter:
     def add(self, record: PieceRecord) -> None:
         """Take the numbers of a piece, each piece once."""
         self.any_box |= bool(record.box.any())
+        if np.isfinite(record.time[[0, -1]]).all():  # JSON has no others
+            if record.start == 0:
+                self.time_first_ps = float(record.time[0])
+            if record.stop == self._n_frames:
+                self.time_last_ps = float(record.time[-1])
         self._tables["time"].add(record.start, record.time)
         self._tables["source_step"].add(record.start, record.step)
         self._tables["box"].add(record.start, record.box)

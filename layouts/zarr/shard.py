@@ -168,6 +168,9 @@ class ShardFiles:
         """
         if not isinstance(self._root.path, RemotePath):  # whose answers take long
             return
+        alone = len(coming) == 1  # and maybe one of several in a row, which are looked at then
+        if alone and coming[0] in self._asked:
+            return
         ahead = AHEAD
         if whole and self._nbytes <= WHOLE_NBYTES:
             ahead = min(max(2, AHEAD_NBYTES // (share * self._nbytes)), MAX_AHEAD)
@@ -180,7 +183,7 @@ class ShardFiles:
         for last_nbytes, numbers in ((WHOLE_NBYTES, set(whole)), (index_nbytes, near - set(whole))):
             new = sorted((near & numbers) - self._asked)
             look_ahead([self._root.place(self._name_of(n)) for n in new], last_nbytes)
-        self._asked = near
+        self._asked = set() if alone else near
 
     def __getitem__(self, number: int) -> Shard:
         """Return shard `number` along the frames; raises CorruptLayoutError."""

@@ -194,6 +194,8 @@ class ZarrWriter(LayoutWriter):
             self.plan,
             self.meta,
             has_box=self._series.any_box,
+            time_first_ps=self._series.time_first_ps,
+            time_last_ps=self._series.time_last_ps,
             fields=list(dict.fromkeys(array.field for array in self.plan.arrays)),
             file_crc32c=self._series.crcs | tables,
             node_crc32c={

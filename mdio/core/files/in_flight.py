@@ -37,6 +37,9 @@ REQUEST_NBYTES = 1 << 20
 """Requests begin and end at multiples of this: as large as the stripes that are usual."""
 MAX_NBYTES = 48 << 20
 """Bytes that are asked for, or wait to be read, at a time."""
+GUESSED_NBYTES = 16 << 20
+"""Bytes that are asked for at a time while nobody knows how much will be read, and as many
+as have been: on a slow wire all else would hold up what is read first."""
 STORE_THREADS = 32
 """Requests to stores at once. More wait in line, so that what is read first comes first."""
 
@@ -85,6 +88,7 @@ class InFlight:
         self.pace = requests.Pace(self._max_requests, request_nbytes)
         """How many are kept under way."""
         self._local = False
+        self._guessed_nbytes: int | None = None
         _all.add(self)
 
     @property
@@ -92,13 +96,15 @@ class InFlight:
         """Whether bytes come slowly enough for asking ahead, as far as is known."""
         return not self._local and self.pace.pays
 
-    def expect(self, ranges: Iterable[ByteRange]) -> None:
+    def expect(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
         """Say what will be read next, in this order; what was said before is forgotten.
 
         `ranges`: looked at as far as there is room for requests, and later on while bytes are read:
         it may be long, and make its ranges as it goes. Their files may be closed meanwhile.
+        `guessed`: whether reading may end at any time.
         """
         self.forget()
+        self._guessed_nbytes = GUESSED_NBYTES if guessed else None
         if not self._local:
             self.pace.n_cached = 0
             self._coming = requests.requests_for(ranges, self._request_nbytes)
@@ -207,7 +213,8 @@ class InFlight:
             return False
         n_most = self.pace.n_wanted if self._pool else 1
         nbytes = sum(request.nbytes for request in untaken)
-        return len(untaken) < n_most and nbytes < self._max_nbytes
+        most = self._max_nbytes if self._guessed_nbytes is None else self._guessed_nbytes
+        return len(untaken) < n_most and nbytes < min(most, self._max_nbytes)
 
     def _next(self) -> tuple[OpenFile, int, int] | None:
         """Return what to ask for next; None if there is nothing, or it cannot be had."""
@@ -256,6 +263,8 @@ class InFlight:
             return 0
         if not request.taken:
             request.taken = True
+            if self._guessed_nbytes is not None:
+                self._guessed_nbytes += request.nbytes
             learns = self._pool is not None and request.file.remote is None
             self.pace.note(request.nbytes, seconds if learns else None, waited=waits)
             self._ask()  # its reader may never want its last bytes

@@ -20,6 +20,8 @@ STORE_FACTOR, STORE_ROOM_FACTOR = 8, 4
 """Requests to stores are larger by the first, what is under way from them by the second."""
 GAP_NBYTES = 64 << 10
 """Ranges that lie no farther apart are asked for together."""
+END_NBYTES = 512
+"""Behind the last range of an object there is no more than this, as a shard's index."""
 FIRST_REQUESTS = 8
 GROWTH = 1.1
 """More requests stay if bytes come faster by this factor."""
@@ -108,6 +110,9 @@ def requests_for(
         while (end := (at // request_nbytes + 1) * request_nbytes) <= stop:
             yield one.file, at, end - at
             at = end
+        if one.file.remote and at < stop and stop + END_NBYTES >= one.file.nbytes:
+            yield one.file, at, stop - at  # before one waits for the next object to be opened
+            at = stop
     if file is not None and at < stop:
         yield file, at, stop - at
 

@@ -23,6 +23,7 @@ from mdio.core.errors import MdioError
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.paths import path_of
 from mdio.layouts import plan
+from mdio.readers import cache
 
 N_SHARDS = 1000
 
@@ -46,14 +47,40 @@ def many_shards(served):
 def test_opening_a_thousand_shards(web, many_shards):
     with mdio.open(f"{web.url}/many.zarr") as layout:
         assert layout.info.n_frames == N_SHARDS
-        # The manifest; boxes and times, at the same time.
-        assert len(web.log) <= 3
+        assert len(web.log) == 1  # the manifest
         web.log.clear()
         assert (layout.read(500, 501).positions == many_shards[500]).all()
         first = len(web.log)
         layout.read(700, 701)
         # A shard's table and its chunk; the tables of checksums are there by now.
         assert len(web.log) - first <= 2
+
+
+def test_what_a_frame_takes_is_asked_for_at_once(web, many_shards, monkeypatch):
+    """Times, steps, boxes, checksums, and the shard."""
+    together, get = threading.Barrier(5), objects._get
+
+    def waits(path, wanted):
+        if isinstance(wanted, dict):
+            together.wait(60)  # nobody is answered before five have asked
+        return get(path, wanted)
+
+    monkeypatch.setattr(objects, "_get", waits)
+    with mdio.open(f"{web.url}/many.zarr") as layout:
+        assert (layout.read(500, 501).positions == many_shards[500]).all()
+    assert len(web.log) == 6
+
+
+def test_a_reader_asks_for_little_until_much_was_read(web, many_shards, monkeypatch):
+    monkeypatch.setattr(cache, "RUN_NBYTES", 1)
+    universe = mda.Universe.empty(20).load_new(f"{web.url}/many.zarr", format="MDIO")
+    for ts in universe.trajectory[:4]:
+        assert (ts.positions == many_shards[ts.frame]).all()
+    asked = {name for _, name, _ in web.log if "position/value/c." in name}
+    assert 4 < len(asked) <= 16  # and not the 24 that may be under way
+    for ts in universe.trajectory[:60]:
+        assert (ts.positions == many_shards[ts.frame]).all()
+    universe.trajectory.close()
 
 
 def test_shards_that_are_looked_at_ahead_are_asked_for_once(web, many_shards):
