@@ -164,8 +164,14 @@ def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> 
     return suffixes[suffix]
 
 
-def _in_turn() -> Iterator[type[Layout]]:
-    """Yield the classes that may know what is somewhere, in the order in which they are asked."""
+def _in_turn(where: Path) -> Iterator[type[Layout]]:
+    """Yield the classes that may know what is somewhere, in the order in which they are asked.
+
+    Of an object those first that write its suffix: to ask the others takes requests.
+    """
+    for name, entry in LAYOUTS.items() if isinstance(where, RemotePath) else ():
+        if where.suffix.lower() in entry.suffixes:
+            yield layout_class(name)
     for name in LAYOUTS:
         if name != LAST:
             yield layout_class(name)
@@ -227,7 +233,7 @@ def open_layout(
             other = None
             with suppress(OSError):  # opening it says better what is wrong
                 if where.is_file() and not layout_class(layout).sniff(where):
-                    other = next((cls.name for cls in _in_turn() if cls.sniff(where)), None)
+                    other = next((cls.name for cls in _in_turn(where) if cls.sniff(where)), None)
             if other not in (None, LAST):
                 raise SourceError(
                     f"{where}: is {other}, and was to be read as {layout}; leave its format out "
@@ -254,7 +260,7 @@ def open_layout(
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
         raise SourceError(f"{where}: the file is empty (0 bytes), so it holds no trajectory")
     try:
-        found = next((cls for cls in _in_turn() if cls.sniff(where)), None)
+        found = next((cls for cls in _in_turn(where) if cls.sniff(where)), None)
     except OSError as error:
         if (better := named(where, error)) is not None:
             raise better from error

@@ -185,6 +185,9 @@ class ChunkedArray(ChunkGrid, ABC):
         begin = end = 0
         for i, first, _, target, whole in self.rows(start, stop):
             if not whole:
+                if file is not None:  # in order, as what is asked for ahead
+                    self._read_run(file, begin, run)
+                    run, file = [], None
                 self._read_frames(i, first, out[target])
                 continue
             other, offset, nbytes = self.locate(i, 0)

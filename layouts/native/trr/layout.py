@@ -12,7 +12,7 @@ back is what MDAnalysis' TRRReader gives, times in single precision. Frames need
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, cast
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
+from mdio.core.files.in_flight import asked
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
@@ -114,13 +115,19 @@ class TRRLayout(IndexedLayout):
         raw = self._file.read(int(self._index.offsets[frame]), FIXED_NBYTES)
         return header_of(raw, self.path, frame, self._index.n_atoms)
 
+    def _headers(self, frames: Sequence[int]) -> Iterator[FrameHeader]:
+        """Yield the headers of frames that ascend; those of an object are asked for ahead."""
+        begins = self._index.offsets[list(frames)].tolist() if self._file.remote else []
+        with asked(ByteRange(self._file, begin, FIXED_NBYTES) for begin in begins):
+            yield from map(self._frame_header, frames)
+
     def placed(self) -> PlacedPositions | None:
         """Return where positions lie, if all frames hold the same parts; see `Layout.placed`."""
         _ = self.info
         n_frames = self._index.n_frames
         first = self._frame_header(0)
         if "positions" not in first.present or any(
-            self._frame_header(frame) != first for frame in range(1, n_frames)
+            header != first for header in self._headers(range(1, n_frames))
         ):
             return None
         planes = np.array([first.field_offset("positions")], np.int64)
@@ -132,7 +139,7 @@ class TRRLayout(IndexedLayout):
         frames = {*range(min(N_SAMPLED, self._index.n_frames)), *first_of_size.tolist()}
         if self._whole is not None:
             frames &= set(self._whole)
-        present = {name for frame in frames for name in self._frame_header(frame).present}
+        present = {name for header in self._headers(sorted(frames)) for name in header.present}
         if not present:
             raise SourceError(
                 f"{self.path}: none of the first frames holds positions, velocities or forces"

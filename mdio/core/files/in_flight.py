@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mdio.core.files import requests
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.objects import RemoteObject
+from mdio.core.files.remote.opened import RemoteObject
 from mdio.core.files.requests import ByteRange
 
 if TYPE_CHECKING:

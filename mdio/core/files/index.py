@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from mdio.core.files.fingerprint import opened_source
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.objects import look_ahead
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing import write_whole
 from mdio.core.frames import LostBytes
@@ -35,6 +36,9 @@ CHECKED_FROM = 12
 """Where the bytes that the first crc is of begin."""
 END_NBYTES = 4096
 """Bytes of the head and of the tail of the file that an index is checked against."""
+
+AHEAD_NBYTES = 1 << 20
+"""An index beside an object comes whole with one request up to this size: of 131,000 frames."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +120,8 @@ def load_index(
     Returns FrameIndex.
     Raises SourceError: the file cannot be read; and what `scan` raises.
     """
+    if isinstance(path, RemotePath):
+        look_ahead([next(index_paths(path))], AHEAD_NBYTES)
     identity = _Identity.of(path)
     index: FrameIndex | None = None
     for where in index_paths(path):

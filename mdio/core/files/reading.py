@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.first_read import LONG_NBYTES, read_with_ramp_up
-from mdio.core.files.remote.objects import RemoteObject
+from mdio.core.files.remote.opened import RemoteObject
 from mdio.core.files.remote.paths import RemotePath
 
 Buffer = NDArray[Any] | memoryview

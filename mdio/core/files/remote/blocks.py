@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mdio.core.files.remote.objects import RemoteObject
+from mdio.core.files.remote.opened import RemoteObject
 
 BLOCK_NBYTES = 1 << 20
 """What libraries read is asked for in blocks of this size."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ LARGE_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class State:
     """By what an object is known again."""
 
     nbytes: int
@@ -40,7 +39,7 @@ class _State:
     modified_ns: int
 
     @classmethod
-    def of(cls, meta: Any) -> _State:
+    def of(cls, meta: Any) -> State:
         """Return that of an answer."""
         modified = meta["last_modified"]
         since = round(modified.timestamp() * 1e6) * 1000 if modified is not None else 0
@@ -57,20 +56,20 @@ class _State:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """The answer to the request that opened an object."""
+class Answer:
+    """Of a store: what an object is, and some of its bytes."""
 
-    state: _State
+    state: State
     begin: int
     data: bytes | memoryview
     at: float = field(default_factory=time.monotonic)
 
 
-_known: OrderedDict[str, _Look | float] = OrderedDict()
+_known: OrderedDict[str, Answer | float] = OrderedDict()
 """Answers of late; the time where there was no object."""
-_coming: OrderedDict[str, Future[_Look]] = OrderedDict()
+_coming: OrderedDict[str, Future[Answer]] = OrderedDict()
 """Answers that were asked for ahead."""
-_supposed: dict[str, _Look] = {}
+_supposed: dict[str, Answer] = {}
 """What takes the place of answers, see `supposed`."""
 ENDING = " and its end"
 """Behind the name of an object: what is known of its end."""
@@ -81,19 +80,19 @@ if hasattr(os, "register_at_fork"):  # what other threads ask for never comes in
     os.register_at_fork(after_in_child=_coming.clear)
 
 
-def _get(path: Path, wanted: Any) -> _Look:
+def get(path: Path, wanted: Any) -> Answer:
     """Ask for a range (first byte, one beyond the last; or ``{"suffix": n}``) of an object."""
     import obstore
 
     store, name = store_of(path)
 
-    def ask() -> _Look:
+    def ask() -> Answer:
         answer = obstore.get(store, name, options={"range": wanted})
         begin, end = answer.range
         data = memoryview(answer.bytes())
         if len(data) != end - begin:
             raise OSError(5, f"{len(data)} bytes came of {end - begin}", str(path))
-        return _Look(_State.of(answer.meta), begin, data)
+        return Answer(State.of(answer.meta), begin, data)
 
     return patiently(path, ask)
 
@@ -111,7 +110,7 @@ def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
         return
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    asked: dict[str, Future[_Look]] = {name: Future() for name in new}
+    asked: dict[str, Future[Answer]] = {name: Future() for name in new}
     with _lock:  # another thread may ask for the same
         asked = {name: one for name, one in asked.items() if _coming.setdefault(name, one) is one}
         while len(_coming) > MAX_KNOWN:
@@ -119,7 +118,7 @@ def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
 
     def ask(name: str) -> None:
         try:
-            asked[name].set_result(_get(names[name], {"suffix": last_nbytes}))
+            asked[name].set_result(get(names[name], {"suffix": last_nbytes}))
         except BaseException as error:
             asked[name].set_exception(error)
 
@@ -135,9 +134,9 @@ def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
     pool.shutdown(wait=False)
 
 
-def _has_end(found: _Look | float | None, nbytes: int) -> bool:
+def _has_end(found: Answer | float | None, nbytes: int) -> bool:
     """Return whether an answer of late has the last bytes of an object."""
-    if not isinstance(found, _Look) or time.monotonic() - found.at > KNOWN_S / 2:
+    if not isinstance(found, Answer) or time.monotonic() - found.at > KNOWN_S / 2:
         return False
     end, size = found.begin + len(found.data), found.state.nbytes
     return end == size and len(found.data) >= min(nbytes, size)
@@ -146,14 +145,14 @@ def _has_end(found: _Look | float | None, nbytes: int) -> bool:
 @contextmanager
 def supposed(path: Path, data: bytes) -> Iterator[None]:
     """Have an object read, in this process, as though it were there already, and held `data`."""
-    _supposed[str(path)] = _Look(_State(len(data), "to be sent", 0), 0, data)
+    _supposed[str(path)] = Answer(State(len(data), "to be sent", 0), 0, data)
     try:
         yield
     finally:
         del _supposed[str(path)]
 
 
-def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
+def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> Answer | None:
     """Return what an object is and how it begins (or ends); None if there is none."""
     import obstore
 
@@ -163,8 +162,12 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
     coming = _coming.get(key)
     if coming is not None:
         came = None
-        with suppress(OSError):  # whatever it was, it is asked for again
+        try:
             came = coming.result()
+        except FileNotFoundError:
+            _keep(key, time.monotonic())
+        except OSError:  # whatever it was, it is asked for again
+            pass
         if came is not None and len(came.data) < LARGE_NBYTES:
             _keep(key, came)
         with _lock:
@@ -174,12 +177,12 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
             return came
     with _lock:
         found = _known.get(key)
-    at = found.at if isinstance(found, _Look) else found
+    at = found.at if isinstance(found, Answer) else found
     if at is not None and time.monotonic() - at < KNOWN_S:
-        return found if isinstance(found, _Look) else None
-    now: _Look | None
+        return found if isinstance(found, Answer) else None
+    now: Answer | None
     try:
-        now = _get(path, wanted)
+        now = get(path, wanted)
     except FileNotFoundError:
         now = None
     except PermissionError:
@@ -188,14 +191,14 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> _Look | None:
         store, name = store_of(path)
         try:
             with told(path):
-                now = _Look(_State.of(obstore.head(store, name)), 0, b"")
+                now = Answer(State.of(obstore.head(store, name)), 0, b"")
         except FileNotFoundError:
             now = None
     _keep(key, time.monotonic() if now is None else now)
     return now
 
 
-def _keep(key: str, found: _Look | float) -> None:
+def _keep(key: str, found: Answer | float) -> None:
     with _lock:
         _known.pop(key, None)
         _known[key] = found
@@ -216,14 +219,25 @@ def look_at_end(path: Path) -> None:
     size = found.state.nbytes
     with _lock:
         known = _known.get(key)
-    if isinstance(known, _Look) and known.state == found.state:
+    if isinstance(known, Answer) and known.state == found.state:
         return
     with suppress(OSError):  # who opens it will meet it
-        end = _get(path, (max(0, size - min(max(size // 200, 1 << 20), 8 << 20)), size))
+        end = get(path, (max(0, size - min(max(size // 200, 1 << 20), 8 << 20)), size))
         if end.state != found.state:
             forget(path)
         else:
-            _keep(key, end)
+            keep_end(path, end)
+
+
+def known_end(path: Path, state: State) -> Answer:
+    """Return what is at hand of the end of an object."""
+    end = _known.get(f"{path}{ENDING}")
+    return end if isinstance(end, Answer) and end.state == state else Answer(state, 0, b"")
+
+
+def keep_end(path: Path, found: Answer) -> None:
+    """Have the end of an object at hand for who opens it next, as it is."""
+    _keep(f"{path}{ENDING}", found)
 
 
 def forget_end(path: Path) -> None:
@@ -247,74 +261,3 @@ def forget(path: Path, *, below: bool = False) -> None:
         for key in (str(path), f"{path}{ENDING}"):
             _known.pop(key, None)
             _coming.pop(key, None)
-
-
-class RemoteObject:
-    """One object, as it was when it was opened; for any number of threads.
-
-    `path`: its URL. `last_nbytes`: bytes at its end that are wanted first: they come with the
-    request that opens it.
-    Raises OSError: it is not there, or the store does not give it.
-    """
-
-    def __init__(self, path: Path, last_nbytes: int = 0) -> None:
-        found = look(path, {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES))
-        if found is None:
-            raise FileNotFoundError(2, "no such object", str(path))
-        self.path, self.state = path, found.state
-        self._begin, self._data = found.begin, found.data
-        with _lock:
-            end = _known.get(f"{path}{ENDING}")
-        self._end = _Look(self.state, 0, b"")
-        if isinstance(end, _Look) and end.state == self.state:
-            self._end = end
-        self._front, self._last_nbytes = 0, last_nbytes
-        """So many of these bytes have been read, from front to back; what lies behind them."""
-
-    @property
-    def status(self) -> os.stat_result:
-        """Size, time and identity, as of a file."""
-        return self.state.status(stat.S_IFREG)
-
-    def held(self, offset: int, nbytes: int) -> memoryview | None:
-        """Return bytes that came when it was opened; None if they did not, or were let go."""
-        data, at = memoryview(self._data), offset - self._begin
-        if at < 0 or at + nbytes > len(data):
-            end, at = self._end, offset - self._end.begin
-            here = at >= 0 and at + nbytes <= len(end.data)
-            return memoryview(end.data)[at : at + nbytes] if here else None
-        if at <= self._front:
-            self._front = max(self._front, at + nbytes)
-            if LARGE_NBYTES < len(data) <= self._front + self._last_nbytes:
-                self._data = b""
-        return data[at : at + nbytes]
-
-    def get(self, offset: int, nbytes: int) -> memoryview:
-        """Return bytes of it, with one request where need be: fewer only at the end.
-
-        Raises OSError: they cannot be had, or the object is another one than was opened.
-        """
-        nbytes = max(0, min(nbytes, self.state.nbytes - offset))
-        if (here := self.held(offset, nbytes)) is not None or not nbytes:
-            return memoryview(b"") if here is None else here
-        found = _get(self.path, (offset, offset + nbytes))
-        if found.state != self.state:
-            forget(self.path)
-            raise OSError(
-                5,
-                f"it was replaced while it was open: {self.state.nbytes} bytes with ETag "
-                f"{self.state.tag} were opened, {found.state.nbytes} with {found.state.tag} "
-                "are there now; open it again",
-                str(self.path),
-            )
-        return memoryview(found.data)
-
-    def read_into(self, buffers: Sequence[Any], offset: int) -> int:
-        """Fill `buffers`, and return how many bytes came; 0 at the end; raises as `get` does."""
-        views = [memoryview(buffer).cast("B") for buffer in buffers]
-        data, at = self.get(offset, sum(map(len, views))), 0
-        for view in views:
-            part = data[at : at + len(view)]
-            view[: len(part)] = part
-            at += len(part)
-        return at

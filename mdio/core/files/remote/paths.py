@@ -20,7 +20,8 @@ from typing import Any
 
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.remote.blocks import ObjectFile
-from mdio.core.files.remote.objects import RemoteObject, look
+from mdio.core.files.remote.objects import look
+from mdio.core.files.remote.opened import RemoteObject
 from mdio.core.files.remote.stores import URL
 
 OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)

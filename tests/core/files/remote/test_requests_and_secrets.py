@@ -58,14 +58,14 @@ def test_opening_a_thousand_shards(web, many_shards):
 
 def test_what_a_frame_takes_is_asked_for_at_once(web, many_shards, monkeypatch):
     """Times, steps, boxes, checksums, and the shard."""
-    together, get = threading.Barrier(5), objects._get
+    together, get = threading.Barrier(5), objects.get
 
     def waits(path, wanted):
         if isinstance(wanted, dict):
             together.wait(60)  # nobody is answered before five have asked
         return get(path, wanted)
 
-    monkeypatch.setattr(objects, "_get", waits)
+    monkeypatch.setattr(objects, "get", waits)
     with mdio.open(f"{web.url}/many.zarr") as layout:
         assert (layout.read(500, 501).positions == many_shards[500]).all()
     assert len(web.log) == 6
@@ -97,7 +97,7 @@ def under_way(monkeypatch):
     """The names of shards that are asked for, the first eight of them at the same time."""
     seen = {"names": []}
     both = threading.Barrier(8)
-    get = objects._get
+    get = objects.get
 
     def waits(path, wanted):
         if "position/value/c." in str(path):
@@ -106,7 +106,7 @@ def under_way(monkeypatch):
                 both.wait(60)  # nobody is answered before eight have asked
         return get(path, wanted)
 
-    monkeypatch.setattr(objects, "_get", waits)
+    monkeypatch.setattr(objects, "get", waits)
     return seen
 
 
@@ -239,7 +239,7 @@ def test_a_url_with_a_secret_is_not_repeated(tmp_path):
 
 def test_threads_that_look_ahead_end_with_their_answers(monkeypatch):
     begun = threading.Event()
-    monkeypatch.setattr(objects, "_get", lambda path, wanted: begun.wait())
+    monkeypatch.setattr(objects, "get", lambda path, wanted: begun.wait())
     objects.look_ahead([Path(f"object{n}") for n in range(20)], 8)
     looking = [thread for thread in threading.enumerate() if thread.name.startswith("mdio look")]
     assert looking
@@ -264,7 +264,7 @@ def test_what_is_collected_as_garbage_never_waits_for_who_looks(monkeypatch):
             _start(self)
 
     _start = threading.Thread.start
-    monkeypatch.setattr(objects, "_get", lambda path, wanted: None)
+    monkeypatch.setattr(objects, "get", lambda path, wanted: None)
     with monkeypatch.context() as patch:
         patch.setattr(threading, "Thread", Begun)
         objects.look_ahead([path], 8)
