@@ -239,7 +239,7 @@ class Layout(Expecting, Capabilities, Closing, ABC):
 
     def units(self) -> Iterator[Unit]:
         """Yield all that there is to check, always in the same order."""
-        yield from runs_of_frames(self.info, self.boundaries(), self.read)
+        yield from runs_of_frames(self.info, self.boundaries(), self.read, self.byte_ranges)
 
     def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
         """Read everything once, or the units whose numbers are `wanted`, and compare checksums.

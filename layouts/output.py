@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.files.requests import ByteRange
 from mdio.core.kernels.checks import buffer
 from mdio.core.topology.topology import Topology
 from mdio.core.words import plural
@@ -137,3 +138,5 @@ class Unit:
     """First, and one beyond the last, of those that need it; None = all."""
     group: str | None = None
     """Of the atoms that need it; None = all."""
+    ranges: Callable[[], Iterable[ByteRange]] = tuple
+    """Returns what of open files is read; less, or nothing, where nobody gains by knowing."""

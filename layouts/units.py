@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from itertools import groupby, tee
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -13,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.in_flight import asked
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.output import Unit, Wanted
 
@@ -24,7 +29,10 @@ CHECK_NBYTES = 16 << 20
 
 
 def runs_of_frames(
-    info: TrajectoryInfo, edges: NDArray[np.int64], read: Callable[[int, int], Any]
+    info: TrajectoryInfo,
+    edges: NDArray[np.int64],
+    read: Callable[[int, int], Any],
+    ranges: Callable[[int, int, None], Iterable[ByteRange]] | None = None,
 ) -> Iterator[Unit]:
     """Yield the frames of a layout between its boundaries, checked by reading them."""
     n_rows = max(1, CHECK_NBYTES // max(1, info.frame_nbytes))
@@ -32,20 +40,32 @@ def runs_of_frames(
     while at < info.n_frames:
         stop = int(edges[np.searchsorted(edges, at, side="right")])
         stop = stop if info.chunk_frames else min(stop, at + n_rows)
-        yield Unit(f"frames {at} to {stop - 1}", partial(read, at, stop), (at, stop))
+        unit = Unit(f"frames {at} to {stop - 1}", partial(read, at, stop), (at, stop))
+        yield unit if ranges is None else replace(unit, ranges=partial(ranges, at, stop, None))
         at = stop
 
 
 def check_units(units: Iterable[Unit], wanted: Wanted | None) -> Iterator[tuple[str, str | None]]:
     """Check the units whose numbers are `wanted`, or all; yield names and what is wrong."""
-    for number, unit in enumerate(units):
-        if wanted is None or wanted(number):
-            problem = None
-            try:
-                unit.check()
-            except OSError as error:
-                problem = str(error)
-            yield unit.name, problem
+    chosen = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
+    # What is asked for ahead is read in order; a unit that does not say its ranges may not do so.
+    for _, some in groupby(chosen, key=lambda unit: unit.ranges is tuple):
+        now, coming = tee(some)
+        with asked(_ranges(coming)):
+            for unit in now:
+                problem = None
+                try:
+                    unit.check()
+                except OSError as error:
+                    problem = str(error)
+                yield unit.name, problem
+
+
+def _ranges(units: Iterable[Unit]) -> Iterator[ByteRange]:
+    """Yield what checking units reads, as far as that can be found out."""
+    for unit in units:
+        with suppress(OSError):  # checking it will meet it, too
+            yield from unit.ranges()
 
 
 def named(name: str, problem: str) -> str:

@@ -125,6 +125,11 @@ class ChunkedArray(ChunkGrid, ABC):
         """Return a whole chunk, compared with its checksum; raises CorruptLayoutError."""
         return self._load(i, j, verify=True)
 
+    def range_of(self, i: int, j: int) -> list[ByteRange]:
+        """Return where a chunk lies; raises CorruptLayoutError."""
+        file, offset, nbytes = self.locate(i, j)
+        return [ByteRange(file, offset, nbytes + self.behind_nbytes)]
+
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield what `read` reads of chunks; raises what it raises."""
         columns = self.columns(atoms)

@@ -176,7 +176,8 @@ class OwnOutput(ABC, Generic[Array]):
         for i, j in np.ndindex(*array.grid):
             first = i * array.chunk_frames
             frames = (first, min(first + array.chunk_frames, array.n_frames))
-            yield Unit(array.name_of(i, j), partial(array.check, i, j), frames, key[0])
+            check, ranges = partial(array.check, i, j), partial(array.range_of, i, j)
+            yield Unit(array.name_of(i, j), check, frames, key[0], ranges)
 
     def close(self) -> None:
         """Close files."""

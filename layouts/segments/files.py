@@ -20,9 +20,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.in_flight import asked
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.elsewhere import Elsewhere
+from mdio.core.files.requests import ByteRange
 from mdio.core.kernels import crc32c
 
 MANIFEST = "manifest.json"
@@ -154,7 +156,7 @@ def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
 def file_crc(path: Path) -> int:
     """Return the crc32c of a file."""
     crc = 0
-    with OpenFile(path) as file:
+    with OpenFile(path) as file, asked([ByteRange(file, 0, file.nbytes)]):
         for begin in range(0, file.nbytes, SUM_NBYTES):
             crc = crc32c(file.peek(begin, SUM_NBYTES), crc)
     return crc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.piece_sums import pieces_of_row
+from mdio.core.files.remote.objects import LARGE_NBYTES, look_ahead
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import ELEMENTS, FIELDS, TrajectoryInfo
 from mdio.core.topology.topology import Topology
@@ -208,6 +210,12 @@ class OwnTree(OwnOutput[ShardedChunks]):
                 yield Unit(f"checksums of the {array.what}", array.checksums.read, None, group)
                 continue
             yield from self._units_of((group, field))
+        if isinstance(self.path, RemotePath):
+            nodes = [self.path / path / METADATA for path in self._node_crcs]
+            look_ahead(nodes, LARGE_NBYTES)
+            for path, name in self._all_series():
+                with suppress(CorruptLayoutError):
+                    self._series(path, name).look_ahead(0, self.n_frames)
         for path, name in self._all_series():
             try:
                 series = self._series(path, name)

@@ -37,6 +37,9 @@ REQUEST_NBYTES = 1 << 20
 """Requests begin and end at multiples of this: as large as the stripes that are usual."""
 MAX_NBYTES = 48 << 20
 """Bytes that are asked for, or wait to be read, at a time."""
+MAX_FILES = 14
+"""Files of which something is asked for. Who reads them keeps those open that were used last, 31 as
+a rule: each is used once as it is asked for, and again as it is read."""
 GUESSED_NBYTES = 16 << 20
 """Bytes that are asked for at a time while nobody knows how much will be read, and as many
 as have been: on a slow wire all else would hold up what is read first."""
@@ -208,6 +211,8 @@ class InFlight:
 
     def _has_room(self) -> bool:
         """Return whether more may be under way than is."""
+        if len(self._files) >= MAX_FILES:
+            return False
         untaken = [request for request in self._requests if not request.taken]
         if untaken and untaken[-1].held:  # others are on their way without being asked for here
             return False

@@ -188,7 +188,7 @@ def test_a_damaged_tree_is_not_called_replaced(tree):
 
 
 def test_a_disk_that_fails(tree, monkeypatch):
-    def fail(fd, buffers, offset):
+    def fail(fd, buffers, offset, flags=0):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with ZarrLayout(tree) as layout:

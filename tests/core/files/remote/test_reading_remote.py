@@ -148,6 +148,11 @@ class TestBudgets:
             layout.read(61, 62)
         assert len(web.log) == 1
 
+    def test_verifying_h5md(self, web):
+        assert mdio.verify(f"{web.url}/adk.h5md").ok
+        whole = [nbytes for *_, nbytes in web.log if nbytes > 12 * 3341 * 10]
+        assert len(whole) <= 3  # its end; ten chunks and those of the group, together
+
     @pytest.mark.parametrize("name", ["xtc", "dcd", "ncdf"])
     def test_one_frame_of_a_native_file(self, web, name):
         with mdio.open(f"{web.url}/adk.{name}") as layout:

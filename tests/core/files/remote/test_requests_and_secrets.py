@@ -119,6 +119,23 @@ def test_shards_that_are_read_whole_take_a_request_each_many_at_once(web, many_s
     assert sorted(under_way["names"]) == sorted(f"c.{n}.0.0" for n in range(100))
 
 
+@pytest.mark.parametrize("what", ["position/value/c.", "zarr.json"])
+def test_verifying_asks_for_several_units_at_once(web, many_shards, monkeypatch, what):
+    seen, eight, get = [], threading.Barrier(8), objects.get
+
+    def waits(path, wanted):
+        root = path.parent.name == "many.zarr"
+        if what in str(path) and not root and (what == "zarr.json" or isinstance(wanted, tuple)):
+            seen.append(path)
+            if len(seen) <= 8:
+                eight.wait(60)  # nobody is answered before eight have asked
+        return get(path, wanted)
+
+    monkeypatch.setattr(objects, "get", waits)
+    assert mdio.verify(f"{web.url}/many.zarr").ok
+    assert len(seen) == len(set(seen)) > 16
+
+
 def test_what_comes_with_shards_is_let_go_as_it_is_read(web, many_shards, monkeypatch):
     monkeypatch.setattr(objects, "LARGE_NBYTES", 1)
     with mdio.open(f"{web.url}/many.zarr") as layout:
