@@ -140,6 +140,10 @@ def test_the_papers_rule_stands_beside():
     assert "which has to pay" in fast.rule.why_not
     assert recommend(io_bound(hdf5=True), 1).rule.layout == "h5md"
     assert recommend(io_bound(), 1, 2).rule.agrees
+    others = [trial("as-is", [run(1, MS, 0)]), trial("segments of dcd", [run(1, MS, 0)])]
+    chunked = recommend(measurements(*others, ratio=0.01), 1, 1).rule
+    assert chunked.layout == "segments"
+    assert "with segments, " in chunked.why_not
 
 
 def test_what_does_not_fit_or_failed_is_not_recommended():

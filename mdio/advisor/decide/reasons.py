@@ -47,10 +47,11 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
         )
     if layout == chosen.layout:
         return Rule(layout, gather, text, True, "")
-    theirs = totals.get(layout)
+    tried = [trial for trial in measurements.trials if trial.layout == layout]
+    measured = [totals[trial.name] for trial in tried if trial.name in totals]
+    theirs = min(measured, key=lambda total: total.total_s, default=None)
     if theirs is None:
-        trial = measurements.trial(layout)
-        problem = trial.problem if trial is not None else "it was not tried"
+        problem = next((trial.problem for trial in tried if trial.problem), "it was not tried")
         return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
     ours = totals[chosen.name]
     times = f"{duration(theirs.total_s)} with {layout}, {duration(ours.total_s)} with {chosen.name}"
