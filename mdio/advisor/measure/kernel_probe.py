@@ -28,6 +28,8 @@ from mdio.parallel.pool import start_method
 
 START_S = 60.0
 """How long a process may take to start, which imports anew where it cannot be forked."""
+END_S = 2.0
+"""How long it may take to end: what it has of the system it gives back by itself."""
 TRIAL_S = 0.25
 """Computing goes on with more frames until it has taken this long."""
 
@@ -95,6 +97,7 @@ def probe(layout: Layout, prepared: Prepared, cap_s: float) -> Probe:
             if isinstance(message, BaseException):
                 raise message
             if message is None:
+                process.join(END_S)
                 break
             last = message
     except EOFError:
