@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, cast
 
+from mdio.core.blocks import Spans
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
@@ -93,11 +94,11 @@ class BackendLayout(Layout):
         if ranges is not None:
             yield from ranges(start, stop, atoms, self.fields)
 
-    def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
+    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
         """Ask for objects to be opened; see `Layout.look_ahead`."""
         ahead = getattr(self._backend, "look_ahead", None)
         if ahead is not None:
-            ahead(start, stop, atoms, self.fields)
+            ahead(runs, atoms, self.fields)
 
     def cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
         """Return the stored group that has `atoms`, with its fields, and the group's atoms."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.blocks import Spans
 from mdio.core.cache.folder import Cache
 from mdio.core.files.in_flight import InFlight
 from mdio.core.files.remote.paths import RemotePath
@@ -43,6 +44,8 @@ RUNS_AHEAD = 1000
 GUESSED_RUNS = 8
 """So many are looked at while nobody knows how much will be read, and as many as have been:
 see `mdio.core.files.in_flight.GUESSED_NBYTES`."""
+APART_AHEAD = 24
+"""Of runs with gaps between them, so many."""
 AtomIndices = NDArray[np.int64]
 
 
@@ -106,8 +109,11 @@ class Expecting:
         """
         yield from ()
 
-    def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
-        """Ask for objects that reading ``start:stop`` opens, for no others any more."""
+    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
+        """Ask for objects that reading runs of frames opens, for no others any more.
+
+        `runs`: first frame, and one beyond the last; they ascend, with gaps between them.
+        """
 
     def source_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None
@@ -138,7 +144,7 @@ class Expecting:
             if stop - start > 1:
                 self._expect([(start, stop)], atoms)
             else:
-                self.look_ahead(start, stop, atoms)
+                self.look_ahead([(start, stop)], atoms)
 
     def _expect(self, runs: Runs, atoms: AtomIndices | None, *, guessed: bool = False) -> None:
         if self._ahead is None:
@@ -153,20 +159,25 @@ class Expecting:
     def _announced(
         self, runs: Runs, atoms: AtomIndices | None, *, guessed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yield `runs`, and look ahead as far as they go on without a gap."""
+        """Yield `runs`, and look ahead at those that come next."""
         rest = iter(runs)
         following, near = next(rest, None), deque[tuple[int, int]]()
-        until = 0
+        joined = deque[tuple[int, int]]()
+        """Those near, joined where there is no gap between them."""
         most, more = (GUESSED_RUNS, 1) if guessed else (RUNS_AHEAD, 0)
         while near or following is not None:
-            while following is not None and len(near) < most:
-                if near and following[0] != until:
-                    break
+            while following is not None and len(near) < most and len(joined) < APART_AHEAD:
+                goes_on = bool(joined) and joined[-1][1] == following[0]
+                begin = joined.pop()[0] if goes_on else following[0]
+                joined.append((begin, following[1]))
                 near.append(following)
-                until, following = following[1], next(rest, None)
-            start, stop = near.popleft()
-            self.look_ahead(start, until, atoms)
-            yield start, stop
+                following = next(rest, None)
+            self.look_ahead(tuple(joined), atoms)
+            yield near[0]
+            _, until = near.popleft()
+            _, end = joined.popleft()
+            if until < end:
+                joined.appendleft((until, end))
             most = min(most + more, RUNS_AHEAD)
 
     def expect_nothing(self) -> None:
@@ -174,7 +185,7 @@ class Expecting:
         self._is_led = False
         if self._ahead is not None:
             self._ahead.stop()
-            self.look_ahead(0, 0, None)
+            self.look_ahead((), None)
 
     def let_go_of_units(self) -> None:
         """Close what is open of the cache."""

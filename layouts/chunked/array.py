@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.piece_sums import ROW_PIECE_NBYTES, Sums, changed, row_sums
 from mdio.core.files.reading import Buffer, OpenFile
@@ -146,8 +147,8 @@ class ChunkedArray(ChunkGrid, ABC):
                 else:
                     yield ByteRange(file, offset, nbytes + self.behind_nbytes)
 
-    def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None, share: int) -> None:
-        """Ask for files that reading ``start:stop`` opens, for no others any more.
+    def look_ahead(self, runs: Spans, atoms: AtomIndices | None, share: int) -> None:
+        """Ask for files that reading runs of frames opens, for no others any more.
 
         As far as there is memory for one of `share` arrays.
         """

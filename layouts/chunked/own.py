@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
@@ -149,17 +150,15 @@ class OwnOutput(ABC, Generic[Array]):
                 if (group, field) in self.arrays:
                     yield from self.arrays[group, field].byte_ranges(start, stop, atoms)
 
-    def look_ahead(
-        self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
-    ) -> None:
+    def look_ahead(self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]) -> None:
         """Ask for objects that reading `fields` opens; see `Layout.look_ahead`."""
         group, atoms = self.stored_as(atoms)
         wanted = [field for field in fields if (group, field) in self.arrays]
         for (name, field), array in self.arrays.items():
             if name == group and field in wanted and (atoms is None or atoms.size):
-                array.look_ahead(start, stop, atoms, len(wanted))
+                array.look_ahead(runs, atoms, len(wanted))
             else:
-                array.look_ahead(0, 0, None, 1)
+                array.look_ahead((), None, 1)
 
     def stored_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
         """Return the group that atoms are read of, and which of its atoms; None for all."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.files.in_flight import asked
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.requests import ByteRange
@@ -92,13 +93,21 @@ class PositionalFile(OpenFile):
         """
         if spare_gaps(stride - nbytes, 1):
             buffer = np.empty(n_rows * nbytes, np.uint8)
-            view = buffer.data
-            for row in range(n_rows):
-                self.fill(offset + row * stride, view[row * nbytes : (row + 1) * nbytes])
+            for at, row in self._apart(offset, stride, buffer.reshape(n_rows, nbytes)):
+                self.fill(at, row)
             return Rows(buffer, n_rows, nbytes)
         buffer = np.empty((n_rows - 1) * stride + nbytes, np.uint8)
         self.fill(offset, buffer)
         return Rows(buffer, n_rows, stride)
+
+    def _apart(
+        self, offset: int, stride: int, buffer: NDArray[np.uint8]
+    ) -> Iterator[tuple[int, memoryview]]:
+        """Yield where each row of `buffer` lies, and the row; those of an object are under way."""
+        places = [offset + row * stride for row in range(len(buffer))]
+        ahead = places if self.remote is not None and len(places) > 1 else []
+        with asked(ByteRange(self, at, buffer.shape[1]) for at in ahead):
+            yield from zip(places, (row.data for row in buffer), strict=True)
 
 
 class CheckedFile(PositionalFile):
@@ -122,13 +131,11 @@ class CheckedFile(PositionalFile):
         """Read `nbytes` of each of `n_rows` records; see the base class."""
         if spare_gaps(stride - nbytes, 1):
             first, last = self.sums.around(offset, offset + nbytes)
-            buffer = np.empty(n_rows * (last - first), np.uint8)  # frames are alike, and so pieces
-            view = buffer.data
-            for row in range(n_rows):
-                part = view[row * (last - first) : (row + 1) * (last - first)]
-                self.fill(first + row * stride, part)
-                self.sums.check(self.path, first + row * stride, part)
-            return Rows(buffer[offset - first :], n_rows, last - first)
+            buffer = np.empty((n_rows, last - first), np.uint8)  # frames are alike, and so pieces
+            for at, row in self._apart(first, stride, buffer):
+                self.fill(at, row)
+                self.sums.check(self.path, at, row)
+            return Rows(buffer.reshape(-1)[offset - first :], n_rows, last - first)
         return Rows(self._checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride)
 
     def _checked(self, begin: int, end: int) -> NDArray[np.uint8]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.blocks import Spans
 from mdio.core.errors import PlanError
 from mdio.core.files.requests import ByteRange
 from mdio.core.frame_data import FrameData
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.expecting import APART_AHEAD
 from mdio.layouts.manifest import runs_from_indices
 
 Frames = range | NDArray[np.int64]
@@ -220,39 +223,49 @@ class ViewLayout(Layout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        atoms = self._of_source(atoms)
+        atoms, row = self._of_source(atoms), 0
+        for first, last in self._source_runs(start, stop):
+            if last - first > stop - start:
+                dense = self.source.read(first, last, atoms=atoms)
+                block.assign(dense.frames(np.asarray(self.frames[start:stop]) - first))
+                return
+            rows = block.frames(slice(row, row + last - first))
+            self.source.read(first, last, atoms=atoms, out=rows)
+            row += last - first
+
+    def _source_runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield runs of the source's frames, as they are read for frames ``start:stop``.
+
+        One run with frames between those that are wanted, if there are not many.
+        """
         if self.first is not None:
-            self.source.read(self.first + start, self.first + stop, atoms=atoms, out=block)
+            yield self.first + start, self.first + stop
             return
         frames = np.asarray(self.frames[start:stop], dtype=np.int64)
+        apart = np.diff(frames)
         span = int(frames[-1]) + 1 - int(frames[0])
-        if (
-            not self.unreadable
-            and 0 < span <= DENSE_STEP * len(frames)
-            and np.all(np.diff(frames) > 0)
-        ):
-            dense = self.source.read(int(frames[0]), int(frames[0]) + span, atoms=atoms)
-            block.assign(dense.frames(frames - frames[0]))
+        if not self.unreadable and 0 < span <= DENSE_STEP * len(frames) and (apart > 0).all():
+            yield int(frames[0]), int(frames[0]) + span
             return
-        edges = np.flatnonzero(np.diff(frames) != 1) + 1
-        for first, last in pairwise([0, *edges.tolist(), len(frames)]):
-            rows = block.frames(slice(first, last))
-            at = int(frames[first])
-            self.source.read(at, at + last - first, atoms=atoms, out=rows)
+        for first, last in pairwise([0, *(np.flatnonzero(apart != 1) + 1).tolist(), len(frames)]):
+            yield int(frames[first]), int(frames[first]) + last - first
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield what reading takes of the source, where its frames are neighbours."""
-        if self.first is not None:
-            _ = self.source.info
-            atoms = self._of_source(atoms)
-            yield from self.source.source_ranges(self.first + start, self.first + stop, atoms)
+        """Yield what reading takes of the source; a chunk with several of the frames once."""
+        _ = self.source.info
+        atoms = self._of_source(atoms)
+        before = deque[ByteRange](maxlen=len(FIELDS))
+        for run in self._source_runs(start, stop):
+            for one in self.source.source_ranges(*run, atoms):
+                if one not in before:
+                    before.append(one)
+                    yield one
 
-    def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
+    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
         """Have the source ask for objects; see `Layout.look_ahead`."""
-        if self.first is not None:
-            atoms = self._of_source(atoms)
-            self.source._is_led = start < stop  # by this, and not by each of its reads
-            self.source.look_ahead(self.first + start, self.first + stop, atoms)
+        self.source._is_led = bool(runs)  # by this, and not by each of its reads
+        coming = (own for run in runs for own in self._source_runs(*run))
+        self.source.look_ahead(list(islice(coming, APART_AHEAD)), self._of_source(atoms))
 
     def _of_source(self, atoms: AtomIndices | None) -> AtomIndices | None:
         """Return the source's numbers of atoms of the view."""

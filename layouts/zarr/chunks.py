@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
+from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.piece_sums import Sums, pieces_of_row
 from mdio.core.files.reading import OpenFile
@@ -20,7 +21,7 @@ from mdio.layouts.output import EncodedChunk
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
-from mdio.layouts.zarr.shard import CRC_NBYTES, ShardFiles
+from mdio.layouts.zarr.shard import CRC_NBYTES, MAX_AHEAD, ShardFiles
 
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -81,23 +82,30 @@ class ShardedChunks(ChunkedArray):
             )
         return shard.file, offset, nbytes
 
-    def look_ahead(self, start: int, stop: int, atoms: AtomIndices | None, share: int) -> None:
+    def look_ahead(self, runs: Spans, atoms: AtomIndices | None, share: int) -> None:
         """Ask for shards, whole where all of their chunks are wanted; see the base class."""
-        if self.verifies and start < stop:
-            begin, end = -(-start // self.chunk_frames), stop // self.chunk_frames
-            last = 0 if stop == self.n_frames else stop % self.chunk_frames
+        if self.verifies and runs:
+            covered = [self._covered(*run, self.chunk_frames) for run in runs]
             self.checksums.look_ahead(
-                start,
-                stop,
-                whole=begin < end or stop == self.n_frames,
-                parts=bool(start % self.chunk_frames or last),
+                runs[0][0],
+                runs[-1][1],
+                whole=any(whole for _, whole in covered),
+                parts=any(len(touched) > len(whole) for touched, whole in covered),
             )
-        frames = self.frames_per_shard * self.chunk_frames
-        end = self.n_frames if stop == self.n_frames else stop // frames * frames
-        columns = self.columns(atoms) if start < stop else []
+        columns = self.columns(atoms) if runs else []
         every = len(columns) == self.grid[1] and all(column.span is None for column in columns)
-        whole = range(-(-start // frames), -(-end // frames) if every else 0)
-        self._files.look_ahead(range(start // frames, -(-stop // frames)), whole, share)
+        coming, wholly = dict[int, None](), set[int]()
+        for run in runs:
+            touched, whole = self._covered(*run, self.frames_per_shard * self.chunk_frames)
+            coming |= dict.fromkeys(touched[:MAX_AHEAD])
+            wholly.update(whole[:MAX_AHEAD] if every else ())
+        self._files.look_ahead(list(coming), wholly, share)
+
+    def _covered(self, start: int, stop: int, frames: int) -> tuple[range, range]:
+        """Return which parts of so many frames a run of frames touches, and which it has whole."""
+        touched = range(start // frames, -(-stop // frames))
+        end = touched.stop if stop == self.n_frames else stop // frames
+        return touched, range(-(-start // frames), end)
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
         """Return an error that tells of the frames of a chunk."""

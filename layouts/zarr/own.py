@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mdio.core import kernels
+from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.remote.objects import LARGE_NBYTES, look_ahead
@@ -82,13 +83,11 @@ class OwnTree(OwnOutput[ShardedChunks]):
             for name, frame in (("box", 0), ("time", 0), ("time", self.n_frames - 1)):
                 self._columns[name].look_ahead(frame, frame + 1)
 
-    def look_ahead(
-        self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
-    ) -> None:
+    def look_ahead(self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]) -> None:
         """Ask for objects that reading `fields` opens; see `Layout.look_ahead`."""
-        for column in self._columns.values():
-            column.look_ahead(start, stop)
-        super().look_ahead(start, stop, atoms, fields)
+        for column in self._columns.values() if runs else ():
+            column.look_ahead(runs[0][0], runs[-1][1])
+        super().look_ahead(runs, atoms, fields)
 
     @cached_property
     def _topology(self) -> SeriesArray | None:

@@ -6,7 +6,7 @@ there has all bits set in both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -154,13 +154,13 @@ class ShardFiles:
         self._newest = number
         if following and not self._asked:
             n_files = -(-self.metadata.shape[0] // self.metadata.file_shape[0])
-            self.look_ahead(range(number, min(number + AHEAD, n_files)))
+            self.look_ahead(range(number, min(number + AHEAD, n_files)), set())
         shard = Shard(self._root, self._name_of(number), self.n_chunks)
         self._nbytes = shard.file.nbytes
         self._asked.discard(number)
         return shard
 
-    def look_ahead(self, coming: range, whole: range = range(0), share: int = 1) -> None:
+    def look_ahead(self, coming: Sequence[int], whole: Set[int], share: int = 1) -> None:
         """Ask for the shards that are read next, and for no others any more.
 
         `coming`: these, in order. `whole`: of which all is read. `share`: how many arrays are read
@@ -175,12 +175,12 @@ class ShardFiles:
         if whole and self._nbytes <= WHOLE_NBYTES:
             ahead = min(max(2, AHEAD_NBYTES // (share * self._nbytes)), MAX_AHEAD)
         else:
-            whole = range(0)
+            whole = set()
         near = {number for number in coming[:ahead] if number not in self._open}
         for number in self._asked - near:
             forget(self._root.place(self._name_of(number)))
         index_nbytes = 16 * self.n_chunks + CRC_NBYTES
-        for last_nbytes, numbers in ((WHOLE_NBYTES, set(whole)), (index_nbytes, near - set(whole))):
+        for last_nbytes, numbers in ((WHOLE_NBYTES, whole), (index_nbytes, near - whole)):
             new = sorted((near & numbers) - self._asked)
             look_ahead([self._root.place(self._name_of(n)) for n in new], last_nbytes)
         self._asked = set() if alone else near

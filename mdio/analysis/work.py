@@ -134,7 +134,10 @@ class BlockWork:
         at = 0
         runs = list(sub_blocks(self._edges, block, span))
         if self._is_dense(block, info.chunk_frames):
-            self.layout.expect(((run[0], run[-1] + 1) for run in runs), self.prepared.atoms)
+            reads_to_come = ((run[0], run[-1] + 1) for run in runs)
+        else:
+            reads_to_come = ((frame, frame + 1) for frame in block)
+        self.layout.expect(reads_to_come, self.prepared.atoms)
         slowest: range | None = None
         for run in runs:
             watch.lap()

@@ -7,7 +7,7 @@ a few bytes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from mdio.core.errors import PlanError
 
 Edges = NDArray[np.int64]
+Spans = Sequence[tuple[int, int]]
+"""Runs of frames: the first, and one beyond the last."""
 
 
 def block_name(block: range) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from mdio.core.closing import Closing
 from mdio.core.errors import FrameRangeError
+from mdio.core.files.in_flight import asked
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
@@ -49,8 +51,7 @@ class XTCFrames(Closing):
         self._check_range(frame, frame + 1)
         offset = int(self._edges[frame])
         with source_errors(self.path):
-            raw = self.file.peek(offset, HEADER_NBYTES)
-            self._check_heads(self._edges[frame : frame + 2])
+            (raw,) = self._heads(self._edges[frame : frame + 2])
             return parse_header(raw, frame, offset)
 
     def read(
@@ -94,13 +95,13 @@ class XTCFrames(Closing):
             if n_wanted and xtc_native.NATIVE:
                 self._decode(start, edges, (positions, vectors, time, step), atoms, n_threads)
                 return
-            if n_wanted and self.sums is not None:  # the fallback reads by itself
-                self._read_run(int(edges[0]), int(edges[-1] - edges[0]))
-            else:
-                self._check_heads(edges)
             if self.file.remote is not None:
                 self._read_headers(start, edges, vectors, time, step)
                 return
+            if n_wanted and self.sums is not None:  # the fallback reads by itself
+                self._read_run(int(edges[0]), int(edges[-1] - edges[0]))
+            elif self.sums is not None:
+                _ = list(self._heads(edges))
             xtc_native.kernels.read_headers(
                 self._fd, start, edges, self.n_atoms, vectors, time, step
             )
@@ -108,9 +109,9 @@ class XTCFrames(Closing):
                 xtc_fallback.read_positions(self.path, start, edges, self.n_atoms, positions, atoms)
 
     def _read_headers(self, start: int, edges: NDArray[np.int64], *out: NDArray[Any]) -> None:
-        """Read headers of an object's frames, a request each."""
-        for row, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
-            raw = self.file.peek(begin, HEADER_NBYTES)
+        """Read headers of an object's frames."""
+        spans = itertools.pairwise(edges.tolist())
+        for row, (raw, (begin, end)) in enumerate(zip(self._heads(edges), spans, strict=True)):
             head = parse_header(raw, start + row, begin, self.n_atoms)
             if head.nbytes != end - begin:
                 raise ValueError(
@@ -174,14 +175,21 @@ class XTCFrames(Closing):
             )
             first = last
 
-    def _check_heads(self, edges: NDArray[np.int64]) -> None:
-        """Compare the headers of frames with their checksums, if there are any."""
-        if self.sums is None:
-            return
-        for begin in edges[:-1].tolist():
-            begin, end = self.sums.around(begin, begin + 1)
-            data = memoryview(self.file.peek(begin, end - begin))
-            self.sums.check(self.path, begin, data)
+    def _heads(self, edges: NDArray[np.int64]) -> Iterator[bytes]:
+        """Yield how frames begin, compared with checksums if there are any.
+
+        Those of an object are asked for many at a time.
+        """
+        spans = [(begin, begin + HEADER_NBYTES) for begin in edges[:-1].tolist()]
+        if self.sums is not None:
+            spans = [self.sums.around(begin, begin + 1) for begin, _ in spans]
+        ahead = spans if self.file.remote is not None and len(spans) > 1 else []
+        with asked(ByteRange(self.file, begin, end - begin) for begin, end in ahead):
+            for begin, end in spans:
+                data = self.file.peek(begin, end - begin)
+                if self.sums is not None:
+                    self.sums.check(self.path, begin, memoryview(data))
+                yield data
 
     def _read_run(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Return the buffer with `nbytes` of the file and the padding that the decoder wants."""

@@ -65,8 +65,16 @@ class Answer:
     at: float = field(default_factory=time.monotonic)
 
 
+SMALL_NBYTES = 4 << 10
+"""So few bytes, as a frame's header, are asked for once in a while only: who opens an object looks
+at the same ones to know what it is, where it ends and when it began."""
+SMALL_S = 10.0
+MAX_SMALL = 256
+
 _known: OrderedDict[str, Answer | float] = OrderedDict()
 """Answers of late; the time where there was no object."""
+_small: OrderedDict[tuple[str, tuple[int, int]], Answer] = OrderedDict()
+"""Few bytes of late, by object and range."""
 _coming: OrderedDict[str, Future[Answer]] = OrderedDict()
 """Answers that were asked for ahead."""
 _supposed: dict[str, Answer] = {}
@@ -95,6 +103,18 @@ def get(path: Path, wanted: Any) -> Answer:
         return Answer(State.of(answer.meta), begin, data)
 
     return patiently(path, ask)
+
+
+def get_of(path: Path, wanted: tuple[int, int], state: State) -> Answer:
+    """Ask for a range of an object that was as `state` tells; the answer has what it is now."""
+    if wanted[1] - wanted[0] > SMALL_NBYTES:
+        return get(path, wanted)
+    key = str(path), wanted
+    found = _small.get(key)
+    if found is None or found.state != state or found.at < time.monotonic() - SMALL_S:
+        found = get(path, wanted)
+        _put(_small, key, found, MAX_SMALL)
+    return found
 
 
 def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
@@ -199,11 +219,15 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> Answer | None:
 
 
 def _keep(key: str, found: Answer | float) -> None:
+    _put(_known, key, found, MAX_KNOWN)
+
+
+def _put(kept: OrderedDict[Any, Any], key: object, found: object, most: int) -> None:
     with _lock:
-        _known.pop(key, None)
-        _known[key] = found
-        while len(_known) > MAX_KNOWN:
-            _known.popitem(last=False)
+        kept.pop(key, None)
+        kept[key] = found
+        while len(kept) > most:
+            kept.popitem(last=False)
 
 
 def look_at_end(path: Path) -> None:

@@ -66,7 +66,7 @@ class RemoteObject:
         at_end = offset >= size - TAIL_NBYTES and not self._last_nbytes
         if at_end:
             begin, end = max(0, size - TAIL_NBYTES), size
-        found = objects.get(self.path, (begin, end))
+        found = objects.get_of(self.path, (begin, end), self.state)
         if found.state != self.state:
             objects.forget(self.path)
             raise OSError(
