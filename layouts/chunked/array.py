@@ -148,10 +148,7 @@ class ChunkedArray(ChunkGrid, ABC):
                     yield ByteRange(file, offset, nbytes + self.behind_nbytes)
 
     def look_ahead(self, runs: Spans, atoms: AtomIndices | None, share: int) -> None:
-        """Ask for files that reading runs of frames opens, for no others any more.
-
-        As far as there is memory for one of `share` arrays.
-        """
+        """Ask for files that reading runs opens, no others, within the memory of one of `share`."""
 
     def _fill(self, i: int, j: int, file: OpenFile, offset: int, *buffers: Buffer) -> None:
         try:
