@@ -4,8 +4,8 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
-.PHONY: install mpi mpi-where-possible web-where-possible \
-	store-where-possible demo docs test coverage check types format peers cluster fuzz matrix wheel clean
+.PHONY: install mpi mpi-where-possible web-where-possible store-where-possible \
+	packages-where-possible demo docs test coverage check types format peers cluster fuzz matrix wheel clean
 
 install: .venv/installed mpi-where-possible web-where-possible store-where-possible
 
@@ -35,6 +35,13 @@ store-where-possible: $(BIN)/versitygw
 $(BIN)/versitygw: | .venv/installed
 	GOBIN=$(abspath $(BIN)) go install $(VERSITYGW) || echo "Going on without versitygw: stores are tested on moto alone." >&2
 
+# A browser for the pages, Ceph for the small cluster: Debian's, which root can install.
+PACKAGES := attr ceph-common ceph-fuse ceph-mds ceph-mgr ceph-mon ceph-osd chromium iproute2
+packages-where-possible:
+	@dpkg -s $(PACKAGES) >/dev/null 2>&1 || { test "$$(id -u)" = 0 && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(PACKAGES) \
+		>/dev/null; } || echo "Going on without $(PACKAGES): some tests are left out." >&2
+
 demo: .venv/installed
 	$(BIN)/python bench/demo.py
 
@@ -42,7 +49,7 @@ demo: .venv/installed
 docs: .venv/installed
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
-test: install
+test: install packages-where-possible
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 # What of the product the tests run, and that it is no less than the floor in pyproject.toml, which

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,9 @@ class FrameCache:
         self._asked_again = False
         self._last = -1
         self._n_near = 0
-        self._expects = False
+        self._jump = self._expects = 0
+        """From the frame before to the last one; what was expected: runs that go on (1), or a frame
+        after each jump of so many."""
         self.keeps = False
         """Whether frames stay here, so that the caller has to copy them."""
 
@@ -95,7 +98,7 @@ class FrameCache:
             at = frame - self._start
             found = self._frames[at]
             assert found is not None
-        self._last = frame
+        self._jump, self._last = frame - self._last, frame
         if not self.keeps:
             self._frames[at] = None
         return found
@@ -117,7 +120,10 @@ class FrameCache:
         self._start = self._stop = 0  # nothing is cached if the read fails
         self._frames = []
         room = None if self._ahead is None else self._ahead.take(start, stop)
-        self._expect(start, goes_on=0 < before == start)
+        if self._ahead is None:
+            self._expect(
+                frame, start, goes_on=0 < before == start and frame - self._last <= stop - start
+            )
         try:
             room = room or self._read(start, stop)
         except OSError:
@@ -137,15 +143,26 @@ class FrameCache:
             end = min(stop + self._run, self._n_frames)
             self._ahead.begin(stop, end, self._ring.take(end - stop))
 
-    def _expect(self, start: int, *, goes_on: bool) -> None:
-        """Tell the layout of all runs to come, from the second of neighbouring ones on."""
-        if goes_on and not self._expects and self._ahead is None:
-            starts = range(start, self._n_frames, self._run)
-            runs = ((at, min(at + self._run, self._n_frames)) for at in starts)
-            self._layout.expect(runs, guessed=True)
-        elif self._expects and not goes_on:
+    def _expect(self, frame: int, start: int, *, goes_on: bool) -> None:
+        """Tell the layout of all runs to come: from the second of neighbours, or equal jump, on."""
+        jump = frame - self._last
+        step = 1 if goes_on else jump if jump == self._jump > NEAR_FRAMES else 0
+        if step == self._expects:
+            return
+        self._expects = step
+        if not step:
             self._layout.expect_nothing()
-        self._expects = goes_on
+            return
+        n_frames, unit = (self._run, 1) if goes_on else (self._jump_unit, self._jump_unit)
+        begins = (
+            range(start, self._n_frames, self._run)
+            if goes_on
+            else range(frame, self._n_frames, step)
+        )
+        runs = (
+            (at, min(at + n_frames, self._n_frames)) for at in (at - at % unit for at in begins)
+        )
+        self._layout.expect((run for run, _ in groupby(runs)), guessed=True)
 
     def _window(self, frame: int, *, again: bool) -> tuple[int, int, bool]:
         """Return which frames to read for one, and whether to keep them."""
@@ -198,12 +215,16 @@ class FrameCache:
             self._read_positions(frames.start, frames.stop, atoms, out)
         else:
             rows_per_read = max(1, self._run // abs(frames.step))
-            for row in range(0, len(frames), rows_per_read):
-                part = frames[row : row + rows_per_read]
-                first = min(part[0], part[-1])
-                run = np.empty((abs(part[-1] - part[0]) + 1, n_atoms, 3), np.float32)
-                self._read_positions(first, first + len(run), atoms, run)
+            rows = range(0, len(frames), rows_per_read)
+            parts = [frames[row : row + rows_per_read] for row in rows]
+            spans = [(min(part[0], part[-1]), max(part[0], part[-1]) + 1) for part in parts]
+            self._layout.expect(spans, atoms)
+            for row, part, (first, last) in zip(rows, parts, spans, strict=True):
+                run = np.empty((last - first, n_atoms, 3), np.float32)
+                self._read_positions(first, last, atoms, run)
                 out[row : row + len(part)] = run[np.asarray(part) - first]
+            self._layout.expect_nothing()
+            self._expects = 0
         return out
 
     def _read_positions(
