@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 
@@ -74,8 +75,8 @@ class FrameCache:
         self._last = -1
         self._n_near = 0
         self._jump = self._expects = 0
-        """From the frame before to the last one; what was expected: runs that go on (1), or a frame
-        after each jump of so many."""
+        """How far the last frame is from the one before; what was told to come: runs without gaps
+        (1), a frame after each jump of so many, or nothing (0)."""
         self.keeps = False
         """Whether frames stay here, so that the caller has to copy them."""
 
@@ -144,7 +145,7 @@ class FrameCache:
             self._ahead.begin(stop, end, self._ring.take(end - stop))
 
     def _expect(self, frame: int, start: int, *, goes_on: bool) -> None:
-        """Tell the layout of all runs to come: from the second of neighbours, or equal jump, on."""
+        """Tell the layout of all runs to come, from the second of neighbours or equal jumps on."""
         jump = frame - self._last
         step = 1 if goes_on else jump if jump == self._jump > NEAR_FRAMES else 0
         if step == self._expects:
@@ -153,16 +154,14 @@ class FrameCache:
         if not step:
             self._layout.expect_nothing()
             return
-        n_frames, unit = (self._run, 1) if goes_on else (self._jump_unit, self._jump_unit)
-        begins = (
-            range(start, self._n_frames, self._run)
-            if goes_on
-            else range(frame, self._n_frames, step)
-        )
-        runs = (
-            (at, min(at + n_frames, self._n_frames)) for at in (at - at % unit for at in begins)
-        )
-        self._layout.expect((run for run, _ in groupby(runs)), guessed=True)
+        starts: Iterable[int] = range(start, self._n_frames, self._run)
+        n_frames = self._run
+        if not goes_on:
+            n_frames = self._jump_unit
+            jumps = range(frame, self._n_frames, step)
+            starts = (at for at, _ in groupby(at - at % n_frames for at in jumps))
+        runs = ((at, min(at + n_frames, self._n_frames)) for at in starts)
+        self._layout.expect(runs, guessed=True)
 
     def _window(self, frame: int, *, again: bool) -> tuple[int, int, bool]:
         """Return which frames to read for one, and whether to keep them."""
@@ -213,18 +212,19 @@ class FrameCache:
             return out
         if frames.step == 1:
             self._read_positions(frames.start, frames.stop, atoms, out)
-        else:
-            rows_per_read = max(1, self._run // abs(frames.step))
-            rows = range(0, len(frames), rows_per_read)
-            parts = [frames[row : row + rows_per_read] for row in rows]
-            spans = [(min(part[0], part[-1]), max(part[0], part[-1]) + 1) for part in parts]
-            self._layout.expect(spans, atoms)
-            for row, part, (first, last) in zip(rows, parts, spans, strict=True):
-                run = np.empty((last - first, n_atoms, 3), np.float32)
-                self._read_positions(first, last, atoms, run)
-                out[row : row + len(part)] = run[np.asarray(part) - first]
-            self._layout.expect_nothing()
-            self._expects = 0
+            return out
+        if frames.step < 0:
+            return self.positions(frames[::-1], atoms)[::-1]
+        rows_per_read = max(1, self._run // frames.step)
+        parts = [frames[row : row + rows_per_read] for row in range(0, len(frames), rows_per_read)]
+        self._layout.expect([(part[0], part[-1] + 1) for part in parts], atoms)
+        for row, part in enumerate(parts):
+            run = np.empty((part[-1] + 1 - part[0], n_atoms, 3), np.float32)
+            self._read_positions(part[0], part[-1] + 1, atoms, run)
+            begin = row * rows_per_read
+            out[begin : begin + len(part)] = run[:: frames.step]
+        self._layout.expect_nothing()
+        self._expects = 0
         return out
 
     def _read_positions(

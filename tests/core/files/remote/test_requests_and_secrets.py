@@ -94,20 +94,24 @@ def test_shards_that_are_looked_at_ahead_are_asked_for_once(web, many_shards):
 
 @pytest.fixture
 def under_way(monkeypatch):
-    """The names of shards that are asked for, the first eight of them at the same time."""
-    seen = {"names": []}
+    """The names of shards that are asked for, the first eight of them at the same time.
+
+    But for those that may be asked for alone.
+    """
+    seen = {"names": [], "alone": ()}
     both = threading.Barrier(8)
     get = objects.get
 
     def waits(path, wanted):
-        if "position/value/c." in str(path):
+        if "position/value/c." in str(path) and path.name not in seen["alone"]:
             seen["names"].append(path.name)
             if len(seen["names"]) <= 8:
                 both.wait(60)  # nobody is answered before eight have asked
         return get(path, wanted)
 
     monkeypatch.setattr(objects, "get", waits)
-    return seen
+    yield seen
+    assert not both.broken
 
 
 def test_shards_that_are_read_whole_take_a_request_each_many_at_once(web, many_shards, under_way):
@@ -117,6 +121,36 @@ def test_shards_that_are_read_whole_take_a_request_each_many_at_once(web, many_s
         found = np.concatenate([layout.read(at, at + 5).positions for at in range(0, 100, 5)])
     assert (found == many_shards[:100]).all()
     assert sorted(under_way["names"]) == sorted(f"c.{n}.0.0" for n in range(100))
+
+
+def by_conversion(url, folder):
+    mdio.convert(url, folder / "some.dcd", step=10)
+    return mdio.open(folder / "some.dcd").read(0, 100).positions
+
+
+def by_reader(url, _):
+    universe = mda.Universe.empty(20).load_new(url, format="MDIO")
+    found = [ts.positions.copy() for ts in universe.trajectory[::10]]
+    universe.trajectory.close()
+    return found
+
+
+def as_timeseries(url, _):
+    universe = mda.Universe.empty(20).load_new(url, format="MDIO")
+    found = universe.trajectory.timeseries(step=-10, start=990)[::-1]
+    universe.trajectory.close()
+    return found
+
+
+@pytest.mark.parametrize("read", [by_conversion, by_reader, as_timeseries])
+def test_frames_far_apart_are_asked_for_many_at_once(
+    web, many_shards, under_way, tmp_path, monkeypatch, read
+):
+    monkeypatch.setattr(cache, "RUN_NBYTES", 1)
+    # Where a Universe begins, and the first two jumps, after which it is known how far they go.
+    under_way["alone"] = [f"c.{n}.0.0" for n in (0, 10, 20)]
+    assert np.array_equal(read(f"{web.url}/many.zarr", tmp_path), many_shards[::10])
+    assert set(under_way["names"]) <= {f"c.{n}.0.0" for n in range(0, N_SHARDS, 10)}
 
 
 @pytest.mark.parametrize("what", ["position/value/c.", "zarr.json"])
