@@ -81,8 +81,8 @@ def _parse(raw: bytes) -> XTCHeader:
         raise ValueError(f"its precision is {precision}")
     if any(high < low for low, high in zip(edges[:3], edges[3:], strict=True)):
         raise ValueError("its highest coordinate is below its lowest")
-    if any(high - low >= 2**32 - 1 for low, high in zip(edges[:3], edges[3:], strict=True)):
-        raise ValueError("its coordinates span more than 32 bits")
+    if any(high - low >= 2**31 - 1 for low, high in zip(edges[:3], edges[3:], strict=True)):
+        raise ValueError("its coordinates span more than 31 bits")
     if not 9 <= small <= 73:
         raise ValueError(f"its index of the small size is {small}, but it must be from 9 to 73")
     # An atom takes two bits at least, and 102 (3 x 32 + 6) at most.

@@ -68,7 +68,7 @@ Header parse_header(const std::uint8_t* frame, std::size_t nbytes, std::int64_t 
         const std::int32_t highest = load_int(frame + 72 + 4 * axis);
         const std::int64_t size = std::int64_t(highest) - header.lowest[axis] + 1;
         if (size < 1) fail("its highest coordinate is below its lowest");
-        if (size > 0xffffffff) fail("its coordinates span more than 32 bits");
+        if (size > 0x7fffffff) fail("its coordinates span more than 31 bits");  // none are written
         header.sizes[axis] = static_cast<std::uint32_t>(size);
     }
     header.small = load_int(frame + 84);

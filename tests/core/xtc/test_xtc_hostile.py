@@ -75,6 +75,7 @@ def set_int(raw: bytes, offset: int, value: int) -> bytes:
         (52, (0, -1, 23, 25, 2**31 - 1), "atoms first and then"),
         (56, (0, 0x7FC00000, 0x7F800000, -1), "precision"),
         (60, (2**31 - 1,), "highest coordinate is below"),
+        (64, (-(2**31),), "span more than 31 bits"),
         (84, (0, 8, 74, -1, 2**31 - 1), "index of the small size"),
         (88, (0, 5, -1, 13 * N_ATOMS + 1, 2**31 - 1), "header claims .* bytes"),
         (88, (200, 13 * N_ATOMS), "begins with|the file ends"),
