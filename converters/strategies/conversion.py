@@ -71,7 +71,8 @@ class Conversion:
         self._journal: Journal | None = None
         self._upload: Upload | None = None
         if isinstance(self.out, RemotePath):
-            self._upload = Upload(self.out, follows=self._follows)
+            early = self.writer.writes_files_once
+            self._upload = Upload(self.out, follows=self._follows, early=early)
 
     @classmethod
     def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
@@ -234,7 +235,8 @@ class Conversion:
                 upload=self._upload,
             )
         )
-        if (needed := self._needed_nbytes) is not None:
+        needed = self._needed_nbytes
+        if needed is not None and (self._upload is None or not self._upload.early):
             check_room(self.out, needed - allocated_nbytes(temporary), temporary.parent)
         for path, data in new.items():
             temporary_for(temporary.with_name(path.name), temporary).write_bytes(data)
@@ -297,7 +299,7 @@ class Conversion:
 
     def _note(self, writer: LayoutWriter, record: PieceRecord) -> None:
         """Tell the journal what is stored, and send it on where the output goes into a store."""
-        if self._upload is not None and writer.writes_files_once:
+        if self._upload is not None and self._upload.early:
             self._upload.add(writer.path, writer.files(record))
         if self._journal is not None:
             with output_errors(writer.path):

@@ -233,7 +233,7 @@ def publish(
                 companions=[local.with_name(name) for name in names],
                 in_parts=in_parts,
                 parts_at=parts_at,
-                check=None if upload.follows else check,  # objects that stay are not here
+                check=check,
                 begun=begun,
                 resume=resume,
                 anew=force if anew is None else anew,
@@ -274,17 +274,22 @@ def publish(
                     claim.built[made[-1].name] = parts.name
                 for path in (*made, goal) if upload is None else ():  # what is sent goes then
                     flush_tree(claim.name(path))
-                if check is not None:
+                # What stays in the store, or is there by now, is not here.
+                if check is not None and (upload is None or not (upload.follows or upload.early)):
                     try:
                         check(temporary)
                     except MdioError:
                         journal_of(temporary).unlink(missing_ok=True)  # what it tells is wrong
                         raise
+                if upload is not None and upload.early:
+                    there = {path.name: claim.name(path) for path in made}
+                    upload.finish(temporary, there, check)
                 put_in_place(claim, goal, made, gone, force=force)
             journal_of(temporary).unlink(missing_ok=True)
         except BaseException as error:
             if os.getpid() == claim.pid:  # and no forked child of it
-                left = unfinished(temporary) if _may_pass(error) else None
+                goes_on = _may_pass(error) and not (upload is not None and upload.is_done)
+                left = unfinished(temporary) if goes_on else None
                 if left is None:
                     with suppress(OSError):
                         for path in claim.temporaries():

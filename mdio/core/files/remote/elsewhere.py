@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ KEY = "elsewhere"
 STAGE = "mdio-new-"
 """How the folder begins in which an output is whole that is to replace another one."""
 ABOVE = ".."
+KEPT_NS, SENT_NS = 0, 10**9
+"""When files were changed that stand for objects: no others are as old."""
 
 
 class Elsewhere:
@@ -49,16 +52,26 @@ class Elsewhere:
         return there
 
 
-def stand_in(target: Path, nbytes: int) -> None:
-    """Make a file, as long and without contents, for an object that stays where it is."""
+def stand_in(target: Path, nbytes: int, *, sent: bool = False) -> None:
+    """Make a file, as long and without contents, for an object.
+
+    It stays where it is in the former output, or was `sent` for the new one.
+    """
     with target.open("wb") as file:
         file.truncate(nbytes)
-    os.utime(target, ns=(0, 0))
+    os.utime(target, ns=(0, SENT_NS if sent else KEPT_NS))
 
 
-def is_stand_in(status: os.stat_result) -> bool:
-    """Return whether a file stands for an object: no other is as old."""
-    return status.st_mtime_ns == 0
+def is_kept(status: os.stat_result) -> bool:
+    """Return whether a file stands for an object of the former output."""
+    return status.st_mtime_ns == KEPT_NS
+
+
+def was_sent(file: Path) -> bool:
+    """Return whether a file stands for an object that was sent."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_mtime_ns == SENT_NS
+    return False
 
 
 def noted(text: bytes) -> Any:

@@ -106,6 +106,12 @@ class Place:
             delete(self.goal / name for name in self._there.keys() - (old - {MARK}))
         return goes_on
 
+    def new_names(self) -> dict[str, int]:
+        """Return what is there of the new output, by name, and its bytes."""
+        begin = "" if self.where == self.goal else f"{self.where.name}/"
+        there = self._there.items()
+        return {name.removeprefix(begin): n for name, n in there if name.startswith(begin)}
+
     def mark(self) -> None:
         """Tell others that a folder is being sent; raises OutputError if one is already."""
         if self.goal.is_object():

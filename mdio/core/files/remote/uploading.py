@@ -3,6 +3,8 @@
 An output is built on this machine, in a folder of its own below the one for temporary files, and
 sent from there: a file as one object, which appears at once; a folder object by object, some of
 them while others are still being made, and its manifest last, since without it there is no output.
+What is sent early leaves this machine: a file without contents stands for it, so that an output may
+be larger than the disk.
 
 While a folder is being sent, the object `MARK` in it says so: another run is refused unless it is
 told to begin anew, and then removes what is there. What is replaced stays until the new output
@@ -17,51 +19,51 @@ few are repaired) stay as they are, and are not sent: files without contents sta
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
-import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, get_ident
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import MdioError, OutputError, PlanError
-from mdio.core.files.remote.elsewhere import is_stand_in
+from mdio.core.files.remote.elsewhere import is_kept, stand_in, was_sent
 from mdio.core.files.remote.objects import supposed
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.remote.places import SENDERS, SMALL_NBYTES, SMALL_SENDERS, Place, at_once
 from mdio.core.files.remote.sending import put
-from mdio.core.files.temporaries import try_lock
+from mdio.core.files.remote.spool import alone, own_folder
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-STATE, LOCK = "sent.json", "lock"
+STATE = "sent.json"
+WAITING_NBYTES = 512 << 20
+"""Who makes files faster than the store takes them waits when so much of them is here."""
 
 
 class Upload:
     """The way of one output into a store.
 
     `goal`: file or folder to be. `follows`: whether it is made of the one that is there, and takes
-    the place of that one only.
+    the place of that one only. `early`: whether files are added (`add`) while others are made; then
+    all is sent (`finish`) before the output has its name here.
     Raises PlanError: a web server, which takes nothing.
     """
 
-    def __init__(self, goal: RemotePath, *, follows: bool = False) -> None:
+    def __init__(self, goal: RemotePath, *, follows: bool = False, early: bool = False) -> None:
         if str(goal).lower().startswith("http"):
             raise PlanError(
                 f"{goal}: web servers are read from, not written to; write to the store behind it "
                 "(s3://, gs://, az://) or to a disk"
             )
-        self.goal, self.follows = goal, follows
+        self.goal, self.follows, self.early = goal, follows, early
         self._place = Place(goal)
         number = hashlib.sha256(str(goal).encode()).hexdigest()[:16]
-        self._folder = _own_folder() / number
+        self._folder = own_folder() / number
         self._local = self._folder / goal.name
         self._sent: dict[str, list[int]] = {}
         self._asked: dict[str, list[int]] = {}
@@ -70,7 +72,13 @@ class Upload:
         self._pool: ThreadPoolExecutor | None = None
         self._large: BoundedSemaphore
         self._marked: Future[None]
-        self._under_way: list[Future[None]] = []
+        self._under_way: dict[Future[None], int] = {}
+        """What is being sent, and its bytes."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the output has its name in the store, though some of it may have to be copied."""
+        return self._place.is_done
 
     @contextmanager
     def building(
@@ -97,11 +105,12 @@ class Upload:
                     f"{self.goal}: the output is the source {source} itself, or one lies inside "
                     "the other; choose another name"
                 )
-        with self._alone():
+        with alone(self._folder, self.goal):
             with self._told():
                 state = self._noted() if resume else {}
-                if self._place.look(replace=force, anew=anew, former=state.get("token")):
-                    self._sent = dict(state["sent"])
+                goes_on = self._place.look(replace=force, anew=anew, former=state.get("token"))
+                self._sent = dict(state["sent"]) if goes_on else {}
+                self._leave_out_lost(self._place.new_names() if goes_on else {})
                 for one in [] if force else companions:
                     if one.exists():
                         raise OutputError(
@@ -111,13 +120,14 @@ class Upload:
             whole = False
             try:
                 yield self._local
-                whole = True
-                with self._told():
-                    self._finish(companions, check)
+                whole = not self.early
+                if whole:
+                    beside = {one.name: self._folder / one.name for one in companions}
+                    self.finish(self._local, beside, check)
             except BaseException as error:
                 if self._pool is not None:
                     self._pool.shutdown(wait=True, cancel_futures=True)
-                if self._place.is_done:
+                if self.is_done:
                     shutil.rmtree(self._folder, ignore_errors=True)
                     said = (
                         "the new output is there all the same; the next run that writes it copies "
@@ -142,30 +152,6 @@ class Upload:
                 raise
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Have the folder in which the output is built; raises OutputError: another run has it."""
-        lock = self._folder / LOCK
-        while True:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            if try_lock(fd) is False:
-                os.close(fd)
-                raise OutputError(
-                    f"{self.goal}: another run on this machine writes it; wait until that is done"
-                )
-            with suppress(FileNotFoundError):  # of a run that has just ended
-                if os.path.samestat(os.fstat(fd), lock.stat()):
-                    break
-            os.close(fd)
-        try:
-            yield
-        finally:
-            with suppress(OSError):  # what a run has left stays
-                if [one.name for one in self._folder.iterdir()] == [LOCK]:
-                    shutil.rmtree(self._folder)
-            os.close(fd)
-
     def add(self, built: Path, files: Iterable[Path]) -> None:
         """Send files of the folder that is being built at `built`, which are not written again.
 
@@ -173,11 +159,12 @@ class Upload:
         """
         with self._told():
             self._begin()
-            for future in [one for one in self._under_way if one.done()]:
-                self._under_way.remove(future)
-                future.result()
             for file in files:
                 self._send(file.relative_to(built).as_posix(), file)
+            for future in [one for one in self._under_way if one.done()]:
+                self._wait_for(future)
+            while sum(self._under_way.values()) > WAITING_NBYTES:
+                self._wait_for(next(iter(self._under_way)))
 
     def _begin(self) -> None:
         """Tell the store that this is being sent, meanwhile; objects wait for its answer."""
@@ -193,11 +180,15 @@ class Upload:
             return
         self._note()  # first: by it a run that is killed is known
         self._marked = self._pool.submit(self._place.mark)
-        self._under_way.append(self._marked)
+        self._under_way[self._marked] = 0
+
+    def _wait_for(self, future: Future[None]) -> None:
+        del self._under_way[future]
+        future.result()
 
     def _send(self, name: str, file: Path) -> None:
         status = file.stat()
-        if is_stand_in(status):
+        if is_kept(status) or was_sent(file):
             return
         known = [status.st_size, status.st_mtime_ns]
         if known in (self._sent.get(name), self._asked.get(name)):
@@ -207,39 +198,49 @@ class Upload:
         def work() -> None:
             self._marked.result()
             with self._large if status.st_size > SMALL_NBYTES else nullcontext():
-                try:
-                    put(self._place.where / name, file)
-                except FileNotFoundError:
-                    if file.exists():
-                        raise
-                    put(self._place.where / name, self._local / name)  # it has its name by now
+                put(self._place.where / name, file)
             self._sent[name] = known
+            if self.early and status.st_size > SMALL_NBYTES:
+                new = self._folder / f"sent-{get_ident()}"
+                stand_in(new, status.st_size, sent=True)
+                new.replace(file)
 
         assert self._pool is not None
-        self._under_way.append(self._pool.submit(work))
+        self._under_way[self._pool.submit(work)] = status.st_size
 
-    def _finish(self, companions: Sequence[Path], check: Callable[[Path], None] | None) -> None:
-        """Send what is left, the manifest last."""
-        beside = [self._folder / one.name for one in companions]
-        beside = [one for one in beside if one.exists()]
-        if self._local.is_file():
-            self._send_beside(beside)
-            self._place.put_object(self._local, same=self.follows)
-            return
+    def finish(
+        self, built: Path, beside: Mapping[str, Path], check: Callable[[Path], None] | None
+    ) -> None:
+        """Send what is left of the output that is built at `built`, the manifest last.
+
+        `beside`: files that go beside it, by name, if they are there. `check`: looks at a folder in
+        the store before it replaces anything, or is found.
+        Raises OutputError: the store does not take it.
+        """
+        with self._told():
+            if built.is_file():
+                self._send_beside(beside)
+                self._place.put_object(built, same=self.follows)
+            else:
+                self._finish_folder(built, beside, check)
+
+    def _finish_folder(
+        self, built: Path, beside: Mapping[str, Path], check: Callable[[Path], None] | None
+    ) -> None:
         self._begin()
         files = {
-            path.relative_to(self._local).as_posix(): path
-            for path in self._local.rglob("*")
+            path.relative_to(built).as_posix(): path
+            for path in built.rglob("*")
             if path.is_file() and not path.name.endswith(".mdio-index")
         }
         last = [(name, files.pop(name)) for name in MANIFESTS if name in files]
         status = {name: file.stat() for name, file in files.items()}
-        kept = {name: one.st_size for name, one in status.items() if is_stand_in(one)}
+        kept = {name: one.st_size for name, one in status.items() if is_kept(one)}
         sent = {name: one.st_size for name, one in status.items() if name not in kept}
         for name in sent:
             self._send(name, files[name])
-        for future in self._under_way:
-            future.result()
+        for future in list(self._under_way):
+            self._wait_for(future)
         where = self._place.where
         made = {name: self._place.manifest(file.read_bytes(), kept) for name, file in last}
         with ExitStack() as stack:  # readers find an output once it has been looked at
@@ -255,9 +256,17 @@ class Upload:
             self._send_beside(beside)
         self._place.finish()
 
-    def _send_beside(self, beside: Sequence[Path]) -> None:
-        for one in beside:
-            put(self.goal.with_name(one.name), one)
+    def _send_beside(self, beside: Mapping[str, Path]) -> None:
+        for name, file in beside.items():
+            if file.exists():
+                put(self.goal.with_name(name), file)
+
+    def _leave_out_lost(self, there: Mapping[str, int]) -> None:
+        """Remove what stands for sent objects that are not `there`: their pieces are not done."""
+        for file in filter(was_sent, self._folder.glob("*/**/*")):
+            name = file.relative_to(self._folder).as_posix().partition("/")[2]
+            if there.get(name) != file.stat().st_size:
+                file.unlink()
 
     def _note(self) -> None:
         """Note what was sent, for a run that goes on."""
@@ -282,15 +291,6 @@ class Upload:
                 f"{error.filename or self.goal}: the store did not take it "
                 f"({error.strerror or error})"
             ) from error
-
-
-def _own_folder() -> Path:
-    """Return the folder for what is to be sent, which is this user's alone."""
-    folder = Path(tempfile.gettempdir(), f"mdio-{getpass.getuser()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise OutputError(f"{folder}: it belongs to somebody else; set TMPDIR to a folder of yours")
-    return folder
 
 
 def _remove(path: Path) -> None:

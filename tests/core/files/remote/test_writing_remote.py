@@ -11,13 +11,12 @@ import numpy as np
 import obstore
 import pytest
 import zarr
-from numpy.testing import assert_array_equal
 
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files import publish as publishing
-from mdio.core.files.remote import objects, places, uploading
+from mdio.core.files.remote import objects, places
 from mdio.layouts import plan
 
 SUFFIXES = (".zarr", ".h5md", ".segments", ".dcd", ".xtc", ".trr", ".ncdf")
@@ -387,20 +386,3 @@ class _Nothing:
 
     def __exit__(self, *_):
         pass
-
-
-def test_what_is_sent_late_has_its_name_already(bucket, adk, positions, monkeypatch):
-    """Outputs are built under another name than that from which the last of them is sent."""
-    real = uploading.put
-
-    def late(target, data, **options):
-        limit = time.monotonic() + 20
-        while isinstance(data, Path) and ".tmp" in str(data) and data.exists():
-            assert time.monotonic() < limit
-            time.sleep(0.01)
-        real(target, data, **options)
-
-    monkeypatch.setattr(uploading, "put", late)
-    mdio.convert(adk["dcd"], f"{bucket}/late.zarr", precision="none")
-    with mdio.open(f"{bucket}/late.zarr") as layout:
-        assert_array_equal(layout.read(0, 98).positions, positions)
