@@ -33,8 +33,10 @@ def put(
     new: bool = False,
     over: str | None = None,
     looked: bool = False,
-) -> None:
+) -> str:
     """Send some bytes, or those of a file, as an object; it is there whole or not at all.
+
+    Returns its ETag, as far as it is known.
 
     `target`: its name. `data`: what it is to hold. `new`: refuse where there is an object of this
     name. `over`: refuse where there is another one than had this `tag_of`. That is looked at before
@@ -60,7 +62,7 @@ def put(
         try:
             with told(target):
                 try:
-                    obstore.put(
+                    found = obstore.put(
                         store,
                         name,
                         data,
@@ -74,11 +76,11 @@ def put(
                         raise
                     mode = "overwrite"
                     continue
-            break
+            return str(found["e_tag"] or "")
         except FileExistsError:
             # Of a try whose answer was lost, it is ours.
             if attempt and _holds(target, data):
-                break
+                return ""
             raise
         except PermissionError:
             raise
@@ -92,6 +94,7 @@ def put(
             time.sleep(stores.PAUSE_S * 2**attempt)
         finally:
             objects.forget(target)
+    raise AssertionError
 
 
 def _holds(target: RemotePath, data: bytes | Path) -> bool:
