@@ -116,6 +116,7 @@ def _nothing_known(monkeypatch):
     from mdio.core.files.remote import objects, stores
 
     objects._known.clear()
+    objects._small.clear()
     monkeypatch.setattr(stores, "PAUSE_S", 0.001)
 
 
