@@ -34,21 +34,26 @@ def made_of(
 ) -> dict[str, Any]:
     """Return what has to be the same where a conversion is gone on with, as plain values."""
     any_way = ANY_WAY | {"piece_frames"} | ({"segment_frames"} if in_parts else set())
-    chosen = {"kept": meta.atoms, **(meta.groups or {})}
+    chosen = {"kept": meta.atoms}
+    chosen |= {f"group {name}": atoms for name, atoms in (meta.groups or {}).items()}
     said = {
         "version of mdio": __version__,
         "source": meta.source,
         "topology": [fingerprint(path) for path in topology],
+        "atoms": {name: _told(atoms) for name, atoms in chosen.items()},
         "plan": {name: value for name, value in plan.to_json().items() if name not in any_way},
         "in parts": in_parts,
         "frames": meta.frames,
-        "atoms": {
-            name: None if atoms is None else crc32c(np.ascontiguousarray(atoms, "<i8"))
-            for name, atoms in chosen.items()
-        },
     }
     plain: dict[str, Any] = json.loads(json.dumps(said))
     return plain
+
+
+def _told(atoms: NDArray[np.int64] | None) -> str | None:
+    """Return what tells chosen atoms from others."""
+    if atoms is None:
+        return None
+    return f"{len(atoms):,} atoms, checksum {crc32c(np.ascontiguousarray(atoms, '<i8')):08x}"
 
 
 def first_words(begun: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) -> dict[str, Any]:

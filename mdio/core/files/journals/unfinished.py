@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from glob import escape
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,8 @@ def _difference(was: Any, now: Any, name: str = "") -> str | None:
     if isinstance(was, dict) and isinstance(now, dict):
         pairs = [(f"{name}, {key}" if name else key, key) for key in {**was, **now}]
         found = (_difference(was.get(key), now.get(key), label) for label, key in pairs)
-    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
-        found = (
-            _difference(a, b, f"{name} {k}") for k, (a, b) in enumerate(zip(was, now, strict=True))
-        )
+    elif isinstance(was, list) and isinstance(now, list):
+        found = (_difference(*two, f"{name} {k}") for k, two in enumerate(zip_longest(was, now)))
     else:
         one, other = json.dumps(was)[:80], json.dumps(now)[:80]
         return None if json.dumps(was) == json.dumps(now) else f"{name}: {one} then, {other} now"

@@ -134,6 +134,7 @@ def test_what_is_no_journal_tells_nothing(journal, temporary):
     [
         ({"version of mdio": "2", "plan": {"chunk": [4, 2]}}, 'version of mdio: "1" then, "2" now'),
         ({"version of mdio": "1", "plan": {"chunk": [4, 3]}}, "plan, chunk 1: 2 then, 3 now"),
+        ({"version of mdio": "1", "plan": {"chunk": [4]}}, "plan, chunk 1: 2 then, null now"),
         ({"version of mdio": "1"}, "plan: "),
     ],
 )
@@ -147,11 +148,17 @@ def test_another_conversion_is_told_by_its_first_difference(journal, temporary, 
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"precision": 0.01}, {"chunk_frames": 2}, {"stop": 90}, {"select": range(9)}],
+    ("change", "named"),
+    [
+        ({"precision": 0.01}, "plan, .*precision"),
+        ({"chunk_frames": 2}, "plan, .*chunk_frames: 4 then, 2 now"),
+        ({"stop": 90}, "plan, .*n_frames: 98 then, 90 now"),
+        ({"select": range(9)}, 'atoms, kept: null then, "9 atoms, checksum [0-9a-f]{8}" now'),
+        ({"groups": {"ca": range(9)}}, 'atoms, group ca: null then, "9 atoms, '),
+    ],
     ids=str,
 )
-def test_other_options_are_named(adk, tmp_path, monkeypatch, change):
+def test_other_options_are_named(adk, tmp_path, monkeypatch, change, named):
     add = Journal.add
 
     def full(self, *words):
@@ -165,7 +172,7 @@ def test_other_options_are_named(adk, tmp_path, monkeypatch, change):
     monkeypatch.undo()
     with pytest.raises(OutputError, match="give --resume to go on with it, or --force"):
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", **options)
-    with pytest.raises(OutputError, match=r"was another conversion.* then, .* now"):
+    with pytest.raises(OutputError, match=rf"was another conversion.* \({named}"):
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options | change)
     mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options)
     assert mdio.verify(tmp_path / "a.zarr", adk["dcd"]).ok
