@@ -22,6 +22,9 @@ namespace {
 
 constexpr int CHUNK = 256;  // atoms of a pass
 constexpr int MAX_RUN = 8;  // differences; the five bits could say 10
+// Behind the last atom, so many may be left over, as of a writer that counts its padding: of more,
+// some would have belonged to atoms.
+constexpr std::uint64_t SPARE_BITS = 39;
 
 typedef std::int32_t Int4 __attribute__((vector_size(16)));
 typedef float Float4 __attribute__((vector_size(16)));
@@ -277,6 +280,8 @@ void unpack(Workspace& work, const Header& header, const std::uint8_t* data,
         }
         walk.done = end;
     }
+    if (walk.done == header.n_atoms && walk.bit + SPARE_BITS < walk.n_bits)
+        fail_stream("bits are left over");
 }
 
 }  // namespace

@@ -226,6 +226,32 @@ def test_bits_that_end_early(tmp_path, native):
         read_bytes(tmp_path / "a.xtc", bits.frame(10, 9, (100, 100, 100)))
 
 
+@pytest.mark.parametrize(("n_spare", "is_right"), [(0, True), (32, True), (40, False), (900, False)])
+def test_bits_behind_the_last_atom(tmp_path, native, n_spare, is_right):
+    """Some may be there: a writer may count what it pads with."""
+    bits = Bits()
+    for _ in range(40):
+        bits.number(0, 20).put(1, 1).put(1, 5)
+    path = tmp_path / "a.xtc"
+    bits.put(0, n_spare)
+    if is_right:
+        assert not read_bytes(path, bits.frame(40, 9, (100, 100, 100))).any()
+        return
+    with pytest.raises(SourceError, match=r"do not decode \(bits are left over\)"):
+        read_bytes(path, bits.frame(40, 9, (100, 100, 100)))
+
+
+def test_a_frame_whose_end_is_zero(tmp_path, native):
+    """As a page that was never written: water decodes all the same, to fewer bits."""
+    nm = np.random.default_rng(3).uniform(0, 6, (4000, 1, 3)) + np.linspace(0, 0.1, 3)[:, None]
+    path = write(tmp_path / "a.xtc", np.array([nm.reshape(-1, 3).astype(np.float32)] * 3))
+    raw = bytearray(path.read_bytes())
+    edges = [*scan(path).offsets.tolist(), len(raw)]
+    raw[edges[2] - 12_000 : edges[2]] = bytes(12_000)
+    with pytest.raises(SourceError, match=r"frame 1 .*\(bits are left over\)"):
+        read_bytes(path, bytes(raw))
+
+
 def test_random_damage_gives_an_error_or_numbers(tmp_path, native):
     rng = np.random.default_rng(9)
     path = write(tmp_path / "a.xtc", np.array([mixture(700, rng)]))
