@@ -31,7 +31,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job, Repairs
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.remote.paths import path_of
-from mdio.core.words import plural
+from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import StoredAs, WriteOptions
 from mdio.layouts.registry import layout_class, layout_name_for_output, writer_class
@@ -120,9 +120,9 @@ def planned(
     notes = (*notes, *told)
     if unreadable:
         n_lost = sum(len(range(*run)) for run in unreadable)
-        which = ", ".join(f"{a}" if b == a + 1 else f"{a} to {b - 1}" for a, b, _ in unreadable)
+        which = f"number {runs_text(unreadable)}"
         whole_ones = f"{plural(origin.info.n_frames - n_lost, 'whole frame')}"
-        lost = f"{origin.path}: {plural(n_lost, 'frame')} of it cannot be read (number {which})"
+        lost = f"{origin.path}: {plural(n_lost, 'frame')} of it cannot be read ({which})"
         notes = (*notes, f"{lost}; left out, beside {whole_ones}")
     if options.growing:  # what is not complete is to come
         notes = ()

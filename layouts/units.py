@@ -19,6 +19,7 @@ from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import asked
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.words import frames_text
 from mdio.layouts.output import Unit, Wanted
 
 AGAIN = re.compile("(split or )?convert the source again")
@@ -40,7 +41,7 @@ def runs_of_frames(
     while at < info.n_frames:
         stop = int(edges[np.searchsorted(edges, at, side="right")])
         stop = stop if info.chunk_frames else min(stop, at + n_rows)
-        unit = Unit(f"frames {at} to {stop - 1}", partial(read, at, stop), (at, stop))
+        unit = Unit(frames_text(at, stop), partial(read, at, stop), (at, stop))
         yield unit if ranges is None else replace(unit, ranges=partial(ranges, at, stop, None))
         at = stop
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.frames import FrameBlock
+from mdio.core.words import frames_text
 from mdio.layouts.base import Layout
 from mdio.layouts.output import NotFinite
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
@@ -53,7 +54,7 @@ def batches(start: int, stop: int, step: int | None) -> list[Piece]:
 
 def describe_task(piece: Piece) -> str:
     """Return the name of a piece for messages."""
-    return f"frames {piece[0]} to {piece[1] - 1}"
+    return frames_text(piece[0], piece[1])
 
 
 def describe_on(executor: Executor) -> Callable[[Piece], str]:

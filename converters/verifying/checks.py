@@ -17,6 +17,7 @@ from mdio.converters.options import Progress
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.frames import FrameBlock
+from mdio.core.words import frames_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import has_source_integers
 from mdio.layouts.output import Wanted
@@ -236,7 +237,7 @@ class Checks:
             try:
                 mine, theirs = layout.read(start, stop), source.read(start, stop)
             except OSError as error:
-                result.add(f"frames {start} to {stop - 1}: {error}")
+                result.add(f"{frames_text(start, stop)}: {error}")
                 continue
             allowed = {name: step / 2 for name, step in layout.info.field_precisions.items()}
             allowed["positions"] = self.begun.allowed_diff_angstrom or 0.0
@@ -244,7 +245,7 @@ class Checks:
             worst, problems = compare_blocks(mine, theirs, allowed, tables=tables, rounded=rounded)
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
             for problem in problems:
-                result.add(f"frames {start} to {stop - 1}: {problem}")
+                result.add(f"{frames_text(start, stop)}: {problem}")
             result.frames_compared += stop - start
             if self.progress is not None:
                 self.progress(stop - start, mine.nbytes)

@@ -13,6 +13,7 @@ import numpy as np
 
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.words import frames_text
 
 KEEP_ALL = "keep-all"
 OVERLAPS = ("keep-last", "keep-first", "error", KEEP_ALL)
@@ -230,7 +231,7 @@ class _Joiner:
             return
         block = self.read(number, start, start + 1), self.read(number, stop - 1, stop)
         times = f"{block[0].time[0]:g} to {block[1].time[0]:g} ps"
-        frames = f"frames {start} to {stop - 1}" if stop - start > 1 else f"frame {start}"
+        frames = frames_text(start, stop)
         self.notes.append(
             f"{self.infos[number].path}: {frames} ({times}) dropped, since "
             f"{self.infos[winner].path} has these times too"

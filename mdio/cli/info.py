@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "-s --top FILE", "topology, for formats that do not count their atoms")
     add(parser, "--json", "print one JSON object")
     add(parser, "--version", "version and decoders in use", nargs=0, action=_Version)
+
+
+def _made_of(source: Mapping[str, Any]) -> str:
+    """Return the first of the files that an output was made of, and how many more there are."""
+    n_more = len(source.get("files", ())) - 1
+    path = str(source.get("path", ""))
+    return f"{path} and {plural(n_more, 'more file')}" if n_more > 0 else path
 
 
 def _times(facts: dict[str, Any]) -> str:
@@ -187,7 +195,7 @@ def run(args: argparse.Namespace) -> int:
         "size": f"{human_nbytes(size)} "
         f"({size / max(1, facts['n_frames'] * facts['n_atoms']):.2f} bytes/atom/frame)",
         "striping": facts["striping"]["layout"] if facts["striping"] else facts["no_striping"],
-        "source": (facts["source"] or {}).get("path", ""),
+        "source": _made_of(facts["source"] or {}),
     }
     for one in facts["files"]:
         print(f"{one['path']}: {one['n_frames']:,} frames, {_times(one)}")

@@ -6,7 +6,7 @@ import argparse
 
 from mdio.cli.shared.common import add, add_told, positive, print_json, progress_bar
 from mdio.converters.repair import RepairResult, repair
-from mdio.core.words import plural
+from mdio.core.words import plural, runs_text
 from mdio.layouts.registry import open_layout
 
 
@@ -62,7 +62,7 @@ def _tell(result: RepairResult) -> None:
 def _tell_lost(result: RepairResult) -> None:
     for group, runs in result.lost_frames.items():
         n_lost = sum(len(range(*run)) for run in runs)
-        where = ", ".join(_run(*run) for run in runs[:5]) + (", ..." if len(runs) > 5 else "")
+        where = runs_text(runs, 5)
         whole = "the full system" if group == "trajectory" else f"group {group}"
         print(
             f"lost: {n_lost:,} of {plural(result.n_frames, 'frame')} of {whole} ({where}); the "
@@ -74,8 +74,3 @@ def _tell_lost(result: RepairResult) -> None:
         f"{result.out}: damaged; `mdio repair {result.out} --against SRC` writes the damaged units "
         "again from the trajectory that it was made from"
     )
-
-
-def _run(start: int, stop: int, step: int) -> str:
-    every = "" if step == 1 else f", every {step}"
-    return f"{start}" if stop == start + 1 else f"{start} to {stop - 1}{every}"

@@ -46,6 +46,23 @@ def human_nbytes(nbytes: float) -> str:
     return f"{nbytes:.1f} TiB"
 
 
+def frames_text(start: int, stop: int) -> str:
+    """Return neighbouring frames as people call them: ``frame 3``, ``frames 3 to 5``."""
+    return f"frame {start}" if stop == start + 1 else f"frames {start} to {stop - 1}"
+
+
+def runs_text(runs: Sequence[Sequence[int]], most: int | None = None) -> str:
+    """Return runs of numbers (start, stop, step), no more than `most`: ``3, 5 to 9, 20, 24``."""
+    found: list[str] = []
+    for start, stop, step in runs[:most]:
+        numbers = range(start, stop, step)
+        if len(numbers) < 3:
+            found += map(str, numbers)
+        else:
+            found.append(f"{start} to {numbers[-1]}" + (f" by {step}" if step > 1 else ""))
+    return ", ".join(found + ["..."] * (most is not None and len(runs) > most))
+
+
 def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
     """Return the times (ps) of frames: ``0 to 98 ps, every 1 ps``."""
     steps = n_frames - 1

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mdio.core.words import duration
+from mdio.core.words import duration, frames_text, runs_text
+from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,12 @@ from mdio.core.words import duration
 )
 def test_a_time_has_three_digits_and_no_exponent(seconds, said):
     assert duration(seconds) == said
+
+
+def test_frames_and_runs_of_them():
+    assert [frames_text(3, stop) for stop in (4, 6)] == ["frame 3", "frames 3 to 5"]
+    runs = runs_from_indices([3, 17, 20, 21, 22, 23, 30, 34, 38, 99])
+    assert indices_from_runs(runs).tolist() == [3, 17, 20, 21, 22, 23, 30, 34, 38, 99]
+    assert runs_text(runs) == "3, 17, 20 to 23, 30 to 38 by 4, 99"
+    assert runs_text(runs, 2) == "3, 17, 20 to 23, ..."
+    assert runs_text([]) == ""

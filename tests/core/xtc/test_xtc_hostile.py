@@ -226,7 +226,9 @@ def test_bits_that_end_early(tmp_path, native):
         read_bytes(tmp_path / "a.xtc", bits.frame(10, 9, (100, 100, 100)))
 
 
-@pytest.mark.parametrize(("n_spare", "is_right"), [(0, True), (32, True), (40, False), (900, False)])
+@pytest.mark.parametrize(
+    ("n_spare", "is_right"), [(0, True), (32, True), (40, False), (900, False)]
+)
 def test_bits_behind_the_last_atom(tmp_path, native, n_spare, is_right):
     """Some may be there: a writer may count what it pads with."""
     bits = Bits()

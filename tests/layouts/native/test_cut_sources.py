@@ -75,3 +75,15 @@ def test_info_tells(tmp_path, kind, capsys):
     assert "".join(facts["notes"]).count("ends within frame 4") == 1 and told.err == ""
     assert main(["info", str(path)]) == 0
     assert capsys.readouterr().err.count("ends within frame 4") == 1
+
+
+def test_frames_that_cannot_be_read_are_told_one_by_one(tmp_path, capsys):
+    path = copy_of(XTC, tmp_path)
+    frames = [bytearray(frame) for frame in raw_frames(path)]
+    for number in (2, 5):  # not 2 to 5, every third
+        frames[number][100:] = bytes(len(frames[number]) - 100)
+    path.write_bytes(b"".join(frames))
+    assert main(["convert", str(path), str(tmp_path / "a.zarr"), "--salvage"]) == 0
+    assert "2 frames of it cannot be read (number 2, 5); left out" in capsys.readouterr().out
+    assert main(["verify", str(path)]) == 1
+    assert f"bad: {path}: frame 2 at byte" in capsys.readouterr().out

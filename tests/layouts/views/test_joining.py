@@ -203,6 +203,8 @@ def test_the_command_line(parts, tmp_path, capsys):
     assert "mdio info: " in err and "dropped" in err
     assert main(["convert", *names, str(tmp_path / "a.zarr"), "--overlap", "keep-all"]) == 0
     assert "15 frames" in capsys.readouterr().out
+    assert main(["info", str(tmp_path / "a.zarr")]) == 0
+    assert f"{names[0]} and 2 more files" in capsys.readouterr().out
     assert main(["split", *names, str(tmp_path / "a.segments"), "-n", "2"]) == 0
     assert "note: " in capsys.readouterr().out
     assert main(["analyze", "distances", *names, "--overlap", "error"]) == 1
