@@ -31,8 +31,9 @@ from mdio.layouts.continuing.continuation import continuation_of
 from mdio.layouts.manifest import has_source_integers, indices_from_runs, runs_from_indices
 from mdio.layouts.output import NotFinite
 from mdio.layouts.registry import open_layout, writer_class
+from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.chain import ChainLayout
-from mdio.layouts.views.joining import KEEP_ALL, ROUNDING
+from mdio.layouts.views.joining import ROUNDING
 from mdio.layouts.views.view import ViewLayout, select_frames
 from mdio.parallel.executors import Executor
 

@@ -14,7 +14,7 @@ from mdio.core.files.remote.paths import path_of
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.joining import KEEP_ALL
+from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.view import ViewLayout
 
 

@@ -39,7 +39,7 @@ class ConversionOptions(StoredAs):
     """Atom groups to store beside the full system, by name."""
     overlap: str | None = None
     """Which of the frames with equal times in several files to keep: one of
-    `mdio.layouts.views.joining.OVERLAPS`; None = ``keep-last``, but an error for what looks like
+    `mdio.layouts.views.OVERLAPS`; None = ``keep-last``, but an error for what looks like
     replicas."""
     source_options: Mapping[str, Any] = field(default_factory=dict)
     """What the source does not say of itself, as options of `mdio.open`: ``format``, ``dt`` (ps

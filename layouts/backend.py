@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mdio.core.blocks import Spans
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.output import EncodedChunk, Unit
+from mdio.layouts.units import Unit
+
+if TYPE_CHECKING:
+    from mdio.layouts.output import EncodedChunk
 
 
 class Backend(Protocol):

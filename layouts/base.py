@@ -7,20 +7,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.core.cache.folder import Cache
 from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError, named
 from mdio.core.files.remote.paths import path_of
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.capabilities import Capabilities, boundaries_of
 from mdio.layouts.expecting import AtomIndices, Expecting
-from mdio.layouts.output import EncodedChunk, Unit, Wanted
-from mdio.layouts.units import check_units, mendable, runs_of_frames
+from mdio.layouts.units import Unit, Wanted, check_units, mendable, runs_of_frames
+
+if TYPE_CHECKING:
+    from mdio.core.cache.folder import Cache
+    from mdio.layouts.output import EncodedChunk
 
 __all__ = ["AtomIndices", "Layout"]
 

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.frame_data import FrameData, from_json, joined
 from mdio.core.frames import TrajectoryInfo
-from mdio.core.topology.topology import Topology
 from mdio.core.words import plural
-from mdio.layouts.frame_bytes import FrameBytes
-from mdio.layouts.placed import PlacedPositions
 
 if TYPE_CHECKING:
     from xarray import Dataset
+
+    from mdio.core.frame_data import FrameData
+    from mdio.core.topology.topology import Topology
+    from mdio.layouts.frame_bytes import FrameBytes
+    from mdio.layouts.placed import PlacedPositions
 
 
 def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
@@ -135,6 +136,8 @@ class Capabilities:
         CorruptLayoutError
             They are damaged.
         """
+        from mdio.core.frame_data import from_json, joined
+
         this: Any = self
         n_frames = this.info.n_frames
         if this.manifest is None and self.members[0] is not self:

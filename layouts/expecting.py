@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.blocks import Spans
-from mdio.core.cache.folder import Cache
 from mdio.core.files.in_flight import InFlight
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.caching.reads import UnitReads
-from mdio.layouts.striping.networks import is_network
-from mdio.layouts.striping.stripes import file_system_type
+
+if TYPE_CHECKING:
+    from mdio.core.cache.folder import Cache
+    from mdio.layouts.caching.reads import UnitReads
 
 
 def notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
@@ -31,6 +31,9 @@ def notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
             f"{path}: no unit of it can be kept, since only MDAnalysis or a library knows where "
             "its frames lie; it is read from the source: convert it, and keep units of the output"
         )
+    from mdio.layouts.striping.networks import is_network
+    from mdio.layouts.striping.stripes import file_system_type
+
     kind = file_system_type(cache.root)
     if is_network(kind):
         yield (
@@ -84,6 +87,8 @@ class Expecting:
             self._unit_reads = {}
         found = self._unit_reads.get(label)
         if found is None:
+            from mdio.layouts.caching.reads import UnitReads
+
             found = self._unit_reads[label] = UnitReads(self, self.cache, label, kept)  # type: ignore[arg-type]
             for note in notes_on(self.cache, self.path, found.works):
                 found.source.note(note)

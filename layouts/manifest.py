@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,8 +14,10 @@ from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.marks import SEAL, seal
 from mdio.core.frame_data import to_json
-from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.writer import OutputMeta
+
+if TYPE_CHECKING:
+    from mdio.layouts.plan import LayoutPlan
+    from mdio.layouts.writer import OutputMeta
 
 FORMAT = "mdio"
 FULL_SYSTEM = "trajectory"

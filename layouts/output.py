@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.requests import ByteRange
 from mdio.core.kernels.checks import buffer
 from mdio.core.topology.topology import Topology
 from mdio.core.words import plural
 
 AtomIndices = NDArray[np.int64]
-Wanted = Callable[[int], bool]
-"""Tells of the number of a unit whether it is to be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +122,3 @@ class PieceRecord:
     not_finite: NotFinite | None = None
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """What else its writer needs to know of it: numbers that a journal can hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What a layout stores and checks as one: a chunk, a segment, a file of numbers."""
-
-    name: str
-    check: Callable[[], object]
-    """Reads it; raises OSError if it is not what was written."""
-    frames: tuple[int, int] | None = None
-    """First, and one beyond the last, of those that need it; None = all."""
-    group: str | None = None
-    """Of the atoms that need it; None = all."""
-    ranges: Callable[[], Iterable[ByteRange]] = tuple
-    """Returns what of open files is read; less, or nothing, where nobody gains by knowing."""

@@ -17,13 +17,15 @@ from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath, path_of
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
-from mdio.layouts.writer import LayoutWriter
+
+if TYPE_CHECKING:
+    from mdio.layouts.writer import LayoutWriter
 
 GROUP = "mdio.layouts"
 """Of entry points."""
@@ -121,7 +123,7 @@ def writer_class(name: str) -> type[LayoutWriter]:
     entry = _entry(name)
     if entry is None or entry.writer is None:
         raise UnknownLayoutError(f"{name!r} cannot be written; {', '.join(writable_layouts())} can")
-    return cast(type[LayoutWriter], load_class(entry.writer))
+    return cast("type[LayoutWriter]", load_class(entry.writer))
 
 
 def writable_layouts() -> list[str]:

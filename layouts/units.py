@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, tee
 from pathlib import Path
@@ -20,13 +20,30 @@ from mdio.core.files.in_flight import asked
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.words import frames_text
-from mdio.layouts.output import Unit, Wanted
 
 AGAIN = re.compile("(split or )?convert the source again")
 """What messages of damage say to do."""
 
 CHECK_NBYTES = 16 << 20
 """Decoded bytes of a unit where a layout has no chunks of its own."""
+
+Wanted = Callable[[int], bool]
+"""Tells of the number of a unit whether it is to be checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a layout stores and checks as one: a chunk, a segment, a file of numbers."""
+
+    name: str
+    check: Callable[[], object]
+    """Reads it; raises OSError if it is not what was written."""
+    frames: tuple[int, int] | None = None
+    """First, and one beyond the last, of those that need it; None = all."""
+    group: str | None = None
+    """Of the atoms that need it; None = all."""
+    ranges: Callable[[], Iterable[ByteRange]] = tuple
+    """Returns what of open files is read; less, or nothing, where nobody gains by knowing."""
 
 
 def runs_of_frames(

@@ -20,9 +20,8 @@ from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import has_source_integers
-from mdio.layouts.output import Wanted
 from mdio.layouts.registry import layout_class, open_layout
-from mdio.layouts.units import named
+from mdio.layouts.units import Wanted, named
 from mdio.layouts.views.view import ViewLayout
 
 

@@ -25,7 +25,7 @@ from mdio.layouts.manifest import (
     has_source_integers,
     indices_from_runs,
 )
-from mdio.layouts.output import Unit
+from mdio.layouts.units import Unit
 
 Array = TypeVar("Array", bound=ChunkedArray)
 

@@ -41,8 +41,12 @@ class Compressor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Zstd:
+class _OfLevel:
     level: int
+
+
+class _Zstd(_OfLevel):
+    __slots__ = ()
 
     def metadata(self) -> dict[str, Any]:
         return {"name": "zstd", "configuration": {"level": self.level, "checksum": False}}
@@ -62,9 +66,8 @@ class _Zstd:
             raise ValueError(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _BloscLZ4:
-    level: int
+class _BloscLZ4(_OfLevel):
+    __slots__ = ()
 
     def metadata(self) -> dict[str, Any]:
         options = {"typesize": 4, "cname": "lz4", "clevel": self.level}
@@ -88,9 +91,8 @@ class _BloscLZ4:
             raise ValueError(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Gzip:
-    level: int
+class _Gzip(_OfLevel):
+    __slots__ = ()
 
     def metadata(self) -> dict[str, Any]:
         return {"name": "gzip", "configuration": {"level": self.level}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,10 @@ from mdio.core.files.reading import OpenFile
 from mdio.layouts.chunked.grid import AtomIndices
 from mdio.layouts.chunked.in_file import ChunksInFile
 from mdio.layouts.h5md.io import Column
-from mdio.layouts.output import EncodedChunk
-from mdio.layouts.plan import ArrayPlan
+
+if TYPE_CHECKING:
+    from mdio.layouts.output import EncodedChunk
+    from mdio.layouts.plan import ArrayPlan
 
 Unpack = Callable[[NDArray[np.uint8], NDArray[np.float32]], None]
 
@@ -80,6 +83,8 @@ Arrays = Mapping[tuple[str, str], PlacedChunks]
 
 def plans_of(arrays: Arrays, *, contiguous: bool) -> tuple[ArrayPlan, ...]:
     """Return how arrays are cut into chunks."""
+    from mdio.layouts.plan import ArrayPlan  # reading frames needs none
+
     return tuple(
         ArrayPlan(*of, one.n_atoms, one.chunk_frames, one.chunk_atoms, contiguous)
         for of, one in arrays.items()
@@ -91,6 +96,8 @@ def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChun
 
     Raises CorruptLayoutError: one of them is not what was written.
     """
+    from mdio.layouts.output import EncodedChunk
+
     for (group, field), array in arrays.items():
         rows = range(start // array.chunk_frames, -(-stop // array.chunk_frames))
         for i, j in ((i, j) for i in rows for j in range(array.grid[1])):

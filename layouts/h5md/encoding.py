@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,10 @@ from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import MEANT, quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
 from mdio.layouts.h5md.io import FULL_SYSTEM
-from mdio.layouts.output import AtomIndices, OutputMeta
-from mdio.layouts.plan import ArrayPlan, LayoutPlan
+
+if TYPE_CHECKING:
+    from mdio.layouts.output import AtomIndices, OutputMeta
+    from mdio.layouts.plan import ArrayPlan, LayoutPlan
 
 FILTER = 397
 """Of integers; HDF5 leaves 256 to 511 to whoever has not registered a filter."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -26,7 +26,9 @@ from mdio.layouts.h5md.disk import Written, open_output
 from mdio.layouts.h5md.encoding import FILTER, FILTER_VERSION, coder_of
 from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
 from mdio.layouts.h5md.others.flavours import Flavour, flavour_of
-from mdio.layouts.plan import ArrayPlan, LayoutPlan
+
+if TYPE_CHECKING:
+    from mdio.layouts.plan import ArrayPlan, LayoutPlan
 
 LIBVER = ("earliest", "v110")
 

@@ -23,11 +23,12 @@ from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.h5md.opening import is_hdf5, is_sealed, open_hdf5
-from mdio.layouts.output import Wanted
-from mdio.layouts.placed import PlacedPositions
+from mdio.layouts.units import Wanted
 
 if TYPE_CHECKING:
     import h5py
+
+    from mdio.layouts.placed import PlacedPositions
 
 
 def _names_mdio(file: h5py.File) -> bool:

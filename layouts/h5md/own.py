@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -40,8 +40,11 @@ from mdio.layouts.h5md.opening import is_sealed
 from mdio.layouts.h5md.others.flavours import flavour_of
 from mdio.layouts.h5md.others.topology import TOPOLOGY
 from mdio.layouts.h5md.seal import check_seal
-from mdio.layouts.output import EncodedChunk, Unit
 from mdio.layouts.placed import PlacedPositions, in_frames
+from mdio.layouts.units import Unit
+
+if TYPE_CHECKING:
+    from mdio.layouts.output import EncodedChunk
 
 
 class OwnFile(OwnOutput[PlacedChunks]):

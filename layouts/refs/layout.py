@@ -15,8 +15,8 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.manifest import check_manifest, indices_from_runs
-from mdio.layouts.output import Unit
 from mdio.layouts.registry import open_layout
+from mdio.layouts.units import Unit
 from mdio.layouts.views.view import ViewLayout
 
 BEGIN = b'{"version":1,"mdio":'

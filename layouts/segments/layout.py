@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.output import EncodedChunk, Unit
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     MANIFEST,
@@ -33,6 +32,10 @@ from mdio.layouts.segments.files import (
     sums_problem,
 )
 from mdio.layouts.segments.manifest import read_manifest, state_of
+from mdio.layouts.units import Unit
+
+if TYPE_CHECKING:
+    from mdio.layouts.output import EncodedChunk
 
 MAX_EARLY = 48
 """Segments that may be open beyond the one that is read, where reads are expected."""
@@ -296,4 +299,6 @@ class SegmentsLayout(Layout):
             data = file.array(int(edges[0]), int(edges[-1] - edges[0])).data
         sums.check(path, int(edges[0]), data)
         crcs = sums.of_frames(first, first + stop - start).tolist()
+        from mdio.layouts.output import EncodedChunk  # reading frames needs none
+
         return [EncodedChunk(str(start), data, [crc32c(data), *crcs])]

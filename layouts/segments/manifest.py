@@ -9,7 +9,6 @@ from typing import Any
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.marks import manifest_in
 from mdio.layouts.manifest import check_manifest
-from mdio.layouts.native.encoder import CONTAINERS
 from mdio.layouts.segments.files import MANIFEST
 
 
@@ -27,6 +26,8 @@ def read_manifest(path: Path, layout: str) -> dict[str, Any]:
         raise CorruptLayoutError(
             f"{where}: it cannot be read ({error}); split or convert the source again"
         ) from error
+    from mdio.layouts.native.encoder import CONTAINERS  # other folders are looked at, too
+
     manifest = check_manifest(manifest, path)
     container, fields = manifest.get("container"), manifest.get("fields")
     if manifest["layout"] != layout or container not in CONTAINERS or not isinstance(fields, list):

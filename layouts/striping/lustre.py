@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mdio.core.errors import PlanError
-from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.striping.stripes import (
     StripeRecord,
     Striping,
@@ -22,6 +22,9 @@ from mdio.layouts.striping.stripes import (
     record,
     remove_empty,
 )
+
+if TYPE_CHECKING:
+    from mdio.layouts.plan import LayoutPlan
 
 _WORD = re.compile(
     r"(?<![\w.])(?:lmm_)?(stripe_count|stripe_size|pattern|pool):[ \t]*(\S+)"

@@ -19,7 +19,8 @@ from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.capabilities import boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.joining import KEEP_ALL, Joining, check_overlap, join
+from mdio.layouts.views import KEEP_ALL, check_overlap
+from mdio.layouts.views.joining import Joining, join
 
 MAX_OPEN = 4  # members that are open at the same time: many would run out of handles
 
@@ -37,7 +38,7 @@ class ChainLayout(Layout):
     precision are kept where all members share them. Messages about bytes name the member.
 
     `members`: layouts, or paths for `open_layout`. `overlap`: what is done with frames whose times
-    several members have: one of `mdio.layouts.views.joining.OVERLAPS`. With all but ``keep-all``,
+    several members have: one of `mdio.layouts.views.OVERLAPS`. With all but ``keep-all``,
     members are put into the order of their times; None is ``keep-last``, but an error where members
     look like replicas. `fields`, `options`: as for `open_layout`; passed on to it.
     Raises ValueError, PlanError: there are no members, or an `overlap` that is none. SourceError:

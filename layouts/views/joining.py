@@ -11,14 +11,11 @@ from typing import cast
 
 import numpy as np
 
-from mdio.core.errors import PlanError, SourceError
+from mdio.core.errors import SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.words import frames_text
+from mdio.layouts.views import KEEP_ALL, check_overlap
 
-KEEP_ALL = "keep-all"
-OVERLAPS = ("keep-last", "keep-first", "error", KEEP_ALL)
-"""What is done with frames whose times several files have. By default `keep-last`, as restarts want
-it, but not where that would lose the greater part of what there is."""
 RUN_FRAMES = 65536
 """Frames whose times are read at a time."""
 ROUNDING = 1e-6
@@ -42,12 +39,6 @@ class Joining:
     parts: tuple[tuple[int, int, int], ...]
     notes: tuple[str, ...] = ()
     changes: bool = False
-
-
-def check_overlap(overlap: str | None) -> None:
-    """Refuse what is none of `OVERLAPS`, nor None, the default; raises PlanError."""
-    if overlap is not None and overlap not in OVERLAPS:
-        raise PlanError(f"the overlap is {overlap!r}; give one of {', '.join(OVERLAPS)}")
 
 
 def join(

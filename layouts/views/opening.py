@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mdio.core.cache.folder import Cache
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.chain import ChainLayout
-from mdio.layouts.views.joining import check_overlap
+from mdio.layouts.views import check_overlap
+
+if TYPE_CHECKING:
+    from mdio.core.cache.folder import Cache
 
 AnyPath = str | PathLike[str]
 
@@ -65,11 +66,14 @@ def open_source(
     (98, <ZarrLayout 'adk.zarr': 98 frames of 3,341 atoms, 1 to 98 ps, every 1 ps>)
     """
     check_overlap(overlap)
-    kept = Cache.of(cache, cache_size)
-    if kept is not None:
-        options["cache"] = kept
+    if cache is not None or cache_size is not None:
+        from mdio.core.cache.folder import Cache
+
+        options["cache"] = Cache.of(cache, cache_size)
     if isinstance(paths, str | PathLike):
         return open_layout(paths, **options)
     if len(paths) == 1:
         return open_layout(paths[0], **options)
+    from mdio.layouts.views.chain import ChainLayout
+
     return ChainLayout(paths, overlap=overlap, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,13 @@ from mdio.core.files.remote.paths import RemotePath
 from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.chunked.grid import AtomIndices
 from mdio.layouts.codecs.quantised import decode_chunk
-from mdio.layouts.output import EncodedChunk
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import ArrayMetadata
 from mdio.layouts.zarr.shard import CRC_NBYTES, MAX_AHEAD, ShardFiles
+
+if TYPE_CHECKING:
+    from mdio.layouts.output import EncodedChunk
 
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -150,6 +152,8 @@ class ShardedChunks(ChunkedArray):
 
     def stored(self, start: int, stop: int) -> EncodedChunk:
         """Return the shard of frames ``start:stop``, in which all has been checked."""
+        from mdio.layouts.output import EncodedChunk  # reading frames needs none
+
         rows = range(start // self.chunk_frames, -(-stop // self.chunk_frames))
         decoded: list[int] = []
         others: list[int | None] = []

@@ -13,7 +13,7 @@ from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.output import Wanted
+from mdio.layouts.units import Wanted
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import (
     METADATA,
@@ -22,7 +22,6 @@ from mdio.layouts.zarr.metadata import (
     read_metadata,
     root_node,
 )
-from mdio.layouts.zarr.own import OwnTree
 
 V2_METADATA = (".zgroup", ".zmetadata")
 MAX_TRIES = 5
@@ -130,6 +129,8 @@ class ZarrLayout(BackendLayout):
             node = parse_metadata(self.path / METADATA, text)
             if _manifest_in(node):
                 manifest = node["attributes"]["mdio"]
+                from mdio.layouts.zarr.own import OwnTree  # files are looked at, too
+
                 return OwnTree(root, text, manifest, group, verify=self.verify)
         elif not any((self.path / name).is_file() for name in V2_METADATA):
             raise CorruptLayoutError(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -22,8 +22,7 @@ from mdio.layouts.chunked.grid import AtomIndices
 from mdio.layouts.chunked.groups import stored_topology
 from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.manifest import crcs_in
-from mdio.layouts.output import EncodedChunk, Unit
-from mdio.layouts.plan import ArrayPlan
+from mdio.layouts.units import Unit
 from mdio.layouts.zarr.checksums import Checksums
 from mdio.layouts.zarr.chunks import ShardedChunks
 from mdio.layouts.zarr.folder import Folder
@@ -44,6 +43,9 @@ from mdio.layouts.zarr.tree import (
     series_node,
     table_path,
 )
+
+if TYPE_CHECKING:
+    from mdio.layouts.output import EncodedChunk
 
 
 class OwnTree(OwnOutput[ShardedChunks]):
@@ -253,6 +255,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
 
     def made_as(self) -> dict[str, Any]:
         """Return how arrays are cut; see `Layout.made_as`."""
+        from mdio.layouts.plan import ArrayPlan  # reading frames needs none
+
         first = next(iter(self.arrays.values()))
         arrays = tuple(
             ArrayPlan(*of, array.n_atoms, array.chunk_frames, array.chunk_atoms)

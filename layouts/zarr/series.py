@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,14 @@ from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.remote.objects import look_ahead
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing import Data, WrittenFile
-from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.writer import PieceRecord
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import DTYPES, ArrayMetadata
 from mdio.layouts.zarr.shard import CRC_NBYTES
 from mdio.layouts.zarr.tree import SERIES, SeriesName, series_arrays, series_metadata
+
+if TYPE_CHECKING:
+    from mdio.layouts.plan import LayoutPlan
+    from mdio.layouts.writer import PieceRecord
 
 Numbers = NDArray[Any]
 KEPT_NBYTES = 8 << 20

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mdio._version import __version__
 from mdio.core.errors import PlanError
@@ -18,8 +18,10 @@ from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.codecs.compressors import compressor_from_option, quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
-from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.zarr.metadata import MAX_CHUNK_NBYTES, ArrayMetadata, group_metadata
+
+if TYPE_CHECKING:
+    from mdio.layouts.plan import ArrayPlan, LayoutPlan
 
 FIELD_UNITS = {
     "positions": "Angstrom",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.reducers import Reducer, Stack, State
 from mdio.core.errors import BlockError
-from mdio.parallel.shared_rows import SharedRows
+
+if TYPE_CHECKING:
+    from mdio.parallel.shared_rows import SharedRows
 
 
 class Collected:

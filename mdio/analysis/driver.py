@@ -6,18 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.kernels.registry import as_kernel
-from mdio.analysis.placing import blocks_on_dask
 from mdio.analysis.plan import Plan, Request, Trajectory
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult, side_by_side
-from mdio.analysis.series import analyze_series
 from mdio.analysis.work import (
     BlockResult,
     BlockWork,
@@ -27,19 +25,19 @@ from mdio.analysis.work import (
     describe,
     told,
 )
-from mdio.core.cache.folder import Cache
 from mdio.core.errors import PlanError
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.view import select_frames
-from mdio.parallel.dask_executor import DaskExecutor
+from mdio.parallel import GATHERS, How
 from mdio.parallel.executors import Executor, Processes, Serial
-from mdio.parallel.gather import GATHERS, How
-from mdio.parallel.mpi_executor import MPIExecutor
-from mdio.parallel.shared_rows import SharedRows
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
+
+    from mdio.core.cache.folder import Cache
+    from mdio.parallel.mpi_executor import MPIExecutor
+    from mdio.parallel.shared_rows import SharedRows
 
 Progress = Callable[[int, int], None]
 
@@ -150,7 +148,11 @@ def analyze(
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     run_in = executor if executor is not None else Serial()
     n_blocks = run_in.n_workers * blocks_per_worker
-    kept = Cache.of(cache, cache_size)
+    kept = None
+    if cache is not None or cache_size is not None:
+        from mdio.core.cache.folder import Cache
+
+        kept = Cache.of(cache, cache_size)
     frames: dict[str, Any] = {"start": start, "stop": stop, "step": step}
     frames |= {"begin_ps": begin_ps, "end_ps": end_ps, "dt_ps": dt_ps}
     choose = partial(select_frames, **frames)
@@ -175,11 +177,13 @@ def _run(
     blocks_per_worker: int,
 ) -> AnalysisResult:
     if request.kernel.over_atoms:
+        from mdio.analysis.series import analyze_series
+
         return analyze_series(request, run_in, progress)
-    if isinstance(run_in, MPIExecutor):
+    if run_in.on_ranks:
         from mdio.analysis.mpi.ranks import analyze_on_ranks
 
-        return analyze_on_ranks(request, run_in, gather, progress)
+        return analyze_on_ranks(request, cast("MPIExecutor", run_in), gather, progress)
     plan = request.plan()
     try:
         return _analyze(plan, run_in, progress, blocks_per_worker)
@@ -193,15 +197,16 @@ def _analyze(
 ) -> AnalysisResult:
     watch = Stopwatch()
     items = list(enumerate(plan.blocks))
-    if isinstance(executor, DaskExecutor) and plan.units is not None:
-        items, places = blocks_on_dask(plan, executor.client, blocks_per_worker)
-        executor.place(places)
+    if plan.units is not None:
+        items = _placed(plan, executor, blocks_per_worker)
         plan.blocks = [block for _, block in sorted(items, key=lambda item: item[0])]
     if isinstance(executor, Serial):  # then progress need not wait for whole blocks
         work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
         results = _gather(executor, work, items, None)
         values = _joined(plan, results, None)
     elif isinstance(executor, Processes) and executor.forks and _keeps_rows(plan):
+        from mdio.parallel.shared_rows import SharedRows
+
         with SharedRows(len(plan.frames)) as rows:
             place = Place(rows, plan.frames)
             work = BlockWork(plan.for_workers().layout, plan.prepared, place=place)
@@ -226,7 +231,22 @@ def _analyze(
     )
 
 
+def _placed(plan: Plan, executor: Executor, blocks_per_worker: int) -> list[NumberedBlock]:
+    """Return numbered blocks; those of Dask are placed where the caches of nodes have them."""
+    from mdio.parallel.dask_executor import DaskExecutor
+
+    if not isinstance(executor, DaskExecutor):
+        return list(enumerate(plan.blocks))
+    from mdio.analysis.placing import blocks_on_dask
+
+    items, places = blocks_on_dask(plan, executor.client, blocks_per_worker)
+    executor.place(places)
+    return items
+
+
 def _keeps_rows(plan: Plan) -> bool:
+    from mdio.parallel.shared_rows import SharedRows
+
     return type(plan.prepared.reducer) is Stack and SharedRows.available()
 
 

@@ -14,20 +14,20 @@ from mdio.analysis.kernels.kernel import Kernel, Prepared
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.system import System
-from mdio.converters.selection import atom_count
 from mdio.core.blocks import aligned_blocks
-from mdio.core.cache.folder import Cache
 from mdio.core.errors import AtomCountError, OptionError, PlanError
 from mdio.core.files.reading import reads
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming
 from mdio.layouts.base import Layout
-from mdio.layouts.caching.units import CacheUnits, units_of
 from mdio.layouts.views.opening import open_source
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
+
+    from mdio.core.cache.folder import Cache
+    from mdio.layouts.caching.units import CacheUnits
 
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
 
@@ -112,6 +112,8 @@ class Request:
         except AtomCountError:
             if self.top is None:
                 raise
+            from mdio.converters.selection import atom_count
+
             return self._plan(n_atoms=atom_count(self.top))
 
     def _plan(self, **options: Any) -> Plan:
@@ -145,6 +147,8 @@ class Request:
                 prepared = replace(prepared, reducer=self.reducer)
             units = None
             if cache is not None and (prepared.atoms is None or len(prepared.atoms)):
+                from mdio.layouts.caching.units import units_of
+
                 units = units_of(source, prepared.atoms)
                 if layout is view:
                     units = replace(units, edges=np.searchsorted(chosen, units.edges))

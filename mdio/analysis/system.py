@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.selection import load_topology, stored_universe
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock
 from mdio.core.topology.selecting import select as select_stored
@@ -54,6 +53,8 @@ class System:
         trajectory.
         """
         if self._universe is None and self.topology is not None:
+            from mdio.converters.selection import stored_universe
+
             self._universe = stored_universe(self.topology, self.layout)
         if self._universe is None:
             if self._top is None:
@@ -206,6 +207,8 @@ class System:
         """
         if not isinstance(top, str | PathLike):
             return top
+        from mdio.converters.selection import load_topology
+
         full = self.layout
         if self._group is not None and self._manifest is not None:
             one = self.layout.members[0]

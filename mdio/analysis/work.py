@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from mdio.core.files.reading import reads
 from mdio.core.frames import FrameBlock
 from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.layouts.base import Layout
-from mdio.parallel.shared_rows import SharedRows
+
+if TYPE_CHECKING:
+    from mdio.parallel.shared_rows import SharedRows
 
 READ_NBYTES = 4 << 20
 """Decoded bytes of whole frames that one read may span: few enough to stay in the cores' caches

@@ -19,7 +19,8 @@ from mdio.analysis.pages import page
 from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, svg_of
 from mdio.benches.records import mpiexec_command, told_by
 from mdio.core.errors import BlockError
-from mdio.parallel.gather import GATHERS, GlobalArray, gather_rows
+from mdio.parallel import GATHERS
+from mdio.parallel.gather import GlobalArray, gather_rows
 
 KEPT = "kept array"
 WAYS = (*GATHERS, KEPT)

@@ -36,8 +36,8 @@ from mdio.core.files.remote.paths import is_remote
 from mdio.core.words import duration, human_nbytes, plural
 from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.opening import open_source
+from mdio.parallel import GATHERS
 from mdio.parallel.executors import Executor
-from mdio.parallel.gather import GATHERS
 
 COMMON = ("-s", "--select", "--group", "-b", "-e", "--dt", "-w", "--executor", "-o", "--report")
 """What ``--help`` shows; ``--help-all`` has the rest."""

@@ -14,7 +14,6 @@ from mdio.core.errors import PlanError
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import plural
 from mdio.parallel.executors import Executor
-from mdio.parallel.mpi_executor import MPIExecutor
 
 UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -49,7 +48,7 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
 
 def follow_with(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
     """Follow the source; say so now and then, and in the end."""
-    if len(args.source) != 1 or isinstance(executor, MPIExecutor) or args.dry_run or args.compared:
+    if len(args.source) != 1 or executor.on_ranks or args.dry_run or args.compared:
         raise PlanError("--follow is for one source, without --mpi, --dry-run and --verify")
 
     def tell(n_frames: int) -> None:

@@ -7,6 +7,8 @@ wrong.
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -44,7 +46,11 @@ ALL = "*"
 """In place of a command: the options of all."""
 
 
-def _parser(command: str | None) -> FriendlyParser:
+def _parser(command: str | None, *, alone: bool = False) -> FriendlyParser:
+    """Return the parser, with the options of one command, which may be the only one: `alone`.
+
+    To make a parser for each takes time.
+    """
     parser = FriendlyParser(
         prog="mdio",
         description="How molecular-dynamics trajectories lie on disk and get read in parallel.",
@@ -53,6 +59,8 @@ def _parser(command: str | None) -> FriendlyParser:
     parser.add_argument("--version", action="version", version=f"mdio {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
+        if alone and name != command:
+            continue
         chosen = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if name == command or command == ALL:
             module = import_module(f"mdio.cli.{name}")
@@ -100,6 +108,25 @@ def _stalls_told(args: argparse.Namespace) -> Iterator[None]:
         watch.stop()
 
 
+BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+def _import_numpy(words: Sequence[str]) -> None:
+    """Import NumPy so that OpenBLAS starts no threads, unless a user's function may want them.
+
+    It starts one for each core, and for as long as most commands take each looks for work, of which
+    no kernel of mdio has any.
+    """
+    of_user = any(":" in word for word in words)  # module:function
+    if "numpy" in sys.modules or of_user or any(name in os.environ for name in BLAS_THREADS):
+        return
+    os.environ[BLAS_THREADS[0]] = "1"
+    try:
+        import_module("numpy")
+    finally:
+        del os.environ[BLAS_THREADS[0]]  # it is read once; programs that are started get none
+
+
 def _notes(end: BaseException) -> str:
     """Return what was added to an exception: what of the work is kept."""
     return "; ".join(getattr(end, "__notes__", ()))
@@ -111,13 +138,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(_parser(ALL))
+    if argv is None:
+        atexit.register(gc.freeze)  # what goes with the process need not be looked through
     words = list(sys.argv[1:] if argv is None else argv)
     if not words:
         print(examples())
         return 0
     command = next((word for word in words if not word.startswith("-")), None)
+    if command in COMMANDS:
+        _import_numpy(words)
     with parse_once(words):
-        parser = _parser(command)
+        parser = _parser(command, alone=words[0] == command in COMMANDS)
         if command is not None and command not in COMMANDS:
             hint = did_you_mean(command, COMMANDS)
             parser.error(f"there is no command {command!r}{hint}; there are {', '.join(COMMANDS)}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import sys
 import threading
 import time
@@ -138,7 +137,7 @@ WAITING = "the storage does not answer, still waiting"
 def who() -> str:
     """Return rank and host of this process, as messages have it."""
     rank = next((os.environ[name] for name in RANKS if name in os.environ), None)
-    host = socket.gethostname()
+    host = os.uname().nodename
     return f"mdio on {host}" if rank is None else f"mdio, rank {rank} on {host}"
 
 
@@ -146,7 +145,7 @@ def lost_on(error: BaseException | None) -> str:
     """Return the name of this machine, where an error is of storage that it has lost."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in LOST:
-            return f" on {socket.gethostname()}"
+            return f" on {os.uname().nodename}"
         error = error.__cause__
     return ""
 

@@ -7,7 +7,6 @@ the frames of one call, so that measuring costs nothing worth measuring.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 def worker_name() -> str:
     """Return host and process, and the thread if it is not the main one (as in Dask's workers)."""
-    name = f"{socket.gethostname()}:{os.getpid()}"
+    name = f"{os.uname().nodename}:{os.getpid()}"
     if threading.current_thread() is threading.main_thread():
         return name
     return f"{name}:{threading.get_native_id()}"

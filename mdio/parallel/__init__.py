@@ -1,1 +1,7 @@
 """Executors and gathers: how blocks of work are spread over processes and ranks."""
+
+from typing import Literal
+
+How = Literal["blocking", "nonblocking", "one-sided"]
+GATHERS: tuple[How, ...] = ("blocking", "nonblocking", "one-sided")
+"""Ways in which ranks bring their rows together; see `mdio.parallel.gather`."""

@@ -12,11 +12,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import tee
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from mdio.core.closing import Closing
 from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError
-from mdio.parallel.pool import Failure, WorkerPool, start_method
+
+if TYPE_CHECKING:
+    from mdio.parallel.pool import Failure, WorkerPool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -54,6 +56,8 @@ class Executor(Closing, ABC):
 
     name: ClassVar[str]
     """What the command line and reports call it."""
+    on_ranks: ClassVar[bool] = False
+    """Whether all ranks of an MPI program make the same calls of it."""
 
     @property
     @abstractmethod
@@ -206,6 +210,8 @@ class Processes(Executor):
     @property
     def forks(self) -> bool:
         """Whether workers are forked, and so hold what files this process holds."""
+        from mdio.parallel.pool import start_method
+
         return start_method() == "fork"
 
     def imap(
@@ -216,6 +222,8 @@ class Processes(Executor):
         describe: Callable[[Item], str] = str,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results as workers finish them; see `Executor.imap`."""
+        from mdio.parallel.pool import Failure, WorkerPool
+
         pool = WorkerPool(func)
         self._pools.add(pool)
         source = enumerate(items)

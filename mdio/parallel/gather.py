@@ -12,19 +12,16 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mdio.core.errors import PlanError
+from mdio.parallel import GATHERS, How
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-How = Literal["blocking", "nonblocking", "one-sided"]
-GATHERS: tuple[How, ...] = ("blocking", "nonblocking", "one-sided")
-"""Ways to gather."""
 
 PART_NBYTES = 64
 """Ranks' parts of a window are multiples of this."""

@@ -10,7 +10,8 @@ from MDAnalysis.analysis import rms
 from MDAnalysisTests.datafiles import DCD, GRO, PSF
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.registry import RMSD, Dihedrals
+from mdio.analysis.kernels.dihedrals import Dihedrals
+from mdio.analysis.kernels.rmsd import RMSD
 from mdio.cli.main import main
 from mdio.core.errors import PlanError, SourceError
 from mdio.parallel.executors import Processes

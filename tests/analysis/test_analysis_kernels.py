@@ -14,14 +14,10 @@ from memory_layout import MemoryLayout, save_memory, save_universe
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels import dihedrals
 from mdio.analysis.kernels import geometry as structure
-from mdio.analysis.kernels.registry import (
-    RMSD,
-    RMSF,
-    Dihedrals,
-    Distances,
-    RadiusOfGyration,
-    UserKernel,
-)
+from mdio.analysis.kernels.dihedrals import Dihedrals
+from mdio.analysis.kernels.geometry import RMSF, Distances, RadiusOfGyration
+from mdio.analysis.kernels.kernel import UserKernel
+from mdio.analysis.kernels.rmsd import RMSD
 from mdio.core import kernels
 from mdio.core.errors import PlanError, SourceError
 from mdio.parallel.executors import Processes

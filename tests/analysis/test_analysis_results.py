@@ -8,7 +8,7 @@ import pytest
 from memory_layout import MemoryLayout, save_memory
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.registry import RMSF
+from mdio.analysis.kernels.geometry import RMSF
 from mdio.core.errors import BlockError, MissingExtraError, OutputError, PlanError
 from mdio.parallel.executors import Processes
 

@@ -11,7 +11,7 @@ from oracles.report_pages import page_of
 from parallel.on_dask import dask_client
 
 import mdio
-from mdio.analysis.kernels.registry import RMSF
+from mdio.analysis.kernels.geometry import RMSF
 from mdio.analysis.pages.pictures import stream
 from mdio.analysis.pages.report import save_report
 from mdio.analysis.timings import FACTOR, record, stragglers

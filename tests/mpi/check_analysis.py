@@ -11,12 +11,13 @@ import numpy as np
 from mpi4py import MPI
 
 import mdio
-from mdio.analysis.kernels.registry import RMSF, UserKernel
+from mdio.analysis.kernels.geometry import RMSF
+from mdio.analysis.kernels.kernel import UserKernel
 from mdio.analysis.reducers import Histogram, Mean
 from mdio.analysis.timings import record
 from mdio.core.errors import BlockError, PlanError, SourceError
 from mdio.layouts.segments.layout import SegmentsLayout
-from mdio.parallel.gather import GATHERS
+from mdio.parallel import GATHERS
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

@@ -5,7 +5,8 @@ from mpi4py import MPI
 from parallel.all_checks import run_all
 
 from mdio.core.errors import PlanError
-from mdio.parallel.gather import GATHERS, GlobalArray, gather_rows
+from mdio.parallel import GATHERS
+from mdio.parallel.gather import GlobalArray, gather_rows
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

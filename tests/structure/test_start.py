@@ -1,6 +1,7 @@
 """What setup.cfg lists, what is imported when, and what is registered."""
 
 import configparser
+import re
 import subprocess
 import sys
 
@@ -61,13 +62,21 @@ NEEDLESS = (
     "difflib",
     "subprocess",
 )
-NEEDLESS += ("multiprocessing.connection", *HEAVY)
+NEEDLESS += ("multiprocessing", "concurrent.futures", "importlib.metadata", "tempfile", "random")
+NEEDLESS += ("hashlib", "secrets", "socket", "uuid", *HEAVY)
 
 
 OF_WRITING = ("publish", "replacing", "journals.journal", "remote.uploading")
 NEEDLESS += tuple(f"mdio.core.files.{name}" for name in OF_WRITING)
 NEEDLESS += ("mdio.layouts.foreign.tree", "mdio.layouts.foreign.generic", "mdio.converters.convert")
-NEEDLESS += ("mdio.converters.periodic.steps",)
+NEEDLESS += ("mdio.converters.periodic.steps", "mdio.layouts.plan", "mdio.layouts.output")
+NEEDLESS += ("mdio.core.cache.folder", "mdio.layouts.caching.reads", "mdio.layouts.views.chain")
+NEEDLESS += ("mdio.core.files.index", "mdio.parallel.pool", "mdio.parallel.shared_rows")
+NEEDLESS += ("mdio.parallel.gather", "mdio.parallel.mpi_executor", "mdio.parallel.dask_executor")
+NEEDLESS += ("mdio.analysis.series", "mdio.analysis.kernels.correlations")
+MOST_MODULES = {("zarr", "info"): 98, ("zarr", "analyze"): 110}
+MOST_MODULES |= {("h5md", "info"): 117, ("h5md", "analyze"): 129}
+"""Of ours: each takes a third of a millisecond or so, and each dataclass in it half a one."""
 
 
 @pytest.mark.parametrize("command", [["info"], ["analyze", "rmsd", "--select", "name CA"]])
@@ -82,9 +91,13 @@ import sys
 there = set(sys.modules)
 from mdio.cli.main import main
 assert main({[*command, str(path), "--quiet" if command[0] == "analyze" else "--json"]!r}) == 0
-print("needless:", *[name for name in {NEEDLESS!r} if name in sys.modules.keys() - there])
+new = sys.modules.keys() - there
+print(len([name for name in new if name.startswith("mdio")]))
+print("needless:", *[name for name in {NEEDLESS!r} if name in new])
 """
-    assert run_python(code).splitlines()[-1] == "needless:"
+    *_, n_modules, needless = run_python(code).splitlines()
+    assert needless == "needless:"
+    assert int(n_modules) <= MOST_MODULES[suffix, command[0]]
 
 
 LAYOUTS = ("h5py", *(entry.reader.partition(":")[0] for entry in registry.LAYOUTS.values()))
@@ -100,6 +113,42 @@ assert main({[*command, str(tmp_path / "none.zarr")]!r}) == 1
 print("layouts:", *[name for name in {LAYOUTS!r} if name in sys.modules])
 """
     assert run_python(code).splitlines()[-1] == "layouts:"
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["nosuch"]])
+def test_what_names_no_command_needs_no_numpy(words):
+    code = f"""
+import sys
+from contextlib import suppress
+from mdio.cli.main import main
+with suppress(SystemExit):
+    main({words!r})
+print("numpy:", "numpy" in sys.modules)
+"""
+    assert run_python(code).splitlines()[-1] == "numpy: False"
+
+
+def blas_after(code: str) -> str:
+    return run_python(f"""
+import os
+from mdio.cli.main import main
+{code}
+import numpy
+from threadpoolctl import threadpool_info
+found = {{one["internal_api"]: one["num_threads"] for one in threadpool_info()}}
+print(os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("OMP_NUM_THREADS"), found)
+""").splitlines()[-1]
+
+
+def test_threads_of_blas_are_for_functions_of_users():
+    """Each begins with a loop that looks for work, of which no kernel of ours has any."""
+    info, function = ["info", DCD], ["analyze", "numpy:ravel", DCD, "-e", "3"]
+    usual = blas_after("")
+    one = re.sub(r"('openblas': )\d+", r"\g<1>1", usual)
+    assert blas_after(f"main({info!r})") == one
+    assert blas_after(f"main({function!r})") == usual
+    asked = 'os.environ["OMP_NUM_THREADS"] = "2"\n'
+    assert blas_after(f"{asked}main({info!r})") == blas_after(asked)
 
 
 @pytest.mark.parametrize("order", ["import mdio, MDAnalysis", "import MDAnalysis, mdio"])

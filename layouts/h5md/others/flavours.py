@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
@@ -25,7 +26,9 @@ from mdio.core.errors import PlanError
 from mdio.core.frames import ELEMENTS, absent
 from mdio.layouts.h5md.io import FULL_SYSTEM
 from mdio.layouts.manifest import runs_from_indices
-from mdio.layouts.plan import LayoutPlan
+
+if TYPE_CHECKING:
+    from mdio.layouts.plan import LayoutPlan
 
 SLAB_NBYTES = 32 << 20
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -29,7 +29,10 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile
-from mdio.layouts.output import EncodedChunk, Unit
+from mdio.layouts.units import Unit
+
+if TYPE_CHECKING:
+    from mdio.layouts.output import EncodedChunk
 
 AtomIndices = NDArray[np.int64]
 IN_PARTS = "in_parts"

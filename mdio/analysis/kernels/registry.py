@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from typing import cast
 
-from mdio.analysis.kernels.correlations import MSD, VACF
-from mdio.analysis.kernels.dihedrals import Dihedrals
-from mdio.analysis.kernels.geometry import RMSF, Distances, Pairs, RadiusOfGyration
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, UserKernel
-from mdio.analysis.kernels.rmsd import RMSD
 from mdio.core.errors import PlanError
 from mdio.core.words import did_you_mean
+from mdio.layouts.registry import load_class
 
-KERNELS: MappingProxyType[str, Callable[..., Kernel]] = MappingProxyType(
-    {
-        "rmsd": RMSD,
-        "dihedrals": Dihedrals,
-        "distances": Distances,
-        "pairs": Pairs,
-        "rgyr": RadiusOfGyration,
-        "rmsf": RMSF,
-        "msd": MSD,
-        "vacf": VACF,
+
+class _Kernels(Mapping[str, Callable[..., Kernel]]):
+    """Classes by name, each imported when it is asked for."""
+
+    _homes = {  # noqa: RUF012 - never changed
+        "rmsd": "rmsd:RMSD",
+        "dihedrals": "dihedrals:Dihedrals",
+        "distances": "geometry:Distances",
+        "pairs": "geometry:Pairs",
+        "rgyr": "geometry:RadiusOfGyration",
+        "rmsf": "geometry:RMSF",
+        "msd": "correlations:MSD",
+        "vacf": "correlations:VACF",
     }
-)
+
+    def __getitem__(self, name: str) -> Callable[..., Kernel]:
+        address = f"mdio.analysis.kernels.{self._homes[name]}"
+        return cast(Callable[..., Kernel], load_class(address))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+
+KERNELS = _Kernels()
 """What the command line calls each."""
 
 

@@ -25,7 +25,8 @@ from mdio.analysis.results import AnalysisResult
 from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe, told
 from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, worker_name
-from mdio.parallel.gather import Gathered, How, gather_rows
+from mdio.parallel import How
+from mdio.parallel.gather import Gathered, gather_rows
 from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
 

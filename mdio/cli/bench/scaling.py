@@ -11,8 +11,8 @@ from mdio.benches.scaling import EXECUTORS, KERNELS, Study, cases_of, run_all, s
 from mdio.benches.scaling_pictures import save_scaling_page
 from mdio.cli.bench import one_of, positives
 from mdio.cli.shared.common import add, add_bench_output, positive, print_json
+from mdio.parallel import GATHERS
 from mdio.parallel.executors import available_cores
-from mdio.parallel.gather import GATHERS
 
 
 def _counts() -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from mdio.converters.periodic import PBC_CHOICES
 from mdio.core.progress import ProgressBar, ProgressLog
-from mdio.layouts.views.joining import OVERLAPS
+from mdio.layouts.views import OVERLAPS
 
 
 def add(

@@ -11,7 +11,6 @@ from mdio.cli.shared.common import add, positive
 from mdio.cli.shared.ranks import root_speaks, world
 from mdio.core.errors import PlanError
 from mdio.parallel.executors import Executor, Processes, Serial
-from mdio.parallel.mpi_executor import MPIExecutor
 
 EXECUTORS = ("serial", "processes", "dask", "mpi")
 
@@ -66,6 +65,8 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
 @contextmanager
 def all_ranks(option: str) -> Iterator[Executor]:
     """Yield the ranks of COMM_WORLD, of which rank 0 speaks; `option` asks for them."""
+    from mdio.parallel.mpi_executor import MPIExecutor
+
     comm = world(option)
     with root_speaks(comm), MPIExecutor(comm, to_all=False) as ranks:
         yield ranks

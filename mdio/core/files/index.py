@@ -9,7 +9,6 @@ fail (full disk, read-only folder, no home); reading then goes on without.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 import zlib
@@ -170,6 +169,8 @@ def index_paths(path: Path) -> Iterator[Path]:
             folder = str(Path.home() / ".cache" / "mdio")
         except RuntimeError:  # no home folder
             return
+    import hashlib  # few indexes lie there, and it takes long to import
+
     key = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
     yield Path(folder, f"{key}.mdio-index")
 

@@ -13,14 +13,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.index import FrameIndex
 from mdio.core.kernels import crc32c_joined, crc32c_pieces
+
+if TYPE_CHECKING:
+    from mdio.core.files.index import FrameIndex
 
 Sums = NDArray[np.uint32]
 
@@ -149,6 +151,8 @@ class PieceSums:
 
     def index(self, n_atoms: int) -> FrameIndex:
         """Return where the frames are."""
+        from mdio.core.files.index import FrameIndex
+
         return FrameIndex(self.offsets[:-1], self.nbytes, n_atoms)
 
     def of_frames(self, start: int, stop: int) -> Sums:

@@ -16,20 +16,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
 from mdio.core.files.copying import INDEX_ENDING, remove
 from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import refuse_unfinished, unfinished
 from mdio.core.files.marks import PARTS_MARKER, is_output, name_of_parts, parts_of
-from mdio.core.files.remote import places
 from mdio.core.files.remote.paths import RemotePath, is_remote, path_of
-from mdio.core.files.remote.uploading import Upload
 from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name
 from mdio.core.files.writing import flush
 from mdio.core.signals import terminations_raised
+
+if TYPE_CHECKING:
+    from mdio.core.files.remote.uploading import Upload
 
 FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
 FLUSHERS = 8
@@ -167,6 +168,8 @@ def settle(where: Path) -> None:
     Raises OutputError: that cannot be done.
     """
     if isinstance(where, RemotePath):
+        from mdio.core.files.remote import places
+
         try:
             places.settle(where)
         except OSError as error:
@@ -218,7 +221,10 @@ def publish(
     where = path_of(target)
     if isinstance(where, RemotePath):
         names = [Path(companion).name for companion in companions]
-        upload = Upload(where) if upload is None else upload
+        if upload is None:
+            from mdio.core.files.remote.uploading import Upload
+
+            upload = Upload(where)
         with (
             upload.building(
                 force=force,

@@ -15,8 +15,6 @@ import fcntl
 import json
 import os
 import re
-import secrets
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ _claimed: set[str] = set()
 
 
 def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname())[:40]
+    return re.sub(r"[^A-Za-z0-9_.]", "_", os.uname().nodename)[:40]
 
 
 def _name(target: Path, owner: str, ending: str) -> Path:
@@ -101,7 +99,7 @@ class Claim:
         self.built: dict[str, str] = {}
         self.unsettled = False
         while True:
-            self.owner = f"{_host()}-{self.pid}-{secrets.token_hex(TOKEN_NBYTES)}"
+            self.owner = f"{_host()}-{self.pid}-{os.urandom(TOKEN_NBYTES).hex()}"
             self.path = _name(target, self.owner, "lock")
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o666)

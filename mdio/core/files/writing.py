@@ -13,7 +13,6 @@ import ctypes
 import errno
 import mmap
 import os
-import secrets
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -54,7 +53,7 @@ def write_whole(where: Path, *parts: Data, prefix: str) -> None:
     """
     if where.exists() and not where.is_file():  # a pipe or a device that somebody put there
         raise FileExistsError(where)
-    temporary = where.with_name(f"{prefix}{secrets.token_hex(8)}")
+    temporary = where.with_name(f"{prefix}{os.urandom(8).hex()}")
     try:
         # Who may read it is for the user's umask to say.
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -7,7 +7,6 @@ frame are trusted, since xdrfile does not check them (headers are checked here).
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +111,8 @@ def encode(
             scaled = frame.astype(np.float64) * precision
             if not (np.abs(scaled) < 2**31 - 3).all() or np.ptp(scaled, axis=0).max() >= 2**31:
                 raise ValueError(f"frame {i}: coordinates do not fit 32-bit integers")
+    import tempfile
+
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder, "frames.xtc")
         with XTCFile(str(where), "w") as file:

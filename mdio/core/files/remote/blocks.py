@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
-import tempfile
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +82,9 @@ class ObjectFile(io.RawIOBase):
 @contextmanager
 def copied_here(path: Path) -> Iterator[Path]:
     """Yield a copy of an object, for libraries that want a name; raises OSError."""
+    import shutil
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="mdio-") as folder:
         copy = Path(folder, path.name)
         with ObjectFile(RemoteObject(path)) as source, copy.open("wb") as target:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from hashlib import md5
@@ -49,7 +49,7 @@ class Place:
 
     def __init__(self, goal: RemotePath) -> None:
         self.goal = self.where = goal
-        self.token = secrets.token_hex(8)
+        self.token = os.urandom(8).hex()
         self.begun = self.is_done = False
         self._there: dict[str, int] = {}
         self._over: str | None = None
