@@ -31,7 +31,7 @@ class Cells:
     """The edges of the cells of a particle group."""
 
     edges: Any
-    """An array: (3,) or (3, 3), of each frame if `per_frame`."""
+    """An array: (3,) or (3, 3), or of two dimensions, of each frame if `per_frame`."""
     per_frame: bool
     scale: np.float32 = np.float32(1)  # noqa: RUF009 - a number
     """To angstrom."""
@@ -40,17 +40,16 @@ class Cells:
     def found_in(cls, path: Path, group: Any, n_positions: int) -> Cells | None:
         """Return the cells of a particle group; None if it has none.
 
-        Raises SourceError: it has other than three dimensions, or is no group. ValueError: edges of
-        another shape.
+        Raises SourceError: it has neither two nor three dimensions, or is no group. ValueError:
+        edges of another shape.
         """
         box = child(group, "box")
         if is_array(box):
             raise SourceError(f"{path}: {box.name} is an array, expected a group with edges")
         edges = None if box is None else child(box, "edges")
-        if box is not None and int(child(box.attrs, "dimension", 3)) != 3:
-            raise SourceError(
-                f"{path}: {box.name} has {box.attrs['dimension']} dimensions, expected 3"
-            )
+        n_axes = 3 if box is None else int(child(box.attrs, "dimension", 3))
+        if n_axes not in (2, 3):
+            raise SourceError(f"{path}: {box.name} has {n_axes} dimensions, expected 3 or 2")
         boundary = () if box is None else np.atleast_1d(child(box.attrs, "boundary", ()))
         if edges is None or (len(boundary) and all(text_of(one) == "none" for one in boundary)):
             return None
@@ -60,25 +59,37 @@ class Cells:
             edges = edges["value"]
             # Three times three numbers may be vectors, or the lengths of three frames.
             per_frame = edges.ndim > (1 if is_series else 2)
-            per_frame |= edges.ndim == 2 and (edges.shape[0] != 3 or n_positions == 3)
+            per_frame |= edges.ndim == 2 and (edges.shape[0] != n_axes or n_positions == n_axes)
         require_numbers(edges)
-        if edges.shape[-1:] != (3,) or edges.ndim - per_frame not in (1, 2):
+        if n_axes == 2 and edges.shape[-1:] != (2,):
+            raise SourceError(
+                f"{path}: {box.name} has 2 dimensions, but {edges.name} has shape {edges.shape}"
+            )
+        if edges.shape[-1:] != (n_axes,) or edges.ndim - per_frame not in (1, 2):
             raise ValueError(f"{edges.name} has shape {edges.shape}")
         return cls(edges, per_frame) if 0 not in edges.shape else None
 
     def read(self, sampling: Sampling, start: int, stop: int) -> NDArray[np.float32]:
-        """Return the cells of frames ``start:stop``; zeros in those without one."""
+        """Return the cells of frames ``start:stop``; zeros in those without one.
+
+        In two dimensions the third length is 0, which MDAnalysis takes for an axis without period.
+        """
         has = None
         if self.per_frame:
             first, last, has = sampling.rows("box", start, stop)
             edges = self.edges[first:last]
         else:
             edges = self.edges[()][np.newaxis]
+        n_axes = edges.shape[-1]
         if edges.ndim == 2:
             boxes = np.full((len(edges), 6), 90, np.float32)
-            boxes[:, :3] = edges
+            boxes[:, :n_axes] = edges
         else:
+            if n_axes == 2:
+                edges = np.pad(edges, ((0, 0), (0, 1), (0, 1)))
+                edges[:, 2, 2] = 1
             boxes = boxes_from_vectors(edges)
+        boxes[:, n_axes:3] = 0
         boxes[(boxes[:, :3] == 0).all(axis=1)] = 0  # what MDAnalysis takes for no cell
         boxes[:, :3] *= self.scale
         if has is not None:

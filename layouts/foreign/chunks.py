@@ -134,7 +134,7 @@ class Datasets:
             n_rows -= n_rows % dataset.chunks[0]
         for at in range(start, stop, n_rows):
             end = min(at + n_rows, stop)
-            rows = np.empty((end - at, last - first, 3), np.float32)
+            rows = np.empty((end - at, last - first, out.shape[2]), np.float32)
             dataset.read_direct(rows, np.s_[at:end, first:last])
             out[at - start : end - start] = rows[:, picked - first]
 
@@ -169,6 +169,7 @@ def chunks_of(
         or Path(dataset.file.filename) != file.path  # a link to another file
         or filters not in ([], [h5z.FILTER_DEFLATE], [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE])
         or whole > LARGEST_NBYTES
+        or dataset.shape[2] != 3
         or (dataset.chunks is not None and dataset.chunks[2] != 3)
         or (dataset.chunks is not None and not hasattr(dataset.id, "chunk_iter"))
     ):

@@ -22,6 +22,8 @@ from mdio.layouts.foreign.cells import Cells, is_array, text_of
 from mdio.layouts.foreign.sampling import Axis, Sampling, Series, child, require_numbers
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
+FLAT = "the file has two dimensions: the third coordinate of all atoms is taken to be 0"
+
 
 def _n_atoms(particles: Any, name: str) -> int | None:
     """Return how many atoms a particle group has; None without a trajectory, 0 if damaged."""
@@ -181,9 +183,10 @@ class ForeignTrajectory(ABC):
         """Open the values of an element."""
         group = self._group[element]
         array: Any = None if is_array(group) else child(group, "value")
-        if not is_array(array) or array.ndim != 3 or array.shape[2] != 3:
+        if not is_array(array) or array.ndim != 3 or array.shape[2] not in (2, 3):
             raise SourceError(
-                f"{self.path}: {group.name} is no time series of shape (frames, atoms, 3)"
+                f"{self.path}: {group.name} is no time series of shape (frames, atoms, 3), or 2 "
+                "where the third coordinate is 0"
             )
         if array.dtype.kind not in "fiu":
             raise SourceError(f"{self.path}: {array.name} is {array.dtype}; numbers expected")
@@ -252,7 +255,7 @@ class ForeignTrajectory(ABC):
             chunk_atoms=None if chunks is None else min(int(chunks[1]), self.n_atoms),
             compression=self._compression(positions),
             groups=self._others,
-            made_up=self._made_up,
+            made_up=self._made_up + (FLAT,) * (positions.shape[2] == 2),
             nbytes=sum(p.stat().st_size for p in (self.path, *self.path.rglob("*")) if p.is_file()),
         )
 
@@ -276,7 +279,11 @@ class ForeignTrajectory(ABC):
                     raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
                 first, last, has = self._sampling.rows(field, start, stop)
                 rows = out if has is None else np.empty((last - first, *out.shape[1:]), np.float32)
-                if first < last:
+                if first < last and self._values[field].shape[2] == 2:
+                    flat = np.empty((*rows.shape[:2], 2), np.float32)
+                    self._read_rows(field, first, last, atoms, flat)
+                    rows[:, :, :2], rows[:, :, 2] = flat, 0
+                elif first < last:
                     self._read_rows(field, first, last, atoms, rows)
                 if has is not None:
                     out[has] = rows
@@ -292,7 +299,7 @@ class ForeignTrajectory(ABC):
             self._read_field(field, first, last, atoms, out)
             return
         ids = np.asarray(self._ids[first:last])
-        values = np.empty((last - first, self.n_atoms, 3), np.float32)
+        values = np.empty((last - first, self.n_atoms, out.shape[2]), np.float32)
         self._read_field(field, first, last, None, values)
         order = np.argsort(ids, axis=1, kind="stable")
         order = order if atoms is None else order[:, atoms]

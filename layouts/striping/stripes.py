@@ -60,7 +60,7 @@ def file_system_type(path: str | PathLike[str], mountinfo: str = "/proc/self/mou
     """
     if is_remote(path):
         return "store"
-    where = Path(os.path.realpath(path))
+    where = f"{os.path.realpath(path).rstrip('/')}/"
     found, depth = "unknown", -1
     try:
         lines = Path(mountinfo).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -72,10 +72,11 @@ def file_system_type(path: str | PathLike[str], mountinfo: str = "/proc/self/mou
         if len(fields) < 5 or not after:
             continue
         # Spaces, tabs, newlines and backslashes in a mount point are octal: \040.
-        point = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4]))
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        point = f"{point.rstrip('/')}/"
         # Of two mounts on one point the later hides the earlier.
-        if where.is_relative_to(point) and len(point.parts) >= depth:
-            found, depth = after.split(" ")[0], len(point.parts)
+        if where.startswith(point) and len(point) >= depth:
+            found, depth = after.split(" ")[0], len(point)
     return found
 
 

@@ -96,10 +96,10 @@ def write_lammps(path: Path, x: NDArray[Any]) -> None:
 def write_halmd(path: Path, x: NDArray[Any]) -> None:
     """Write what HALMD's ``phase_space.writer`` does of positions and velocities (their negatives).
 
-    `x`: positions (F, N, 3). No units; chunks of a power of two of frames, deflated; one cell, as
-    vectors; one array of steps and one of times for all elements.
+    `x`: positions (F, N, 3), or in two dimensions. No units; chunks of a power of two of frames,
+    deflated; one cell, as vectors; one array of steps and one of times for all elements.
     """
-    n_frames = len(x)
+    n_frames, _, n_axes = x.shape
     with h5py.File(path, "w") as file:
         head(file, "HAL's MD package", (1, 0))
         group = file.create_group("particles/all")
@@ -118,9 +118,9 @@ def write_halmd(path: Path, x: NDArray[Any]) -> None:
         for axis in ("step", "time"):
             group[f"velocity/{axis}"] = group[f"position/{axis}"]
         box = group.create_group("box")
-        box.attrs["dimension"] = np.int32(3)
-        box.attrs["boundary"] = np.array(["periodic"] * 3, "S8")
-        box["edges"] = np.diag([20.0, 21.0, 22.0])
+        box.attrs["dimension"] = np.int32(n_axes)
+        box.attrs["boundary"] = np.array(["periodic"] * n_axes, "S8")
+        box["edges"] = np.diag([20.0, 21.0, 22.0][:n_axes])
 
 
 def write_espresso(path: Path, x: NDArray[Any], unit: str = "nm", *, seeded: bool = True) -> None:

@@ -1,8 +1,10 @@
 """H5MD files after the writers of LAMMPS, HALMD and ESPResSo, against the numbers in them."""
 
 import h5py
+import MDAnalysis
 import numpy as np
 import pytest
+import zarr
 from numpy.testing import assert_array_equal
 from suites.files_of_others import write_espresso, write_halmd, write_lammps
 
@@ -64,6 +66,93 @@ def test_halmd(x, tmp_path, dtype):
     assert_array_equal(block.velocities, -x.astype("f4"))
     assert_array_equal(block.box, [[20, 21, 22, 90, 90, 90]] * 7)
     assert (block.step.tolist()[-1], block.time.tolist()[-1]) == (3000, 3.0)
+
+
+@pytest.fixture
+def flat(x, tmp_path):
+    """A file of HALMD's in two dimensions, and its numbers with a third that is 0."""
+    path, x = tmp_path / "flat.h5", x[:, :130].copy()
+    write_halmd(path, x[:, :, :2])
+    x[:, :, 2] = 0
+    return path, x.astype("f4")
+
+
+def test_two_dimensions(flat):
+    """The third coordinate is 0, and so is the third length of the cell, as MDAnalysis has it."""
+    path, x = flat
+    with mdio.open(path, length_unit="angstrom") as layout:
+        block, few = layout.read(0, 7), layout.read(3, 6, atoms=[7, 5])
+        assert "two dimensions: the third coordinate" in layout.info.made_up[-1]
+    assert_array_equal(block.positions, x)
+    assert_array_equal(few.positions, x[3:6, [7, 5]])
+    assert_array_equal(block.velocities, -x)
+    assert_array_equal(block.box, [[20, 21, 0, 90, 90, 90]] * 7)
+    across = MDAnalysis.lib.distances.distance_array(
+        np.float32([[1, 1, 0]]), np.float32([[19, 20, 0]]), box=block.box[0]
+    )
+    assert across[0, 0] == pytest.approx(np.sqrt(8))
+
+
+@pytest.mark.parametrize("name", ["o.zarr", "o.h5md", "o.xtc", "o.segments"])
+def test_two_dimensions_are_converted_into_three(flat, tmp_path, name):
+    path, x = flat
+    mdio.convert(path, tmp_path / name, source_options={"length_unit": "angstrom"})
+    assert name == "o.xtc" or mdio.verify(tmp_path / name, against=path).ok
+    with mdio.open(tmp_path / name) as layout:
+        np.testing.assert_allclose(layout.read(0, 7).positions, x, atol=0.0051)
+        assert name == "o.xtc" or "two dimensions" in str(layout.info.made_up)
+
+
+@pytest.mark.parametrize(
+    ("edges", "box"),
+    [
+        ([20.0, 21.0], [20, 21, 0, 90, 90, 90]),
+        ([[20.0, 0.0], [10.5, 10.5 * 3**0.5]], [20, 21, 0, 90, 90, 60]),
+        (np.tile([20.0, 21.0], (7, 1)), [20, 21, 0, 90, 90, 90]),
+        (np.zeros(2), [0] * 6),
+    ],
+)
+def test_cells_in_two_dimensions(flat, edges, box):
+    path, _ = flat
+    with h5py.File(path, "r+") as file:
+        group = file["particles/all/box"]
+        del group["edges"]
+        if np.ndim(edges) == 2 and len(edges) == 7:
+            group["edges/value"] = edges
+            for axis in ("step", "time"):
+                group[f"edges/{axis}"] = file[f"particles/all/position/{axis}"]
+        else:
+            group["edges"] = np.array(edges)
+    with mdio.open(path, length_unit="angstrom") as layout:
+        np.testing.assert_allclose(layout.read(0, 7).box, [box] * 7, rtol=1e-6)
+
+
+def test_two_dimensions_of_atoms_in_any_order(x, tmp_path):
+    path = tmp_path / "e.h5"
+    write_espresso(path, x)
+    with h5py.File(path, "r+") as file:
+        for element in ("position", "velocity"):
+            if f"particles/atoms/{element}" in file:
+                values = file[f"particles/atoms/{element}/value"][:, :, :2]
+                del file[f"particles/atoms/{element}/value"]
+                file[f"particles/atoms/{element}/value"] = values
+    with mdio.open(path, length_unit="nm") as layout:
+        positions = layout.read(0, 7).positions
+    assert_array_equal(positions[:, :, :2], x[:, :, :2].astype("f4") * np.float32(10))
+    assert not positions[:, :, 2].any()
+
+
+def test_two_dimensions_in_zarr(flat, tmp_path):
+    path, x = flat
+    with h5py.File(path) as file:
+        root = zarr.create_group(tmp_path / "flat.zarr")
+        for name in ("value", "step", "time"):
+            values = file[f"particles/all/position/{name}"][...]
+            made = root.create_array(f"particles/all/position/{name}", data=values)
+            made.attrs["unit"] = {"value": "angstrom", "time": "ps"}.get(name)
+    with mdio.open(tmp_path / "flat.zarr") as layout:
+        assert_array_equal(layout.read(0, 7).positions, x)
+        assert_array_equal(layout.read(2, 4, atoms=[3, 1]).positions, x[2:4, [3, 1]])
 
 
 @pytest.mark.parametrize("seeded", [True, False])
