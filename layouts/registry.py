@@ -276,7 +276,10 @@ def open_layout(
         )
     from MDAnalysis import _PARSERS
 
-    if where.suffix[1:].upper() in _PARSERS:
+    from mdio.layouts.foreign.packed import PACKED
+
+    plain = where.with_suffix("") if where.suffix.lower() in PACKED else where
+    if plain.suffix[1:].upper() in _PARSERS:
         raise UnknownLayoutError(
             f"{where}: a topology, with atoms and without frames: name a trajectory, and give this "
             "with -s (top=) as its topology"

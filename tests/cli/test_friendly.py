@@ -10,7 +10,7 @@ import MDAnalysis as mda
 import numpy as np
 import pytest
 from MDAnalysis.lib.formats.libmdaxdr import TRRFile
-from MDAnalysisTests.datafiles import DCD, DCD2, PSF, XTC
+from MDAnalysisTests.datafiles import DCD, DCD2, PSF, RNA_PSF, XTC
 
 from mdio.cli.main import COMMANDS, main
 
@@ -55,7 +55,7 @@ def test_near_misses_are_named(capsys, words, says):
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["info", PSF], ["convert", PSF, "a.zarr"]])
+@pytest.mark.parametrize("words", [["info", PSF], ["info", RNA_PSF], ["convert", PSF, "a.zarr"]])
 def test_a_topology_alone_is_told_as_one(capsys, words):
     assert main(words) == 1
     assert "a topology, with atoms and without frames: name a trajectory" in capsys.readouterr().err
