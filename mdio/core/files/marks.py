@@ -97,9 +97,12 @@ def name_of_parts(built: Path, target: Path) -> Path:
 def identity_of(path: Path) -> int | str:
     """Return by what something is known again under another name, also after a power cut.
 
-    A small file by its bytes; others, folders too, by the number that the file system gives them,
-    which a copy of the disk does not keep.
+    A small file by its bytes, a folder of parts by those of its marker; others, folders too, by the
+    number that the file system gives them, which a copy of the disk does not keep.
     """
+    marker = path / PARTS_MARKER
+    if not path.is_symlink() and "uuid" in _read(marker):
+        path = marker
     status = path.lstat()
     small = stat.S_ISREG(status.st_mode) and status.st_size <= SMALL_NBYTES
     return f"{status.st_size}-{crc32c(path.read_bytes()):08x}" if small else status.st_ino

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from mdio.core.files import replacing
-from mdio.core.files.marks import identity_of, is_identical
+from mdio.core.files.marks import identity_of, is_identical, mark_parts
 from mdio.core.files.publish import publish
 
 
@@ -44,3 +44,15 @@ def test_the_former_topology_comes_back_with_its_output(tmp_path, monkeypatch, n
     assert (there / "a.h5md").read_bytes() == b"old"
     assert (there / "a.pdb").read_bytes() == b"old topology"
     assert len(list(there.iterdir())) == 2
+
+
+def test_a_folder_of_parts_is_known_again_where_its_number_is_not_kept(tmp_path):
+    """As on a disk that was restored, or a mount that numbers its files anew."""
+    one, copy, other = (tmp_path / name for name in ("one", "copy", "other"))
+    for folder, uuid in ((one, "a" * 36), (other, "b" * 36)):
+        folder.mkdir()
+        mark_parts(folder, uuid, tmp_path / "a.h5md", "a.h5md.parts-aaaaaaaa")
+    shutil.copytree(one, copy)
+    assert is_identical(copy, identity_of(one))
+    assert not is_identical(other, identity_of(one))
+    assert is_identical(one, one.lstat().st_ino)  # as written by older versions
