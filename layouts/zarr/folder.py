@@ -46,6 +46,7 @@ class Folder(Closing):
                 self._which = self._object.stat().st_ino
                 return
             self._fd = os.open(path, FLAGS | os.O_DIRECTORY)
+            self._which = os.fstat(self._fd).st_ino
         except FileNotFoundError as error:
             raise SourceError(f"{path}: no such folder") from error
         except OSError as error:
@@ -53,8 +54,7 @@ class Folder(Closing):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the open folder behind."""
-        which = self._which if self._fd is None else os.fstat(self._fd).st_ino
-        return self.__dict__ | {"_fd": None, "_which": which, "path": self.path.absolute()}
+        return self.__dict__ | {"_fd": None, "path": self.path.absolute()}
 
     def learn(self, manifest: Mapping[str, Any]) -> None:
         """Take note of what a manifest says of where files are."""
@@ -133,9 +133,7 @@ class Folder(Closing):
     def replaced(self) -> bool:
         """Return whether something else has the folder's name by now."""
         try:
-            if self._object is not None:
-                return self._object.stat().st_ino != self._which
-            return self._fd is None or not os.path.samestat(os.fstat(self._fd), self.path.stat())
+            return self.path.stat().st_ino != self._which
         except OSError:
             return False
 

@@ -265,3 +265,11 @@ def test_a_box_that_is_no_group(tree):
     root["particles/trajectory"].create_array("box", shape=(3,), dtype="f4")
     with pytest.raises(SourceError, match="box is an array, expected a group with edges"):
         _ = ZarrLayout(tree).info
+
+
+def test_a_damaged_table_is_told_and_not_that_the_tree_was_replaced(tree):
+    """It is read as the tree is opened, when one may be replaced."""
+    chunk = tree / "particles/trajectory/position/time/0"
+    chunk.write_bytes(chunk.read_bytes()[:-2])
+    with pytest.raises(CorruptLayoutError, match=r"position/time/0: .* by the header of Blosc"):
+        _ = ZarrLayout(tree).info
