@@ -22,7 +22,6 @@ constexpr int64_t FEW_SYMBOLS = 6000;  // of a frame, for which 8 lanes cost les
 struct Numbers {
     int32_t of[STREAMS][BLOCK + GROUP];
     uint8_t bad[BLOCK + GROUP];
-    Told told() { return {{of[0], of[1], of[2]}, bad}; }
 };
 
 // How many low bits of a stream's numbers are stored as they are: as few symbols as lose little. `share`:
@@ -123,8 +122,8 @@ class Encoder {
         load_vectors(row, places_.data(), int64_t(places_.size()), now_);
     }
 
-    // The numbers of up to BLOCK atoms of a class.
-    void tell(const Class& c, int64_t begin, int64_t n) {
+    // The numbers of up to BLOCK atoms of a class, and their contexts.
+    Told tell(const Class& c, int64_t begin, int64_t n, uint8_t* const contexts[STREAMS]) {
         const int64_t at = c.begin + begin;
         Source s{c.kind, n, float(c.other), {}, {}, {}, chunk_.seconds.data() + at,
                  chunk_.in_row.data() + at / GROUP, chunk_.squares.data() + at};
@@ -133,11 +132,16 @@ class Encoder {
             s.now[axis] = s.all[axis] + at;
             s.before[axis] = before_.axes[axis].data() + at;
         }
-        steps_.tell(s, numbers_.told());
+        const Told told{{numbers_.of[0], numbers_.of[1], numbers_.of[2]}, numbers_.bad,
+                        {contexts[0], contexts[1], contexts[2]}};
+        steps_.tell(s, told);
+        return told;
     }
 
     void choose_raw_bits() {
         std::vector<std::array<std::vector<int32_t>, STREAMS>> seen(chunk_.classes.size());
+        uint8_t contexts[RAW_ATOMS + GROUP];  // which nobody asks for
+        uint8_t* const nowhere[STREAMS] = {contexts, contexts, contexts};
         const Pairs& pairs = memory_.rows.pairs();
         const int64_t n_pairs = n_frames_ < MANY_FRAMES ? 1 : RAW_PAIRS;
         for (int64_t k = 0; k < n_pairs; ++k) {
@@ -147,7 +151,7 @@ class Encoder {
                 const Class& one = chunk_.classes[c];
                 for (int64_t begin = 0; begin < one.n; begin += raw_step(one)) {
                     const int64_t n = std::min(RAW_ATOMS, one.n - begin);
-                    tell(one, begin, n);
+                    tell(one, begin, n, nowhere);
                     for (size_t s = 0; s < STREAMS; ++s)
                         for (int64_t i = 0; i < n; ++i)
                             if (!numbers_.bad[i]) seen[c][s].push_back(numbers_.of[s][i]);
@@ -246,20 +250,17 @@ class Encoder {
             symbols[s] = coded.symbols[s].data() + at;
             contexts[s] = coded.contexts[s].data() + at;
         }
-        tell(c, begin, n);
-        steps_.symbols_of(numbers_.told(), c, n, symbols);  // where they have none, they are bad, too
+        // Where they have no symbols, they are bad, too.
+        steps_.symbols_of(tell(c, begin, n, contexts), c, n, symbols);
         const uint8_t *bad = numbers_.bad, *end = bad + n;
         const auto next = [&](const uint8_t* from) {
             return static_cast<const uint8_t*>(std::memchr(from, 1, size_t(end - from)));
         };
-        for (const uint8_t* one = next(bad); one; one = next(one + 1)) escape(c, at, one - bad, symbols, coded.escaped);
-        if (c.kind >= SPHERE) {
-            const Contexts part{c.kind, n, {c.raw[0], c.raw[1]}, float(c.other), {symbols[0], symbols[1]},
-                                {numbers_.of[0], numbers_.of[1]},
-                                {now_.axes[0].data(), now_.axes[1].data(), now_.axes[2].data()},
-                                chunk_.seconds.data() + at, chunk_.in_row.data() + at / GROUP,
-                                chunk_.squares.data() + at};
-            steps_.contexts_of(part, contexts);
+        for (const uint8_t* one = next(bad); one;) {
+            const int64_t group = (one - bad) / GROUP * GROUP, n_group = std::min(GROUP, n - group);
+            for (; one && one < bad + group + n_group; one = next(one + 1))
+                escape(c, at, one - bad, symbols, coded.escaped);
+            if (c.kind >= SPHERE) set_contexts(c, at, group, n_group, symbols, contexts);
         }
         count(c.kind, symbols, contexts, n, counts);
         for (int s = 0; s < STREAMS; ++s) {
@@ -269,6 +270,18 @@ class Encoder {
             std::memcpy(raw[s], packed, size_t(writer.end() - packed));
             raw[s] += writer.end() - packed;
         }
+    }
+
+    // Of some atoms, escaped ones among them.
+    void set_contexts(const Class& c, int64_t at, int64_t i, int64_t n, uint8_t* const symbols[STREAMS],
+                      uint8_t* const contexts[STREAMS]) {
+        const Contexts part{c.kind, n, {c.raw[0], c.raw[1]}, float(c.other), {symbols[0] + i, symbols[1] + i},
+                            {numbers_.of[0] + i, numbers_.of[1] + i},
+                            {now_.axes[0].data(), now_.axes[1].data(), now_.axes[2].data()},
+                            chunk_.seconds.data() + at + i, chunk_.in_row.data() + (at + i) / GROUP,
+                            chunk_.squares.data() + at + i};
+        uint8_t* const to[STREAMS] = {contexts[0] + i, contexts[1] + i, contexts[2] + i};
+        steps_.contexts_of(part, to);
     }
 
     void escape(const Class& c, int64_t at, int64_t i, uint8_t* const symbols[STREAMS], std::vector<uint8_t>& to) {

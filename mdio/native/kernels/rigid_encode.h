@@ -78,10 +78,10 @@ struct Source {
     const float* squares;
 };
 
-// The numbers that tell them; where they cannot, `bad` is 1.
+// The numbers that tell them, and the contexts of SPHERE and CIRCLE; where they cannot, `bad` is 1.
 struct Told {
     int32_t* of[STREAMS];
-    uint8_t* bad;
+    uint8_t *bad, *contexts[STREAMS];
 };
 
 // Whether a stream's numbers are around zero; else they are symbols already.
@@ -89,7 +89,7 @@ constexpr bool is_centred(Kind kind, int stream) {
     return kind < SPHERE || (kind == SPHERE ? stream < 2 : stream == 1);
 }
 
-// What the contexts of SPHERE and CIRCLE depend on.
+// What the contexts of SPHERE and CIRCLE depend on, in the reader's words: also of atoms that are escaped.
 struct Contexts {
     Kind kind;
     int64_t n;

@@ -7,7 +7,6 @@ namespace mdio::rigid {
 namespace {
 
 constexpr int32_t MOST_SYMBOL = 254;
-constexpr int32_t FAR_OFF = 1 << 20;
 
 MDIO_INLINE Vector vector(const int32_t* const axes[3], int64_t i) {
     return {load(axes[0] + i), load(axes[1] + i), load(axes[2] + i)};
@@ -39,18 +38,13 @@ MDIO_INLINE void tell_sphere(const Source& s, int64_t i, const Told& to) {
     const Vector v = vector(s.now, i);
     const Ints axis = longest(v);
     const Vector now = turned(axis, v);
-    const Ints off = minus(size(now.x), whole(third(load(s.squares + i), now.y, now.z)));
+    const Floats square = load(s.squares + i), side = third(square, now.y, now.z);
+    const Ints n = whole(side), off = minus(size(now.x), n);
     const Ints bad = beyond(off - SPHERE_LEAST, SPHERE_MOST - SPHERE_LEAST);
     const Ints how = (off - SPHERE_LEAST) * 8 + 2 * axis + sign_bit(now.x);
     put(to, i, {now.y, now.z, bad != 0 ? Ints{} : how}, bad);
-}
-
-// How far both numbers are off, many if that has no symbol; the symbol.
-MDIO_INLINE Ints off_by(const Two& t, const Vector& v, Ints& how) {
-    const Ints y = minus(v.y, t.y), z = minus(v.z, t.z);
-    how = (y - CIRCLE_LEAST) * 8 + z - CIRCLE_LEAST;
-    const Ints both = (y - CIRCLE_LEAST) | (z - CIRCLE_LEAST);  // each has three bits if it fits
-    return beyond(both, CIRCLE_MOST - CIRCLE_LEAST) != 0 ? Ints{} + FAR_OFF : size(y) + size(z);
+    store(sphere_context(square, now.y), to.contexts[1] + i);
+    store(fraction(side, n), to.contexts[2] + i);
 }
 
 MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
@@ -58,17 +52,20 @@ MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
     // Where the circle runs most nearly along an axis, the other two follow best from it.
     const Floats fx = floats(second.x), fy = floats(second.y), fz = floats(second.z);
     const Floats gx = floats(v.x), gy = floats(v.y), gz = floats(v.z);
-    const Ints axis = longest({whole(fy * gz - fz * gy), whole(fz * gx - fx * gz), whole(fx * gy - fy * gx)});
+    const Vector across{whole(fy * gz - fz * gy), whole(fz * gx - fx * gz), whole(fx * gy - fy * gx)};
+    const Ints axis = longest(across);
     const Floats square = load(s.squares + i);
     const Plane u = plane(axis, second, square, s.other);
     const Vector now = turned(axis, v);
-    Ints how, other_how;
-    const Ints one = off_by(two(u, square, now.x, Ints{}), now, how);
-    const Ints another = off_by(two(u, square, now.x, Ints{} == 0), now, other_how);
-    const Ints least = another < one ? another : one, other = another < one ? Ints{} + 1 : Ints{};
-    const Ints bad = least == FAR_OFF ? Ints{} + 1 : Ints{};
-    const Ints symbol = another < one ? other_how : how;
-    put(to, i, {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : symbol}, bad);
+    // Which of both points of the circle it is: they lie on either side of the second atom's vector.
+    const Ints other = one_of(axis, across.x, across.y, across.z) < 0 ? Ints{} + 1 : Ints{};
+    const Two both = two(u, square, now.x, other != 0);
+    const Ints y = minus(now.y, both.y) - CIRCLE_LEAST, z = minus(now.z, both.z) - CIRCLE_LEAST;
+    const Ints bad = beyond(y | z, CIRCLE_MOST - CIRCLE_LEAST);  // each has three bits if it fits
+    put(to, i, {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : y * 8 + z}, bad);
+    store(longest(second), to.contexts[0] + i);
+    store(circle_context(u), to.contexts[1] + i);
+    store(both.context, to.contexts[2] + i);
 }
 
 MDIO_LANES_TARGET
