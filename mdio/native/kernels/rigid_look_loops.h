@@ -15,7 +15,8 @@ constexpr float RIGID = 0.4f;        // variance of a length whose ends have bee
 constexpr float MAYBE_RIGID = 1.0f;  // the same, of the first pairs
 constexpr float CHANCE = 2.0f;       // bits that one of many parents may gain in few frames
 constexpr uint32_t ALL = (2u << BACK) - 2;  // parents that may be tried, a bit each
-constexpr int64_t ANEW = 8;         // runs of SOME atoms, of which the first tries all parents
+constexpr int64_t ANEW = 8;         // runs of SOME atoms, of which the first tries all parents; twice as
+constexpr int64_t SELDOM = 64;      // many each time they turn out to be the same, up to these
 constexpr int64_t FEW_USES = 6;     // of a parent by those: the others do without it
 constexpr int64_t MOST_RARE = 8;    // uses of all such parents, of which the others do without them
 constexpr float NEVER = 1e9f;
@@ -188,13 +189,17 @@ MDIO_LANES_TARGET
 void look(const Pairs& pairs, Best& best) {
     Places places;
     best.fit(size_t((pairs.n_atoms + SOME - 1) / SOME * SOME));
-    uint32_t tried = 0;
+    uint32_t tried = ALL, last = ALL;
+    int64_t every = ANEW, until = 0;  // runs
     for (int64_t begin = 0; begin < pairs.n_atoms; begin += SOME) {
         const int64_t n = std::min(SOME, pairs.n_atoms - begin);
-        if (begin % (ANEW * SOME) == 0) tried = ALL;
+        if (begin / SOME == until) tried = ALL;
         take(pairs, begin, places);
         for (int64_t at = 0; at < n; at += LANES) look_at(places, pairs.n, at, tried, best, begin + at);
-        if (tried == ALL) tried = used(best, begin, begin + n);
+        if (tried != ALL) continue;
+        tried = used(best, begin, begin + n);
+        every = tried == last ? std::min(2 * every, SELDOM) : ANEW;
+        last = tried, until = begin / SOME + every;
     }
 }
 
