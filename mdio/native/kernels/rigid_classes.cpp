@@ -46,9 +46,12 @@ class Groups {
     // The most common lengths first, until there are few of each.
     static void find_peaks(std::vector<int32_t>& bins, int64_t few, std::vector<int16_t>& groups) {
         groups.resize(BINS);
+        auto last = int64_t(BINS) - 1;  // that may have some
+        while (bins[size_t(last)] == 0) --last;
+        last = std::min(last + NEAR, int64_t(BINS) - 1);
         for (;;) {
             int64_t most = 0, peak = 0, sum = 0;
-            for (int64_t end = 0; end < int64_t(BINS); ++end) {
+            for (int64_t end = 0; end <= last; ++end) {
                 sum += bins[size_t(end)];
                 if (sum > most) most = sum, peak = end - NEAR;
                 if (end >= 2 * NEAR) sum -= bins[size_t(end - 2 * NEAR)];

@@ -24,27 +24,55 @@ struct Numbers {
     uint8_t bad[BLOCK + GROUP];
 };
 
+// How often each symbol is there, if so many low bits are stored as they are.
+using Counts = std::array<uint32_t, 256>;
+Counts counted(const std::vector<int32_t>& numbers, uint32_t bits) {
+    Counts counts{};
+    for (const int32_t v : numbers) {
+        const uint32_t symbol = uint32_t(v >> bits) + uint32_t(MIDDLE);
+        ++counts[symbol > uint32_t(MOST_SYMBOL) ? ESCAPE : symbol];
+    }
+    return counts;
+}
+// The same with one bit more, where nothing is escaped.
+Counts halved(const Counts& of) {
+    Counts counts{};
+    for (int32_t s = 0; s <= MOST_SYMBOL; ++s) counts[size_t(((s - MIDDLE) >> 1) + MIDDLE)] += of[size_t(s)];
+    return counts;
+}
+
 // How many low bits of a stream's numbers are stored as they are: as few symbols as lose little. `share`:
 // of all frames, those that the numbers are of.
 uint8_t raw_bits(const std::vector<int32_t>& numbers, double share) {
     if (numbers.empty()) return 0;
+    uint32_t most = 0;  // from zero, or from -1
+    for (const int32_t v : numbers) most = std::max(most, uint32_t(v ^ (v >> 31)));
+    uint32_t enough = 0;  // bits with which nothing is escaped, if there are
+    while (enough < MOST_RAW && most >> enough > uint32_t(MIDDLE) - 1) ++enough;
+    const auto n = double(numbers.size());
     double best = 0;
-    uint8_t raw = 0;
-    for (uint32_t bits = 0; bits <= MOST_RAW; ++bits) {
-        uint32_t counts[256] = {};
-        for (const int32_t v : numbers) {
-            const int64_t symbol = (int64_t(v) >> bits) + MIDDLE;
-            ++counts[symbol < 0 || symbol > MOST_SYMBOL ? int64_t(ESCAPE) : symbol];
-        }
-        const auto n = double(numbers.size());
+    uint32_t raw = 0;
+    const auto cost_of = [&](const Counts& counts, uint32_t bits) {
         double cost = n * bits + 30.0 * counts[ESCAPE];
         for (const uint32_t count : counts)
             if (count) cost += count * std::log2(n / count) + 6.0 * share;
-        if (bits == 0 || cost < best) best = cost, raw = uint8_t(bits);
-        // Once symbols are few, more bits only cost more.
-        if (cost > best && counts[ESCAPE] == 0) break;
+        return cost;
+    };
+    Counts counts = counted(numbers, enough);
+    best = cost_of(counts, raw = enough);
+    for (uint32_t bits = enough; bits-- > 0;) {
+        const Counts fewer = counted(numbers, bits);
+        if (30.0 * fewer[ESCAPE] > best) break;  // with less bits more are
+        const double cost = cost_of(fewer, bits);
+        if (cost <= best) best = cost, raw = bits;
     }
-    return raw;
+    // Once symbols are few, more bits only cost more.
+    for (uint32_t bits = enough + 1; bits <= MOST_RAW && counts[ESCAPE] == 0; ++bits) {
+        const double cost = cost_of(counts = halved(counts), bits);
+        if (cost > best) break;
+        if (cost < best) best = cost, raw = bits;
+    }
+    return uint8_t(raw);
 }
 
 // What is kept from chunk to chunk: new memory takes time.
@@ -83,7 +111,10 @@ class Encoder {
         for (int64_t f = 0; f < n_frames_; ++f) {
             const int32_t* row = memory_.rows.row(f);
             if (!row) return false;
-            load(row);
+            if (f < 2)
+                std::swap(now_, before_);  // they are loaded: bits have been chosen by them
+            else
+                load(row);
             code(f, frames[size_t(f)]);
         }
         for (size_t c = 0; c < chunk_.classes.size(); ++c) set_frequencies(chunk_.classes[c], counts_[c].data());
@@ -144,7 +175,7 @@ class Encoder {
         uint8_t* const nowhere[STREAMS] = {contexts, contexts, contexts};
         const Pairs& pairs = memory_.rows.pairs();
         const int64_t n_pairs = n_frames_ < MANY_FRAMES ? 1 : RAW_PAIRS;
-        for (int64_t k = 0; k < n_pairs; ++k) {
+        for (int64_t k = n_pairs; k-- > 0;) {  // last the first two frames
             load(pairs.before[k * MOST_PAIRS / RAW_PAIRS]);
             load(pairs.now[k * MOST_PAIRS / RAW_PAIRS]);
             for (size_t c = 0; c < seen.size(); ++c) {

@@ -16,8 +16,9 @@ uint32_t entry_of(uint32_t frequency, uint32_t before) {
     return frequency | before << 12 | shift << 24;
 }
 uint32_t reciprocal_of(uint32_t frequency) {
+    if (frequency == 0) return 0;  // mostly, and a division takes long
     const uint32_t shift = frequency > 1 ? bits(frequency - 1) : 0;
-    return uint32_t((uint64_t(1) << (31 + shift)) / (frequency ? frequency : 1));
+    return uint32_t((uint64_t(1) << (31 + shift)) / frequency);
 }
 
 }  // namespace
