@@ -141,13 +141,13 @@ MDIO_INLINE void look_at(const Places& p, int64_t n, int64_t at, uint32_t tried,
         Pair pair;
         for (int64_t k = 0; k < first_n; ++k) pair.add(p, k, i, back);
         Floats hope{};
-        if (first_n < n) {
+        if (first_n < n && tried == ALL) {  // of few, most are worth it
             const Guess guess(pair, first_n);
             hope = guess.variance < MAYBE_RIGID ? Floats{} : guess.cost;
             if (!any(hope < cost + HOPE ? Ints{} + 1 : Ints{})) continue;
             hope = hope < cost + HOPE ? Floats{} : Floats{} + NEVER;
-            for (int64_t k = first_n; k < n; ++k) pair.add(p, k, i, back);
         }
+        for (int64_t k = first_n; k < n; ++k) pair.add(p, k, i, back);
         const Guess guess(pair, n);
         const Floats found = guess.cost + hope, limit = cost - 0.1f;
         backs = found < limit ? Ints{} + back : backs;
