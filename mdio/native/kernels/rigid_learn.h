@@ -11,6 +11,7 @@ namespace mdio::rigid {
 
 constexpr int64_t BACK = 16;         // atoms that are tried as parents
 constexpr int64_t MOST_PAIRS = 6;
+constexpr int64_t FEW_PAIRS = 4;     // tell enough of solvent in short chunks
 constexpr float LONGEST = 1000.0f;   // of a rigid length
 
 // Base 2, from the bits of a float: to 0.09, which is enough here and the same everywhere.
@@ -22,7 +23,7 @@ MDIO_INLINE float log2_of(float x) {
 
 // Frames from all over a chunk, and those before them: rows of all atoms.
 struct Pairs {
-    int64_t n = 0, n_atoms = 0;
+    int64_t n = 0, n_of_solvent = 0, n_atoms = 0;
     const int32_t *now[MOST_PAIRS] = {}, *before[MOST_PAIRS] = {};
 };
 

@@ -11,7 +11,8 @@ namespace {
 constexpr int64_t SOME = 192;        // atoms, whose numbers stay in the first-level cache
 constexpr int64_t FIRST_PAIRS = 2;   // that decide which parents the others are asked about
 constexpr float HOPE = 1.5f;         // bits by which more frames may make a parent better
-constexpr float RIGID = 0.4f;        // variance of a length whose ends have been rounded: 1/6
+constexpr float RIGID = 0.4f;         // variance of a length whose ends have been rounded: 1/6
+constexpr float RIGID_OF_FEW = 0.5f; // the same, of fewer pairs than there are
 constexpr float MAYBE_RIGID = 1.0f;  // the same, of the first pairs
 constexpr float CHANCE = 2.0f;       // bits that one of many parents may gain in few frames
 constexpr uint32_t ALL = (2u << BACK) - 2;  // parents that may be tried, a bit each
@@ -29,9 +30,9 @@ struct Places {
 };
 
 MDIO_LANES_TARGET
-void take(const Pairs& pairs, int64_t begin, Places& places) {
+void take(const Pairs& pairs, int64_t n_pairs, int64_t begin, Places& places) {
     const int64_t n = std::min(SOME, pairs.n_atoms - begin), n_before = begin ? BACK : 0;
-    for (int64_t k = 0; k < pairs.n; ++k) {
+    for (int64_t k = 0; k < n_pairs; ++k) {
         const int32_t* now = pairs.now[k] + 3 * (begin - n_before);
         const int32_t* before = pairs.before[k] + 3 * (begin - n_before);
         const uint32_t x = uint32_t(now[0]), y = uint32_t(now[1]), z = uint32_t(now[2]);
@@ -127,7 +128,8 @@ struct Guess {
 };
 
 // `tried`: a bit for each atom before these.
-MDIO_INLINE void look_at(const Places& p, int64_t n, int64_t at, uint32_t tried, Best& best, int64_t to) {
+MDIO_INLINE void look_at(const Places& p, int64_t n, float most_variance, int64_t at, uint32_t tried, Best& best,
+                         int64_t to) {
     const int64_t i = BACK + at, first_n = std::min(n, FIRST_PAIRS);
     Ints sum{};
     for (int64_t k = 0; k < n; ++k)
@@ -157,8 +159,8 @@ MDIO_INLINE void look_at(const Places& p, int64_t n, int64_t at, uint32_t tried,
         its_size = found < limit ? guess.size : its_size;
         cost = found < limit ? found : cost;
         const Floats variance = guess.variance + hope;
-        rigid |= variance < RIGID ? Ints{} + (1 << back) : Ints{};
-        const Floats near = variance < RIGID ? guess.length : Floats{} + LONGEST;
+        rigid |= variance < most_variance ? Ints{} + (1 << back) : Ints{};
+        const Floats near = variance < most_variance ? guess.length : Floats{} + LONGEST;
         rigid_back = near < rigid_length ? Ints{} + back : rigid_back;
         rigid_length = near < rigid_length ? near : rigid_length;
     }
@@ -194,8 +196,10 @@ void look(const Pairs& pairs, Best& best) {
     for (int64_t begin = 0; begin < pairs.n_atoms; begin += SOME) {
         const int64_t n = std::min(SOME, pairs.n_atoms - begin);
         if (begin / SOME == until) tried = ALL;
-        take(pairs, begin, places);
-        for (int64_t at = 0; at < n; at += LANES) look_at(places, pairs.n, at, tried, best, begin + at);
+        const int64_t n_pairs = tried == ALL ? pairs.n : pairs.n_of_solvent;
+        const float most_variance = n_pairs < pairs.n ? RIGID_OF_FEW : RIGID;
+        take(pairs, n_pairs, begin, places);
+        for (int64_t at = 0; at < n; at += LANES) look_at(places, n_pairs, most_variance, at, tried, best, begin + at);
         if (tried != ALL) continue;
         tried = used(best, begin, begin + n);
         every = tried == last ? std::min(2 * every, SELDOM) : ANEW;
