@@ -24,15 +24,15 @@ class Groups {
   public:
     Groups(const Best& best, size_t n_atoms, int64_t few) : of_bin_(size_t(BACK + 1)) {
         std::vector<std::vector<int32_t>> counts(size_t(BACK + 1));
-        std::vector<int64_t> sums(size_t(BACK + 1));
         for (size_t i = 0; i < n_atoms; ++i) {
             if (!best.rigid_back[i]) continue;
             const auto back = size_t(best.rigid_back[i]);
             if (counts[back].empty()) counts[back].resize(BINS);
-            ++counts[back][size_t(bin_of(best.rigid_length[i]))], ++sums[back];
+            ++counts[back][size_t(bin_of(best.rigid_length[i]))];
         }
         for (size_t back = 1; back <= size_t(BACK); ++back)
-            if (sums[back] >= few) find_peaks(counts[back], few, of_bin_[back]);
+            if (std::accumulate(counts[back].begin(), counts[back].end(), int64_t(0)) >= few)
+                find_peaks(counts[back], few, of_bin_[back]);
     }
     // Zero: none.
     int find(int32_t back, float length) const {

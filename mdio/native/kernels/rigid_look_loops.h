@@ -63,7 +63,6 @@ MDIO_INLINE Floats log2_from(const Ints& bits, int64_t n) {
     const Ints sum = Ints(Sizes(bits) - uint32_t(n) * (127u << 23));
     return floats(sum) * (1.0f / (1 << 23) / float(n));
 }
-MDIO_INLINE Floats magnitude(const Floats& x) { return Floats(Ints(x) & INT32_MAX); }
 
 // Bits of three numbers, from the mean logarithm of the sum of their sizes: unlike their mean, it
 // is hardly moved by the few frames in which atoms leave the box on one side and return on another.

@@ -59,6 +59,7 @@ MDIO_INLINE Floats root(const Floats& x) {
     for (int k = 0; k < LANES; ++k) y[k] = std::sqrt(x[k]);
     return y;
 }
+MDIO_INLINE Floats magnitude(const Floats& x) { return Floats(Ints(x) & INT32_MAX); }
 MDIO_INLINE Floats positive(const Floats& x) { return x > 0.0f ? x : Floats{}; }
 
 constexpr float MOST = 1 << 20;  // of a number that is computed

@@ -52,17 +52,19 @@ MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
     // Where the circle runs most nearly along an axis, the other two follow best from it.
     const Floats fx = floats(second.x), fy = floats(second.y), fz = floats(second.z);
     const Floats gx = floats(v.x), gy = floats(v.y), gz = floats(v.z);
-    const Vector across{whole(fy * gz - fz * gy), whole(fz * gx - fx * gz), whole(fx * gy - fy * gx)};
-    const Ints axis = longest(across);
+    const Floats x = fy * gz - fz * gy, y = fz * gx - fx * gz, z = fx * gy - fy * gx;
+    const Floats a = magnitude(x), b = magnitude(y), c = magnitude(z), least = b >= c ? b : c;
+    const Ints last = b >= c ? Ints{} + 1 : Ints{} + 2, axis = a >= least ? Ints{} : last;
     const Floats square = load(s.squares + i);
     const Plane u = plane(axis, second, square, s.other);
     const Vector now = turned(axis, v);
     // Which of both points of the circle it is: they lie on either side of the second atom's vector.
-    const Ints other = one_of(axis, across.x, across.y, across.z) < 0 ? Ints{} + 1 : Ints{};
+    const Floats along_last = axis == 1 ? y : z, along = axis == 0 ? x : along_last;
+    const Ints other = along < 0.0f ? Ints{} + 1 : Ints{};
     const Two both = two(u, square, now.x, other != 0);
-    const Ints y = minus(now.y, both.y) - CIRCLE_LEAST, z = minus(now.z, both.z) - CIRCLE_LEAST;
-    const Ints bad = beyond(y | z, CIRCLE_MOST - CIRCLE_LEAST);  // each has three bits if it fits
-    put(to, i, {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : y * 8 + z}, bad);
+    const Ints one = minus(now.y, both.y) - CIRCLE_LEAST, another = minus(now.z, both.z) - CIRCLE_LEAST;
+    const Ints bad = beyond(one | another, CIRCLE_MOST - CIRCLE_LEAST);  // each has three bits if it fits
+    put(to, i, {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : one * 8 + another}, bad);
     store(longest(second), to.contexts[0] + i);
     store(circle_context(u), to.contexts[1] + i);
     store(both.context, to.contexts[2] + i);
