@@ -221,7 +221,7 @@ void Chunk::sort() {
         }
         if (c.kind != CIRCLE) continue;
         const int64_t other = i - atoms.seconds[at];
-        if (other >= i || other < 0 || atoms.classes[size_t(other)] >= atoms.classes[at])
+        if (other < 0 || atoms.classes[size_t(other)] >= atoms.classes[at])
             fail("an atom's second one does not come before it");
         seconds[size_t(slot)] = slots[size_t(other)];
     }

@@ -10,6 +10,8 @@
 
 namespace mdio::rigid {
 
+constexpr int32_t MOST_SYMBOL = 254;  // that is not ESCAPE
+
 // Numbers of a few bits, one after the other, into memory that goes BEHIND bytes further.
 class BitWriter {
   public:
@@ -112,6 +114,10 @@ void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vect
 void count(Kind kind, const uint8_t* const symbols[STREAMS], const uint8_t* const contexts[STREAMS], int64_t n,
            uint32_t* counts);
 void set_frequencies(Class& c, const uint32_t* counts);
+
+// How many low bits of a stream's numbers are stored as they are: as few symbols as lose little. `share`:
+// of all frames, those that the numbers are of.
+uint8_t raw_bits(const std::vector<int32_t>& numbers, double share);
 
 // From behind: the states, and where the words begin.
 struct Encoding {

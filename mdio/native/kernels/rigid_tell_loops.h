@@ -6,8 +6,6 @@
 namespace mdio::rigid {
 namespace {
 
-constexpr int32_t MOST_SYMBOL = 254;
-
 MDIO_INLINE Vector vector(const int32_t* const axes[3], int64_t i) {
     return {load(axes[0] + i), load(axes[1] + i), load(axes[2] + i)};
 }
