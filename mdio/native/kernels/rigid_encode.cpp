@@ -275,6 +275,7 @@ class Encoder {
     }
 
     static constexpr int64_t RAW_PAIRS = 3, RAW_PARTS = 16, RAW_ATOMS = 128;  // of frames; of each class
+    static constexpr int64_t MANY_FRAMES = 32;
 
     const Steps& steps_ = steps();
     int64_t n_frames_;

@@ -9,8 +9,6 @@
 
 namespace mdio::rigid {
 
-constexpr int64_t MANY_FRAMES = 32;
-
 // The integers of a chunk's frames, of which some are kept at hand and the others found in one row after
 // the other: less memory is gone through. Before each row there is an atom at the origin, and behind it
 // room for one number more.
@@ -22,7 +20,8 @@ class Rows {
         const int64_t n_frames = positions.n_frames;
         kept_.assign(size_t(n_frames), nullptr);
         const int64_t n_pairs = std::min(n_frames - 1, MOST_PAIRS);
-        pairs_ = {n_pairs, n_frames < MANY_FRAMES ? std::min(n_pairs, FEW_PAIRS) : n_pairs, positions.n_atoms};
+        const bool is_short = n_frames < 2 * MOST_PAIRS;  // pairs share frames
+        pairs_ = {n_pairs, is_short ? std::min(n_pairs, FEW_PAIRS) : n_pairs, positions.n_atoms};
         int64_t n_kept = 1;  // the first is the one for the others
         const auto keep = [&](int64_t f) {
             const int32_t*& row = kept_[size_t(f)];
