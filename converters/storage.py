@@ -10,6 +10,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import free_memory
 from mdio.core.files.publish import output_errors
 from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.writing import Direct
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
 from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import get_stripe, set_stripe, stripes
@@ -20,6 +21,8 @@ from mdio.parallel.mpi_executor import MPIExecutor
 
 MEMORY_SHARE = 0.25
 """Of the memory that is available: what is larger would not stay in the page cache anyway."""
+LARGE_NBYTES = 32 << 20
+"""Less is written and flushed in no time, either way."""
 PIECE_FOR_OWNER_NBYTES = 6 << 20
 """What is handed to who alone writes, at a time: it begins when the first one is there."""
 
@@ -32,11 +35,12 @@ def telling_file_system(target: Path, compression: str | None) -> str | None:
     return found if compression == "auto" or is_network(found) else None
 
 
-def goes_direct(asked: str, plan: LayoutPlan, target: Path) -> bool:
+def goes_direct(asked: str, plan: LayoutPlan, target: Path) -> Direct:
     """Return whether large writes go past the page cache; raises PlanError for another word.
 
-    By itself only an output on a disk of this machine that is large beside its memory: what is
-    read again at once had better be in the page cache, and networks were not measured.
+    By itself only on a disk of this machine: always, if the output is large beside the memory; if
+    it is not small, where the disk proves fast as well. What is read again soon had better be in
+    the page cache otherwise, and networks were not measured.
     """
     if asked not in ("on", "off", "auto"):
         raise PlanError(f"--direct {asked}: give on, off or auto")
@@ -46,7 +50,11 @@ def goes_direct(asked: str, plan: LayoutPlan, target: Path) -> bool:
     if plan.precision and plan.precision_source != "asked" and plan.source_density:
         n_atoms = sum(array.n_atoms for array in plan.arrays) or plan.n_atoms
         nbytes = min(nbytes, plan.source_density * plan.n_frames * n_atoms)
-    return 0 < MEMORY_SHARE * free_memory() < nbytes and not is_network(file_system_type(target))
+    if isinstance(target, RemotePath) or is_network(file_system_type(target)):
+        return False
+    if 0 < MEMORY_SHARE * free_memory() < nbytes:
+        return True
+    return "auto" if nbytes >= LARGE_NBYTES else False
 
 
 def goes_through_owner(plan: LayoutPlan, target: Path, executor: Executor) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from mdio.core.errors import PlanError
+from mdio.core.files.writing import Direct
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.chunk_shapes import (
     MAX_PADDING,
@@ -160,8 +161,9 @@ class LayoutPlan:
     """Bytes of the output, exact but for headers if uncompressed; an upper estimate otherwise."""
     source_density: float | None = None
     """Bytes on disk that the source has per atom and frame."""
-    direct: bool | None = None
-    """Whether large writes go past the page cache; None = others write, who do not know it."""
+    direct: Direct | None = None
+    """Whether large writes go past the page cache, or do if the disk proves fast (``"auto"``);
+    None = others write, who do not know it."""
     by_owner: bool = False
     """Whether ranks hand what they encode to rank 0, which alone writes."""
 

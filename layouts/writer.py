@@ -58,6 +58,9 @@ class LayoutWriter(ABC):
 
     points: ClassVar[bool] = False
     """Whether an output points into the source rather than hold its frames."""
+    lags: bool = False
+    """Whether what was stored may be on its way still as the next piece is read: only where its
+    owner does all the work, and waits (`drain`) before he relies on it."""
     writes_files_once: ClassVar[bool] = False
     """Whether the `files` of a stored piece are not written again, so that they can be sent on."""
 
@@ -143,6 +146,9 @@ class LayoutWriter(ABC):
     def store(self, item: EncodedChunk) -> None:
         """Write one encoded item where it belongs."""
 
+    def drain(self) -> None:
+        """Return once all that was given to `store` is in its files; raises OutputError."""
+
     @abstractmethod
     def commit(self, record: PieceRecord) -> None:
         """Take note of a stored piece: its checksums, boxes, times and steps (owner)."""
@@ -161,4 +167,5 @@ class LayoutWriter(ABC):
         """
         state = {k: v for k, v in self.__dict__.items() if not k.startswith("_handle")}
         # The topology is for the owner to write.
+        state["lags"] = False
         return state | {"meta": replace(self.meta, topology=None), "path": self.path.absolute()}

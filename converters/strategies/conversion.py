@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic.counting import count_images
 from mdio.converters.provenance import check_room, output_meta
-from mdio.converters.strategies import resuming
+from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.read_back import read_back
 from mdio.converters.strategies.topology import holds, topologies
@@ -34,7 +34,7 @@ from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import parts_at
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
-from mdio.parallel.executors import Executor
+from mdio.parallel.executors import Executor, Serial
 from mdio.parallel.mpi_executor import MPIExecutor
 
 
@@ -288,13 +288,19 @@ class Conversion:
             by_owner = self.plan.by_owner
             imap = partial(executor.imap, at_own_pace=True, owner_works=not by_owner)
         writer: LayoutWriter = work.writer
+        writer.lags = bool(self.plan.direct) and isinstance(executor, Serial)
         pieces = spread(self._pieces(writer), writer.plan.segment_frames, executor.n_workers)
-        for _, (record, items) in imap(work, pieces, describe=describe_on(executor)):
-            for item in items:
-                writer.store(item)
+
+        def tell(record: PieceRecord) -> None:
             self._commit(writer, record, progress)
             self._note(writer, record)
-            nbytes += record.nbytes
+
+        with write_tasks.Stored(writer, tell) as stored:
+            for _, (record, items) in imap(work, pieces, describe=describe_on(executor)):
+                for item in items:
+                    writer.store(item)
+                stored.add(record)
+                nbytes += record.nbytes
         return nbytes
 
     def _note(self, writer: LayoutWriter, record: PieceRecord) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from mdio.core.errors import CorruptLayoutError
+from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
 from mdio.layouts.base import Layout
@@ -20,6 +21,9 @@ from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 from mdio.parallel.executors import Executor
 
 Piece = tuple[int, int]
+
+LAG_S = 0.25
+"""After a kill, pieces of this time are made again, at most, that were stored by one who lags."""
 
 FILES_PER_WORKER = 4
 """Segments that are written at the same time: a worker that is slower than the others should not
@@ -128,6 +132,8 @@ class WriteTaskWorker:
                 nbytes += item.nbytes
             kept = None if kept is None else []
             blocks.append((block.box.copy(), block.time.copy(), block.step.copy()))
+        if not self.writer.lags:
+            self.writer.drain()
         box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
         return PieceRecord(start, stop, crcs, nbytes, box, time, number, odd), left
 
@@ -151,3 +157,36 @@ class WriteTaskWorker:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_room": None, "_is_told": False}
+
+
+class Stored:
+    """Pieces that are stored, of which is told once they are in their files; a context manager.
+
+    `writer`: who stores them. Where he lags, they are waited for now and then, else each time.
+    `tell`: called with each record, in order.
+    """
+
+    def __init__(self, writer: LayoutWriter, tell: Callable[[PieceRecord], None]) -> None:
+        self._writer = writer
+        self._tell = tell
+        self._left: list[PieceRecord] = []
+        self._told_s = time.monotonic()
+
+    def add(self, record: PieceRecord) -> None:
+        """Take the record of one more; raises OutputError: it, or one before, is not stored."""
+        self._left.append(record)
+        if not self._writer.lags or time.monotonic() >= self._told_s + LAG_S:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        self._writer.drain()
+        while self._left:
+            self._tell(self._left.pop(0))
+        self._told_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with suppress(MdioError) if kind is not None else nullcontext():  # the first tells more
+            self._tell_all()

@@ -52,6 +52,8 @@ from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
+BATCH_NBYTES = 2 << 20
+
 
 class H5MDWriter(LayoutWriter):
     """Writes an H5MD 1.1 file.
@@ -99,6 +101,15 @@ class H5MDWriter(LayoutWriter):
     def parallel_store(self) -> bool:
         """Whether workers write for themselves: when nothing is compressed."""
         return self._plain
+
+    @property
+    def batch_frames(self) -> int | None:
+        """Whole chunks of all arrays: one is written while the next is read."""
+        if not self.plan.direct:
+            return None
+        chunk = math.lcm(*(array.chunk_frames for array in self.plan.arrays))
+        nbytes = chunk * sum(12 * array.n_atoms for array in self.plan.arrays)
+        return chunk * max(1, BATCH_NBYTES // nbytes)
 
     @property
     def _plain(self) -> bool:
@@ -182,7 +193,7 @@ class H5MDWriter(LayoutWriter):
     def _opened(self) -> WrittenFile:
         if self._handle is None:
             with writing(self.path):
-                self._handle = WrittenFile(self.path, os.O_RDWR, direct=bool(self.plan.direct))
+                self._handle = WrittenFile(self.path, os.O_RDWR, direct=self.plan.direct or False)
         return self._handle
 
     def _reading(self) -> OpenFile:
@@ -202,6 +213,12 @@ class H5MDWriter(LayoutWriter):
             dataset = file[value_path(*array)].id
             first = (at[0] * plan.chunk_frames, at[1] * plan.chunk_atoms, 0)
             dataset.write_direct_chunk(first, item.data)
+
+    def drain(self) -> None:
+        """Wait for what is written by a thread; see the base class."""
+        if self._handle is not None:
+            with writing(self.path):
+                self._handle.drain()
 
     def commit(self, record: PieceRecord) -> None:
         """Note the checksums of a piece, and write its boxes, times and steps."""

@@ -69,7 +69,7 @@ class _FileWriter(LayoutWriter):
     def _file(self) -> WrittenFile:
         """The output, opened for writing once in each process."""
         if self._handle_file is None:
-            self._handle_file = WrittenFile(self.path, os.O_RDWR, direct=bool(self.plan.direct))
+            self._handle_file = WrittenFile(self.path, os.O_RDWR, direct=self.plan.direct or False)
         return self._handle_file
 
     def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
@@ -103,6 +103,12 @@ class _FileWriter(LayoutWriter):
         """Write a piece where it belongs."""
         with output_errors(self.path):
             self._file.write(self._offset(int(item.key)), *item.parts)
+
+    def drain(self) -> None:
+        """Wait for what is written by a thread; see the base class."""
+        if self._handle_file is not None:
+            with output_errors(self.path):
+                self._handle_file.drain()
 
     def commit(self, record: PieceRecord) -> None:
         """Keep the times and steps, which headers need."""

@@ -178,7 +178,7 @@ class SegmentsWriter(LayoutWriter):
         path, offset = self._place(int(item.key))
         if self._encoder.frame_nbytes is None:
             path.touch()
-        direct = bool(self.plan.direct)
+        direct = self.plan.direct or False
         with output_errors(path), WrittenFile(path, direct=direct) as file:
             file.write(offset, *item.parts)
 

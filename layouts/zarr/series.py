@@ -34,13 +34,10 @@ AHEAD = 4
 """Objects of one array that are asked for before they are read."""
 
 
-def write_file(path: Path, *parts: Data, direct: bool = False) -> None:
-    """Write a file of ours, its parts one after the other; raises OutputError.
-
-    With `direct`, past the page cache where it is large.
-    """
+def write_file(path: Path, *parts: Data) -> None:
+    """Write a file of ours, its parts one after the other; raises OutputError."""
     try:
-        with WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct) as file:
+        with WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
             file.write(0, *parts)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror})") from error

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +17,9 @@ from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
 from mdio.core.files.copying import link_or_copy
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
+from mdio.core.files.publish import output_errors
 from mdio.core.files.remote.elsewhere import was_sent
+from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
 from mdio.layouts.codecs.scratch import Scratch
@@ -50,6 +54,8 @@ class ZarrWriter(LayoutWriter):
     own_options = CHUNK_OPTIONS
     ensemble = "mdio.layouts.zarr.ensemble:ZarrEnsemble"
     resumes = writes_files_once = True
+    _handle: WrittenFile | None = None
+    """The shard that was stored last, which may be on its way."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -147,10 +153,27 @@ class ZarrWriter(LayoutWriter):
 
     def store(self, item: EncodedChunk) -> None:
         """Write a shard, or link one that is there."""
+        path = self.path / item.key
         if item.file is not None:
-            link_or_copy(item.file, self.path / item.key)
-        else:
-            write_file(self.path / item.key, *item.parts, direct=bool(self.plan.direct))
+            link_or_copy(item.file, path)
+            return
+        self.drain()
+        with output_errors(path):
+            direct = self.plan.direct or False
+            self._handle = WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct)
+            self._handle.write(0, *item.parts)
+
+    def drain(self) -> None:
+        """Wait for the shard that is on its way; see the base class."""
+        shard, self._handle = self._handle, None
+        if shard is not None:
+            with output_errors(shard.path):
+                shard.close()
+
+    def abort(self) -> None:
+        """Close the shard that is on its way."""
+        with suppress(OutputError):  # it is about to be removed
+            self.drain()
 
     def commit(self, record: PieceRecord) -> None:
         """Keep the checksums, boxes, times and steps of a piece."""

@@ -51,8 +51,8 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
     add(
         place,
         "--direct",
-        "on: large writes go past the page cache (auto: if OUT is on a disk of this machine "
-        "and larger than a quarter of the memory that is available)",
+        "on: large writes go past the page cache (auto: on a disk of this machine, if it takes "
+        "1 GB/s or OUT is larger than a quarter of the memory that is available)",
         choices=("on", "off", "auto"),
         default="auto",
     )

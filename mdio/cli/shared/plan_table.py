@@ -76,7 +76,8 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     if plan.by_owner:
         rows.append(("writing", "rank 0 writes what the others encode"))
     if plan.direct:
-        rows.append(("direct", "large writes go past the page cache"))
+        where = " if the disk is fast" if plan.direct == "auto" else ""
+        rows.append(("direct", f"large writes go past the page cache{where}"))
     return rows
 
 

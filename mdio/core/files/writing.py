@@ -3,8 +3,8 @@
 Large writes of new files may go past the page cache (O_DIRECT), where the file system takes them:
 new pages of memory may cost more than the disk does, and what is written this way waits for none
 and leaves the memory to others. The system wants whole blocks, at places and in memory that begin
-on blocks, so bytes go through a buffer that does; what is left at both ends goes through the page
-cache. Nothing is on disk for good before fsync, here as elsewhere.
+on blocks, so bytes are copied, and a thread writes them; what is left at both ends goes through the
+page cache. Nothing is on disk for good before fsync, here as elsewhere.
 """
 
 from __future__ import annotations
@@ -14,24 +14,34 @@ import errno
 import mmap
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mdio.core.kernels.checks import Buffer, buffer
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
 Data = Buffer
 """C-contiguous."""
+Direct = bool | Literal["auto"]
 
 MAX_BUFFERS = 512
 """Buffers that one call writes; the system allows 1024."""
 BLOCK_NBYTES = 4096
-ROOM_NBYTES = 4 << 20
+ROOM_NBYTES, N_ROOMS = 2 << 20, 4
+"""What is under way at most. Larger writes gain nothing, and leave more to wait for at the end."""
 LEAST_NBYTES = 256 << 10
-"""Fewer bytes in whole blocks go through the page cache: a direct call waits for the disk."""
+"""Fewer bytes go through the page cache: a direct call waits for the disk."""
+N_TRIED = 8
+"""Writes by which a disk shows whether it is fast: the fastest of them counts."""
+FAST_NBYTES_PER_S = 1e9
+"""What is not in the page cache comes from such a disk about as fast as it is decoded."""
 REFUSED = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}
 """What file systems say that cannot, when a file is opened or only when it is written."""
 KEEP_SIZE = 1
@@ -39,7 +49,7 @@ KEEP_SIZE = 1
 
 _refused: set[int] = set()
 """File systems that took files opened in this way, and then refused what was written."""
-_rooms = threading.local()
+_trials: dict[int, _Trial] = {}
 
 
 def write_whole(where: Path, *parts: Data, prefix: str) -> None:
@@ -89,80 +99,170 @@ def write_all(fd: int, offset: int, *parts: Data) -> int:
     return offset
 
 
+class _Trial:
+    """Whether a disk is fast enough for what goes by itself past the page cache."""
+
+    def __init__(self) -> None:
+        self._n_left = N_TRIED
+        self._is_fast = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the disk is fast, or may be."""
+        return self._is_fast or self._n_left > 0
+
+    def note(self, nbytes: int, seconds: float) -> None:
+        """Take note of one write."""
+        self._n_left -= 1
+        self._is_fast |= nbytes >= FAST_NBYTES_PER_S * seconds
+
+
 class WrittenFile:
     """A file that is written by position; whole blocks past the page cache, if that is wanted.
 
+    Then a thread writes them, from copies, while whoever gave them makes what comes next: all is in
+    the file, and what went wrong is known, once `drain`, `fileno` or `close` has returned.
+
     `path`: the file. `flags`: of open(2). `direct`: whether to write past the page cache where the
-    file system can.
+    file system can; ``"auto"``: where it is fast as well, which the first writes find out.
+    Attributes: `path`.
     Raises OSError: it cannot be opened.
     """
 
-    def __init__(self, path: Path, flags: int = os.O_WRONLY, *, direct: bool = False) -> None:
+    def __init__(self, path: Path, flags: int = os.O_WRONLY, *, direct: Direct = False) -> None:
+        self.path = path
         self._direct = -1
+        self._thread: ThreadPoolExecutor | None = None
+        self._under_way: deque[tuple[Future[None], memoryview]] = deque()
+        self._trial: _Trial | None = None
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
-        if direct and hasattr(os, "O_DIRECT") and os.fstat(self._fd).st_dev not in _refused:
+        if not direct or not hasattr(os, "O_DIRECT"):
+            return
+        disk = os.fstat(self._fd).st_dev
+        if direct == "auto":
+            self._trial = _trials.setdefault(disk, _Trial())
+        if disk not in _refused and (self._trial is None or self._trial.goes_on):
             with suppress(OSError):  # whatever it is, the file is open for plain writes
                 self._direct = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """Return the descriptor that goes through the page cache."""
+        """Return the descriptor that goes through the page cache, once all is in the file."""
+        self.drain()
         return self._fd
 
     def write(self, offset: int, *parts: Data) -> int:
-        """Write `parts` from `offset` on, as `write_all` does; raises OSError."""
+        """Write `parts` from `offset` on, as `write_all` does; raises OSError, of former ones too.
+
+        Returns int: the offset behind them.
+        """
         left = deque(buffer(part) for part in parts)
-        first = -(-offset // BLOCK_NBYTES) * BLOCK_NBYTES
-        last = (offset + sum(part.nbytes for part in left)) // BLOCK_NBYTES * BLOCK_NBYTES
-        if self._direct < 0 or last - first < LEAST_NBYTES:
+        end = offset + sum(part.nbytes for part in left)
+        # What is little waits in line, too: the kernel would have it wait for what is under way.
+        if not self._under_way and (self._direct < 0 or end - offset < LEAST_NBYTES):
             return write_all(self._fd, offset, *left)
-        room = _room()
-        write_all(self._fd, offset, *_take(left, first - offset))
-        for at in range(first, last, len(room)):
-            filled = 0
-            for part in _take(left, min(len(room), last - at)):
-                room[filled : filled + part.nbytes] = part
-                filled += part.nbytes
-            self._write_blocks(at, room[:filled])
-        return write_all(self._fd, last, *left)
+        first = min(end, -(-offset // BLOCK_NBYTES) * BLOCK_NBYTES)
+        at = offset
+        while at < end:
+            stop = first if at < first else min(end, at + ROOM_NBYTES)
+            self._write_behind(at, _take(left, stop - at))
+            at = stop
+        return end
+
+    def _write_behind(self, offset: int, parts: Sequence[memoryview]) -> None:
+        """Copy `parts`, and have the thread write them."""
+        from concurrent.futures import ThreadPoolExecutor  # not for those who only read
+
+        while len(self._under_way) >= N_ROOMS:
+            self._end_one()
+        self._thread = self._thread or ThreadPoolExecutor(1, "mdio writes")
+        room = _take_room()
+        filled = 0
+        for part in parts:
+            room[filled : filled + part.nbytes] = part
+            filled += part.nbytes
+        future = self._thread.submit(self._write_room, offset, room[:filled])
+        self._under_way.append((future, room))
+
+    def _end_one(self) -> None:
+        future, room = self._under_way.popleft()
+        try:
+            future.result()
+        finally:
+            if future.done():  # else Ctrl-C has come
+                _rooms.free.append(room)
+
+    def drain(self) -> None:
+        """Wait until all is in the file; raises OSError."""
+        while self._under_way:
+            self._end_one()
+
+    def _write_room(self, offset: int, data: memoryview) -> None:
+        """Write whole blocks past the page cache, and what is less through it."""
+        whole = 0 if offset % BLOCK_NBYTES else len(data) // BLOCK_NBYTES * BLOCK_NBYTES
+        if whole and self._direct >= 0:
+            self._write_blocks(offset, data[:whole])
+            offset, data = offset + whole, data[whole:]
+        write_all(self._fd, offset, data)
 
     def _write_blocks(self, offset: int, blocks: memoryview) -> None:
-        if self._direct >= 0:
-            try:
-                write_all(self._direct, offset, blocks)
-            except OSError as error:
-                if error.errno not in REFUSED:
-                    raise
-                _refused.add(os.fstat(self._fd).st_dev)
-                direct, self._direct = self._direct, -1
-                os.close(direct)
-            else:
-                return
-        write_all(self._fd, offset, blocks)
+        try:
+            begun = time.perf_counter()
+            write_all(self._direct, offset, blocks)
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
+            _refused.add(os.fstat(self._fd).st_dev)
+            self._go_buffered()
+            write_all(self._fd, offset, blocks)
+        else:
+            if self._trial is not None and len(blocks) >= LEAST_NBYTES:
+                self._trial.note(len(blocks), time.perf_counter() - begun)
+                if not self._trial.goes_on:
+                    self._go_buffered()
+
+    def _go_buffered(self) -> None:
+        direct, self._direct = self._direct, -1
+        os.close(direct)
 
     def close(self) -> None:
-        """Close the file; harmless if it is closed."""
-        for descriptor in (self._direct, self._fd):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._direct = self._fd = -1
+        """Close the file, once all is in it; harmless if it is closed. Raises OSError."""
+        try:
+            self.drain()
+        finally:
+            if self._thread is not None:  # before its descriptors become those of other files
+                self._thread.shutdown(cancel_futures=True)
+            for descriptor in (self._direct, self._fd):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._under_way.clear()
+            self._direct = self._fd = -1
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with suppress(OSError) if kind is not None else nullcontext():  # the first error tells more
+            self.close()
 
 
-def _room() -> memoryview:
-    """Return memory that begins on a page, the same for all files of a thread.
+class _Rooms(threading.local):
+    """Memory to write from, which files of a thread take and leave."""
+
+    def __init__(self) -> None:
+        self.free: list[memoryview] = []
+
+
+_rooms = _Rooms()
+
+
+def _take_room() -> memoryview:
+    """Return memory that begins on a page, since the system wants that.
 
     Private: by default a forked process would share it with its parent.
     """
-    if not hasattr(_rooms, "room"):
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        _rooms.room = memoryview(mmap.mmap(-1, ROOM_NBYTES, flags=flags))
-    room: memoryview = _rooms.room
-    return room
+    if _rooms.free:
+        return _rooms.free.pop()
+    return memoryview(mmap.mmap(-1, ROOM_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def _take(left: deque[memoryview], nbytes: int) -> Sequence[memoryview]:

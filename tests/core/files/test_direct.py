@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,13 @@ from suites.outputs import contents
 import mdio
 from mdio.cli.main import main
 from mdio.converters import storage
+from mdio.converters.strategies import write_tasks
+from mdio.converters.strategies.conversion import Conversion
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files import writing
 from mdio.core.files.writing import WrittenFile, allocate
+from mdio.layouts import plan
+from mdio.layouts.native import encoder
 
 BLOCK = 4096
 NEW = os.O_RDWR | os.O_CREAT
@@ -63,7 +68,7 @@ def small(monkeypatch):
     """Make buffers so small that little is much."""
     monkeypatch.setattr(writing, "ROOM_NBYTES", 4 * BLOCK)
     monkeypatch.setattr(writing, "LEAST_NBYTES", BLOCK)
-    monkeypatch.setattr(writing, "_rooms", threading.local())
+    monkeypatch.setattr(writing, "_rooms", writing._Rooms())
 
 
 def write(path, runs, **options):
@@ -101,7 +106,7 @@ def test_any_parts_at_any_offsets(tmp_path_factory, checked, runs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "ROOM_NBYTES", 4 * BLOCK)
         patch.setattr(writing, "LEAST_NBYTES", BLOCK)
-        patch.setattr(writing, "_rooms", threading.local())
+        patch.setattr(writing, "_rooms", writing._Rooms())
         if checked:
             Disk(patch)
         found = write(path, runs)
@@ -165,6 +170,58 @@ def test_errors_are_errors(tmp_path, monkeypatch, small, number):
         write(tmp_path / "a", [(0, [numbers(13 * BLOCK)])])
 
 
+def test_writing_goes_on_while_blocks_are_on_their_way(tmp_path, monkeypatch, small):
+    """And what is said of the file (its descriptor) is said once they are there."""
+    disk = Disk(monkeypatch)
+    let_go, begun = threading.Event(), threading.Event()
+    pwritev = os.pwritev
+
+    def wait(fd, buffers, offset):
+        if fd in disk.direct:
+            begun.set()
+            let_go.wait()
+        return pwritev(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", wait)
+    data = bytearray(numbers(2 * writing.LEAST_NBYTES))
+    expected = bytes(data) + b"more"
+    with WrittenFile(tmp_path / "a", NEW, direct=True) as file:
+        file.write(0, data)
+        file.write(len(data), b"more")  # waits in line
+        data[:] = bytes(len(data))  # it was copied
+        begun.wait()
+        assert (tmp_path / "a").read_bytes() == b""
+        let_go.set()
+        assert os.pread(file.fileno(), 1 << 20, 0) == expected
+
+
+def test_an_error_of_a_former_write_is_not_lost(tmp_path, monkeypatch, small):
+    Disk(monkeypatch, fails=errno.EIO)
+    file = WrittenFile(tmp_path / "a", NEW, direct=True)
+    file.write(0, numbers(2 * BLOCK))
+    with pytest.raises(OSError, match="Input/output"):
+        file.close()
+    file.close()
+
+
+@pytest.mark.parametrize(("seconds", "fast"), [(1e-6, True), (1.0, False)])
+def test_a_slow_disk_is_left_to_the_page_cache(tmp_path, monkeypatch, small, seconds, fast):
+    """Its first writes show it, for all files there, and only where it is asked."""
+    disk = Disk(monkeypatch)
+    monkeypatch.setattr(writing, "_trials", {})
+    clock = iter(range(10**6))
+    monkeypatch.setattr(writing.time, "perf_counter", lambda: seconds * next(clock))
+    tried = writing.N_TRIED * writing.ROOM_NBYTES
+    data = numbers(2 * tried)
+    for name in ("a", "b"):
+        with WrittenFile(tmp_path / name, NEW, direct="auto") as file:
+            file.write(0, data)
+        assert (tmp_path / name).read_bytes() == data
+    assert disk.nbytes == (4 * tried if fast else tried)
+    write(tmp_path / "c", [(0, [data])])
+    assert disk.nbytes == (6 * tried if fast else 3 * tried)
+
+
 def test_no_descriptor_is_left_open(tmp_path, monkeypatch, small):
     before = set(Path("/proc/self/fd").iterdir())
     Disk(monkeypatch, fails=errno.EIO)
@@ -185,7 +242,7 @@ def _fill(path, seed):
 
 
 def test_forked_processes_have_buffers_of_their_own(tmp_path):
-    writing._room()  # before the fork
+    _fill(tmp_path / "0", 0)  # before the fork
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=_fill, args=(tmp_path / str(n), n)) for n in (1, 2)]
     for worker in workers:
@@ -240,6 +297,33 @@ def test_outputs_are_the_same(adk, tmp_path, monkeypatch, small, name, options, 
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize(("name", "options"), OUTPUTS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_told_of_is_in_its_files(adk, tmp_path, monkeypatch, small, name, options, workers):
+    """Another run goes on with it without looking at all of it again."""
+    disk = Disk(monkeypatch)
+    pwritev, note = os.pwritev, Conversion._note
+    told = []
+
+    def late(fd, buffers, offset):
+        if fd in disk.direct:
+            time.sleep(0.01)
+        return pwritev(fd, buffers, offset)
+
+    def look(self, writer, record):
+        told.append(self.copies or self.in_parts or writer.holds(record))
+        note(self, writer, record)
+
+    monkeypatch.setattr(os, "pwritev", late)
+    monkeypatch.setattr(Conversion, "_note", look)
+    monkeypatch.setattr(write_tasks, "LAG_S", 0.03)
+    monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 20)
+    monkeypatch.setattr(encoder, "PIECE_NBYTES", 1 << 20)
+    mdio.convert(adk["xtc"], tmp_path / name, direct="on", workers=workers, **options)
+    assert told
+    assert all(told)
+
+
 @pytest.mark.parametrize("suffix", ["zarr", "h5md", "dcd", "segments"])
 def test_a_full_disk_leaves_nothing(adk, tmp_path, monkeypatch, small, suffix):
     Disk(monkeypatch, fails=errno.ENOSPC, after=100_000)
@@ -262,6 +346,10 @@ def test_what_is_large_beside_memory_goes_directly(adk, tmp_path, monkeypatch, c
     assert not directly(5 * size)
     assert not directly(0)
     assert not directly(3 * size, "lustre")
+    monkeypatch.setattr(storage, "LARGE_NBYTES", size // 2)
+    assert directly(5 * size) == directly(0) == "auto"
+    assert not directly(5 * size, "lustre")
+    monkeypatch.setattr(storage, "LARGE_NBYTES", 2 * size)
     assert directly(5 * size, direct="on")
     assert not directly(3 * size, direct="off")
     # Compressed chunks of HDF5 are written by HDF5, copied frames by the kernel.
