@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,13 +35,19 @@ AHEAD = 4
 """Objects of one array that are asked for before they are read."""
 
 
-def write_file(path: Path, *parts: Data) -> None:
-    """Write a file of ours, its parts one after the other; raises OutputError."""
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system says while a file of ours is written into OutputError."""
     try:
-        with WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
-            file.write(0, *parts)
+        yield
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def write_file(path: Path, *parts: Data) -> None:
+    """Write a file of ours, its parts one after the other; raises OutputError."""
+    with writing(path), WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+        file.write(0, *parts)
 
 
 def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:

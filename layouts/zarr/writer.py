@@ -17,7 +17,6 @@ from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
 from mdio.core.files.copying import link_or_copy
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
-from mdio.core.files.publish import output_errors
 from mdio.core.files.remote.elsewhere import was_sent
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
@@ -29,7 +28,7 @@ from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, Outpu
 from mdio.layouts.zarr.choice import choose
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import METADATA, ArrayMetadata, group_metadata
-from mdio.layouts.zarr.series import SeriesWriter, TableWriter, write_file, write_numbers
+from mdio.layouts.zarr.series import SeriesWriter, TableWriter, write_file, write_numbers, writing
 from mdio.layouts.zarr.shard import Shard, pack_shard
 from mdio.layouts.zarr.tree import (
     TOPOLOGY,
@@ -158,7 +157,7 @@ class ZarrWriter(LayoutWriter):
             link_or_copy(item.file, path)
             return
         self.drain()
-        with output_errors(path):
+        with writing(path):
             direct = self.plan.direct or False
             self._handle = WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct)
             self._handle.write(0, *item.parts)
@@ -167,7 +166,7 @@ class ZarrWriter(LayoutWriter):
         """Wait for the shard that is on its way; see the base class."""
         shard, self._handle = self._handle, None
         if shard is not None:
-            with output_errors(shard.path):
+            with writing(shard.path):
                 shard.close()
 
     def abort(self) -> None:

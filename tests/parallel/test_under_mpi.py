@@ -22,9 +22,10 @@ def test_checks(script, n_ranks):
     run_checks(n_ranks, script)
 
 
-@pytest.mark.parametrize("n_ranks", [1, 3])
-def test_sending_between_nodes(n_ranks, monkeypatch):
-    monkeypatch.setenv("MPIR_CVAR_NOLOCAL", "1")  # no ways of MPI but those over a network
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+@pytest.mark.parametrize(("name", "way"), [("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self")])
+def test_sending_between_nodes(n_ranks, monkeypatch, name, way):
+    monkeypatch.setenv(name, way)  # no ways of MPI but those over a network
     run_checks(n_ranks, "check_sending.py")
 
 

@@ -60,8 +60,8 @@ class Run:
         self.sent: deque[Any] = deque()
         self.sizes: deque[int] = deque()
         """Bytes of each message of `sent`."""
-        self.n_working: int = comm.size - 1
-        """Other ranks that have not said DONE (known on rank 0)."""
+        self._n_left: int = comm.size - 1
+        self._coming: list[Any] = []
         self.number = -1
         self.error: BaseException | None = None
         self.why: BaseException | None = None
@@ -109,12 +109,27 @@ class Run:
 
     def arrived(self) -> Iterator[tuple[int, Any]]:
         """Take what has come to rank 0, without waiting."""
-        while (message := self.comm.improbe(tag=RESULT)) is not None:
-            number, result = message.recv()
-            if number == DONE:
-                self.n_working -= 1
-            else:
-                yield number, result
+        # Over a network a large one comes only while its sender, too, is in MPI: `recv` would wait
+        # until that has done its next item.
+        while len(self._coming) < self.comm.size:
+            message = self.comm.improbe(tag=RESULT)
+            if message is None:
+                break
+            self._coming.append(message.irecv())
+        for request in tuple(self._coming):
+            is_there, found = request.test()
+            if is_there:
+                self._coming.remove(request)
+                number, result = found
+                if number == DONE:
+                    self._n_left -= 1
+                else:
+                    yield number, result
+
+    @property
+    def n_working(self) -> int:
+        """0 once all other ranks have said DONE, and all they said has come (known on rank 0)."""
+        return self._n_left + len(self._coming)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
         """Wait; end the program if that takes too long after this rank has failed."""
