@@ -284,9 +284,7 @@ class Conversion:
         """Do this process' share, and store and commit in the owner what others have encoded."""
         nbytes, imap = 0, executor.imap
         if isinstance(executor, MPIExecutor):  # a write may take the system now a little, now long
-            # Who alone writes has others to read and encode.
-            by_owner = self.plan.by_owner
-            imap = partial(executor.imap, at_own_pace=True, owner_works=not by_owner)
+            imap = partial(executor.imap, at_own_pace=True, owner_works=not self.plan.by_owner)
         writer: LayoutWriter = work.writer
         writer.lags = bool(self.plan.direct) and isinstance(executor, Serial)
         pieces = spread(self._pieces(writer), writer.plan.segment_frames, executor.n_workers)

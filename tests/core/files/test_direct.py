@@ -16,12 +16,13 @@ from suites.outputs import contents
 import mdio
 from mdio.cli.main import main
 from mdio.converters import storage
-from mdio.converters.strategies import write_tasks
+from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.conversion import Conversion
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files import writing
 from mdio.core.files.writing import WrittenFile, allocate
 from mdio.layouts import plan
+from mdio.layouts.h5md.parts.writer import H5MDPartsWriter
 from mdio.layouts.native import encoder
 
 BLOCK = 4096
@@ -302,20 +303,27 @@ def test_outputs_are_the_same(adk, tmp_path, monkeypatch, small, name, options, 
 def test_what_is_told_of_is_in_its_files(adk, tmp_path, monkeypatch, small, name, options, workers):
     """Another run goes on with it without looking at all of it again."""
     disk = Disk(monkeypatch)
-    pwritev, note = os.pwritev, Conversion._note
-    told = []
+    pwritev, note, record_of = os.pwritev, Conversion._note, resuming.record_of
+    told, writers = [], []
 
     def late(fd, buffers, offset):
         if fd in disk.direct:
             time.sleep(0.01)
         return pwritev(fd, buffers, offset)
 
-    def look(self, writer, record):
-        told.append(self.copies or self.in_parts or writer.holds(record))
+    def keep_writer(self, writer, record):
+        writers[:] = [writer]
         note(self, writer, record)
 
+    def look(receipt):
+        told.append(
+            not writers or isinstance(writers[0], H5MDPartsWriter) or writers[0].holds(receipt)
+        )
+        return record_of(receipt)
+
     monkeypatch.setattr(os, "pwritev", late)
-    monkeypatch.setattr(Conversion, "_note", look)
+    monkeypatch.setattr(Conversion, "_note", keep_writer)
+    monkeypatch.setattr(resuming, "record_of", look)
     monkeypatch.setattr(write_tasks, "LAG_S", 0.03)
     monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 20)
     monkeypatch.setattr(encoder, "PIECE_NBYTES", 1 << 20)
