@@ -101,8 +101,8 @@ class _Plan:
         new = {member: file for member, file in zip(members, self.files, strict=True) if member}
         if not new:
             raise SourceError(
-                f"{self.files[-1]}: nothing to add: {old.path} goes to "
-                f"{old.info.time_last_ps:g} ps and has all its frames"
+                f"{self.files[-1]}: nothing to add: {old.path} already has all of its frames, "
+                f"up to {old.info.time_last_ps:g} ps"
             )
         overlap = KEEP_ALL if self.numbered else options.overlap
         chain = ChainLayout([old, *new], overlap=overlap)
@@ -167,8 +167,8 @@ class _Plan:
             manifest["precision_source"],
         ):
             raise SourceError(
-                f"{path}: {self.old.path} holds the integers of XTC files with a precision of "
-                f"{manifest['precision']:g} angstrom, and this is none; convert all files again"
+                f"{path}: not an XTC file with a precision of {manifest['precision']:g} angstrom, "
+                f"of which {self.old.path} holds the integers; convert all files together again"
             )
         if not options.salvage and not options.growing:
             check_whole(info, options.stop, None)

@@ -89,6 +89,14 @@ class ConversionOptions(StoredAs):
     verify: bool = True
     """Whether what is read is compared with the checksums that the source holds."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.groups, Mapping):
+            raise PlanError(
+                f"groups are {self.groups!r}; give a dict of names and selections, such as "
+                '{"ca": "name CA"}'
+            )
+
 
 SAID_OF_SOURCES = ("dt", "format", "group", "length_unit", "n_atoms")
 """What may be given of files that do not say it themselves, or say more than one thing."""
@@ -107,10 +115,10 @@ def takes_options(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def checked(*args: P.args, **words: P.kwargs) -> R:
         for name in words.keys() - known.keys():
-            meant, every = did_you_mean(name, known), ", ".join(sorted(known))
+            meant = did_you_mean(name, known) or f"; it has {', '.join(sorted(known))}"
             if name in SAID_OF_SOURCES:
-                meant = f" (it is said of the source: source_options={{{name!r}: ...}})"
-            raise OptionError(f"{function.__name__} has no option {name!r}{meant}; it has {every}")
+                meant = f"; it describes the source: source_options={{{name!r}: ...}}"
+            raise OptionError(f"{function.__name__} has no option {name!r}{meant}")
         return function(*args, **words)
 
     vars(checked)["__signature__"] = own.replace(parameters=list(known.values()))

@@ -115,10 +115,13 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
             universe = mda.Universe(str(file), to_guess=())
         universe.filename = str(top)
         return universe
+    except FileNotFoundError as error:
+        raise SourceError(f"{top}: no such file; give the topology of the trajectory") from error
     except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError) as error:
+        why = " ".join(str(error).split()).partition(" You can use 'Universe(")[0]
         raise SourceError(
-            f"{top}: cannot be read as a topology ({error}); "
-            "give a PSF, PDB, GRO, PRMTOP, TPR or another format that MDAnalysis reads"
+            f"{top}: cannot be read as a topology ({why}); give a TPR, PSF, PRMTOP, PDB, GRO or "
+            "another file that MDAnalysis reads as one"
         ) from error
 
 
@@ -220,7 +223,8 @@ def choose_atoms(
     stored = source.topology() if top is None else None
     if strings and top is None and stored is None:
         raise PlanError(
-            f"the selection {strings[0]!r} needs a topology; name one with -s/--top FILE"
+            f"{source.path}: the selection {strings[0]!r} needs a topology; give one with "
+            "-s/--top FILE (top= in Python)"
         )
     universe = load_topology(top, source) if top is not None else None
     known = _Known(universe, stored, source)
@@ -231,14 +235,14 @@ def choose_atoms(
     for name, selection in groups.items():
         if name == "trajectory" or not name.replace("_", "").replace("-", "").isalnum():
             raise PlanError(
-                f"a group cannot be called {name!r}: use letters, digits, - and _ "
-                "(the full system is called 'trajectory')"
+                f"a group cannot be called {name!r}; use letters, digits, - and _ "
+                "('trajectory' is the name of the full system)"
             )
         found = _indices(selection, known, atoms, f"--group {name}")
         place = np.full(source.info.n_atoms, -1, dtype=np.int64)
         place[atoms] = np.arange(len(atoms))
         if np.any(place[found] < 0):
-            raise PlanError(f"group {name!r} has atoms outside of --select; widen the selection")
+            raise PlanError(f"--group {name}: some of its atoms are not in --select; widen that")
         chosen[name] = place[found]
     return AtomChoice(universe, kept, chosen, stored)
 
@@ -270,9 +274,9 @@ def _indices(
     else:
         found = np.asarray(selection)
         if not np.issubdtype(found.dtype, np.integer) or found.ndim != 1:
-            raise PlanError(f"{option}: give a selection string or a list of atom indices")
+            raise PlanError(f"{option}: give a selection or a list of atom indices")
         if found.size and not 0 <= found.min() <= found.max() < max(among.max() + 1, 1):
-            raise PlanError(f"{option}: atom indices go from 0 to {among.max()}")
+            raise PlanError(f"{option}: atom indices must be from 0 to {among.max()}")
     if len(found) == 0:
         raise PlanError(f"{option}: {selection!r} selects no atoms")
     return np.asarray(found, dtype=np.int64)

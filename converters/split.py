@@ -55,7 +55,7 @@ def split(
     force
         Replace an existing output, once the new one is complete.
     resume
-        Go on with what a former run of the same split left; begin if it left nothing.
+        Go on with what an earlier run of the same split left; begin if it left nothing.
     salvage
         Split the complete frames of a source that ends within a frame.
     workers

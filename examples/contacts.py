@@ -23,7 +23,7 @@ def life(_key, frame, _time, _values):
 
 
 result = mdio.map_reduce(
-    DCD, top=PSF, select="protein and name CA", map=in_contact, reduce=life, n_workers=2
+    DCD, top=PSF, select="protein and name CA", map=in_contact, reduce=life, workers=2
 )
 table = result.to_dataframe().sort_values(["last", "n_frames"]).reset_index()
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")

@@ -225,12 +225,15 @@ class Layout(Expecting, Capabilities, Closing, ABC):
         return out
 
     def _atom_indices(self, atoms: ArrayLike, n_atoms: int) -> AtomIndices:
+        wanted = f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}"
+        if isinstance(atoms, str):
+            raise FrameRangeError(
+                f"{wanted}; for a selection, universe.select_atoms({atoms!r}).indices"
+            )
         indices = np.ascontiguousarray(atoms, dtype=np.int64)
         outside = indices.size and not 0 <= indices.min() <= indices.max() < n_atoms
         if indices.ndim != 1 or outside:
-            raise FrameRangeError(
-                f"{self.path}: atom indices must be a list of numbers from 0 to {n_atoms - 1}"
-            )
+            raise FrameRangeError(wanted)
         return indices
 
     @property

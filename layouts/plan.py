@@ -58,6 +58,12 @@ class StoredAs:
     expected_frames: int | None = None
     """For so many chunks are planned, where frames will be added; None = those that there are."""
 
+    def __post_init__(self) -> None:
+        if isinstance(self.precision, str) and self.precision not in ("auto", "none"):
+            raise PlanError(
+                f"--precision is {self.precision!r}; give a step in angstrom (0.01), auto or none"
+            )
+
     @property
     def field_precisions(self) -> dict[str, float]:
         """Steps of the fields besides positions that are to be rounded."""

@@ -271,7 +271,7 @@ def open_layout(
         return _made(found, where, options)
     if stat.S_ISDIR(status.st_mode):
         raise UnknownLayoutError(
-            f"{where}: a folder that is no layout of mdio; name a trajectory file, or a folder "
+            f"{where}: a folder, but not an output of mdio; give a trajectory file, or a folder "
             "NAME.zarr or NAME.segments"
         )
     from MDAnalysis import _PARSERS
@@ -281,10 +281,10 @@ def open_layout(
     plain = where.with_suffix("") if where.suffix.lower() in PACKED else where
     if plain.suffix[1:].upper() in _PARSERS:
         raise UnknownLayoutError(
-            f"{where}: a topology, with atoms and without frames: name a trajectory, and give this "
-            "with -s (top=) as its topology"
+            f"{where}: a topology, which holds no frames; give a trajectory, and this file with "
+            "-s/--top (top= in Python)"
         )
     raise UnknownLayoutError(
-        f"{where}: neither a layout of mdio nor a trajectory that MDAnalysis knows by its suffix; "
-        "name its format with --format (LAMMPSDUMP, XYZ, PDB, ...), or give it the suffix of it"
+        f"{where}: not recognised as a trajectory; if it is one, name its format with --format "
+        "(LAMMPSDUMP, XYZ, PDB, ...), or give the file the usual suffix"
     )

@@ -28,7 +28,7 @@ class LayoutWriter(ABC):
 
     A writer is made once, by the owner, and pickled to the workers after `create`. The owner calls
     `create`, then for every write task of the plan, in any order, what a worker has encoded is
-    stored and `commit` is called with its record, and then `finish`. Where a former run has stored
+    stored and `commit` is called with its record, and then `finish`. Where an earlier run stored
     some of the pieces, `reopen` is called in place of `create`, `commit` with their receipts, and
     the others follow.
 

@@ -149,7 +149,7 @@ def workers(args: argparse.Namespace) -> None:
         def run(n_workers: int) -> None:
             before, own = of_children(), time.process_time()
             results[n_workers] = mdio.map_reduce(
-                path, top=u, map=program, n_workers=n_workers, local_dir=name
+                path, top=u, map=program, workers=n_workers, local_dir=name
             )
             cpu[n_workers] = time.process_time() - own, of_children() - before
 
@@ -222,7 +222,7 @@ def shuffle(args: argparse.Namespace) -> None:
         found = mdio.map_reduce(
             path,
             map=program.map,
-            n_workers=2,
+            workers=2,
             memory=limit // 2,
             local_dir=name,
             blocks_per_worker=20,

@@ -92,7 +92,7 @@ class Conversion:
     ) -> ConvertResult:
         """Convert, and publish the output when it is whole.
 
-        With `resume`, go on where a former run ended; begin where there is none.
+        With `resume`, go on where an earlier run ended; begin where there is none.
 
         Raises OutputError: the output exists, the disk is full, ... SourceError: the source turns
         out damaged on the way. PlanError: with `resume`, an output that cannot be gone on with.
@@ -260,7 +260,7 @@ class Conversion:
             self.plan = resuming.same_parts(journal, self.plan)
         elif resume:
             raise PlanError(
-                f"{self.out}: the layout {self.plan.layout} cannot be gone on with after an end; "
+                f"{self.out}: conversions to the layout {self.plan.layout} cannot be resumed; "
                 "leave out --resume"
             )
         writer = self.writer(temporary, self.plan, meta, **self.writer_options)
@@ -268,7 +268,7 @@ class Conversion:
         return writer
 
     def _n_there(self, temporary: Path, taken: Sequence[PieceRecord]) -> int:  # noqa: ARG002
-        """Return how many frames a former run has stored."""
+        """Return how many frames an earlier run has stored."""
         return sum(receipt.stop - receipt.start for receipt in taken)
 
     def _worker(self, writer: LayoutWriter) -> Any:

@@ -42,9 +42,9 @@ class Repairs:
         for key in SUMS:
             if key in self.manifest and manifest.get(key) != self.manifest[key]:
                 raise SourceError(
-                    f"{self.former.path}: what this source gives does not have the checksums that "
-                    "the output was written with, so nothing was changed; give the source (and the "
-                    "topology) that it was made from, or convert again"
+                    f"{self.former.path}: this source does not give the checksums that the output "
+                    "was written with, so nothing was changed; give the source (and the topology) "
+                    "that it was made from, or convert again"
                 )
 
 

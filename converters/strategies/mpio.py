@@ -70,7 +70,7 @@ class MPIOConversion(Conversion):
         """Convert; see `Conversion.run`.
 
         HDF5 (1.10 at least) waits for ever where ranks add compressed chunks to a file that has
-        some: what a former run has left is gone on with by rank 0, which stores what all encode.
+        some: what an earlier run has left is gone on with by rank 0, which stores what all encode.
         """
         if resume and self.plan.compression is not None and executor.from_owner(self._has_begun):
             told = "parallel HDF5 cannot go on with compressed chunks: rank 0 stores the others"

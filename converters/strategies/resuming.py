@@ -82,7 +82,7 @@ def same_parts(journal: Journal, plan: LayoutPlan) -> LayoutPlan:
 
 def note_of(n_frames: int, plan: LayoutPlan) -> str:
     """Return what the user is told of frames that were there."""
-    return f"{n_frames:,} of {plan.n_frames:,} frames were there from a former run"
+    return f"{n_frames:,} of {plan.n_frames:,} frames were there from an earlier run"
 
 
 def record_of(receipt: PieceRecord) -> Record:
@@ -136,10 +136,10 @@ def _believed(
                     continue
                 name = TEMPORARY.sub(r"\1", str(temporary))
                 raise OutputError(
-                    f"{name}: what a former run has left is not "
+                    f"{name}: what an earlier run has left is not "
                     f"what its journal tells (frames {record.first} to "
                     f"{record.first + record.n_frames - 1} are not as they were written); give "
-                    "--force to begin anew"
+                    "--force to start again"
                 )
         found.append(record)
     return found[::-1]
@@ -161,7 +161,7 @@ def take_up(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
         again = writer.store_again(taken)
     except CorruptLayoutError as error:
         raise OutputError(
-            f"{error}; what a former run has left is damaged: give --force"
+            f"{error}; what an earlier run has left is damaged: give --force"
         ) from error
     for receipt in again:
         journal.add(record_of(receipt), writer.files(receipt))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
+from mdio.core.words import did_you_mean
 from mdio.layouts.codecs.quantised import RULES, WITHOUT_LEVEL, QuantisedFormat
 
 Bytes = NDArray[np.uint8]
@@ -116,7 +117,8 @@ def _split(option: str, levels: Mapping[str, tuple[int, int, int]], what: str) -
     name, _, text = option.partition(":")
     if name not in levels:
         raise PlanError(
-            f"--compression {option}: {what} can use {', '.join(f'{n}[:LEVEL]' for n in levels)}"
+            f"--compression {option}: unknown{did_you_mean(name, (*MEANT, *levels))}; {what} has "
+            f"{', '.join(f'{n}[:LEVEL]' for n in levels)}, and {', '.join(MEANT)}"
         )
     low, high, default = levels[name]
     try:
@@ -124,7 +126,7 @@ def _split(option: str, levels: Mapping[str, tuple[int, int, int]], what: str) -
     except ValueError:
         level = low - 1
     if not low <= level <= high:
-        raise PlanError(f"--compression {option}: give {name} a level from {low} to {high}")
+        raise PlanError(f"--compression {option}: the level of {name} must be {low} to {high}")
     return name, level
 
 

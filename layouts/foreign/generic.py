@@ -216,7 +216,7 @@ class GenericLayout(Layout):
             except Exception as error:  # readers raise anything on bad input
                 if "n_atoms" in str(error) and "n_atoms" not in self.options:
                     raise AtomCountError(
-                        f"{self.path}: its format does not say how many atoms there are; name a "
+                        f"{self.path}: its format does not hold the number of atoms; give a "
                         "topology with -s/--top FILE (in Python: n_atoms=)"
                     ) from error
                 raise SourceError(

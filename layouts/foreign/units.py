@@ -140,10 +140,10 @@ def made_up(
     if lengths:
         unit = options.get("length_unit")
         how = "angstrom without --length-unit" if unit is None else f"{unit}, as asked"
-        yield f"{kind} names no unit of lengths: taken to be {how}"
+        yield f"{kind} names no unit of lengths: assumed to be {how}"
         taken = {"velocities": f"{unit or 'angstrom'}/ps", "forces": "kJ/(mol angstrom)"}
         for name in fields:
-            yield f"{kind} names no unit of {name}: taken to be {taken[name]}"
+            yield f"{kind} names no unit of {name}: assumed to be {taken[name]}"
 
 
 def length_factor(path: Path, options: Mapping[str, Any]) -> np.float32:
@@ -153,5 +153,5 @@ def length_factor(path: Path, options: Mapping[str, Any]) -> np.float32:
         return np.float32(1.0 if unit is None else factor_of("positions", unit))
     except KeyError as error:
         raise SourceError(
-            f"{path}: --length-unit {unit} is no unit of length; take one of {error.args[0]}"
+            f"{path}: --length-unit {unit} is not a unit of length; give one of {error.args[0]}"
         ) from None

@@ -1,4 +1,4 @@
-"""H5MD files that a former run has left: all but the frames is made anew, the frames stay.
+"""H5MD files that an earlier run has left: all but the frames is made anew, the frames stay.
 
 That run may have ended while HDF5 was writing, so that nothing but the chunks can be believed. What
 HDF5 makes of a plan is always the same: the chunks have their places before the first is written.

@@ -224,7 +224,7 @@ class SegmentsWriter(LayoutWriter):
     def _join(self, number: int, fd: int, records: Sequence[PieceRecord]) -> None:
         """Append the parts of an XTC segment to its first piece.
 
-        A part that is there no more has its place already, from a former run.
+        A part that is there no more has its place already, from an earlier run.
         """
         at = records[0].nbytes
         parts = [self._part(number, record.start) for record in records[1:]]

@@ -51,9 +51,9 @@ def select_frames(
     """
     info = source.info
     if step is not None and step < 1:
-        raise PlanError(f"the step is {step}; give 1 or more frames")
+        raise PlanError(f"--step is {step}; give a whole number of 1 or more")
     if dt_ps is not None and dt_ps <= 0:
-        raise PlanError(f"the time step is {dt_ps} ps; give a positive time")
+        raise PlanError(f"--dt is {dt_ps:g} ps; give a positive time")
     frames: Frames = range(*slice(start, stop, step).indices(info.n_frames))
     if len(frames) and not (begin_ps is None and end_ps is None and dt_ps is None):
         frames = np.asarray(frames, dtype=np.int64)
@@ -71,9 +71,14 @@ def select_frames(
     if len(frames) > 1 and not isinstance(frames, range) and len(set(np.diff(frames))) == 1:
         frames = range(int(frames[0]), int(frames[-1]) + 1, int(frames[1] - frames[0]))
     if not len(frames):
+        asked: dict[str, float | None] = {"start": start, "stop": stop, "step": step}
+        asked |= {"begin": begin_ps, "end": end_ps, "dt": dt_ps}
+        options = " ".join(f"--{name} {one:g}" for name, one in asked.items() if one is not None)
         raise PlanError(
-            f"{source.path}: no frame is left of {info.n_frames} frames from "
-            f"{info.time_first_ps:g} to {info.time_last_ps:g} ps; widen the range"
+            f"{source.path}: no frames with {options}; it has frames 0 to {info.n_frames - 1}, "
+            f"from {info.time_first_ps:g} to {info.time_last_ps:g} ps"
+            if info.n_frames
+            else f"{source.path}: it has no frames"
         )
     return frames
 

@@ -30,7 +30,7 @@ from mdio.core.timing import Stopwatch
 from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS, How
-from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.executors import Executor, Processes, Serial, executor_of
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -49,6 +49,7 @@ def analyze(
     top: str | PathLike[str] | Universe | None = None,
     select: str | None = None,
     group: str | None = None,
+    workers: int | None = None,
     executor: Executor | None = None,
     blocks_per_worker: int = 1,
     start: int | None = None,
@@ -82,10 +83,12 @@ def analyze(
     group
         Read this stored atom group instead of the full system; of an ensemble, which trajectories
         (a label, or a pattern such as ``replica0*``).
+    workers
+        Worker processes on this machine; by default, all is done in this one.
     executor
-        `Serial` by default. With `MPIExecutor(comm)` all ranks make this call; only rank 0 looks
-        at topology and trajectory beforehand, and the others open just the files that their blocks
-        lie in.
+        Instead of `workers`: where to run. With `MPIExecutor(comm)` all ranks make this call; only
+        rank 0 looks at topology and trajectory beforehand, and the others open just the files that
+        their blocks lie in.
     blocks_per_worker
         More than one evens out workers of unequal speed.
     start, stop, step
@@ -134,7 +137,7 @@ def analyze(
     >>> result.values.shape
     (10,)
 
-    A function of your own returns one row a frame:
+    A function of your own returns one row per frame:
 
     >>> def end_to_end(block):
     ...     return ((block.positions[:, -1] - block.positions[:, 0]) ** 2).sum(axis=1) ** 0.5
@@ -143,10 +146,10 @@ def analyze(
     """
     chosen = as_kernel(kernel, select)
     if blocks_per_worker < 1:
-        raise PlanError(f"{blocks_per_worker} blocks per worker asked for; give 1 or more")
+        raise PlanError(f"{blocks_per_worker} blocks per worker; give 1 or more")
     if gather not in GATHERS:
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
-    run_in = executor if executor is not None else Serial()
+    run_in = executor_of(executor, workers)
     n_blocks = run_in.n_workers * blocks_per_worker
     kept = None
     if cache is not None or cache_size is not None:

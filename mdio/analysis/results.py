@@ -19,7 +19,7 @@ from mdio.analysis.timings import record
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
-from mdio.core.words import plural
+from mdio.core.words import axis_label, duration, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,7 +142,9 @@ class AnalysisResult:
         if self.label is not None:
             of = [str(self.label[part.start]) for part in runs_of(self.label, len(rows))]
             names = [f"{one} {name}" for one in of for name in names] if len(names) > 1 else of
-        if 0 < len(names) <= MOST_LINES_NAMED:
+        if self.label is None and len(names) == 1:
+            ax.set_ylabel(axis_label(names[0]))
+        elif 0 < len(names) <= MOST_LINES_NAMED:
             ax.legend(names)
         return ax
 
@@ -150,13 +152,14 @@ class AnalysisResult:
         shape = "x".join(map(str, self.values.shape))
         told = [plural(self.n_frames, "frame"), f"{shape} {self.values.dtype}"]
         if self.over != "row" and len(self.time):
-            told.append(f"{self.over}s of {self.time[0]:g} to {self.time[-1]:g} ps")
+            lags = "lags of " if self.over == "lag" else ""
+            told.append(f"{lags}{self.time[0]:g} to {self.time[-1]:g} ps")
         told += self.labels[:MOST_NAMED] if len(self.labels) <= MOST_NAMED else ()
         if self.label is not None:
             told.append(plural(len(runs_of(self.label, len(self.label))), "trajectory"))
         return (
             f"<AnalysisResult: {', '.join(told)}, "
-            f"{self.seconds:.2f} s by {self.workers} of {self.executor}>"
+            f"{duration(self.seconds)} with {plural(self.workers, 'worker')} ({self.executor})>"
         )
 
     def _repr_html_(self) -> str:

@@ -27,6 +27,9 @@ from mdio.cli.shared.workers import all_ranks
 from mdio.core.errors import PlanError
 from mdio.parallel.executors import Serial
 
+COMMON = ("-s", "--analysis", "--select", "--ranks", "--passes", "--target", "--mpi", "--report")
+"""What ``--help`` shows; ``--help-all`` has the rest."""
+
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
@@ -39,19 +42,19 @@ def setup(parser: argparse.ArgumentParser) -> None:
         default="rmsd",
         offered=KERNELS,
     )
-    add(parser, "--select SEL", "atoms that are analysed")
+    add(parser, "--select SEL", "atoms that the analysis uses")
     add(
         parser,
         "--mpi",
-        "with mpiexec: ask the storage from all ranks at once, and advise for them and their nodes",
+        "under mpiexec: measure the storage from all ranks at once, and advise for these ranks",
     )
-    add(parser, "--ranks N", "how many processes will analyse (default: all cores)", positive)
-    add(parser, "--nodes N", "over which the ranks are spread (default: 1)", positive)
+    add(parser, "--ranks N", "processes that will run the analysis (default: all cores)", positive)
+    add(parser, "--nodes N", "nodes that they are spread over (default: 1)", positive)
     caches = parser.add_mutually_exclusive_group()
     add(
         caches,
         "--cold",
-        "passes read from storage (default: from memory if what they read fits into it)",
+        "assume that passes read from storage (default: from memory if the data fit into it)",
         dest="cache",
         action="store_const",
         const="cold",
@@ -60,7 +63,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(
         caches,
         "--warm",
-        "passes read from memory",
+        "assume that passes read from memory",
         dest="cache",
         action="store_const",
         const="warm",
@@ -75,38 +78,39 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(
         parser,
         "--target DIR",
-        "where an output would go; trial conversions are made and removed there (default: .)",
+        "folder for the output; trial conversions are made and removed there (default: .)",
         default=".",
     )
     add(
         parser,
         "--machine NAME|FILE",
-        f"{LOCAL} (this one, default), {', '.join(NAMES)}, or a file of mdio model fit",
+        f"{LOCAL} (this one, default), {', '.join(NAMES)}, or a profile made by mdio model fit",
         default=LOCAL,
     )
     add(
         parser,
         "--allow-lossy STEP",
-        "also consider positions rounded to this step, angstrom",
+        "also consider rounding positions to this step, angstrom",
         _step,
     )
     add(
         parser,
         "--local-dir DIR",
-        "also consider copies, or a cache, in such a folder on a disk of each node",
+        "also consider a copy or a cache in this folder, on a local disk of each node",
         dest="local_folder",
     )
     add(
         parser,
         "--calibrate [LAYOUT=]T.json",
-        "whole runs on that machine, from mdio analyze --timings (layout: as-is)",
+        "scale the forecast by these runs on that machine, saved by mdio analyze --timings "
+        "(layout: as-is)",
         nargs="+",
         action="extend",
         default=[],
     )
     add_no_verify(parser, "TRAJ")
-    add(parser, "--save-measurements FILE", "keep them for --replay", dest="save")
-    add(parser, "--replay FILE", "decide from saved measurements; no data are touched")
+    add(parser, "--save-measurements FILE", "save the measurements for --replay", dest="save")
+    add(parser, "--replay FILE", "decide from saved measurements, without reading any data")
     add(parser, "--report FILE", "an HTML page with plots and tables")
     add_told(parser, "no progress bar")
 
@@ -138,9 +142,9 @@ def run(args: argparse.Namespace) -> int:
     """Measure or replay, print the advice."""
     with all_ranks("--mpi") if args.mpi else nullcontext(Serial()) as executor:
         if args.replay is None and not args.trajectory:
-            raise PlanError("no trajectory is given; name one, or measurements with --replay")
+            raise PlanError("no trajectory; give one, or saved measurements with --replay")
         if args.replay is not None and args.trajectory:
-            raise PlanError("--replay decides from a file; leave out the trajectory")
+            raise PlanError("--replay decides from saved measurements; leave out the trajectory")
         if args.report is not None:
             check_report(args.report)
         if args.save is not None:

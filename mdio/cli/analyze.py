@@ -61,16 +61,16 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(
         parser,
         "kernel KERNEL",
-        f"{', '.join(KERNELS)}, or module:function of your own, which takes a block of frames "
-        "and returns an array with one row a frame",
+        f"{', '.join(KERNELS)}, or module:function for a function of yours that takes a block of "
+        "frames and returns an array with one row per frame",
         offered=KERNELS,
     )
     add_trajectory(parser)
     add_source(parser)
     atoms = parser.add_argument_group("atoms")
     add(atoms, "-s --top FILE", "topology, for selections and masses")
-    add(atoms, "--select SEL", "which atoms (default: all, or protein)")
-    add(atoms, "--group NAME", "stored group of atoms, or of an ensemble")
+    add(atoms, "--select SEL", "atoms to analyse (default: all; dihedrals: protein)")
+    add(atoms, "--group NAME", "read this stored group, or this trajectory of an ensemble")
     add_frame_options(parser)
     what = parser.add_argument_group("what is computed")
     add(what, "--ref-frame N", "reference frame (default: 0)", int, default=0)
@@ -81,19 +81,20 @@ def setup(parser: argparse.ArgumentParser) -> None:
         choices=("mass", "none"),
     )
     add(what, "--angles A,B", "of phi, psi, chi1 (default: phi,psi)", default="phi,psi")
-    add(what, "--degrees", "dihedrals themselves, not cos and sin")
+    add(what, "--degrees", "dihedrals: angles in degrees instead of their cos and sin")
     add(
         what,
         "--superpose",
-        "rmsf: rotate frames onto the reference first (default: as they are, as MDAnalysis)",
+        "rmsf: superpose frames on the reference first (default: use them as they are, as "
+        "MDAnalysis does)",
     )
     add(
         what,
         "--to-select SEL",
-        "pairs: distances from the atoms of --select to these, one to one (default: all "
-        "pairs within --select)",
+        "pairs: distances from each atom of --select to the atom at the same place in this "
+        "selection (default: all pairs within --select)",
     )
-    add(what, "--repeat X", "compute RMSD X times a frame", positive, default=1)
+    add(what, "--repeat X", "rmsd: compute every frame X times", positive, default=1)
     add(
         what,
         "--max-lag PS",
@@ -106,14 +107,14 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(
         workers,
         "--blocks-per-worker K",
-        "more than one evens out workers of unequal speed (default: 1)",
+        "with more than one, fast workers do more blocks than slow ones (default: 1)",
         positive,
         default=1,
     )
     add(
         workers,
         "--gather",
-        "how ranks bring their rows together, with --executor mpi (default: blocking)",
+        "with --executor mpi: how rank 0 collects the results (default: blocking)",
         choices=GATHERS,
         default="blocking",
     )
@@ -122,10 +123,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         *("-o", "--out"),
         metavar="FILE",
-        help="frame, time, values: .npz, .csv, .dat, .xvg; - prints them (default: an overview)",
+        help="save the results: .npz, .csv, .dat or .xvg; - prints them (default: a summary)",
     )
-    add(parser, "--timings FILE", "times of every block, as JSON")
-    add(parser, "--report FILE", "an HTML page that shows where the time went")
+    add(parser, "--timings FILE", "save the timings of every block, as JSON")
+    add(parser, "--report FILE", "save an HTML page on where the time went")
     add_told(parser)
 
 
@@ -150,7 +151,7 @@ def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
     if args.gather != "blocking" and args.executor != "mpi":
         raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --executor mpi")
     if args.top is not None and not is_remote(args.top) and not Path(args.top).exists():
-        raise SourceError(f"{args.top}: no such file; name the topology of the trajectory")
+        raise SourceError(f"{args.top}: no such file; give the topology of the trajectory")
 
 
 def _kernel(args: argparse.Namespace) -> Kernel:
@@ -193,7 +194,8 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
     quiet = args.quiet or not executor.is_owner
     given = asked(analyze, args) | {"trajectory": trajectory, "kernel": kernel, "select": None}
     with progress_bar(partial(_n_frames, args), "analyze", quiet=quiet) as progress:
-        result = analyze(**given | {"executor": executor, "progress": progress})
+        how = {"workers": None, "executor": executor, "progress": progress}
+        result = analyze(**given | how)
     if executor.is_owner:
         _tell(args, result)
     return 0
@@ -241,12 +243,13 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
     times = result.to_json()
     ratio = times["ratio_comp_io"]
     rate = result.n_frames / max(result.seconds, 1e-9)
+    who = "rank" if result.executor == "mpi" else "worker"
     print(
         f"{args.kernel}: {plural(result.n_frames, 'frame')} in {duration(result.seconds)} "
-        f"({rate:,.0f} frames/s, {plural(result.workers, 'worker')}, {result.executor})"
+        f"({rate:,.0f} frames/s, {plural(result.workers, who)}, {result.executor})"
     )
     print(
-        f"  sums over workers: open {duration(times['t_open_s'])}, "
+        f"  summed over {who}s: open {duration(times['t_open_s'])}, "
         f"read {duration(times['t_io_s'])}, compute {duration(times['t_comp_s'])}, "
         f"gather {duration(times['t_comm_s'])}; "
         f"t_comp/t_IO {'-' if ratio is None else f'{ratio:.2f}'}"
@@ -260,6 +263,6 @@ def _print_summary(args: argparse.Namespace, result: AnalysisResult) -> None:
         columns = f"{result.over}, time and values" if result.per_frame else "values"
         print(f"  {args.out}: {columns} of shape {result.values.shape}")
     if args.timings is not None:
-        print(f"  {args.timings}: times of every block")
+        print(f"  {args.timings}: timings of every block")
     if args.report is not None:
-        print(f"  {args.report}: pictures of the times")
+        print(f"  {args.report}: report on where the time went")

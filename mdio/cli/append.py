@@ -17,7 +17,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "out OUT", "zarr, segments or h5md of mdio, to add to")
     add(parser, "-s --top FILE", "topology, for outputs made with --pbc or --center")
     add_running(parser)
-    add(parser, "--force", "begin anew where a former run has left something")
+    add(parser, "--force", "start again where an earlier run has left something")
     add_resume(parser)
     add_no_verify(parser, "SRC and OUT")
     parser.set_defaults(compared=False, per_rank=True)  # parts are as they were

@@ -149,7 +149,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(
         parser,
         "--force",
-        "replace an existing output, and begin anew where a former run has left something",
+        "replace an existing output, and start again where an earlier run has left something",
     )
     add(parser, "--append", "add frames to an existing output (mdio append)")
     add_resume(parser)

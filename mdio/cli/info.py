@@ -53,7 +53,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "path PATH", "trajectory (several are joined)", nargs="+")
     add_overlap(parser)
     add_source(parser)
-    add(parser, "-s --top FILE", "topology, for formats that do not count their atoms")
+    add(parser, "-s --top FILE", "topology, for formats that do not hold the number of atoms")
     add(parser, "--json", "print one JSON object")
     add(parser, "--version", "version and decoders in use", nargs=0, action=_Version)
 

@@ -27,17 +27,17 @@ STALL_TIMEOUT_S = 60.0
 
 COMMANDS = {
     "info": "show what a trajectory contains",
-    "convert": "convert to segments, h5md, zarr or one native file, in parallel",
+    "convert": "convert to zarr, h5md, segments or a native file, in parallel",
     "append": "add the frames of a continuation to an output",
     "split": "split into segments by copying bytes",
-    "verify": "recompute checksums; compare every frame with the source",
-    "repair": "write damaged parts again from the source, or say what is lost",
-    "analyze": "compute RMSD, dihedrals or your own function over blocks of frames, in parallel",
-    "cache": "look after what nodes keep of trajectories; keep what a simulation writes",
-    "mapreduce": "map frames to keys and values, reduce the values of each key, in parallel",
+    "verify": "check an output's checksums, or compare it with its source frame by frame",
+    "repair": "rewrite the damaged parts of an output from its source, or list what is lost",
+    "analyze": "run RMSD, dihedrals or a function of your own over all frames, in parallel",
+    "cache": "inspect, check and clean the node-local caches of trajectories",
+    "mapreduce": "map frames to keys and values and reduce the values of each key, in parallel",
     "bench": "measure how analyses, gathers and schedulers scale on this machine",
-    "advise": "find the layout that serves an analysis best, by measuring here",
-    "model": "fit a machine's profile to timings; predict how its ranks scale",
+    "advise": "measure here which layout is best for an analysis",
+    "model": "fit a machine profile to timings; predict how an analysis scales",
 }
 """Each is a module of `mdio.cli` with ``setup(parser)``, ``run(args)``, and ``COMMON`` where its
 help begins with some options."""
@@ -53,7 +53,7 @@ def _parser(command: str | None, *, alone: bool = False) -> FriendlyParser:
     """
     parser = FriendlyParser(
         prog="mdio",
-        description="How molecular-dynamics trajectories lie on disk and get read in parallel.",
+        description="Molecular-dynamics trajectories in layouts that read fast, in parallel.",
         epilog="mdio COMMAND --help lists the options of a command; mdio alone shows examples.",
     )
     parser.add_argument("--version", action="version", version=f"mdio {__version__}")
@@ -85,11 +85,11 @@ def _add_stalls(parser: argparse.ArgumentParser) -> None:
     add(
         parser,
         "--stall-timeout S",
-        "tell when a read or write takes longer, s (default: %(default)g; 0: never)",
+        "report a read or write that takes longer, s (default: %(default)g; 0: never)",
         float,
         default=STALL_TIMEOUT_S,
     )
-    add(parser, "--stall-abort S", "end when one takes longer, s", float)
+    add(parser, "--stall-abort S", "end the program when one takes longer, s", float)
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = _parser(command, alone=words[0] == command in COMMANDS)
         if command is not None and command not in COMMANDS:
             hint = did_you_mean(command, COMMANDS)
-            parser.error(f"there is no command {command!r}{hint}; there are {', '.join(COMMANDS)}")
+            parser.error(f"no command {command!r}{hint}; the commands are {', '.join(COMMANDS)}")
         args, unknown = parser.parse_known_args(words)
         if unknown:
             parser.prog = f"mdio {args.command}"  # argparse would name the program alone
@@ -160,8 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         shares = getattr(args, "executor", "mpi") == "mpi" or getattr(args, "mpi", False)
         if not shares and (n_ranks := launched_ranks()) > 1:
             parser.error(
-                f"{n_ranks} ranks of MPI were started, and each would do all the work; add "
-                "--executor mpi, or start it without mpiexec"
+                f"{n_ranks} MPI ranks were started, and each would do all of the work; add "
+                "--executor mpi, or start mdio without mpiexec"
             )
     try:
         with _stalls_told(args):

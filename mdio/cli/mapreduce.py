@@ -83,6 +83,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
 def _program(args: argparse.Namespace) -> Any:
     """Return an object of the class that is named."""
     made: Any = UserKernel.from_address(args.program).function
+    if not isinstance(made, type):
+        raise PlanError(
+            f"{args.program}: not a class; a map-reduce needs one with the methods map and reduce"
+        )
     arguments = {}
     for text in args.settings:
         name, equals, value = text.partition("=")
@@ -95,10 +99,10 @@ def _program(args: argparse.Namespace) -> Any:
     try:
         program = made(**arguments)
     except TypeError as error:
-        raise PlanError(f"{args.program} cannot be made with {arguments}: {error}") from error
+        raise PlanError(f"{args.program}: {error}; arguments are given with --set") from error
     if not isinstance(program, Kernel) and not callable(getattr(program, "map", None)):
         raise PlanError(
-            f"{args.program}: it has no method map; name a class with the methods map and reduce"
+            f"{args.program}: no method map; give a class with the methods map and reduce"
         )
     return program if isinstance(program, Kernel) else program.map
 
@@ -122,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, executor: Executor) -> int:
     trajectory = labelled(args.trajectory) if args.replicas else args.trajectory
     given = {"trajectory": trajectory, "map": _program(args), "frames": _frames(args)}
-    given = asked(map_reduce, args) | given | {"executor": executor}
+    given = asked(map_reduce, args) | given | {"workers": None, "executor": executor}
     if args.out is not None:
         check_output(args.out, TABLE_SUFFIXES)
     with progress_bar(0, "map", quiet=args.quiet or not executor.is_owner) as progress:

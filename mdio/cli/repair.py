@@ -21,7 +21,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add(parser, "-s --top FILE", "topology (after --pbc/--center, or if SRC needs one)")
     add(parser, "-w --workers N", "worker processes", positive, default=1)
-    add(parser, "--force", "begin anew where a run has left something in a store")
+    add(parser, "--force", "start again where a run has left something in a store")
     add_told(parser)
 
 

@@ -76,6 +76,12 @@ class FrameBlock:
             forces=np.empty(shape, np.float32) if forces else None,
         )
 
+    def __repr__(self) -> str:
+        held = [one for one in ("velocities", "forces") if getattr(self, one) is not None]
+        times = f", {self.time[0]:g} to {self.time[-1]:g} ps" if self.n_frames else ""
+        size = f"{plural(self.n_frames, 'frame')} of {plural(self.n_atoms, 'atom')}"
+        return f"<FrameBlock: {size}{times}{''.join(', ' + one for one in held)}>"
+
     @property
     def n_frames(self) -> int:
         """Number of frames F."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+AXIS_UNITS = {"_angstrom2_per_ps2": "Å²/ps²", "_angstrom2": "Å²", "_angstrom": "Å"}
+"""Of columns of results, by the end of their names."""
+
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``(did you mean 'rmsd'?)`` behind a space; nothing where nothing is like `word`."""
@@ -69,8 +72,11 @@ def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
     if steps <= 0:
         return f"{first:g} ps" if steps == 0 else ""
     # Frames may be joined, or have times that the step of their file has nothing to do with.
+    if first == last:
+        return f"{first:g} ps, all frames"
+    told = round(dt, 4) if dt >= 0.001 else dt  # times that were rounded to float32
     even = abs(first + steps * dt - last) <= 0.5 * abs(dt)
-    return f"{first:g} to {last:g} ps" + (f", every {dt:g} ps" if even else "")
+    return f"{first:g} to {last:g} ps" + (f", every {told:g} ps" if even else "")
 
 
 def box_text(box: Sequence[float] | None) -> str:
@@ -92,6 +98,14 @@ def html_table(caption: str, rows: Iterable[Sequence[object]], head: Sequence[st
         lines.append(f"<th>{escape(str(first))}</th>{cells}")
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><caption>{escape(caption)}</caption>{body}</table>"
+
+
+def axis_label(column: str) -> str:
+    """Return a column's name as axes have it: mean distance (Å), of mean_distance_angstrom."""
+    for suffix, unit in AXIS_UNITS.items():
+        if column.endswith(suffix):
+            return f"{column.removesuffix(suffix).replace('_', ' ')} ({unit})"
+    return column
 
 
 def duration(seconds: float | None) -> str:

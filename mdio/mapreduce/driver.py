@@ -33,7 +33,7 @@ from mdio.mapreduce.reducing import ReduceItem, ReduceWork, Table, joined, range
 from mdio.mapreduce.results import MapReduceResult
 from mdio.mapreduce.runs import choose_cuts, kind_of
 from mdio.parallel.dask_executor import DaskExecutor
-from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.executors import Executor, Processes, Serial, executor_of
 from mdio.parallel.mpi_executor import MPIExecutor
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def map_reduce(
     select: str | None = None,
     fields: tuple[str, ...] | None = None,
     executor: Executor | None = None,
-    n_workers: int | None = None,
+    workers: int | None = None,
     memory: int = MEMORY_NBYTES,
     local_dir: str | PathLike[str] | None = None,
     combine: Callable[..., Any] | str | None = None,
@@ -97,8 +97,10 @@ def map_reduce(
         As for `mdio.analyze`.
     fields
         Which per-atom arrays blocks have, where the trajectory has them: by default positions.
+    workers
+        Worker processes on this machine; by default, all is done in this one.
     executor
-        `Serial` by default, or `Processes(n_workers)`. With `MPIExecutor` all ranks make this call.
+        Instead of `workers`: where to run. With `MPIExecutor` all ranks make this call.
     memory
         Bytes that pairs may take in each worker; a key whose values are more takes what it needs.
         More goes through sorted files (with Dask: the cluster's own spilling).
@@ -151,13 +153,11 @@ def map_reduce(
     (214, 17.59)
     """
     program = Program.of(map, reduce, combine, per_frame, frames, select, fields)
-    if executor is not None and n_workers is not None:
-        raise PlanError("give an executor or a number of workers, not both")
     if memory < 1 or (blocks_per_worker is not None and blocks_per_worker < 1):
         raise PlanError(
             f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
         )
-    run_in = executor or (Processes(n_workers) if n_workers is not None else Serial())
+    run_in = executor_of(executor, workers)
     given: Mapping[str, Trajectory]
     if isinstance(trajectory, Mapping):
         given = trajectory

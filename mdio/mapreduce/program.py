@@ -53,15 +53,21 @@ class Program:
             wanted: tuple[str, ...] = getattr(owner, "fields", ("positions",))
             kernel = UserKernel(map, chosen, tuple(fields or wanted))
         else:
+            if isinstance(map, type):
+                raise PlanError(
+                    f"the map is the class {map.__name__}; make a program of it and give its map: "
+                    f"map={map.__name__}(...).map"
+                )
             raise PlanError(
-                f"the map is {map!r}; give a function of a block of frames, which returns keys, "
-                "rows and values"
+                f"the map is {map!r}; give a function that takes a block of frames and returns "
+                "keys, rows and values"
                 + (", such as its method: map=program.map" if hasattr(map, "map") else "")
             )
         reduce = reduce if reduce is not None else getattr(owner, "reduce", None)
         if not callable(reduce):
             raise PlanError(
-                f"the reduce is {reduce!r}; give a function of a key, frames, times and values"
+                "there is no reduce; give reduce=, a function of a key, frames, times and values, "
+                "or a method reduce beside the map"
             )
         combine = combine if combine is not None else getattr(owner, "combine", None)
         if combine is not None and not callable(combine) and combine not in COMBINERS:

@@ -64,6 +64,9 @@ class Executor(Closing, ABC):
     def n_workers(self) -> int:
         """Items that run at the same time."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.n_workers})"
+
     @property
     def is_owner(self) -> bool:
         """Whether this process owns outputs: always, but on ranks other than 0 under MPI."""
@@ -137,6 +140,23 @@ def told_ahead(
     return drawn
 
 
+def executor_of(executor: Executor | None, n_workers: int | None) -> Executor:
+    """Return `executor`, or what runs in so many processes; by default, serially in this one.
+
+    Raises PlanError: both are given, or `executor` is none.
+    """
+    if executor is None:
+        return Serial() if n_workers in (None, 1) else Processes(n_workers)
+    if n_workers is not None:
+        raise PlanError("give an executor or a number of workers, not both")
+    if not isinstance(executor, Executor):
+        raise PlanError(
+            f"the executor is {executor!r}; give one of mdio's: Serial(), Processes(N), "
+            "DaskExecutor(client) or MPIExecutor(comm)"
+        )
+    return executor
+
+
 class Serial(Executor):
     """Everything in this process, in order.
 
@@ -198,7 +218,7 @@ class Processes(Executor):
     def __init__(self, n_workers: int | None = None) -> None:
         count = available_cores() if n_workers is None else n_workers
         if count < 1:
-            raise PlanError(f"{count} worker processes asked for; give 1 or more")
+            raise PlanError(f"{count} worker processes; give 1 or more")
         self._n_workers = count
         self._pools: set[WorkerPool] = set()
 

@@ -147,8 +147,9 @@ class WorkerPool:
             self._func = pickle.dumps(func, protocol=5)
         except Exception as error:  # pickle raises TypeError, AttributeError, PicklingError, ...
             raise PlanError(
-                f"{func!r} cannot be sent to worker processes ({error}); use a function or class "
-                "that is defined at the top of a module, or the serial executor"
+                f"the work cannot be sent to worker processes ({error}); define functions and "
+                "classes at the top of a module or notebook, not as a lambda or inside a function, "
+                "or use the serial executor"
             ) from error
         self._forks = start_method() == "fork"
         self._context = multiprocessing.get_context(start_method())

@@ -74,7 +74,7 @@ def test_headline_table_and_command_are_of_the_same_ranks():
     found = measurements(trial("as-is", runs), trial("zarr", fast, convert_s=1.0))
     advice = recommend(found, 2, 10)
     assert (advice.ranks, advice.ranks_asked, advice.recommended.ranks) == (1, 2, 1)
-    assert headline(advice).startswith("zarr, 1 rank, not 2: ")
+    assert headline(advice).startswith("use zarr, with 1 rank instead of 2: ")
     assert total_of(advice, "as-is").run.n_ranks == total_of(advice, "zarr").run.n_ranks == 1
     convert, analyze = advice.commands
     assert convert.endswith("-w 2") and "-w" not in analyze
@@ -109,7 +109,7 @@ def test_what_lies_within_the_noise_is_left_simple():
     )
     advice = recommend(near, 1)
     assert advice.recommended.layout == "as-is"
-    assert any("within the noise" in reason for reason in advice.reasons)
+    assert any("by less than the noise" in reason for reason in advice.reasons)
     far = measurements(trial("as-is", [run(1, 1.2 * MS, 0)]), trial("zarr", [run(1, MS, 0)]))
     assert recommend(far, 1).recommended.layout == "zarr"
     noisy = measurements(

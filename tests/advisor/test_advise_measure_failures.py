@@ -31,7 +31,7 @@ def dying(block):
     ("function", "text"),
     [
         (raising, "raising failed: ValueError: no such residue"),
-        (too_few, "one row a frame"),
+        (too_few, "one row per frame"),
         (dying, "exit code 7"),
     ],
 )

@@ -104,7 +104,7 @@ def test_own_function(tmp_path, monkeypatch, capsys):
     assert main(["analyze", "own_kernel_31:span", DCD, *words]) == 0
     assert np.load("o.npz")["values"].shape == (98, 3)
     assert main(["analyze", "own_kernel_31:wrong", DCD, *words]) == 1
-    assert "one row a frame" in capsys.readouterr().err
+    assert "one row per frame" in capsys.readouterr().err
 
 
 def test_a_trajectory_whose_topology_counts_its_atoms(tmp_path, capsys):
@@ -177,7 +177,7 @@ def test_the_summary_names_every_file(tmp_path, monkeypatch, capsys):
     assert main(["analyze", "rmsf", DCD, *words]) == 0
     said = capsys.readouterr().out
     assert "o.csv: values of shape (214,)" in said
-    assert "t.json: times" in said and "r.html: pictures" in said
+    assert "t.json: timings" in said and "r.html: report" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.csv", "r.html", "t.json"]
 
 

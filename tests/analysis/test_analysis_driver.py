@@ -191,7 +191,9 @@ class TestErrors:
         message = (
             rf"^block \d \(frames \d+:\d+\): {kernel.__name__} returned {says} for 5[12] frames"
         )
-        with pytest.raises(BlockError, match=message + r".*one row a frame, shape \(5[12], ...\)"):
+        with pytest.raises(
+            BlockError, match=message + r".*one row per frame, that is shape \(5[12], ...\)"
+        ):
             analyze(
                 MemoryLayout(path),
                 kernel=kernel,
@@ -229,10 +231,14 @@ def test_arguments(path):
     layout = MemoryLayout(path)
     for wrong, says in (
         ({"kernel": 3}, "takes a FrameBlock"),
-        ({"kernel": RMSD}, "takes a FrameBlock"),
-        ({"kernel": RMSD(), "select": "all"}, "give the selection to the kernel"),
+        ({"kernel": RMSD}, r"the class RMSD; call it: kernel=RMSD\("),
+        ({"kernel": RMSD(), "select": "all"}, r"write RMSD\(select='all'\)"),
+        ({"kernel": whole, "executor": "processes"}, r"give one of mdio's: Serial\(\)"),
+        ({"kernel": whole, "executor": Serial(), "workers": 2}, "not both"),
+        ({"kernel": whole, "dt_ps": 0}, "--dt is 0 ps"),
+        ({"kernel": whole, "start": 9, "end_ps": 5}, "no frames with --start 9 --end 5; it has"),
         ({"kernel": whole, "select": "name CA"}, "topology"),
-        ({"kernel": whole, "step": 0}, "step is 0"),
+        ({"kernel": whole, "step": 0}, "--step is 0"),
         ({"kernel": whole, "blocks_per_worker": 0}, "blocks per worker"),
         ({"kernel": whole, "group": "ca"}, "group"),
         ({"kernel": RMSD(reference=103)}, "reference frame 103"),
@@ -244,6 +250,12 @@ def test_arguments(path):
     ):
         with pytest.raises(PlanError, match=says):
             analyze(layout, **wrong)
+
+
+def test_workers(path):
+    result = analyze(MemoryLayout(path), kernel=first_x, workers=2)
+    assert (result.executor, result.workers) == ("processes", 2)
+    assert repr(Processes(2)) == "Processes(2)"
 
 
 @pytest.mark.parametrize("executor", [Serial(), Processes(2)], ids=["serial", "processes"])

@@ -68,7 +68,7 @@ def test_save(path, tmp_path, positions):
 def test_what_a_prompt_shows_is_short(path):
     shown = repr(analyze(MemoryLayout(path), kernel=first_x, executor=Processes(2)))
     assert shown.startswith("<AnalysisResult: 103 frames, 103 float32, ")
-    assert shown.endswith(" s by 2 of processes>")
+    assert shown.endswith("s with 2 workers (processes)>")
 
 
 def test_tables_need_pandas(path, monkeypatch):

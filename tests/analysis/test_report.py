@@ -32,11 +32,11 @@ def test_report_of_processes(tmp_path):
     assert main(words) == 0
     page, times = page_of(report), json.loads(timings.read_text())
     assert page.titles == ["Summary", "Result", "Stragglers", "Time of each worker", "Blocks"]
-    assert len(page.pictures) == 4
-    assert page.pictures[0].startswith("rmsd_angstrom over time")
+    assert len(page.pictures) == 3
+    assert page.pictures[0].startswith("rmsd (Å) over time")
     summary = dict(page.tables[0][1:])
     assert summary["workers"] == "2 (processes)"
-    assert seconds(summary["the slowest worker"]) == pytest.approx(times["t_total_s"], rel=0.01)
+    assert seconds(summary["slowest worker"]) == pytest.approx(times["t_total_s"], rel=0.01)
     assert summary["t_comp / t_IO"] == f"{times['ratio_comp_io']:.3g}"
     (spread,) = [table for table in page.tables if table[0][0] == "over 2 workers"]
     in_all = sorted(rank["t_N_s"] for rank in times["ranks"])
@@ -49,6 +49,12 @@ def test_report_of_processes(tmp_path):
     assert re.search(r"rmsd of \S+\.dcd: 98 frames in .*% of the time of 2 workers", page.texts[1])
     for text in ("0", "1", "2", "3", "worker 0", "I/O", "compute", "communication"):
         assert text in page.texts  # the pictures' text is text
+
+
+def test_the_spread_of_communication_is_drawn_of_many_workers(tmp_path):
+    result = mdio.analyze(DCD, kernel=mdio.RMSD(), workers=4)
+    save_report(result, tmp_path / "r.html", "rmsd")
+    assert "Distribution of t_comm over workers" in page_of(tmp_path / "r.html").pictures
 
 
 @pytest.mark.filterwarnings("default")  # dask's own

@@ -170,7 +170,7 @@ def test_convert_with_verify_and_a_summary(adk, tmp_path):
         (["convert", "ADK"], 2, "required"),
         (["info", "nothing.zarr"], 1, "nothing.zarr"),
         (["verify", "folder"], 1, "folder"),
-        (["verify", "folder"], 1, "a folder that is no layout"),
+        (["verify", "folder"], 1, "a folder, but not an output of mdio"),
         (["nonsense"], 2, "nonsense"),
         (["--nonsense"], 2, "COMMAND"),
         (["convert", "ADK", "a.zarr", "--chunkframes", "3"], 2, "mdio convert --help"),

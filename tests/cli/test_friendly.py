@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import MDAnalysis as mda
 import numpy as np
@@ -28,19 +29,28 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["convret", "a", "b"], "did you mean 'convert'?"),
         (["analyze", "rmsd", DCD, "--selct", "all"], "did you mean '--select'?"),
         (["analyze", "dihedral", DCD], "did you mean 'dihedrals'?"),
-        (["analyze", "rmds", DCD], "there is no kernel 'rmds' (did you mean 'rmsd'?); choose from"),
+        (
+            ["analyze", "rmds", DCD],
+            "there is no kernel 'rmds' (did you mean 'rmsd'?); choose one of",
+        ),
         (["analyze", "RMSD", DCD], "did you mean 'rmsd'?"),
-        (["analyze", DCD, "rmsd"], "is a file, no kernel; the kernel comes first"),
+        (["analyze", DCD, "rmsd"], "is a file, not a kernel; name the kernel first"),
         (["convert", DCD, "a.zarr", "--layout", "zarr"], "did you mean '--to'?"),
         (["convert", DCD, "a.zarr", "--topology", PSF], "did you mean '--top'?"),
         (["convert", DCD, "a.zarr", "--overwrite"], "did you mean '--force'?"),
         (["convert", DCD, "a.zarr", "--skip=2"], "did you mean '--step'?"),
-        (["convert", DCD, "-o", "a.zarr"], "the output is named last, without an option"),
-        (["convert", DCD, "--output", "a.zarr"], "the output is named last, without an option"),
+        (["convert", DCD, "-o", "a.zarr"], "give the output last, without an option"),
+        (["convert", DCD, "--output", "a.zarr"], "give the output last, without an option"),
         (["convert", DCD, "a.zarr", "-x"], "arguments: -x (see"),
         (["analyze", "rmsd", DCD, "-j", "2"], "did you mean '--workers'?"),
         (["analyze", "rmsd", DCD, "--output", "a.csv"], "did you mean '--out'?"),
-        (["analyze", "json.py:rows", DCD], "has no function 'rows'"),
+        (["analyze", "json.py:rows", DCD], "no function 'rows' in"),
+        (["analyze", DCD], "are required: TRAJ; write mdio analyze KERNEL TRAJ [TRAJ ...] (see"),
+        (["bench"], "write mdio bench BENCH, one of scaling, gather"),
+        (["analyze", __file__, DCD], "which function in it? write test_friendly:FUNCTION"),
+        (["convert", DCD, "a.zarr", "--compression", "zsdt"], "did you mean 'zstd'?"),
+        (["convert", DCD, "a.zarr", "--select", "all"], "needs a topology; give one with -s"),
+        (["mapreduce", "os:getcwd", DCD], "not a class; a map-reduce needs one with the methods"),
         (["analyze", "rmsd", DCD, "--executor", "multiprocessing"], "did you mean 'processes'?"),
         (["analyze", "rmsd", DCD, "--executor", "dsk"], "did you mean 'dask'?"),
         (["verify", "a.zarr", "--source", DCD], "did you mean '--against'?"),
@@ -55,10 +65,25 @@ def test_near_misses_are_named(capsys, words, says):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", ["missing.tpr", __file__])
+def test_a_topology_that_is_none_is_told_in_a_line(capsys, given):
+    assert main(["convert", DCD, "a.zarr", "-s", given, "--select", "name CA"]) == 1
+    said = capsys.readouterr().err
+    assert given in said and len(said) < 400
+
+
+def test_functions_of_a_file_in_this_folder_are_listed(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine_9.py").write_text("def ends(block): ...\n")
+    assert main(["analyze", "mine_9:end", DCD]) == 2
+    assert "no function 'end'" in (said := capsys.readouterr().err)
+    assert "did you mean 'ends'?" in said and "it has ends" in said
+
+
 @pytest.mark.parametrize("words", [["info", PSF], ["info", RNA_PSF], ["convert", PSF, "a.zarr"]])
 def test_a_topology_alone_is_told_as_one(capsys, words):
     assert main(words) == 1
-    assert "a topology, with atoms and without frames: name a trajectory" in capsys.readouterr().err
+    assert "a topology, which holds no frames; give a trajectory" in capsys.readouterr().err
 
 
 def test_a_format_that_is_meant_for_the_output_is_told(tmp_path, capsys):
@@ -90,7 +115,7 @@ def test_ranks_that_would_all_do_the_same_are_refused(capsys, monkeypatch):
     monkeypatch.setenv("PMI_RANK", "0")
     with pytest.raises(SystemExit, match="2"):
         main(["analyze", "rmsd", DCD])
-    assert "3 ranks" in capsys.readouterr().err
+    assert "3 MPI ranks" in capsys.readouterr().err
     assert main(["info", DCD, "--json"]) == 0
 
 

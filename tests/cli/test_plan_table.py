@@ -104,7 +104,7 @@ def test_a_table_of_any_plan_has_a_row_an_array():
     lines = plan_table(plan).splitlines()
     assert "precision    0.01 angstrom, all that the XTC holds" in lines
     assert "stripes      1.00 MiB over all targets" in lines
-    assert "shards       a piece each, 4.89 MiB of the full system" in lines
+    assert "shards       one per piece, 4.89 MiB of the full system before encoding" in lines
     assert "size         at most 172 MiB" in lines
     cells = " ".join(lines[-1].split())
     assert cells == "trajectory positions 3,341 64 x 3,341 2.45 MiB 66"

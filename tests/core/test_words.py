@@ -2,6 +2,7 @@
 
 import pytest
 
+from mdio.core import words
 from mdio.core.words import duration, frames_text, runs_text
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 
@@ -33,3 +34,15 @@ def test_frames_and_runs_of_them():
     assert runs_text(runs) == "3, 17, 20 to 23, 30 to 38 by 4, 99"
     assert runs_text(runs, 2) == "3, 17, 20 to 23, ..."
     assert runs_text([]) == ""
+
+
+def test_times_of_frames():
+    assert words.times_text(99, 0.0, 98.0, 1.0) == "0 to 98 ps, every 1 ps"
+    assert words.times_text(2, 35.02, 35.04, 0.0200005) == "35.02 to 35.04 ps, every 0.02 ps"
+    assert words.times_text(30, 0.0, 0.0, 0.0) == "0 ps, all frames"
+
+
+def test_columns_on_axes():
+    assert words.axis_label("mean_distance_angstrom") == "mean distance (Å)"
+    assert words.axis_label("vacf_angstrom2_per_ps2") == "vacf (Å²/ps²)"
+    assert words.axis_label("cos(phi:ALA2)") == "cos(phi:ALA2)"

@@ -78,7 +78,7 @@ def test_the_same_however_it_is_done(adk, keys, memory, n_workers, tmp_path):
         adk,
         program,
         memory=memory,
-        n_workers=n_workers,
+        workers=n_workers,
         blocks_per_worker=5 if n_workers is None else 3,
         local_dir=tmp_path,
     )
@@ -109,7 +109,7 @@ def test_frame_by_frame(adk):
         map=programs.one_by_one,
         reduce=program.reduce,
         per_frame=True,
-        n_workers=2,
+        workers=2,
     )
     same(by_frame, found)
 
@@ -194,7 +194,7 @@ def test_frames(adk, frames, numbers, n_workers):
     elif isinstance(frames, str):
         frames = slice(float(time[20]), float(time[40]))
     program = Windows()
-    found = run(adk, program, frames=frames, n_workers=n_workers)
+    found = run(adk, program, frames=frames, workers=n_workers)
     assert found.frame.tolist() == list(numbers)
     np.testing.assert_array_equal(found.time, time[list(numbers)])
     check(found, oracle(adk, program, numbers))
@@ -204,7 +204,7 @@ def test_replicas_are_reduced_apart(adk):
     """Also where blocks are cut elsewhere, and one of them is in another format."""
     program = Windows("few")
     both = {"b": adk["dcd"], "a": [adk["dcd"]], "x": adk["xtc"]}
-    for more in ({}, {"n_workers": 2, "memory": 9000}):
+    for more in ({}, {"workers": 2, "memory": 9000}):
         found = mdio.map_reduce(
             both, top=adk["psf"], map=program.map, frames=slice(0, 50, 3), **more
         )
@@ -223,7 +223,7 @@ def test_replicas_are_reduced_apart(adk):
 def test_a_combiner_shrinks_what_travels(adk, combine):
     plain = mdio.map_reduce(adk["dcd"], map=programs.bins, reduce=programs.total)
     small = mdio.map_reduce(
-        adk["dcd"], map=programs.bins, reduce=programs.total, combine=combine, n_workers=2
+        adk["dcd"], map=programs.bins, reduce=programs.total, combine=combine, workers=2
     )
     same(plain, small)
     assert plain.columns["n"].sum() == 98 * 3341
@@ -231,7 +231,7 @@ def test_a_combiner_shrinks_what_travels(adk, combine):
 
 
 def test_nothing_at_all(adk):
-    found = mdio.map_reduce(adk["dcd"], map=programs.nothing, reduce=programs.total, n_workers=2)
+    found = mdio.map_reduce(adk["dcd"], map=programs.nothing, reduce=programs.total, workers=2)
     assert len(found.keys) == 0 and found.columns == {} and found.n_frames == 98
 
 

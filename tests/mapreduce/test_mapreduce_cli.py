@@ -108,13 +108,16 @@ def test_keep_going(folder, adk, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("cliprogram:NoMap",), "it has no method map"),
-        (("cliprogram:Nothing",), "has no function 'Nothing'"),
+        (("cliprogram:NoMap",), "NoMap: no method map; give a class"),
+        (("cliprogram:Nothing",), "no function 'Nothing' in"),
         (("cliprogram:Largest", "--set", "above"), "write it as NAME=VALUE"),
-        (("cliprogram:Largest", "--set", "below=3"), "cannot be made with"),
+        (("cliprogram:Largest", "--set", "below=3"), "arguments are given with --set"),
         (("cliprogram:Largest", "--start", "3", "-b", "4"), "choose frames by number"),
         (("cliprogram:Largest", "-o", "table.xlsx"), "npz"),
-        (("cliprogram:Largest", "--start", "98"), "no frame is left"),
+        (
+            ("cliprogram:Largest", "--start", "98"),
+            "no frames with --start 98; it has frames 0 to 97",
+        ),
     ],
 )
 def test_wrong_command_lines(folder, adk, words, message, capsys):

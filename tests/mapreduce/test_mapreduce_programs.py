@@ -32,7 +32,7 @@ def test_survival_probability_is_that_of_waterdynamics(solvated, n_workers, radi
     theirs = SurvivalProbability(solvated, selection)
     theirs.run(tau_max=6)
     program = WaterResidence(around=around, radius=radius, tau_max=6)
-    result = mdio.map_reduce(XTC, top=GRO, map=program, n_workers=n_workers)
+    result = mdio.map_reduce(XTC, top=GRO, map=program, workers=n_workers)
     found = survival_probability(result)
     np.testing.assert_allclose(found, np.array(theirs.sp_timeseries, float), rtol=1e-12)
     near = [set(solvated.select_atoms(selection).indices) for _ in solvated.trajectory]
@@ -67,7 +67,7 @@ def test_frames_that_are_left_out_do_not_break_a_stay(solvated):
     np.testing.assert_allclose(found[:5], expected, rtol=1e-12)
     assert np.isnan(found[5:]).all()
     twice = mdio.map_reduce(
-        {"a": XTC, "b": XTC}, top=GRO, map=program, frames=slice(None, None, 2), n_workers=2
+        {"a": XTC, "b": XTC}, top=GRO, map=program, frames=slice(None, None, 2), workers=2
     )
     np.testing.assert_allclose(survival_probability(twice), found, rtol=1e-12)
 
@@ -108,7 +108,7 @@ def test_permeation_is_that_of_a_walk(solvated, around, n_workers):
     expected = walked(solvated, ions, group, 12.0)
     chosen = "index " + " ".join(map(str, ions.indices))
     program = IonPermeation(ions=chosen, around=around, thickness=12.0)
-    result = mdio.map_reduce(XTC, top=GRO, map=program, n_workers=n_workers)
+    result = mdio.map_reduce(XTC, top=GRO, map=program, workers=n_workers)
     assert result.keys.tolist() == sorted(expected)
     for row, key in enumerate(result.keys.tolist()):
         assert result.columns["state"][row] == expected[key][0]

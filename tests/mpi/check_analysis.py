@@ -192,7 +192,7 @@ def check_failures_are_everybodys():
     with mdio.MPIExecutor(COMM) as executor:
         for kernel, kind, says in (
             (fails, BlockError, f"block {SIZE - 1} (frames "),
-            (no_rows, BlockError, "one row a frame"),
+            (no_rows, BlockError, "one row per frame"),
             (uneven, BlockError, "different shapes") if SIZE > 1 else (no_rows, BlockError, "row"),
             (mdio.RMSD(select="name NONE"), PlanError, "no atom"),
             (mdio.RMSD(select="name CA"), SourceError, "4187"),

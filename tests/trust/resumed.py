@@ -150,7 +150,7 @@ def told(path: Path) -> dict[str, object]:
 
 
 def leftover(folder: Path) -> dict | None:
-    """Return what the journal of a former run says first, if it has stored anything."""
+    """Return what the journal of an earlier run says first, if it has stored anything."""
     for path in folder.glob(".*.journal"):
         left = unfinished(path.with_suffix(".tmp"))
         if left is not None:

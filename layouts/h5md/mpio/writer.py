@@ -241,7 +241,7 @@ class H5MDMPIOWriter(H5MDWriter):
         crcs = {}
         for key, found in record.crcs.items():
             group, field, start, *rest = key.split("/")
-            if rest:  # of a former run
+            if rest:  # of an earlier run
                 return record
             array = self._arrays[group, field]
             i, j, at = int(start) // array.chunk_frames, 0, 0

@@ -107,7 +107,7 @@ class H5MDPartsWriter(H5MDWriter):
         mode = "w" if self.path.exists() else "x"
         with writing(self.path):
             self.folder.mkdir(exist_ok=True)  # Lustre's stripes may have been set for it
-            for path in self.folder.glob(".look-*"):  # a former run was killed at its last look
+            for path in self.folder.glob(".look-*"):  # an earlier run was killed at its last look
                 shutil.rmtree(path)
             mark_parts(self.folder, self.meta.uuid, self.target, self.folder_name)
             with open_output(self.path, mode, libver=LIBVER) as file:
@@ -188,7 +188,7 @@ class H5MDPartsWriter(H5MDWriter):
         )
 
     def commit(self, record: PieceRecord) -> None:
-        """Write boxes, times and steps, of a piece or of a part that a former run has finished."""
+        """Write boxes, times and steps, of a piece or of a part that an earlier run finished."""
         super().commit(record)
         if record.extra:
             self._note(record)

@@ -35,7 +35,7 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
     )
     gather = "one-sided" if small else "blocking"
     if ratio is None or ratio >= PAPERS_RATIO:
-        layout, text = "as-is", f"t_comp/t_IO is {_text(ratio)}, 100 or more: just run"
+        layout, text = "as-is", f"t_comp/t_IO is {_text(ratio)}, 100 or more: no need to convert"
     elif measurements.host.parallel_hdf5:
         layout = "h5md"
         text = f"t_comp/t_IO is {_text(ratio)}, below 100: parallel HDF5"
@@ -43,7 +43,7 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
         layout = "segments"
         text = (
             f"t_comp/t_IO is {_text(ratio)}, below 100, and there is no parallel HDF5 here: "
-            "as many segments as ranks"
+            "one segment per rank"
         )
     if layout == chosen.layout:
         return Rule(layout, gather, text, True, "")
@@ -55,11 +55,11 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
         return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
     ours = totals[chosen.name]
     times = f"{duration(theirs.total_s)} with {layout}, {duration(ours.total_s)} with {chosen.name}"
-    why = f"the rule asks for the ratio only; with {plural(setting.passes, 'pass')} it is {times}"
+    why = f"the rule looks at the ratio alone; {plural(setting.passes, 'pass')} take {times}"
     if chosen.name == "as-is":
-        why += f", since converting takes {duration(theirs.convert_s)}, which has to pay"
+        why += f", as converting takes {duration(theirs.convert_s)}"
     elif chosen.groups:
-        why += ", which reads a stored group of just the atoms that are analysed"
+        why += ", which reads a stored group of just the analysed atoms"
     return Rule(layout, gather, text, False, why)
 
 
@@ -76,8 +76,8 @@ def reasons(
     if len(alike) > 1:
         others = ", ".join(name for name in alike if name != chosen.name)
         least = min(alike, key=lambda name: totals[name].total_s)
-        taken = "either will do" if least == chosen.name else "the simpler one is taken"
-        found.append(f"{chosen.name} and {others} lie within the noise: {taken}")
+        taken = "either will do" if least == chosen.name else "the simpler one is recommended"
+        found.append(f"{chosen.name} and {others} differ by less than the noise: {taken}")
     if useful < setting.ranks:
         fewer = totals[chosen.name].run.t_total_s
         asked = setting.forecaster.one_pass(chosen, setting.ranks).t_total_s
@@ -90,23 +90,23 @@ def reasons(
     if forecaster.profile is None and setting.ranks > cores:
         where = "this machine's" if forecaster.nodes == 1 else f"{forecaster.nodes} nodes'"
         found.append(
-            f"{setting.ranks} ranks take turns on {where} {plural(cores, 'core')}; give --nodes N "
-            "if they have more, or name the cluster with --machine to have it modelled"
+            f"{setting.ranks} ranks take turns on {where} {plural(cores, 'core')}; use --nodes N "
+            "if there are more nodes, or --machine to forecast for a cluster"
         )
     cold = forecaster.profile is None and forecaster.cache_of(chosen) == "cold"
     if cold and forecaster.storage_nbytes_per_s is not None:
         rate = forecaster.storage_nbytes_per_s / 1e6
         found.append(
-            f"passes are taken to read from storage, which gave {rate:,.0f} MB/s to all readers "
+            f"passes are assumed to read from storage, which gave {rate:,.0f} MB/s to all readers "
             "together (--warm: from memory)"
         )
     if measurements.host.cold_problem:
         found.append(
             f"nothing was measured from disk ({measurements.host.cold_problem}); "
-            "reads are taken to come from memory"
+            "reads are assumed to come from memory"
         )
     if measurements.ratio_comp_io is not None and measurements.ratio_comp_io >= PAPERS_RATIO:
-        found.append("computing takes a hundred times as long as reading: no layout can help")
+        found.append("computing takes at least 100 times as long as reading: no layout can help")
     found += [
         f"{trial.name}: {trial.problem}"
         for trial in measurements.trials
@@ -115,6 +115,6 @@ def reasons(
     total = totals[chosen.name]
     if total.relative > 0.3:
         found.append(
-            f"measurements vary much here ({100 * total.relative:.0f}%): repeat them in quiet"
+            f"measurements vary a lot ({100 * total.relative:.0f}%): repeat them on a quiet machine"
         )
     return [*found, *measurements.notes]

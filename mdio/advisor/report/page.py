@@ -20,10 +20,7 @@ def save_page(decision: Decision, path: str | PathLike[str]) -> None:
     Raises MissingExtraError, OutputError: no matplotlib, or the file cannot be written.
     """
     check_report(path)
-    question = decision.measurements.question
-    selection = f" of {question.select}" if question.select else ""
-    title = f"Layout for {question.analysis}{selection}"
-    page.save_page(path, title, _sections(decision))
+    page.save_page(path, _capital(headline(decision)), _sections(decision))
 
 
 def html_of(decision: Decision) -> str:
@@ -45,15 +42,18 @@ def _sections(decision: Decision) -> list[str]:
 
 def _summary(decision: Decision) -> str:
     best, source = decision.recommended, decision.measurements.source
+    question = decision.measurements.question
     groups = "; ".join(f"{name}: {text}" for name, text in best.groups.items()) or "none"
     frames = plural(source.n_frames, "frame")
     rows = [
-        ("recommended", best.name),
-        ("frames a chunk", best.chunk_frames),
+        ("recommended layout", best.name),
+        ("analysis", question.analysis),
+        ("atoms", question.select or "all"),
+        ("frames per chunk", best.chunk_frames),
         ("stored groups", groups),
         ("ranks", best.ranks),
-        ("more ranks do not help beyond", best.useful_ranks),
-        ("blocks a worker", best.blocks_per_worker),
+        ("most ranks that help", best.useful_ranks),
+        ("blocks per worker", best.blocks_per_worker),
         ("gather", best.gather),
         ("t_comp / t_IO", decision.ratio),
         ("passes", decision.passes),
@@ -65,7 +65,7 @@ def _summary(decision: Decision) -> str:
     if not rule.agrees:
         papers += f" The advice differs: {rule.why_not}."
     return page.section(
-        headline(decision),
+        "Advice",
         page.paragraph(_sentence(why(decision))),
         page.table(("", ""), rows),
         page.paragraph(_sentence(break_even(decision))),
@@ -75,7 +75,11 @@ def _summary(decision: Decision) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{_capital(text)}."
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _commands(decision: Decision) -> str:
@@ -110,8 +114,12 @@ def _options(decision: Decision) -> str:
     )
     return page.section(
         f"{plural(decision.passes, 'pass')} with {ranks}",
-        page.picture(pictures.totals(decision), "Converting once and all passes, with bands."),
-        page.picture(pictures.breakdown(decision), f"One pass with {ranks}, by parts."),
+        page.picture(
+            pictures.totals(decision), "Time to convert once and run all passes, with its range."
+        ),
+        page.picture(
+            pictures.breakdown(decision), f"Where the time of one pass with {ranks} goes."
+        ),
         page.table(heads, rows),
     )
 
@@ -120,10 +128,11 @@ def _scaling(decision: Decision) -> str:
     parts = [page.picture(pictures.ratio_line(decision))]
     if max(len(points) for points in decision.curves.values()) > 1:
         parts += [
+            page.picture(pictures.times(decision), "Time of one pass; the bands show its range."),
             page.picture(
-                pictures.times(decision), "t_total of one pass; bands: what may be expected."
+                pictures.efficiencies(decision),
+                "Parallel efficiency: t_total(1) / (N t_total(N)) on N ranks.",
             ),
-            page.picture(pictures.efficiencies(decision), "E(N) = t_total(1) / (N t_total(N))."),
         ]
     return page.section("Scaling", *parts)
 
@@ -149,15 +158,15 @@ def _measured(decision: Decision) -> str:
         "workers",
         "bytes",
         "frames",
-        "t_IO, µs a frame",
+        "t_IO, µs/frame",
         "from",
         "to",
-        "t_comp, µs a frame",
+        "t_comp, µs/frame",
         "t_open, ms",
     )
     host = decision.measurements.host
-    place = f"Source on {host.source_file_system}, target on {host.target_file_system}"
-    place += f", {plural(host.cores, 'core')}."
+    place = f"The source is on {host.source_file_system}, outputs go to {host.target_file_system}"
+    place += f"; {plural(host.cores, 'core')}."
     if host.target_stripe:
         place += f" Stripes of the target: {host.target_stripe}."
     bands = [

@@ -13,12 +13,12 @@ def headline(decision: Decision) -> str:
     """Return the recommendation in one line."""
     best = decision.recommended
     ratio = "beyond measure" if decision.ratio is None else f"{decision.ratio:.2g}"
-    what = "read the source as it is" if best.layout == "as-is" else best.name
+    what = "read the source as it is" if best.layout == "as-is" else f"use {best.name}"
     ranks = plural(best.ranks, "rank")
     if best.ranks < decision.ranks_asked:
-        ranks += f", not {decision.ranks_asked:,}"
+        ranks += f" instead of {decision.ranks_asked:,}"
     return (
-        f"{what}, {ranks}: t_comp/t_IO is {ratio} "
+        f"{what}, with {ranks}: t_comp/t_IO is {ratio} "
         f"({BOUND[decision.bound]}), {plural(decision.passes, 'pass')}"
     )
 
@@ -35,27 +35,27 @@ def why(decision: Decision) -> str:
     if ours is not stay:
         verb = "copying" if decision.recommended.layout == "local-copy" else "converting"
         return (
-            f"{verb} takes {duration(ours.convert_s)} once, and a pass then "
-            f"{duration(ours.run.t_total_s)} instead of {duration(stay.run.t_total_s)}: "
-            f"{passes} in {duration(ours.total_s)} instead of {duration(stay.total_s)}"
+            f"{verb} takes {duration(ours.convert_s)} once; a pass then takes "
+            f"{duration(ours.run.t_total_s)} instead of {duration(stay.run.t_total_s)}, and "
+            f"{passes} take {duration(ours.total_s)} in all instead of {duration(stay.total_s)}"
         )
     others = {name: total for name, total in totals.items() if name != "as-is"}
     if not others:
-        return f"{passes} in {duration(stay.total_s)}; nothing else could be measured"
+        return f"{passes} take {duration(stay.total_s)}; nothing else could be measured"
     name = min(others, key=lambda name: others[name].total_s)
     least = others[name]
     return (
-        f"{passes} in {duration(stay.total_s)} without converting; {name}, the next best, needs "
-        f"{duration(least.convert_s)} to convert and {duration(least.total_s)} in all"
+        f"{passes} take {duration(stay.total_s)} without converting; with {name}, the next best, "
+        f"they take {duration(least.total_s)}, including {duration(least.convert_s)} to convert"
     )
 
 
 def break_even(decision: Decision) -> str:
     """Return when converting pays, as a sentence."""
     if decision.break_even_passes is None:
-        return "converting does not pay, however many passes there are"
+        return "converting never pays, however many passes there are"
     passes = plural(decision.break_even_passes, "pass")
-    return f"converting into {decision.break_even_layout} pays from {passes} on"
+    return f"converting to {decision.break_even_layout} pays from {passes} on"
 
 
 def lines(decision: Decision) -> list[str]:
@@ -67,9 +67,9 @@ def lines(decision: Decision) -> list[str]:
     ]
     rule = decision.rule
     found = [headline(decision), why(decision), "", *aligned(rows, 2), "", break_even(decision)]
-    found.append(f"papers' rule: {rule.layout}, {rule.gather} gather ({rule.text})")
+    found.append(f"published rule: {rule.layout}, {rule.gather} gather ({rule.text})")
     if not rule.agrees:
-        found.append(f"  differs: {rule.why_not}")
+        found.append(f"  why the advice differs: {rule.why_not}")
     found += [f"note: {reason}" for reason in decision.reasons]
     return [*found, "", *(f"  $ {command}" for command in decision.commands)]
 

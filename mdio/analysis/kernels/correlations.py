@@ -219,9 +219,9 @@ class MSD(Lagged):
             moved = np.abs(block.positions[at] - block.positions[at - 1]).max(initial=0)
             if 0 < edges[at] < 2 * moved:
                 return (
-                    "atoms move by more than half of the box between two frames, as where they "
-                    "are put back into it; the displacement is of atoms that go on, which "
-                    "mdio convert --pbc nojump makes",
+                    "atoms move by more than half of the box between two frames, so they seem to "
+                    "be put back into the box, which makes displacements wrong; remove the jumps "
+                    "first, with mdio convert --pbc nojump",
                 )
         return ()
 

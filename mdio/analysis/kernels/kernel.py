@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from mdio.analysis.system import AtomIndices, System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
+from mdio.core.words import did_you_mean
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
 """From the frames of a block to an array with one row a frame."""
@@ -105,18 +107,28 @@ class UserKernel(Kernel):
             function = getattr(module, name)
         except ImportError as error:
             raise PlanError(
-                f"{address}: cannot import {module_name!r} ({error}); put the file "
-                f"{module_name}.py in this folder or on PYTHONPATH"
+                f"{address}: cannot import {module_name!r} ({error}); put {module_name}.py into "
+                "this folder or on PYTHONPATH"
             ) from error
         except AttributeError as error:
-            where = getattr(module, "__file__", None) or "built in"
-            raise PlanError(
-                f"{address}: the module {module_name!r} ({where}) has no function {name!r}; if a "
-                "file in this folder is meant, give it a name that no library has"
-            ) from error
+            raise PlanError(f"{address}: {_lacking(module, name)}") from error
         if not callable(function):
             raise PlanError(f"{address}: {name!r} is not a function")
         return cls(function, select)
+
+
+def _lacking(module: ModuleType, name: str) -> str:
+    """Say that a module has no function `name`, which it has, and what may be wrong."""
+    where = getattr(module, "__file__", None)
+    own = [
+        one
+        for one, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__ and callable(value)
+    ]
+    said = f"no function {name!r} in {where or 'the built-in module ' + module.__name__}"
+    if where is not None and Path(where).parent == Path.cwd():
+        return f"{said}{did_you_mean(name, own)}; it has {', '.join(own) or 'none'}"
+    return f"{said}; if you mean a file in this folder, rename it: a library has the same name"
 
 
 def runs_of_boxes(
@@ -146,10 +158,10 @@ def check_rows(
     if found.ndim < 1 or len(found) != len(run) or found.dtype == object:
         what = f"an array of shape {found.shape}"
         if found.dtype == object:
-            what = "None" if rows is None else f"{type(rows).__name__}, which is no array"
+            what = "None" if rows is None else f"{type(rows).__name__}, which is not an array"
         raise BlockError(
             f"{label or block_name(run)}: {kernel_name(function)} returned {what} for "
-            f"{len(run)} frames; expected one row a frame, shape ({len(run)}, ...), such as "
-            "block.positions[:, 0]"
+            f"{len(run)} frames; expected one row per frame, that is shape ({len(run)}, ...), such "
+            "as block.positions[:, 0]"
         )
     return found

@@ -50,13 +50,15 @@ def named_kernel(name: str) -> Callable[..., Kernel]:
     Raises PlanError: there is none.
     """
     if name not in KERNELS and Path(name).exists():
+        if Path(name).suffix == ".py":
+            raise PlanError(f"{name}: which function in it? write {Path(name).stem}:FUNCTION")
         raise PlanError(
-            f"{name} is a file, no kernel; the kernel comes first, one of {', '.join(KERNELS)}, or "
-            "module:function"
+            f"{name} is a file, not a kernel; name the kernel first, one of {', '.join(KERNELS)}, "
+            "or module:function"
         )
     if name not in KERNELS:
         raise PlanError(
-            f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; choose from "
+            f"there is no kernel {name!r}{did_you_mean(name, KERNELS)}; choose one of "
             f"{', '.join(KERNELS)}, or name your own as module:function"
         )
     return KERNELS[name]
@@ -74,11 +76,18 @@ def as_kernel(kernel: Kernel | BlockFunction | str, select: str | None = None) -
         return named_kernel(kernel)(**({} if select is None else {"select": select}))
     if isinstance(kernel, Kernel):
         if select is not None:
-            raise PlanError(f"give the selection to the kernel: {type(kernel).__name__}(select=)")
+            raise PlanError(
+                f"a kernel brings its own selection; write {type(kernel).__name__}(select="
+                f"{select!r}) and leave out select="
+            )
         return kernel
-    if not callable(kernel) or isinstance(kernel, type):
+    if isinstance(kernel, type):
         raise PlanError(
-            f"the kernel is {kernel!r}; give one of mdio's, or a function that takes a FrameBlock "
-            "and returns an array with one row a frame"
+            f"the kernel is the class {kernel.__name__}; call it: kernel={kernel.__name__}(...)"
+        )
+    if not callable(kernel):
+        raise PlanError(
+            f"the kernel is {kernel!r}; give a kernel of mdio or its name, or a function that "
+            "takes a FrameBlock and returns an array with one row per frame"
         )
     return UserKernel(kernel, select)

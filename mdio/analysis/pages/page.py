@@ -22,6 +22,9 @@ h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 figure { margin: 1rem 0; break-inside: avoid; }
 figure svg { display: block; width: 100%; height: auto; max-width: 46rem; margin: 0 auto;
   background: #fff; border-radius: .3rem; }
+@media screen and (prefers-color-scheme: dark) {
+  figure svg { filter: invert(.91) hue-rotate(180deg); }
+}
 figcaption { font-size: .875rem; color: var(--pale); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }

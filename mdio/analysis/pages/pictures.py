@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import MissingExtraError
-from mdio.core.words import duration
+from mdio.core.words import axis_label, duration
 
 WIDTH_IN = 5.2
 """A phone shows it at about its own size; a wide screen enlarges it."""
@@ -36,7 +36,7 @@ PARTS = {
     "open": ("t_opening_trajectory_s", "#CC79A7"),
     "I/O": ("t_IO_s", "#0072B2"),
     "compute": ("t_comp_s", "#E69F00"),
-    "overhead": ("", "#56B4E9"),
+    "other": ("", "#56B4E9"),
     "communication": ("", "#009E73"),
     "waiting": ("t_wait_s", "#DDDDDD"),
 }
@@ -95,7 +95,7 @@ def svg_of(made: Any, label: str) -> str:
 def _parts(rank: dict[str, Any]) -> dict[str, float]:
     wait_s = rank.get("t_wait_s", 0.0)
     overhead = rank["t_overhead1_s"] + rank["t_overhead2_s"] + rank["t_end_loop_s"]
-    special = {"overhead": overhead, "communication": rank["t_comm_s"] - wait_s}
+    special = {"other": overhead, "communication": rank["t_comm_s"] - wait_s}
     return {
         name: max(0.0, special[name] if name in special else rank.get(key, 0.0))
         for name, (key, _) in PARTS.items()
@@ -212,7 +212,7 @@ def stream(record: dict[str, Any]) -> str:
         names = [f"rank {key[0]}" if key[0] >= 0 else f"worker {i}" for i, key in enumerate(lanes)]
         _rows(axes, np.arange(len(lanes)), names)
         axes.set(title=title)
-        time_axis(axes.xaxis, "time since the first block began (numbers: blocks)")
+        time_axis(axes.xaxis, "time since the first block began (the numbers are blocks)")
         return svg_of(made, title)
 
 
@@ -230,7 +230,7 @@ def series(
 ) -> str:
     """Return the first column of a result over time, coloured by block."""
     column = np.asarray(values).reshape(len(values), -1)[:, 0]
-    title = f"{label} over time, coloured by block"
+    title = f"{axis_label(label)} over time, one colour per block"
     every = max(1, -(-len(column) // MAX_POINTS))
     with figure(2.7) as (made, axes):
         at = 0
@@ -241,5 +241,5 @@ def series(
             axes.plot(
                 time_ps[part][::every], column[part][::every], ".-", color=colour, ms=2.5, lw=0.6
             )
-        axes.set(xlabel="time, ps", ylabel=label, title=title)
+        axes.set(xlabel="time (ps)", ylabel=axis_label(label), title=title)
         return svg_of(made, title)

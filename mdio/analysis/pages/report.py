@@ -16,16 +16,18 @@ COLUMNS = {
     "opening": "t_opening_trajectory_s",
     "reading (t_IO)": "t_IO_s",
     "computing (t_comp)": "t_comp_s",
-    "end of loop": "t_end_loop_s",
-    "all frames": "t_all_frame_s",
-    "its blocks": "t_block_s",
+    "leaving the loop": "t_end_loop_s",
+    "loop over frames": "t_all_frame_s",
+    "blocks, with opening": "t_block_s",
     "communication (t_comm)": "t_comm_s",
-    "of it waiting": "t_wait_s",
-    "overhead 1": "t_overhead1_s",
-    "overhead 2": "t_overhead2_s",
-    "in all (t_N)": "t_N_s",
+    "of which waiting": "t_wait_s",
+    "other, within blocks": "t_overhead1_s",
+    "other, between blocks": "t_overhead2_s",
+    "total (t_N)": "t_N_s",
 }
 """Times of a rank, as the papers define them (`mdio.analysis.timings`)."""
+MOST_BARS_ALONE = 3
+"""Ranks whose communication the bars show well enough, without a picture of its spread."""
 SPENT = {
     "opening files": "t_opening_trajectory_s",
     "reading": "t_IO_s",
@@ -37,7 +39,7 @@ CAUSES = {
     "io": "reading",
     "compute": "computing",
     "communication": "communication",
-    "overhead": "overheads",
+    "overhead": "other things",
 }
 
 
@@ -70,7 +72,7 @@ def answer(times: dict[str, Any], what: str) -> str:
     """Return what the page says, in one sentence."""
     spent = {name: sum(rank[key] for rank in times["ranks"]) for name, key in SPENT.items()}
     in_all = sum(rank["t_N_s"] for rank in times["ranks"])
-    spent["on overheads"] = in_all - sum(spent.values())
+    spent["on other things"] = in_all - sum(spent.values())
     most = max(spent, key=lambda name: spent[name])
     share = spent[most] / max(in_all, 1e-12)
     return (
@@ -84,12 +86,12 @@ def _summary(times: dict[str, Any]) -> str:
     rows = [
         ("workers", f"{times['workers']:,} ({executor})"),
         ("blocks", times["blocks"]),
-        ("from opening to the result", duration(times["seconds"])),
-        ("the slowest worker", duration(times["t_total_s"])),
-        ("topology, selection, reference", duration(times["prepare_s"])),
+        ("total time", duration(times["seconds"])),
+        ("slowest worker", duration(times["t_total_s"])),
+        ("before that: topology, selection, reference", duration(times["prepare_s"])),
         ("t_comp / t_IO", times["ratio_comp_io"]),
         ("t_comp / t_comm", times["ratio_comp_comm"]),
-        ("read, decoded", human_nbytes(times["nbytes_read"])),
+        ("decoded", human_nbytes(times["nbytes_read"])),
     ]
     return page.section("Summary", page.table(("", ""), rows))
 
@@ -111,7 +113,7 @@ def _stragglers(times: dict[str, Any]) -> str:
         )
         for one in found
     ]
-    heads = ("worker", "own time", "x median", "beyond it", "mostly by")
+    heads = ("worker", "own time", "x median", "longer by", "mostly by")
     return page.section("Stragglers", page.table(heads, rows))
 
 
@@ -136,11 +138,9 @@ def _ranks(times: dict[str, Any]) -> str:
     return page.section(
         f"Time of each {who}",
         page.picture(pictures.components(ranks, f"What each {who} spent its time on")),
-        page.picture(pictures.communication(ranks)),
-        page.table((f"over {plural(len(ranks), who)}", "least", "median", "most", "sum"), spread),
-        page.details(
-            f"Each {who} by itself", page.table((who, "name", "blocks", "frames", *COLUMNS), each)
-        ),
+        page.picture(pictures.communication(ranks)) if len(ranks) > MOST_BARS_ALONE else "",
+        page.table((f"over {plural(len(ranks), who)}", "min", "median", "max", "sum"), spread),
+        page.details(f"All {who}s", page.table((who, "name", "blocks", "frames", *COLUMNS), each)),
     )
 
 

@@ -233,11 +233,11 @@ def add_frame_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
-    """Add the option that goes on with what a former run left."""
+    """Add the option that goes on with what an earlier run left."""
     add(
         parser,
         "--resume",
-        "go on with what a former run of the same conversion left; begin if it left nothing",
+        "go on with what an earlier run of the same conversion left; begin if it left nothing",
     )
 
 

@@ -16,7 +16,7 @@ EXAMPLES = (
         "analyse it in parallel",
         'mdio analyze rmsd md.zarr -s md.tpr --select "name CA" -w 4 -o rmsd.xvg',
     ),
-    ("which layout would serve best here?", "mdio advise md.xtc -s md.tpr --ranks 16 --passes 20"),
+    ("which layout is best here?", "mdio advise md.xtc -s md.tpr --ranks 16 --passes 20"),
 )
 
 
@@ -48,7 +48,7 @@ def hint_for(word: str, parser: argparse.ArgumentParser) -> str:
     word = word.partition("=")[0]
     known, meant = parser._option_string_actions, MEANT.get(word, word)
     if meant == "--out" != word and meant not in known:
-        return " (the output is named last, without an option)"
+        return " (give the output last, without an option)"
     if meant in known:
         return f" (did you mean {meant!r}?)"
     return "" if word in MEANT or len(word) == 2 else did_you_mean(word, known)
@@ -56,10 +56,10 @@ def hint_for(word: str, parser: argparse.ArgumentParser) -> str:
 
 def examples() -> str:
     """Return the five commands that people use most, with an example each."""
-    lines = ["mdio: how molecular-dynamics trajectories lie on disk and get read in parallel", ""]
+    lines = ["mdio: molecular-dynamics trajectories in layouts that read fast, in parallel", ""]
     for what, command in EXAMPLES:
         lines += [f"  {what}", f"    {command}"]
-    more = "mdio --help lists all commands, mdio COMMAND --help its options"
+    more = "mdio --help lists all commands, mdio COMMAND --help the options of one"
     return "\n".join([*lines, "", more])
 
 
@@ -68,6 +68,11 @@ class FriendlyParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2 and one line."""
+        if message.startswith("the following arguments are required"):
+            actions = self._get_positional_actions()
+            message += f"; write {' '.join([self.prog, *map(_place, actions)])}"
+            if actions and isinstance(actions[-1], argparse._SubParsersAction):
+                message += f", one of {', '.join(actions[-1].choices)}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -92,7 +97,7 @@ class FriendlyParser(argparse.ArgumentParser):
             for action in self._actions
             if action.option_strings and not set(action.option_strings) & {*common, "-h"}
         ]
-        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options and leave")
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options and exit")
         self._hidden = hidden
 
     _hidden: list[argparse.Action] = []  # noqa: RUF012 - never changed in place

@@ -45,7 +45,7 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     elif plan.arrays:
         rows.append(("precision", "float32 in full"))
     for name, step in plan.field_precisions.items():
-        told = f"{step:g} {FIELD_UNITS[name]}, none off by more than {step / 2:g}"
+        told = f"{step:g} {FIELD_UNITS[name]}, so off by at most {step / 2:g}"
         rows.append((name, f"rounded to {told}"))
     pieces = len(plan.write_tasks())
     frames = plural(min(plan.piece_frames, plan.n_frames), "frame")
@@ -58,26 +58,28 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
         rows.append(("stripes", f"{_size(plan.stripe_nbytes)} over {targets} targets"))
         if not plan.writes_chunks:
             shard = plan.arrays[0].n_atom_chunks * plan.arrays[0].chunk_atoms * plan.piece_frames
-            rows.append(("shards", f"a piece each, {_size(12 * shard)} of the full system"))
+            rows.append(
+                ("shards", f"one per piece, {_size(12 * shard)} of the full system before encoding")
+            )
         elif plan.alignment_nbytes > 1:
             what = "arrays" if plan.arrays[0].contiguous else "chunks"
             rows.append(
                 ("alignment", f"{what} begin on stripes, {100 * plan.padding:.1f}% padding")
             )
         elif plan.arrays[0].contiguous:
-            rows.append(("alignment", "none: arrays lie close to each other"))
+            rows.append(("alignment", "none: arrays follow each other without padding"))
         else:
-            rows.append(("alignment", "none: chunks lie close to each other"))
+            rows.append(("alignment", "none: chunks follow each other without padding"))
     size = _size(plan.nbytes)
     estimate = plan.compression is not None or plan.is_rounded
     rows.append(("size", f"at most {size}" if estimate else size))
     if plan.source_density is not None:
         rows.append(("density", _density(plan, estimate)))
     if plan.by_owner:
-        rows.append(("writing", "rank 0 writes what the others encode"))
+        rows.append(("writing", "rank 0 writes; the other ranks encode"))
     if plan.direct:
         where = " if the disk is fast" if plan.direct == "auto" else ""
-        rows.append(("direct", f"large writes go past the page cache{where}"))
+        rows.append(("direct", f"large writes bypass the page cache{where}"))
     return rows
 
 
@@ -87,8 +89,8 @@ def _density(plan: LayoutPlan, estimate: bool) -> str:
     kept = _packs(plan) and plan.keeps_integers
     return (
         f"{'at most ' if estimate else ''}{density:.2f} bytes per atom and frame, "
-        + ("as a rule about what the source has: " if kept else "the source has ")
-        + f"{plan.source_density:.2f}"
+        + f"source: {plan.source_density:.2f}"
+        + (" (usually about the same)" if kept else "")
     )
 
 

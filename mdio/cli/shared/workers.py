@@ -25,14 +25,12 @@ def add_workers(parser: Any, *, mpi_option: bool = True) -> None:
     add(
         parser,
         "-w --workers N",
-        "worker processes (default: one, with --executor processes or dask all cores)",
+        "number of workers (default: 1; with --executor processes or dask, all cores)",
         positive,
     )
-    add(parser, "--scheduler ADDRESS", "of a running dask cluster")
+    add(parser, "--scheduler ADDRESS", "address of a running Dask cluster")
     if mpi_option:
-        add(
-            parser, "--mpi", "share the work among the ranks of mpiexec; the same as --executor mpi"
-        )
+        add(parser, "--mpi", "share the work among MPI ranks; the same as --executor mpi")
 
 
 def executor_name(args: argparse.Namespace) -> str:

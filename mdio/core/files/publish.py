@@ -209,11 +209,11 @@ def publish(
     to which folder a former target refers, which then goes. `check`: called with the temporary when
     all is on disk and before anything is renamed: looks at what was written, and raises if it is
     not as it should be. `begun`: what is made, and of what: where the block keeps a `Journal`, it
-    says this in ``of``. `resume`: go on with what a former run has left, if it has begun with the
-    same. Otherwise that is an error, or with `anew` removed. `anew`: remove what a former run has
+    says this in ``of``. `resume`: go on with what an earlier run has left, if it has begun with the
+    same. Otherwise that is an error, or with `anew` removed. `anew`: remove what an earlier run has
     left; None = with `force`. `upload`: into a store: what sends files of the output meanwhile.
     Yields Path: ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It may be made as a file or a
-    folder; if it exists, with a journal, then that tells what a former run has done.
+    folder; if it exists, with a journal, then that tells what an earlier run has done.
     Raises OutputError: before any work: the target exists, is a source, is a folder of something
     else, its folder is missing or read-only, or something is left that can be gone on with, or
     cannot, with `resume`. In the end: the disk is full, the target has appeared.

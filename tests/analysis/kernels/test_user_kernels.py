@@ -48,5 +48,5 @@ def test_a_kernel_that_is_called_like_a_library(adk, folder):
     (folder / "wave.py").write_text(KERNEL)
     done = analyze(folder, "wave:heights", adk["xtc"])
     assert done.returncode == 2
-    assert "'wave' (" in done.stderr
-    assert "has no function 'heights'; if a file in this folder is meant" in done.stderr
+    assert "wave.py; if you mean a file in this folder, rename it" in done.stderr
+    assert "no function 'heights' in" in done.stderr

@@ -129,9 +129,9 @@ def test_units_that_are_taken_are_told():
     with open_layout(datafiles.LAMMPSDUMP_image_vf, length_unit="nm") as layout:
         told = " ".join(layout.notes)
     for unit in (
-        "lengths: taken to be nm",
-        "velocities: taken to be nm/ps",
-        "forces: taken to be kJ/",
+        "lengths: assumed to be nm",
+        "velocities: assumed to be nm/ps",
+        "forces: assumed to be kJ/",
     ):
         assert f"names no unit of {unit}" in told
     with open_layout(datafiles.LAMMPSDUMP_additional_columns) as layout:
@@ -207,7 +207,7 @@ def test_outputs_tell_what_of_their_source_was_made_up(tmp_path, name):
     """So do those that are made from them, and those that are continued."""
     said = [
         "times are made up, since XYZ holds none: frames are 1 ps apart without --timestep",
-        "XYZ names no unit of lengths: taken to be angstrom without --length-unit",
+        "XYZ names no unit of lengths: assumed to be angstrom without --length-unit",
     ]
     first, second, out = datafiles.XYZ_mini, tmp_path / "b.xyz", tmp_path / name
     mdio.convert(first, out, precision=None)

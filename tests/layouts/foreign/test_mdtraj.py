@@ -110,7 +110,7 @@ def test_what_a_format_does_not_hold_is_said(tmp_path, capsys):
         assert block.time.tolist() == [2.5 * frame for frame in range(n_frames)]
     assert mdio.verify(out, against=path).ok
     assert main(["info", path, "--format", "XYZ", "--length-unit", "mile"]) == 1
-    assert "mile is no unit of length" in capsys.readouterr().err
+    assert "mile is not a unit of length" in capsys.readouterr().err
 
 
 def test_tng_needs_a_package_and_names_it():

@@ -46,9 +46,9 @@ class Unfinished:
         difference = _difference(self.said.get("of"), begun)
         if difference is not None:
             raise OutputError(
-                f"{goal}: a former run was another conversion, so that this one cannot go on with "
-                f"what it left ({difference}); give the same source and options, or --force to "
-                "begin anew"
+                f"{goal}: a different conversion was left unfinished, which this one cannot "
+                f"continue ({difference}); give the same source and options, or --force to start "
+                "again"
             )
 
 
@@ -88,8 +88,8 @@ def refuse_unfinished(goal: Path, name: Path) -> None:
     for left in leftovers([goal]):
         for found in unfinished_of(left):
             raise OutputError(
-                f"{name}: a former run ended before it was done; {found.text}: give --resume to go "
-                "on with it, or --force to begin anew"
+                f"{name}: an earlier run did not finish; {found.text}; give --resume to "
+                "continue it, or --force to start again"
             )
 
 

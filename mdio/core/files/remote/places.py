@@ -97,7 +97,7 @@ class Place:
             raise OutputError(
                 f"{self.goal}: an output that was begun {mark.get('begun')} is not finished there; "
                 "if nobody is at it any more, give --resume where it was begun to go on with it, "
-                "or --force to begin anew"
+                "or --force to start again"
             )
         self.where = self._stage(self.token) if self._manifests else self.goal
         if self._manifests or is_object:

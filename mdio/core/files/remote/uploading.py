@@ -7,7 +7,7 @@ What is sent early leaves this machine: a file without contents stands for it, s
 be larger than the disk.
 
 While a folder is being sent, the object `MARK` in it says so: another run is refused unless it is
-told to begin anew, and then removes what is there. What is replaced stays until the new output
+told to start again, and then removes what is there. What is replaced stays until the new output
 is whole in the store, in a folder inside the former one, and has been looked at. Then one
 conditional put of the manifest says where the new objects are (`mdio.core.files.remote.elsewhere`),
 the store copies them to their names, and the manifest says so. A run that dies in between leaves a

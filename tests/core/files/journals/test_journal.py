@@ -142,7 +142,7 @@ def test_another_conversion_is_told_by_its_first_difference(journal, temporary, 
     left = unfinished(temporary)
     assert left.n_frames == 12
     left.compare(temporary, json.loads(json.dumps(SAID["of"])))
-    with pytest.raises(OutputError, match="was another conversion") as caught:
+    with pytest.raises(OutputError, match="a different conversion was left unfinished") as caught:
         left.compare(temporary, now)
     assert told in str(caught.value)
 
@@ -170,9 +170,9 @@ def test_other_options_are_named(adk, tmp_path, monkeypatch, change, named):
     with pytest.raises(OutputError, match="--resume goes on"):
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", **options)
     monkeypatch.undo()
-    with pytest.raises(OutputError, match="give --resume to go on with it, or --force"):
+    with pytest.raises(OutputError, match="give --resume to continue it, or --force"):
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", **options)
-    with pytest.raises(OutputError, match=rf"was another conversion.* \({named}"):
+    with pytest.raises(OutputError, match=rf"a different conversion was left.* \({named}"):
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options | change)
     mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options)
     assert mdio.verify(tmp_path / "a.zarr", adk["dcd"]).ok

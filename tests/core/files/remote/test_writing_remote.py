@@ -288,7 +288,7 @@ class TestUnfinished:
         out = f"{bucket}/one.h5md"
         with pytest.raises(KeyboardInterrupt):
             mdio.convert(adk["dcd"], out, progress=stopping_after(90))
-        with pytest.raises(OutputError, match=f"^{out}: a former run ended before it was done; "):
+        with pytest.raises(OutputError, match=f"^{out}: an earlier run did not finish; "):
             mdio.convert(adk["dcd"], out)
         mdio.convert(adk["dcd"], out, resume=True)
         assert looks_like(out, positions)
