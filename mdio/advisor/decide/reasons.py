@@ -55,9 +55,10 @@ def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Ru
         return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
     ours = totals[chosen.name]
     times = f"{duration(theirs.total_s)} with {layout}, {duration(ours.total_s)} with {chosen.name}"
-    why = f"the rule looks at the ratio alone; {plural(setting.passes, 'pass')} take {times}"
+    passes = plural(setting.passes, "pass")
+    why = f"the rule looks at the ratio alone; the time for {passes} is {times}"
     if chosen.name == "as-is":
-        why += f", as converting takes {duration(theirs.convert_s)}"
+        why += f", as converting takes {duration(theirs.convert_s)}, which has to pay"
     elif chosen.groups:
         why += ", which reads a stored group of just the analysed atoms"
     return Rule(layout, gather, text, False, why)

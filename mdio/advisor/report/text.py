@@ -37,16 +37,16 @@ def why(decision: Decision) -> str:
         return (
             f"{verb} takes {duration(ours.convert_s)} once; a pass then takes "
             f"{duration(ours.run.t_total_s)} instead of {duration(stay.run.t_total_s)}, and "
-            f"{passes} take {duration(ours.total_s)} in all instead of {duration(stay.total_s)}"
+            f"all in all, {passes} come to {duration(ours.total_s)} instead of {duration(stay.total_s)}"
         )
     others = {name: total for name, total in totals.items() if name != "as-is"}
     if not others:
-        return f"{passes} take {duration(stay.total_s)}; nothing else could be measured"
+        return f"{passes}: {duration(stay.total_s)}; nothing else could be measured"
     name = min(others, key=lambda name: others[name].total_s)
     least = others[name]
     return (
-        f"{passes} take {duration(stay.total_s)} without converting; with {name}, the next best, "
-        f"they take {duration(least.total_s)}, including {duration(least.convert_s)} to convert"
+        f"{passes}: {duration(stay.total_s)} without converting; with {name}, the next best, "
+        f"{duration(least.total_s)}, including {duration(least.convert_s)} to convert"
     )
 
 

@@ -59,7 +59,7 @@ def test_packed_and_named_formats(name):
 
 
 def test_the_number_of_atoms_is_asked_for(tmp_path):
-    with pytest.raises(SourceError, match=r"name a topology with -s.*n_atoms="):
+    with pytest.raises(SourceError, match=r"give a topology with -s.*n_atoms="):
         GenericLayout(datafiles.TRJ_bz2).info  # noqa: B018
 
 

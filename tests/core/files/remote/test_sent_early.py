@@ -122,7 +122,7 @@ def test_is_not_gone_on_with_where_some_of_it_is_lost(
     try:  # unless it had been flushed, it is made again
         mdio.convert(adk["dcd"], out, resume=True, **OPTIONS)
     except OutputError as error:
-        assert f"{out}: what a former run has left is not what its journal tells" in str(error)
+        assert f"{out}: what an earlier run has left is not what its journal tells" in str(error)
         mdio.convert(adk["dcd"], out, force=True, **OPTIONS)
     assert np.array_equal(positions_in(out), positions)
     assert mdio.verify(out).ok
