@@ -36,8 +36,8 @@ def why(decision: Decision) -> str:
         verb = "copying" if decision.recommended.layout == "local-copy" else "converting"
         return (
             f"{verb} takes {duration(ours.convert_s)} once; a pass then takes "
-            f"{duration(ours.run.t_total_s)} instead of {duration(stay.run.t_total_s)}, and "
-            f"all in all, {passes} come to {duration(ours.total_s)} instead of {duration(stay.total_s)}"
+            f"{duration(ours.run.t_total_s)} instead of {duration(stay.run.t_total_s)}; "
+            f"in all, {passes}: {duration(ours.total_s)} instead of {duration(stay.total_s)}"
         )
     others = {name: total for name, total in totals.items() if name != "as-is"}
     if not others:
