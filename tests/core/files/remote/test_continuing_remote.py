@@ -111,7 +111,7 @@ class TestAppending:
             def looks(*args, **how):
                 seen.append(len(frames := frames_of(out)))
                 assert (frames == positions[: len(frames)]).all()
-                function(*args, **how)
+                return function(*args, **how)
 
             return looks
 
