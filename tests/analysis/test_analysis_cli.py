@@ -118,7 +118,7 @@ def test_a_trajectory_whose_topology_counts_its_atoms(tmp_path, capsys):
         assert main([*words, "-s", PRM, "-w", workers]) == 0
         np.testing.assert_allclose(np.load(out)["values"], want, atol=1e-5)
     assert main(["analyze", "rmsd", TRJ]) == 1
-    assert "name a topology with -s" in capsys.readouterr().err
+    assert "give a topology with -s" in capsys.readouterr().err
 
 
 def test_several_trajectories_are_joined(tmp_path, want):

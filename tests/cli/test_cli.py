@@ -101,7 +101,7 @@ def test_a_source_whose_topology_counts_its_atoms(tmp_path):
     for command in (["info", TRJ], ["convert", TRJ, "a.zarr"]):
         refused = mdio(*command, cwd=tmp_path, ok=False)
         assert refused.returncode == 1
-        assert "name a topology with -s" in refused.stderr
+        assert "give a topology with -s" in refused.stderr
     assert "  atoms        252\n" in mdio("info", TRJ, "-s", PRM, cwd=tmp_path).stdout
     mdio("convert", TRJ, "a.zarr", "-s", PRM, "-w", 2, "--verify", cwd=tmp_path)
     u, v = mda.Universe(PRM, TRJ), mda.Universe(PRM, str(tmp_path / "a.zarr"))

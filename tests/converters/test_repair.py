@@ -144,7 +144,7 @@ def test_another_source_changes_nothing(mine, adk, tmp_path):
     victim = next(iter(victims_of(files_of(out))))
     flip(out.parent / victim)
     damaged = files_of(out)
-    with pytest.raises(SourceError, match=r"does not have the checksums .* nothing was changed"):
+    with pytest.raises(SourceError, match=r"does not give the checksums .* nothing was changed"):
         mdio.repair(out, other)
     assert files_of(out) == damaged
     assert mdio.repair(out, source).repaired

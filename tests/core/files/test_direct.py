@@ -369,4 +369,4 @@ def test_what_is_large_beside_memory_goes_directly(adk, tmp_path, monkeypatch, c
     assert not directly(3 * size)
     assert directly(3 * adk["xtc"].stat().st_size)
     assert main(["convert", str(adk["xtc"]), str(out), "--direct", "on", "--dry-run"]) == 0
-    assert "past the page cache" in capsys.readouterr().out
+    assert "bypass the page cache" in capsys.readouterr().out

@@ -164,8 +164,8 @@ def test_plan_and_info_tell(trr: Path, tmp_path: Path, capsys: pytest.CaptureFix
     options = ["--precision-velocities", "0.01", "--precision-forces", "0.25"]
     assert main(["convert", str(trr), out, *options, "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert "velocities   rounded to 0.01 angstrom/ps, none off by more than 0.005" in told
-    assert "forces       rounded to 0.25 kJ/(mol angstrom), none off by more than 0.125" in told
+    assert "velocities   rounded to 0.01 angstrom/ps, so off by at most 0.005" in told
+    assert "forces       rounded to 0.25 kJ/(mol angstrom), so off by at most 0.125" in told
     assert main(["convert", str(trr), out, *options, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["plan"]["field_precisions"] == STEPS
     assert main(["info", out]) == 0

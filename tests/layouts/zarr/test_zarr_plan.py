@@ -46,9 +46,9 @@ def test_the_plan_knows_the_bytes_but_for_metadata(tmp_path):
     ("options", "message"),
     [
         ({"compression": "bzip2"}, r"zstd\[:LEVEL\], lz4\[:LEVEL\], gzip\[:LEVEL\]"),
-        ({"compression": "zstd:99"}, "level from 1 to 22"),
-        ({"compression": "lz4:x"}, "level from 1 to 9"),
-        ({"compression": "gzip", "precision": 0.01}, "with --precision can use zstd"),
+        ({"compression": "zstd:99"}, "level of zstd must be 1 to 22"),
+        ({"compression": "lz4:x"}, "level of lz4 must be 1 to 9"),
+        ({"compression": "gzip", "precision": 0.01}, "with --precision has zstd"),
         ({"precision": 0.0}, "positive"),
         ({"precision": -1.0}, "positive"),
         ({"precision": float("nan")}, "positive"),
