@@ -14,9 +14,9 @@ from mdio.core.cache.folder import Cache
 from mdio.core.cache.looking import verify_units
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import reads
-from mdio.layouts.striping import stripes
 from mdio.layouts.caching.reads import unit_edges
 from mdio.layouts.caching.units import units_of
+from mdio.layouts.striping import stripes
 
 KINDS = ["dcd", "xtc", "trr", "ncdf", "zarr", "plain.zarr", "h5md", "zip.h5md", "segments", "chain"]
 NAMES = ("positions", "velocities", "forces", "box", "time", "step")
