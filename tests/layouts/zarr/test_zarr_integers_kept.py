@@ -229,5 +229,5 @@ def test_the_command_line_says_so(frames_nm, tmp_path, capsys):
     assert main(["convert", str(source), str(tmp_path / "b.zarr"), *words]) == 0
     plan = capsys.readouterr().out
     assert "float32 in full" in plan
-    assert f"the source has {density:.2f}" in plan
+    assert f"source: {density:.2f}" in plan
     assert "integers" not in plan
