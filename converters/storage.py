@@ -21,8 +21,8 @@ from mdio.parallel.mpi_executor import MPIExecutor
 
 MEMORY_SHARE = 0.25
 """Of the memory that is available: what is larger would not stay in the page cache anyway."""
-LARGE_NBYTES = 32 << 20
-"""Less is written and flushed in no time, either way."""
+LARGE_NBYTES = 1 << 30
+"""Less is often read again at once, and then had better be in the page cache."""
 PIECE_FOR_OWNER_NBYTES = 6 << 20
 """What is handed to who alone writes, at a time: it begins when the first one is there."""
 
@@ -39,8 +39,7 @@ def goes_direct(asked: str, plan: LayoutPlan, target: Path) -> Direct:
     """Return whether large writes go past the page cache; raises PlanError for another word.
 
     By itself only on a disk of this machine: always, if the output is large beside the memory; if
-    it is not small, where the disk proves fast as well. What is read again soon had better be in
-    the page cache otherwise, and networks were not measured.
+    it is large at all, where the disk proves fast as well. Networks were not measured.
     """
     if asked not in ("on", "off", "auto"):
         raise PlanError(f"--direct {asked}: give on, off or auto")
