@@ -51,8 +51,8 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
     add(
         place,
         "--direct",
-        "on: large writes go past the page cache (auto: on a disk of this machine, if OUT is larger "
-        "than 1 GiB and the disk takes 1 GB/s, or larger than a quarter of the available memory)",
+        "on: large writes go past the page cache (auto: on a disk of this machine, if OUT is "
+        "larger than 1 GiB and the disk takes 1 GB/s, or larger than a quarter of the available memory)",
         choices=("on", "off", "auto"),
         default="auto",
     )
