@@ -52,7 +52,8 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
         place,
         "--direct",
         "on: large writes go past the page cache (auto: on a disk of this machine, if OUT is "
-        "larger than 1 GiB and the disk takes 1 GB/s, or larger than a quarter of the available memory)",
+        "larger than 1 GiB and the disk takes 1 GB/s, or larger than a quarter of the memory that "
+        "is available)",
         choices=("on", "off", "auto"),
         default="auto",
     )
