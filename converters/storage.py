@@ -10,7 +10,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import free_memory
 from mdio.core.files.publish import output_errors
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.writing import Direct
+from mdio.core.files.writing.direct import Direct
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
 from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import get_stripe, set_stripe, stripes

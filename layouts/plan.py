@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from mdio.core.errors import PlanError
-from mdio.core.files.writing import Direct
+from mdio.core.files.writing.direct import Direct
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.chunk_shapes import (
     MAX_PADDING,

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from mdio._version import __version__
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.writing import WrittenFile, allocate
+from mdio.core.files.writing.calls import allocate
+from mdio.core.files.writing.direct import WrittenFile
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.chunk_shapes import MAX_PADDING
 from mdio.layouts.h5md.disk import Written, open_output

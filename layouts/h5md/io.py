@@ -23,7 +23,7 @@ from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.temporaries import TEMPORARY
-from mdio.core.files.writing import write_all
+from mdio.core.files.writing.calls import write_all
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.heaps import check_heaps
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.writing import WrittenFile
-from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
+from mdio.core.files.writing.direct import WrittenFile
+from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.h5md.disk import OutputFile, Written
 from mdio.layouts.h5md.encoding import (
@@ -34,20 +34,19 @@ from mdio.layouts.h5md.encoding import (
 from mdio.layouts.h5md.file import (
     LIBVER,
     Places,
-    chunk_table,
     create_column,
     create_file,
-    run_table,
     value_path,
     write_edges,
     write_steps,
 )
-from mdio.layouts.h5md.io import ARRAYS, FULL_SYSTEM, MANIFEST, PIECES, RUN_FRAMES, writing
+from mdio.layouts.h5md.io import FULL_SYSTEM, MANIFEST, writing
 from mdio.layouts.h5md.others.flavours import add_system, flavour_of
 from mdio.layouts.h5md.others.topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.plan import plan_h5md
 from mdio.layouts.h5md.remaking import FormerChunks, holds_chunks, placed, remake
 from mdio.layouts.h5md.seal import check_written, seal_of
+from mdio.layouts.h5md.tables import write_tables
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
@@ -270,7 +269,7 @@ class H5MDWriter(LayoutWriter):
             has_box = write_edges(file, places.box, source, flavour_of(self.plan.flavour))
             write_steps(file, places.step, source)
         add_system(file, self.plan)
-        tables = self._write_tables(file)
+        tables, self._chunk_places = write_tables(file, self._arrays, self._crcs, self._pieces)
         if self.meta.topology is not None:
             data = np.frombuffer(self.meta.topology.to_bytes(), np.uint8)
             create_column(file, TOPOLOGY, data.shape, "u1")
@@ -282,31 +281,6 @@ class H5MDWriter(LayoutWriter):
         text = json.dumps(manifest).encode()
         self.manifest_crc32c = crc32c(text)
         file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
-
-    def _write_tables(self, file: h5py.File) -> dict[str, int]:
-        """Write the tables of the arrays, and return the crc32c of their checksums by name."""
-        known = {}
-        for (group, field), crcs in self._crcs.items():
-            array = self._arrays[group, field]
-            parent = file.create_group(f"{ARRAYS}/{group}/{ELEMENTS[field]}")
-            tables: dict[str, NDArray[Any]] = {"crc32c": crcs}
-            if self._plain:
-                tables[PIECES] = self._pieces[group, field]
-            for name, table in tables.items():
-                known[f"{group}/{ELEMENTS[field]}/{name}"] = crc32c(table)
-            dataset = file[value_path(group, field)]
-            if array.contiguous:
-                parent.attrs[RUN_FRAMES] = array.chunk_frames
-                self._chunk_places.append(run_table(dataset, array.chunk_frames))
-            else:
-                tables["offset"], nbytes = chunk_table(dataset)
-                self._chunk_places.append((tables["offset"], nbytes))
-                if not self._plain:
-                    tables["nbytes"] = nbytes
-            for name, table in tables.items():
-                create_column(parent, name, table.shape, table.dtype.str)
-                parent[name][...] = table
-        return known
 
     def abort(self) -> None:
         """Close what is open; the file may be in any state."""

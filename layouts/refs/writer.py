@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
 from mdio.core.files.remote.paths import is_remote
-from mdio.core.files.writing import write_whole
+from mdio.core.files.writing.calls import write_whole
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.placed import PlacedPositions

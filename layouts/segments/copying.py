@@ -21,7 +21,7 @@ from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.elsewhere import was_sent
 from mdio.core.files.requests import ByteRange
-from mdio.core.files.writing import write_all
+from mdio.core.files.writing.calls import write_all
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc.native import kernels

@@ -16,7 +16,8 @@ from mdio.core.errors import OutputError
 from mdio.core.files.copying import copy_bytes
 from mdio.core.files.piece_sums import PieceSums, piece_edges
 from mdio.core.files.publish import output_errors
-from mdio.core.files.writing import WrittenFile, write_all
+from mdio.core.files.writing.calls import write_all
+from mdio.core.files.writing.direct import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_joined, crc32c_pieces
 from mdio.layouts.manifest import manifest_of

@@ -17,7 +17,8 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.remote.objects import look_ahead
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.writing import Data, WrittenFile
+from mdio.core.files.writing.calls import Data
+from mdio.core.files.writing.direct import WrittenFile
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.metadata import DTYPES, ArrayMetadata
 from mdio.layouts.zarr.shard import CRC_NBYTES

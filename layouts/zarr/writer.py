@@ -18,7 +18,7 @@ from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceE
 from mdio.core.files.copying import link_or_copy
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
 from mdio.core.files.remote.elsewhere import was_sent
-from mdio.core.files.writing import WrittenFile
+from mdio.core.files.writing.direct import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
 from mdio.layouts.codecs.scratch import Scratch

@@ -13,7 +13,7 @@ import pytest
 from mdio.core import stalls
 from mdio.core.files import reading
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.writing import write_all
+from mdio.core.files.writing.calls import write_all
 from mdio.core.stalls import StallWatch
 
 

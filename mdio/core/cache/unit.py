@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mdio.core.cache.folder import TEMPORARY
 from mdio.core.files.reading import reads
 from mdio.core.files.requests import copy
-from mdio.core.files.writing import write_whole
+from mdio.core.files.writing.calls import write_whole
 from mdio.core.kernels import crc32c, crc32c_pieces
 
 MAGIC = b"MDIOUNIT"

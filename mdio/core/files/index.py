@@ -23,7 +23,7 @@ from mdio.core.files.fingerprint import opened_source
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.objects import look_ahead
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.writing import write_whole
+from mdio.core.files.writing.calls import write_whole
 from mdio.core.frames import LostBytes
 
 MAGIC = b"MDIOIDX1"

@@ -26,7 +26,7 @@ from mdio.core.files.marks import PARTS_MARKER, is_output, name_of_parts, parts_
 from mdio.core.files.remote.paths import RemotePath, is_remote, path_of
 from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name
-from mdio.core.files.writing import flush
+from mdio.core.files.writing.calls import flush
 from mdio.core.signals import terminations_raised
 
 if TYPE_CHECKING:

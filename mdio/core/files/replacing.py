@@ -43,7 +43,7 @@ from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import unfinished_of
 from mdio.core.files.marks import identity_of, is_identical, parts_of
 from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
-from mdio.core.files.writing import flush
+from mdio.core.files.writing.calls import flush
 
 INDEX_HALVES = f"{INDEX_ENDING}-*"
 """Frame indexes that were being written when the process ended."""

@@ -13,7 +13,7 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files import handles, reading
 from mdio.core.files.handles import Handles, handles_allowed
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.writing import write_all
+from mdio.core.files.writing.calls import write_all
 
 DATA = np.random.default_rng(1).integers(0, 256, 3_000_000, dtype=np.uint8)
 

@@ -27,7 +27,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.writing import flush, write_all
+from mdio.core.files.writing.calls import flush, write_all
 from mdio.core.kernels import crc32c
 
 MAGIC = b"mdio journal 1\n"
