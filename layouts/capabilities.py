@@ -44,6 +44,8 @@ class Capabilities:
     _info: TrajectoryInfo | None
     writer: ClassVar[str | None] = None
     """For plug-ins: where their `LayoutWriter` is, as ``module:Class``."""
+    reads_with: ClassVar[tuple[str, ...]] = ()
+    """Modules that are imported when one is opened, and can be before."""
     continuation: ClassVar[str | None] = None
     """Where its `Continuation` is, in the same way, if frames can be added to outputs of it."""
     is_folder: ClassVar[bool] = False

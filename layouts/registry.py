@@ -105,6 +105,21 @@ def load_class(address: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+def import_likely(trajectory: Any) -> None:
+    """Import what reads a trajectory if its name tells the truth, to have it done early.
+
+    `trajectory`: a path, several, or an open layout.
+    """
+    if isinstance(trajectory, Layout):
+        return
+    paths = [trajectory] if isinstance(trajectory, str | PathLike) else trajectory
+    suffixes = {Path(one).suffix for one in paths if isinstance(one, str | PathLike)}
+    for entry in LAYOUTS.values():
+        if suffixes.intersection(entry.suffixes):
+            for module in load_class(entry.reader).reads_with:
+                import_module(module)
+
+
 def _entry(name: str) -> Entry | None:
     return LAYOUTS.get(name) or plug_ins().get(name)
 

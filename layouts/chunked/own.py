@@ -66,6 +66,10 @@ class OwnOutput(ABC, Generic[Array]):
             members = {name: indices_from_runs(runs[name]) for name in names}
         self.groups = StoredGroups(members)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what `rows` has at hand as well."""
+        return {name: value for name, value in self.__dict__.items() if name != "_near"}
+
     @property
     def tells_times(self) -> bool:
         """Whether the manifest tells the first and last time, so that opening reads no more."""

@@ -108,6 +108,7 @@ class H5MDLayout(BackendLayout):
         """All fields, where a flavour has other units than those in memory."""
         return FIELDS if "flavour" in (self.manifest or {}) else ()
 
+    reads_with = ("mdio.layouts.h5md.own",)
     continuation = "mdio.layouts.continuing.h5md:H5MDContinuation"
     known_options = frozenset({"group", "convert_units", "length_unit"})
 

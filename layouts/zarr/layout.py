@@ -82,6 +82,7 @@ class ZarrLayout(BackendLayout):
     reads_remote = True
     keeps_columns = True
     keeps_topology = True
+    reads_with = ("mdio.layouts.zarr.own",)
     continuation = "mdio.layouts.continuing.zarr:ZarrContinuation"
     known_options = frozenset({"group", "convert_units", "length_unit"})
 

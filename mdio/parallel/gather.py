@@ -19,10 +19,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from mdio.core.errors import PlanError
 from mdio.parallel import GATHERS, How
+from mdio.parallel.sleeping import Nap
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+SMALL_NBYTES = 1 << 20
+"""For less, ranks sleep while they wait; more moves only while they are in MPI."""
 PART_NBYTES = 64
 """Ranks' parts of a window are multiples of this."""
 TAG = 3
@@ -167,13 +170,27 @@ def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: How = "blocking") 
     if how not in GATHERS:
         raise PlanError(f"--gather {how}: give one of {', '.join(GATHERS)}")
     begin = time.perf_counter()
-    rows = np.ascontiguousarray(rows)
     facts = comm.allgather((len(rows), rows.shape[1:], rows.dtype.str))
     kinds = {(shape, dtype) for _, shape, dtype in facts}
     if len(kinds) > 1:
         found = ", ".join(f"{dtype} {shape}" for shape, dtype in sorted(kinds))
         raise PlanError(f"ranks have rows of different shape or type: {found}")
-    counts = [count for count, _, _ in facts]
+    return gather_counted(rows, comm, [count for count, _, _ in facts], how, begin)
+
+
+def gather_counted(
+    rows: NDArray[Any],
+    comm: MPI.Intracomm,
+    counts: list[int],
+    how: How = "blocking",
+    begin: float | None = None,
+) -> Gathered:
+    """Bring rows that fit, as all ranks know, together as `gather_rows` does (collective).
+
+    `counts`: of the rows of each rank. `begin`: since when it is timed; now by default.
+    """
+    begin = time.perf_counter() if begin is None else begin
+    rows = np.ascontiguousarray(rows)
     if how == "one-sided":
         return _one_sided(rows, comm, counts, begin)
     row = RowType(rows.shape[1:], rows.dtype)
@@ -186,13 +203,16 @@ def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: How = "blocking") 
 def _blocking(
     rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: RowType
 ) -> NDArray[Any] | None:
-    if comm.rank != ROOT:
-        comm.Gatherv(row.message(rows), None, root=ROOT)
-        return None
-    whole = row.empty(sum(counts))
-    comm.Gatherv(
-        row.message(rows), [whole.reshape(-1).view(np.uint8), counts, None, row.datatype], root=ROOT
-    )
+    n_rows = sum(counts)
+    whole, into = None, None
+    if comm.rank == ROOT:
+        whole = row.empty(n_rows)
+        into = [whole.reshape(-1).view(np.uint8), counts, None, row.datatype]
+    request = comm.Igatherv(row.message(rows), into, root=ROOT)
+    if n_rows * row.nbytes <= SMALL_NBYTES:
+        Nap().until(request.Test)
+    else:
+        request.Wait()
     return whole
 
 

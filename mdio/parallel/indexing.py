@@ -14,6 +14,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.native.in_parts import comes_over_a_network, joined, scan_part
 from mdio.layouts.native.trr.layout import TRRLayout
 from mdio.layouts.native.xtc.layout import XTCLayout
+from mdio.parallel.sleeping import bcast
 
 
 class _NotStoredError(Exception):
@@ -37,7 +38,7 @@ def index_together(trajectory: Any, comm: Any) -> None:
         return
     one = isinstance(trajectory, str | PathLike)
     paths = [trajectory] if one else list(trajectory)
-    for path, kind in comm.bcast(_without_index(paths) if comm.rank == 0 else None):
+    for path, kind in bcast(comm, _without_index(paths) if comm.rank == 0 else None):
         part, n_atoms = None, 0
         with suppress(MdioError, OSError, ValueError):
             marks = kind.marks(path)

@@ -19,8 +19,9 @@ from mdio.core.errors import BlockError
 from mdio.core.stalls import lost_on
 from mdio.parallel.executors import Executor, item_error, told_ahead
 from mdio.parallel.pool import picklable
-from mdio.parallel.ranks.run import SMALL_NBYTES, Nap, Run, abort
+from mdio.parallel.ranks.run import SMALL_NBYTES, Run, abort
 from mdio.parallel.ranks.work_queue import WorkQueue
+from mdio.parallel.sleeping import Nap, bcast
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -107,10 +108,7 @@ class MPIExecutor(Executor):
             except Exception as caught:
                 error = caught
                 outcome = (None, picklable(caught))
-        # What rank 0 does may take long, where storage is slow: bcast would keep a core busy.
-        Nap().until(self._comm.Ibarrier().Test)
-        received = self._comm.bcast(outcome)
-        result, failure = outcome if self.is_owner else received  # the owner's own, not a copy
+        result, failure = bcast(self._comm, outcome)
         if failure is not None:
             raise error or failure
         return cast(Result, result)

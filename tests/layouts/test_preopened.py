@@ -75,6 +75,15 @@ def test_what_was_found_outlives_what_was_opened(adk, tmp_path, monkeypatch):
     assert copy.info.n_frames == 98 and len(opened) == 1
 
 
+def test_times_and_boxes_travel_once(out):
+    """However they were read: they are most of what ranks are sent."""
+    with mdio.open(out) as layout:
+        _ = layout.info
+        before = len(pickle.dumps(layout.preopened()))
+        layout.read(0, 98)
+        assert len(pickle.dumps(layout.preopened())) - before < 1.5 * 98 * (8 + 8 + 24)
+
+
 def test_a_layout_that_is_open_stays_so(out):
     with mdio.open(out) as layout:
         layout.read(0, 5)

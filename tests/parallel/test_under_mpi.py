@@ -16,7 +16,7 @@ def run_script(n_ranks, script, *arguments, timeout_s=120, through=("-m", "mpi4p
     return run_under_mpi(n_ranks, *through, CHECKS / script, *arguments, timeout_s=timeout_s)
 
 
-@pytest.mark.parametrize("script", ["check_gather.py", "check_executor.py"])
+@pytest.mark.parametrize("script", ["check_gather.py", "check_executor.py", "check_sleeping.py"])
 @pytest.mark.parametrize("n_ranks", RANKS)
 def test_checks(script, n_ranks):
     run_checks(n_ranks, script)

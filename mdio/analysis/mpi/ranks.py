@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
@@ -25,11 +26,15 @@ from mdio.analysis.results import AnalysisResult
 from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe, told
 from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, worker_name
+from mdio.layouts.registry import import_likely
 from mdio.parallel import How
-from mdio.parallel.gather import Gathered, gather_rows
+from mdio.parallel.gather import Gathered, gather_counted
 from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.sleeping import allgather
 
+FAST = 1
+"""Level of zlib."""
 Done = dict[int, tuple[State | None, BlockTiming]]
 Progress = Callable[[int, int], None]
 
@@ -76,9 +81,10 @@ def analyze_on_ranks(
 ) -> AnalysisResult:
     """Run an analysis on all ranks of `executor` (collective); see `mdio.analysis.driver`."""
     comm = executor.comm
+    watch = Stopwatch()
     if comm.rank != 0:
         progress = None
-    watch = Stopwatch()
+        import_likely(request.trajectory)  # while rank 0 is opening it
     index_together(request.trajectory, comm)
     indexed_s = watch.lap()
     plan = plan_from_root(request, executor)
@@ -155,7 +161,7 @@ def plan_from_root(request: Request, executor: MPIExecutor) -> Plan:
         raise BlockError(f"rank 0 failed: {type(error).__name__}: {error}") from error
     if own:
         return own[0]
-    plan: Plan = pickle.loads(sent)
+    plan: Plan = pickle.loads(zlib.decompress(sent))
     if isinstance(request.kernel, UserKernel):
         plan.prepared = replace(plan.prepared, function=request.kernel.function)
     return plan
@@ -166,7 +172,8 @@ def _pickled(plan: Plan, request: Request) -> bytes:
     if isinstance(request.kernel, UserKernel):
         sent.prepared = replace(sent.prepared, function=len)  # type: ignore[arg-type]
     try:
-        return pickle.dumps(sent, pickle.HIGHEST_PROTOCOL)
+        # Large messages to ranks that share cores take long: times and boxes are mostly alike.
+        return zlib.compress(pickle.dumps(sent, pickle.HIGHEST_PROTOCOL), FAST)
     except Exception as error:  # pickling raises nearly anything
         raise PlanError(f"the analysis cannot be sent to other ranks ({error})") from error
 
@@ -176,12 +183,19 @@ def _gathered(work: _RankWork, plan: Plan, comm: Any, how: How) -> list[Gathered
 
     Raises BlockError: blocks have rows of different shapes (on all ranks).
     """
-    every = [found for of_rank in comm.allgather(_unlike(work.shapes)) for found in of_rank]
+    parts = [part for state in work.states for part in state[0]]
+    own = np.result_type(*parts) if parts else None
+    # All that ranks have to know of each other at once: each exchange waits for the last of them.
+    facts = allgather(comm, (_unlike(work.shapes), sum(map(len, work.times)), own))
+    every = [found for of_rank, _, _ in facts for found in of_rank]
     check_shapes(sorted(every, key=lambda found: found[0][0]), plan.prepared)
+    counts = [count for _, count, _ in facts]
     times = np.concatenate(work.times) if work.times else np.empty(0)
-    gathered = [gather_rows(times, comm, how)]
+    gathered = [gather_counted(times, comm, counts, how)]
     if work.keeps:
-        gathered.append(gather_rows(_rows_of_one_type(work, comm, every[0][1]), comm, how))
+        dtype = np.result_type(*(one for _, _, one in facts if one is not None))
+        rows = _rows(work, every[0][1], dtype)
+        gathered.append(gather_counted(rows, comm, counts, how))
     return gathered
 
 
@@ -193,15 +207,13 @@ def _unlike(
     return list(first.values())
 
 
-def _rows_of_one_type(work: _RankWork, comm: Any, row_shape: RowShape | None) -> NDArray[Any]:
-    """Return this rank's rows in the type of all; of a rank without frames, none of that type."""
-    stack = Stack()
-    rows = stack.finish(reduce(stack.merge, work.states)) if work.states else None
-    work.states.clear()  # joined: what they held need not stay beside it
-    dtypes = comm.allgather(None if rows is None else rows.dtype)
-    dtype = np.result_type(*(one for one in dtypes if one is not None))
-    if rows is None:
+def _rows(work: _RankWork, row_shape: RowShape | None, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return this rank's rows; of a rank without frames, none, of the shape and type of all."""
+    if not work.states:
         return np.empty((0, *(row_shape or ())), dtype)
+    stack = Stack()
+    rows = stack.finish(reduce(stack.merge, work.states))
+    work.states.clear()  # joined: what they held need not stay beside it
     return rows.astype(dtype, copy=False)
 
 

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from mdio.parallel.pool import picklable
-from mdio.parallel.ranks.run import FORWARD_S, Nap, abort
+from mdio.parallel.ranks.run import FORWARD_S, abort
+from mdio.parallel.sleeping import Nap, any_of
 
 
 class Agreement:
@@ -49,16 +48,15 @@ class Agreement:
         raised. `broken`: whether it has failed within a collective call, so that the program has to
         end.
         """
-        from mpi4py import MPI
-
-        here, anywhere = np.array([error is not None], "i4"), np.zeros(1, "i4")
-        request = self._comm.Iallreduce(here, anywhere, op=MPI.MAX)
         deadline, nap = time.monotonic() + self._grace_s, Nap()
-        while not request.Test():
-            if error is not None and time.monotonic() > deadline:
-                self._end(error, is_ours=True)
-            nap.take()
-        if not anywhere[0]:
+
+        def wait(ready: Callable[[], bool]) -> None:
+            while not ready():
+                if error is not None and time.monotonic() > deadline:
+                    self._end(error, is_ours=True)
+                nap.take()
+
+        if not any_of(self._comm, error is not None, wait):
             return
         outcomes = self._comm.allgather((number, picklable(error), broken))
         first_number, first, _ = min(

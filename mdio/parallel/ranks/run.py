@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from mdio.core.errors import BlockError
 from mdio.parallel.pool import picklable
+from mdio.parallel.sleeping import Nap, any_of
 
 RESULT, STOP = 1, 2
 """Tags of messages."""
@@ -19,26 +20,8 @@ UNDER_WAY = 2
 """Results that a rank may have made and rank 0 not yet taken."""
 SMALL_NBYTES = 1 << 20
 """More may be under way where ranks go at their own pace, if all have no more bytes than this."""
-LONGEST_NAP_S = 0.005
 FORWARD_S = 0.5
 """Launchers drop what they have not yet read of a rank's messages when the program is ended."""
-
-
-class Nap:
-    """Sleeps ever longer, so that waiting ranks leave the cores to those that work."""
-
-    def __init__(self) -> None:
-        self._seconds = 1e-5
-
-    def take(self) -> None:
-        """Sleep."""
-        time.sleep(self._seconds)
-        self._seconds = min(2 * self._seconds, LONGEST_NAP_S)
-
-    def until(self, ready: Callable[[], bool]) -> None:
-        """Sleep until something is ready."""
-        while not ready():
-            self.take()
 
 
 class Run:
@@ -144,13 +127,17 @@ class Run:
         abort(self.comm, self.error or self.why or late)
 
     def settle(self) -> list[tuple[int, BaseException | None, bool]]:
-        """End the run on all ranks together; return each rank's (number, error, has told)."""
+        """End the run on all ranks together; return each rank's (number, error, has told).
+
+        Nothing is returned where no rank has anything to tell.
+        """
         if self.comm.rank == 0:
             self.wait_until(self._drained)
         else:
             self.send(DONE)
         self.wait_until(lambda: self._n_sent() == 0)
-        self.wait_until(self.comm.Ibarrier().Test)
+        if not any_of(self.comm, self.error is not None or self.has_told, self.wait_until):
+            return []
         mine = (self.number, picklable(self.error), self.has_told)
         outcomes: list[tuple[int, BaseException | None, bool]] = self.comm.allgather(mine)
         for rank, (_, _, told) in enumerate(outcomes):

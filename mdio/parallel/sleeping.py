@@ -1,0 +1,93 @@
+"""Calls of all ranks together in which those that wait sleep.
+
+MPI's own keep a core busy while they wait. Where ranks share cores, as on a laptop, or on a node
+with a file system's client, that is the time of those that are waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LONGEST_NAP_S = 0.002
+ROOT = 0
+HEAD_NBYTES, SLOT_NBYTES = 8, 1016
+"""Each exchange waits for the last rank: what is small comes with the bytes that tell its size."""
+
+Wait = Callable[[Callable[[], bool]], None]
+"""Waits until the function that it gets returns True."""
+
+
+class Nap:
+    """Sleeps ever longer, so that waiting ranks leave the cores to those that work."""
+
+    def __init__(self) -> None:
+        self._seconds = 1e-5
+
+    def take(self) -> None:
+        """Sleep."""
+        time.sleep(self._seconds)
+        self._seconds = min(2 * self._seconds, LONGEST_NAP_S)
+
+    def until(self, ready: Callable[[], bool]) -> None:
+        """Sleep until something is ready."""
+        while not ready():
+            self.take()
+
+
+def bcast(comm: Any, found: Any) -> Any:
+    """Return on all ranks what rank 0 gives; there, the very object."""
+    from mpi4py import MPI
+
+    is_root = comm.rank == ROOT
+    data = MPI.pickle.dumps(found) if is_root else b""
+    slot = _slot(data)
+    Nap().until(comm.Ibcast(slot, root=ROOT).Test)
+    nbytes = _nbytes(slot)
+    whole = slot[HEAD_NBYTES : HEAD_NBYTES + nbytes]
+    if nbytes > SLOT_NBYTES:
+        whole = np.frombuffer(data, np.uint8) if is_root else np.empty(nbytes, np.uint8)
+        Nap().until(comm.Ibcast([whole, MPI.BYTE], root=ROOT).Test)
+    return found if is_root else MPI.pickle.loads(whole)
+
+
+def allgather(comm: Any, found: Any) -> list[Any]:
+    """Return on all ranks what each of them gives, in order of rank."""
+    from mpi4py import MPI
+
+    data = MPI.pickle.dumps(found)
+    slots = np.empty((comm.size, HEAD_NBYTES + SLOT_NBYTES), np.uint8)
+    Nap().until(comm.Iallgather(_slot(data), slots).Test)
+    counts = [_nbytes(slot) for slot in slots]
+    if max(counts) <= SLOT_NBYTES:
+        parts = [slot[HEAD_NBYTES : HEAD_NBYTES + n] for slot, n in zip(slots, counts, strict=True)]
+    else:
+        every = np.empty(sum(counts), np.uint8)
+        Nap().until(comm.Iallgatherv([data, MPI.BYTE], [every, counts, MPI.BYTE]).Test)
+        parts = np.split(every, np.cumsum(counts)[:-1])
+    return [MPI.pickle.loads(part) for part in parts]
+
+
+def _slot(data: bytes) -> NDArray[np.uint8]:
+    """Return what travels first: how many bytes there are, and the bytes if they are few."""
+    slot = np.zeros(HEAD_NBYTES + SLOT_NBYTES, np.uint8)
+    slot[:HEAD_NBYTES].view(np.int64)[0] = len(data)
+    if len(data) <= SLOT_NBYTES:
+        slot[HEAD_NBYTES : HEAD_NBYTES + len(data)] = np.frombuffer(data, np.uint8)
+    return slot
+
+
+def _nbytes(slot: NDArray[np.uint8]) -> int:
+    return int(slot[:HEAD_NBYTES].view(np.int64)[0])
+
+
+def any_of(comm: Any, said: bool, wait: Wait | None = None) -> bool:
+    """Return whether any rank has `said` so; naps meanwhile, or has `wait` wait."""
+    every = np.zeros(1, np.int32)
+    request = comm.Iallreduce(np.array([said], np.int32), every)
+    (wait or Nap().until)(request.Test)
+    return bool(every[0])

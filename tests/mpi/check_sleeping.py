@@ -1,0 +1,54 @@
+"""Calls in which waiting ranks sleep (run by test_under_mpi.py, on some number of ranks)."""
+
+import resource
+import time
+
+from mpi4py import MPI
+from parallel.all_checks import run_all
+
+from mdio.parallel import sleeping
+from mdio.parallel.sleeping import allgather, any_of, bcast
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+SIZES = (0, 1, sleeping.SLOT_NBYTES - 100, sleeping.SLOT_NBYTES, 3_000_000)
+"""Bytes, more and less than what comes with its size."""
+
+
+def check_all_get_what_rank_0_gives():
+    for nbytes in SIZES:
+        given = {"bytes": bytes(nbytes), "n": nbytes} if RANK == 0 else None
+        got = bcast(COMM, given)
+        assert got == {"bytes": bytes(nbytes), "n": nbytes}
+        assert RANK != 0 or got is given
+
+
+def check_all_get_what_each_gives():
+    for nbytes in SIZES:
+        for large in {0, SIZE - 1, None}:  # one is larger than the others, or none
+            given = [bytes([n % 256]) * (nbytes if large in (n, None) else 3) for n in range(SIZE)]
+            assert allgather(COMM, given[RANK]) == given
+
+
+def check_any_rank_can_say_so():
+    assert not any_of(COMM, False)
+    for rank in range(SIZE):
+        assert any_of(COMM, rank == RANK)
+
+
+def check_who_waits_sleeps():
+    """Half a second, of which MPI's own calls take all that a core has."""
+    calls = (lambda: bcast(COMM, 1), lambda: allgather(COMM, 1), lambda: any_of(COMM, False))
+    for call in calls:
+        COMM.Barrier()
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        if RANK == 0:
+            time.sleep(0.5)
+        call()
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        assert spent_s < 0.25, spent_s
+
+
+if __name__ == "__main__":
+    run_all(globals(), COMM)
