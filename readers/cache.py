@@ -76,7 +76,7 @@ class FrameCache:
         self._n_near = 0
         self._jump = self._expects = 0
         """How far the last frame is from the one before; what was told to come: runs without gaps
-        (1), a frame after each jump of so many, or nothing (0)."""
+        (1 or -1), a frame after each jump of so many, or nothing (0)."""
         self.keeps = False
         """Whether frames stay here, so that the caller has to copy them."""
 
@@ -116,15 +116,13 @@ class FrameCache:
         return self._layout
 
     def _fetch(self, frame: int, *, again: bool) -> None:
-        before = self._stop
+        before = self._start, self._stop
         start, stop, keeps = self._window(frame, again=again)
         self._start = self._stop = 0  # nothing is cached if the read fails
         self._frames = []
         room = None if self._ahead is None else self._ahead.take(start, stop)
         if self._ahead is None:
-            self._expect(
-                frame, start, goes_on=0 < before == start and frame - self._last <= stop - start
-            )
+            self._expect(frame, start, stop, before)
         try:
             room = room or self._read(start, stop)
         except OSError:
@@ -139,28 +137,34 @@ class FrameCache:
         if stop - start >= LONG_RUN_FRAMES and not keeps and self._ahead is None:
             at = 0 if frame < self._last else stop - start - 1
             self._frames[at] = self._copied(room, at)
-        if self._ahead is not None and start == before and stop < self._n_frames:
+        if self._ahead is not None and start == before[1] and stop < self._n_frames:
             # The run before was the one before: so the next will be the next.
             end = min(stop + self._run, self._n_frames)
             self._ahead.begin(stop, end, self._ring.take(end - stop))
 
-    def _expect(self, frame: int, start: int, *, goes_on: bool) -> None:
+    def _expect(self, frame: int, start: int, stop: int, before: tuple[int, int]) -> None:
         """Tell the layout of all runs to come, from the second of neighbours or equal jumps on."""
         jump = frame - self._last
-        step = 1 if goes_on else jump if jump == self._jump > NEAR_FRAMES else 0
+        step = 0
+        if abs(jump) <= stop - start and before != (0, 0):
+            step = (start == before[1]) - (stop == before[0])
+        goes_on = step != 0
+        if not goes_on and jump == self._jump and abs(jump) > NEAR_FRAMES:
+            step = jump
         if step == self._expects:
             return
         self._expects = step
         if not step:
             self._layout.expect_nothing()
             return
-        starts: Iterable[int] = range(start, self._n_frames, self._run)
-        n_frames = self._run
-        if not goes_on:
-            n_frames = self._jump_unit
-            jumps = range(frame, self._n_frames, step)
+        n_frames = self._run if goes_on else self._jump_unit
+        if goes_on:
+            last = self._n_frames if step > 0 else -n_frames  # the first of all may be shorter
+            starts: Iterable[int] = range(start, last, step * n_frames)
+        else:
+            jumps = range(frame, self._n_frames if step > 0 else -1, step)
             starts = (at for at, _ in groupby(at - at % n_frames for at in jumps))
-        runs = ((at, min(at + n_frames, self._n_frames)) for at in starts)
+        runs = ((max(at, 0), min(at + n_frames, self._n_frames)) for at in starts)
         self._layout.expect(runs, guessed=True)
 
     def _window(self, frame: int, *, again: bool) -> tuple[int, int, bool]:

@@ -19,7 +19,7 @@ from typing import Any, cast
 from mdio._version import __version__
 from mdio.cli.shared.common import add
 from mdio.cli.shared.help import FriendlyParser, examples, hint_for
-from mdio.cli.shared.ranks import launched_ranks, parse_once
+from mdio.cli.shared.ranks import end_mpi, launched_ranks, parse_once
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.words import did_you_mean
 
@@ -138,9 +138,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(_parser(ALL))
-    if argv is None:
-        atexit.register(gc.freeze)  # what goes with the process need not be looked through
-    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return _run(list(argv))
+    atexit.register(gc.freeze)  # what goes with the process need not be looked through
+    code: Any = 1
+    try:
+        code = _run(sys.argv[1:])
+    except SystemExit as end:
+        code = end.code or 0
+        raise
+    finally:
+        end_mpi(code if isinstance(code, int) else 1)
+    return int(code)
+
+
+def _run(words: list[str]) -> int:
     if not words:
         print(examples())
         return 0

@@ -19,7 +19,7 @@ from mdio.core.errors import BlockError
 from mdio.core.stalls import lost_on
 from mdio.parallel.executors import Executor, item_error, told_ahead
 from mdio.parallel.pool import picklable
-from mdio.parallel.ranks.run import SMALL_NBYTES, Run, abort
+from mdio.parallel.ranks.run import FORWARD_S, SMALL_NBYTES, Run, abort
 from mdio.parallel.ranks.work_queue import WorkQueue
 from mdio.parallel.sleeping import Nap, bcast
 
@@ -77,6 +77,8 @@ class MPIExecutor(Executor):
         self._entered = False
         self._why: BaseException | None = None
         """The error by which this rank leaves."""
+        self._theirs: BaseException | None = None
+        """The error of another rank that was raised here, too."""
 
     @property
     def n_workers(self) -> int:
@@ -232,12 +234,16 @@ class MPIExecutor(Executor):
                 nap = Nap()
             nap.take()
 
-    @staticmethod
-    def _raise_first(run: Run, outcomes: list[tuple[int, BaseException | None, bool]]) -> None:
+    def _raise_first(
+        self, run: Run, outcomes: list[tuple[int, BaseException | None, bool]]
+    ) -> None:
         failed = [(number, error) for number, error, _ in outcomes if error is not None]
         if failed:
             number, first = min(failed, key=lambda pair: pair[0])
-            raise run.error if number == run.number and run.error is not None else first
+            if number == run.number and run.error is not None:
+                raise run.error
+            self._theirs = first
+            raise first
         if any(told for _, _, told in outcomes):
             raise BlockError("rank 0 stopped before the work was done; its message says why")
 
@@ -259,6 +265,8 @@ class MPIExecutor(Executor):
         self.close()
         barrier, nap = self._exit_comm.Ibarrier(), Nap()
         deadline = time.monotonic() + self._grace_s
+        if self._theirs is not None:  # whose it is speaks first, and one of the others if he cannot
+            deadline += 2 * FORWARD_S * (1 + self.rank)
         while not barrier.Test():
             if self._why is not None and time.monotonic() > deadline:
                 abort(self._exit_comm, self._why)

@@ -40,6 +40,12 @@ def main(way):
                     ended = SystemExit(143)  # as a signal's handler raises it, wherever rank 0 is
                     ended.add_note("9 frames are kept")
                     raise ended
+            if way == "stuck":
+                try:
+                    executor.map(last_rank_fails, range(COMM.size))
+                finally:
+                    if COMM.rank == 0:  # as when storage that it cleans up does not answer
+                        time.sleep(600)
             work = last_rank_fails_others_take_long if way == "long" else last_rank_fails
             executor.map(work, range(1000), describe=lambda n: f"block {n}")
     except MdioError as error:

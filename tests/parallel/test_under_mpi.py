@@ -55,6 +55,14 @@ def test_ranks_that_do_not_leave_are_ended(way, message):
     assert f"{message} (rank 2 ends the program)" in err
 
 
+def test_one_rank_speaks_where_rank_0_does_not_leave():
+    """Though all have the error: the one that met it."""
+    code, _, err = run_script(4, "fail.py", "stuck", timeout_s=60, through=())
+    assert code != 0
+    assert err.count("bad dihedral") == 1, err
+    assert "ValueError: bad dihedral (rank 3 ends the program)" in err
+
+
 def test_a_rank_that_exits_inside_an_item_does_not_leave_the_others_waiting():
     code, _, err = run_script(3, "fail.py", "exit", timeout_s=60, through=())
     assert code != 0
@@ -66,6 +74,18 @@ def test_what_ended_rank_0_among_results_is_told():
     code, _, err = run_script(3, "fail.py", "signal", timeout_s=60, through=())
     assert code != 0
     assert "mdio: ended with exit code 143; 9 frames are kept (rank 0 ends the program)" in err
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_results_are_whole_and_the_program_ends_though_mpi_does_not(adk, tmp_path, code):
+    """As MPI_Finalize of MPICH 4.0 now and then."""
+    trajectory = adk["xtc"] if code == 0 else tmp_path / "none.xtc"
+    words = ("analyze", "rmsd", trajectory, "--executor", "mpi", "-o", tmp_path / "a.npz")
+    found, out, err = run_script(3, "faulty/run_endless.py", *words, timeout_s=60, through=())
+    assert found == code, err
+    assert err.count("none.xtc") == code
+    assert (tmp_path / "a.npz").exists() == (code == 0)
+    assert out.count("rmsd: 98 frames") == (code == 0)
 
 
 def test_the_environment_has_one_mpi():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -17,6 +18,8 @@ SLURM_RANK_NAME = "SLURM_PROCID"
 """The same of srun, which also starts programs that have nothing to do with each other."""
 SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """In which they tell how many ranks there are."""
+ENDING_S = 10.0
+"""MPI has so long to end after all ranks have come to that."""
 ROOT_SPEAKS_S = 0.5
 """Some launchers end all ranks when the first one fails; rank 0 has to be heard before."""
 
@@ -76,6 +79,30 @@ def world(option: str) -> Any:
             "with mpiexec -n RANKS mdio ..."
         ) from error
     return MPI.COMM_WORLD
+
+
+def end_mpi(code: int) -> None:
+    """End MPI after the work, if it was begun; leave with `code` if it does not end.
+
+    MPI_Finalize of MPICH 4.0 with UCX waits for ever now and then, on ranks of several nodes, and a
+    job would last until its time is up though all results are there.
+    """
+    MPI: Any = sys.modules.get("mpi4py.MPI")  # noqa: N806
+    if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
+        return
+    from threading import Timer
+
+    from mdio.parallel.sleeping import Nap
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == 0:  # rank 0 may still have written what the others have waited for here, asleep
+        Nap().until(MPI.COMM_WORLD.Ibarrier().Test)
+    timer = Timer(ENDING_S, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+    MPI.Finalize()
+    timer.cancel()
 
 
 @contextmanager

@@ -142,15 +142,34 @@ def as_timeseries(url, _):
     return found
 
 
-@pytest.mark.parametrize("read", [by_conversion, by_reader, as_timeseries])
+def backwards(url, _):
+    universe = mda.Universe.empty(20).load_new(url, format="MDIO")
+    found = [ts.positions.copy() for ts in universe.trajectory[990::-10]]
+    universe.trajectory.close()
+    return found[::-1]
+
+
+@pytest.mark.parametrize("read", [by_conversion, by_reader, backwards, as_timeseries])
 def test_frames_far_apart_are_asked_for_many_at_once(
     web, many_shards, under_way, tmp_path, monkeypatch, read
 ):
     monkeypatch.setattr(cache, "RUN_NBYTES", 1)
     # Where a Universe begins, and the first two jumps, after which it is known how far they go.
-    under_way["alone"] = [f"c.{n}.0.0" for n in (0, 10, 20)]
+    under_way["alone"] = [f"c.{n}.0.0" for n in (0, 10, 20, 990, 980, 970)]
     assert np.array_equal(read(f"{web.url}/many.zarr", tmp_path), many_shards[::10])
     assert set(under_way["names"]) <= {f"c.{n}.0.0" for n in range(0, N_SHARDS, 10)}
+
+
+def test_frame_after_frame_backwards_is_asked_for_many_at_once(
+    web, many_shards, under_way, monkeypatch
+):
+    monkeypatch.setattr(cache, "RUN_NBYTES", 1)
+    under_way["alone"] = [f"c.{n}.0.0" for n in (0, 98, 99, 100)]
+    universe = mda.Universe.empty(20).load_new(f"{web.url}/many.zarr", format="MDIO")
+    found = [ts.positions.copy() for ts in universe.trajectory[100::-1]]
+    universe.trajectory.close()
+    assert np.array_equal(found, many_shards[100::-1])
+    assert sorted(under_way["names"]) == sorted(f"c.{n}.0.0" for n in range(1, 98))
 
 
 @pytest.mark.parametrize("what", ["position/value/c.", "zarr.json"])
