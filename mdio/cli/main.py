@@ -141,15 +141,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return _run(list(argv))
     atexit.register(gc.freeze)  # what goes with the process need not be looked through
-    code: Any = 1
     try:
-        code = _run(sys.argv[1:])
+        code: Any = _run(sys.argv[1:])
     except SystemExit as end:
-        code = end.code or 0
-        raise
-    finally:
-        end_mpi(code if isinstance(code, int) else 1)
-    return int(code)
+        code = end.code
+    except BaseException:
+        if "mpi4py.MPI" not in sys.modules:
+            raise
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    end_mpi(code if isinstance(code, int) else int(code is not None))
+    raise SystemExit(code)
 
 
 def _run(words: list[str]) -> int:

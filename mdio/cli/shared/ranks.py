@@ -90,6 +90,7 @@ def end_mpi(code: int) -> None:
     MPI: Any = sys.modules.get("mpi4py.MPI")  # noqa: N806
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
         return
+    import ctypes
     from threading import Timer
 
     from mdio.parallel.sleeping import Nap
@@ -101,7 +102,7 @@ def end_mpi(code: int) -> None:
     timer = Timer(ENDING_S, os._exit, (code,))
     timer.daemon = True
     timer.start()
-    MPI.Finalize()
+    ctypes.CDLL(MPI.__file__).MPI_Finalize()  # mpi4py's would hold up all threads of Python
     timer.cancel()
 
 

@@ -143,7 +143,8 @@ class Claim:
             ours = [one for one in _traces(self.path.parent) if one["owner"] == self.owner]
             if not self.unsettled and all(one["ending"] == "lock" for one in ours):
                 self.path.unlink()
-        os.close(self._fd)
+        with contextlib.suppress(OSError):  # of a mount that is gone: why, another error has told
+            os.close(self._fd)
         _claimed.discard(self.owner)
 
 

@@ -196,8 +196,8 @@ class Journal:
             self._thread.join(STOPPING_S)
         with self._lock:
             if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+                descriptor, self._fd = self._fd, -1
+                os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -208,4 +208,6 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        told = contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext()
+        with told:  # the first error tells more
+            self.close()
