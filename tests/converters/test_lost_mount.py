@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ def test_the_first_error_is_told(adk, tmp_path, monkeypatch, name):
 
     def on_it(fd):
         status = os.fstat(fd)
-        path = os.readlink(f"/proc/self/fd/{fd}")
+        path = str(Path(f"/proc/self/fd/{fd}").readlink())
         return stat.S_ISREG(status.st_mode) and path.startswith(str(tmp_path))
 
     def gone():

@@ -51,8 +51,10 @@ def output_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         name = TEMPORARY.sub(r"\1", str(path))
-        reason = FULL.get(error.errno or 0, f"it cannot be written ({error.strerror or error})")
-        raise OutputError(f"{name}: {reason}; free some space or choose another place") from error
+        full = FULL.get(error.errno or 0)
+        reason = full or f"it cannot be written ({error.strerror or error})"
+        advice = "mend that" if full is None else "free some space"
+        raise OutputError(f"{name}: {reason}; {advice} or choose another place") from error
 
 
 def flush_tree(path: Path) -> None:
