@@ -77,6 +77,8 @@ def _reads(read: Callable[[], Any]) -> bool:
 def load_topology(top: str | PathLike[str], source: Layout) -> Universe:
     """Return a Universe of topology `top` with the first frame of `source` as its coordinates.
 
+    That is read when it is asked for.
+
     Raises SourceError: the topology cannot be read, or has another number of atoms than `source`.
     """
     with warnings.catch_warnings():
@@ -102,8 +104,9 @@ def stored_universe(topology: Topology, source: Layout) -> Universe:
 
 
 def _place(universe: Universe, source: Layout) -> None:
-    first = source.read(0, 1)
-    universe.load_new(first.positions, dimensions=first.box, order="fac", dt=source.info.dt_ps)
+    from mdio.layouts.foreign.first_frame import FirstFrame
+
+    universe.trajectory = FirstFrame(source)
 
 
 def _read_topology(top: str | PathLike[str]) -> Universe:

@@ -117,6 +117,11 @@ class Layout(Expecting, Capabilities, Closing, ABC):
         """Let go of handles; called only after `_open`, and reading may open again."""
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has handles, and knows what is there."""
+        return self._info is not None
+
+    @property
     def info(self) -> TrajectoryInfo:
         """What is in the trajectory; opens it if need be."""
         if self._info is None:

@@ -20,7 +20,7 @@ from mdio.converters.provenance import check_room, output_meta
 from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.read_back import read_back
-from mdio.converters.strategies.topology import holds, topologies
+from mdio.converters.strategies.topology import holds
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread, sum_of
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
@@ -63,8 +63,6 @@ class Conversion:
         self.appended, self.repairs = job.appended, job.repairs
         self.writer = writer or job.writer
         self.writer_options = writer_options
-        # The topologies of what is repaired are there.
-        self.beside = {} if self.repairs else topologies(self.choice, self.out, job.files)
         info, frames = self.view.source.info, self.view.frames  # of a simulation that goes on too
         may_grow = bool(info.lost) or int(max(frames[0], frames[-1])) + 1 < info.n_frames
         self.states = SourceStates(job.files, may_grow=may_grow)
@@ -152,7 +150,7 @@ class Conversion:
                 workers=executor.n_workers,
                 plan=self.plan,
                 copied=self.copies,
-                topologies=tuple(str(path) for path in self.beside),
+                topologies=tuple(str(path) for path in self.job.beside),
             )
 
         try:
@@ -218,7 +216,7 @@ class Conversion:
         """Enter `publish`, write the topologies, and return the temporary path."""
         # One that is there may serve several outputs: it stays.
         growing = self.job.options.growing
-        new = {path: data for path, data in self.beside.items() if not holds(path, data)}
+        new = {path: data for path, data in self.job.beside.items() if not holds(path, data)}
         temporary = stack.enter_context(
             publish(
                 self.out,

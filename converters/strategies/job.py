@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from mdio.converters.options import ConversionOptions
 from mdio.converters.provenance import Appended
 from mdio.converters.selection import AtomChoice
 from mdio.converters.storage import StripeRequest
+from mdio.converters.strategies.topology import topologies
 from mdio.core.errors import SourceError
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import Layout
@@ -71,3 +73,11 @@ class Job:
     """What it continues, and takes the place of."""
     repairs: Repairs | None = None
     """Of which output this is a repair."""
+
+    @cached_property
+    def beside(self) -> dict[Path, bytes]:
+        """The topologies that belong beside the output; they need the source's first frame.
+
+        Those of what is repaired are there.
+        """
+        return {} if self.repairs else topologies(self.choice, self.out, self.files)

@@ -122,7 +122,7 @@ class MPIOConversion(Conversion):
         """
         names = executor.from_owner(
             lambda: [
-                temporary_for(temporary.with_name(path.name), temporary) for path in self.beside
+                temporary_for(temporary.with_name(path.name), temporary) for path in self.job.beside
             ]
         )
         paths = [temporary, *names, journal_of(temporary), temporary.with_suffix(".lock")]

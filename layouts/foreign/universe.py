@@ -70,11 +70,11 @@ def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> T
     columns[SEGINDEX] = np.asarray(universe.residues.segindices, np.int64)
     if hasattr(universe.atoms, BONDS):
         columns[BONDS] = np.asarray(universe.atoms.bonds.to_indices(), np.int64).reshape(-1, 2)
-    found = Topology(len(universe.atoms), columns, _classes(columns.get("resnames")))
+    found = Topology(len(universe.atoms), columns, classes_of(columns.get("resnames")))
     return found if atoms is None else found.take(atoms)
 
 
-def _classes(resnames: Texts | None) -> dict[str, tuple[str, ...]]:
+def classes_of(resnames: Texts | None) -> dict[str, tuple[str, ...]]:
     """Return which names of residues MDAnalysis takes for protein, nucleic acid and water."""
     from MDAnalysis.core import selection
 

@@ -162,6 +162,10 @@ MAX_ATOMS = {
 it)."""
 XTC_PRECISION = 0.01
 """Step in angstrom where neither the source nor the user has one: 1/1000 nm, as everywhere."""
+_ROUNDED = (
+    f"xtc rounds positions to {XTC_PRECISION:g} angstrom, so off by at most {XTC_PRECISION / 2:g}; "
+    "--precision STEP takes another step"
+)
 
 
 def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
@@ -193,9 +197,12 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
     fields = tuple(name for name in present if name in HOLDS[container])
     left_out = [name for name in present if name not in fields]
     frame_nbytes = 12 * info.n_atoms * len(fields)
+    notes = [f"{container} holds no {' and no '.join(left_out)}: left out"] if left_out else []
     changes: dict[str, Any] = {}
     if container == "xtc":
         changes = _xtc_precision(info, options) | {"compression": "xtc"}
+        if "precision_source" not in changes:
+            notes.append(_ROUNDED)
     elif options.precision not in (None, "auto", "none"):
         raise PlanError(
             f"{container} files hold floats in full, so --precision does not fit; use xtc"
@@ -212,7 +219,7 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         sparse=tuple(name for name in info.sparse if name in fields),
         has_box=info.has_box,
         direct=False,
-        notes=(f"{container} holds no {' and no '.join(left_out)}: left out",) if left_out else (),
+        notes=tuple(notes),
         **changes,
     )
     encoder = encoder_of(container, plan)

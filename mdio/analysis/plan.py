@@ -140,6 +140,9 @@ class Request:
             prepared = self.kernel.prepare(system)
             if getattr(self.kernel, "select", None) is None:
                 system.look()
+                if self.group is None and hasattr(self.kernel, "select") and system.waters:
+                    told = f"all {layout.info.n_atoms:,} atoms are analysed, water too"
+                    notes += (f"{told}; --select (select= in Python) takes fewer",)
             elif isinstance(self.top, str | PathLike) and not system.looked:  # `all` needs none
                 notes += (f"{self.top}: not looked at, since all atoms are analysed",)
             taken = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]

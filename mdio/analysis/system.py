@@ -15,7 +15,7 @@ from mdio.core.frames import FrameBlock
 from mdio.core.topology.selecting import select as select_stored
 from mdio.core.topology.topology import Texts, Topology
 from mdio.layouts.base import Layout
-from mdio.layouts.foreign.universe import selected
+from mdio.layouts.foreign.universe import classes_of, selected
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from MDAnalysis import Universe
 
 AtomIndices = NDArray[np.int64]
+MORE_WATERS = ("OPC", "OPC3", "SPC", "SPCE", "TIP5")
+"""What residues of water are called besides the names that MDAnalysis takes for water."""
 
 
 class System:
@@ -169,6 +171,18 @@ class System:
         if values is None:
             return None
         return [str(value) for value in (values if atoms is None else values[atoms])]
+
+    @property
+    def waters(self) -> tuple[str, ...]:
+        """Names of the residues that are water, as far as a topology tells that has been read."""
+        if self.topology is not None:
+            names, classes = self.topology.texts("resnames"), self.topology.classes
+        else:
+            found = getattr(getattr(self._universe, "residues", None), "resnames", None)
+            names = None if found is None else Texts.of(found)
+            classes = {} if names is None else classes_of(names)
+        known = {*classes.get("water", ()), *MORE_WATERS}
+        return () if names is None else tuple(name for name in names.table if name in known)
 
     @property
     def looked(self) -> bool:

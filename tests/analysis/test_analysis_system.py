@@ -3,8 +3,10 @@
 import MDAnalysis as mda
 import numpy as np
 import pytest
+from MDAnalysisTests.datafiles import DCD, GRO, PSF, XTC
 from memory_layout import MemoryLayout, save_memory
 
+import mdio
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError, SourceError
 
@@ -67,3 +69,20 @@ def test_frames(layout):
     for number in (2, -3):
         with pytest.raises(PlanError, match=f"reference frame {number}"):
             system.frame(number, None)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_all_atoms_with_water_are_told_of(inside, tmp_path):
+    """Whether the topology is inside or given; not where atoms are chosen, nor without water."""
+    path, top = XTC, GRO
+    if inside:
+        mdio.convert(XTC, tmp_path / "a.zarr", top=GRO, groups={"ca": "name CA"}, stop=2)
+        path, top = tmp_path / "a.zarr", None
+        assert not mdio.analyze(path, kernel="rgyr", group="ca").notes
+    one = {"top": top, "stop": 1}
+    (note,) = mdio.analyze(path, kernel="rmsd", **one).notes
+    assert note == (
+        "all 47,681 atoms are analysed, water too; --select (select= in Python) takes fewer"
+    )
+    assert not mdio.analyze(path, kernel="rmsd", select="name CA", **one).notes
+    assert not mdio.analyze(DCD, top=PSF, kernel="rmsd", stop=1).notes

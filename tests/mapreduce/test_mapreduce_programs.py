@@ -130,3 +130,17 @@ def test_permeation_is_that_of_a_walk(solvated, around, n_workers):
 def test_programs_refuse(program, message):
     with pytest.raises(PlanError, match=message):
         mdio.map_reduce(XTC, top=GRO, map=program)
+
+
+@pytest.mark.parametrize("name", ["WAT", "OPC"])
+def test_the_error_names_the_water_that_there_is(name):
+    """As AMBER's topologies have it; what the error says to give works."""
+    u = mda.Universe(GRO)
+    u.select_atoms("resname SOL").residues.resnames = name
+    u.select_atoms("name OW").names = "O"
+    with pytest.raises(PlanError, match=f"called {name}: give --set water='") as told:
+        mdio.map_reduce(XTC, top=u, map=WaterResidence())
+    selection = str(told.value).partition("water='")[2].partition("'")[0]
+    result = mdio.map_reduce(XTC, top=u, map=WaterResidence(water=selection))
+    assert len(result.keys) > 0
+    assert set(u.atoms[result.keys].names) == {"O"}

@@ -172,6 +172,7 @@ def test_exported_names_exist():
     for name in mdio.__all__:
         assert getattr(mdio, name) is not None
     assert set(mdio._HOMES) | {"__version__"} == set(mdio.__all__)
+    assert dir(mdio) == sorted(mdio.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         mdio.nothing  # noqa: B018
 

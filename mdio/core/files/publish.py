@@ -121,7 +121,10 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
     if not os.path.lexists(target):
         return
     if not force:
-        raise OutputError(f"{target}: it exists already; choose another name or use --force")
+        raise OutputError(
+            f"{target}: it exists already; choose another name or use --force "
+            "(force=True in Python)"
+        )
     if target.is_symlink():
         return
     mode = target.stat().st_mode
@@ -305,7 +308,10 @@ def publish(
                     with suppress(OSError):
                         journal_of(temporary).unlink(missing_ok=True)
                 else:
-                    said = f"{left.text}: --resume goes on with them, --force begins anew"
+                    said = (
+                        f"{left.text}: --resume (resume=True in Python) goes on with them, --force "
+                        "(force=True) begins anew"
+                    )
                     if isinstance(error, MdioError):
                         raise type(error)(f"{error}; {said}") from error
                     error.add_note(said)

@@ -49,7 +49,7 @@ class WaterResidence(Kernel):
         if self.radius <= 0 or self.tau_max < 0:
             raise PlanError(f"radius {self.radius} and tau_max {self.tau_max} cannot be negative")
         around = system.atoms(self.around)
-        water = np.setdiff1d(system.atoms(self.water), around)
+        water = np.setdiff1d(self._waters(system), around)
         if not len(water):
             raise PlanError(f"all atoms of {self.water!r} are among {self.around!r}")
         atoms = np.union1d(around, water)
@@ -61,6 +61,19 @@ class WaterResidence(Kernel):
             radius=self.radius,
         )
         return Prepared(function, atoms)
+
+    def _waters(self, system: System) -> NDArray[np.int64]:
+        """Return the atoms of the water; where there are none, the error names those there are."""
+        try:
+            return system.atoms(self.water)
+        except PlanError as error:
+            if not system.waters:
+                raise
+            names = " ".join(system.waters)
+            raise PlanError(
+                f"{error}; its water seems to be called {names}: give "
+                f"--set water='resname {names} and name O*' (water= in Python)"
+            ) from error
 
     def begin(self, frame: NDArray[np.int64], time: NDArray[np.float64]) -> None:
         """Learn which frames follow each other."""

@@ -59,7 +59,10 @@ def test_plans(container: str) -> None:
         assert (plan.fields, plan.notes) == (fields, ())
     else:
         assert plan.fields == ("positions",)
-        assert plan.notes == (f"{container} holds no velocities and no forces: left out",)
+        left_out = f"{container} holds no velocities and no forces: left out"
+        rounds = [note for note in plan.notes if "off by at most 0.005" in note]
+        assert plan.notes == (left_out, *rounds)
+        assert len(rounds) == (container == "xtc")
     decoded = 12 * 20 * len(plan.fields) * plan.piece_frames
     assert 7 << 20 < decoded <= 8 << 20
     assert (plan.layout, plan.n_files) == (container, 1)
@@ -131,3 +134,14 @@ def test_full_disk(tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPat
         write(temporary, container, random_block(4, 12))
     assert ".mdio-" not in str(caught.value)
     assert list(target.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", [0.01, 0.1])
+def test_nothing_is_said_of_rounding_where_a_step_is_known(step: float) -> None:
+    block = random_block(3, 20)
+    info = info_of(block)
+    for known, asked in ((step, None), (None, step)):
+        plan = writer_class("xtc").plan_for(
+            info.replace(precision=known), WriteOptions(precision=asked)
+        )
+        assert (plan.precision, plan.notes) == (step, ())

@@ -88,8 +88,8 @@ def refuse_unfinished(goal: Path, name: Path) -> None:
     for left in leftovers([goal]):
         for found in unfinished_of(left):
             raise OutputError(
-                f"{name}: an earlier run did not finish; {found.text}; give --resume to "
-                "continue it, or --force to start again"
+                f"{name}: an earlier run did not finish; {found.text}; give --resume "
+                "(resume=True in Python) to continue it, or --force (force=True) to start again"
             )
 
 
