@@ -1,6 +1,7 @@
 """Names under which MDAnalysis knows our readers and topologies, and which paths each claims.
 
-Names of other readers (H5MD, H5, ZARRMD, ...) stay theirs; a hint claims only what mdio wrote.
+Names of other readers (H5MD, H5, ZARRMD, ...) stay theirs; a hint claims only what mdio wrote, and
+what is called so and nobody else reads: MDAnalysis would answer with a list of all formats.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from MDAnalysis import _READER_HINTS, _READERS
 from MDAnalysis.core.topology import Topology
 from MDAnalysis.topology.base import TopologyReaderBase
 
 from mdio.core.errors import SourceError
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.remote.paths import is_remote, path_of
 from mdio.layouts.foreign.universe import made_for_mdanalysis
 from mdio.layouts.h5md import layout as h5md
 from mdio.layouts.registry import open_layout
@@ -52,6 +54,14 @@ def _is(thing: Any, written: Callable[[Path], bool], *, folder: bool) -> bool:
         raise SourceError(f"{path}: cannot be opened ({error.strerror}); check the URL") from error
 
 
+def _nobody_elses(thing: Any, suffix: str) -> bool:
+    """Return whether a path is called so, and no reader besides ours is for it."""
+    if not isinstance(thing, str | Path) or is_remote(thing) or Path(thing).suffix != suffix:
+        return False
+    others = (hint for name, hint in _READER_HINTS.items() if not name.startswith("MDIO"))
+    return suffix[1:].upper() not in _READERS and not any(hint(thing) for hint in others)
+
+
 class SegmentsReader(LayoutReader):
     """Reads ``NAME.segments/``."""
 
@@ -59,7 +69,8 @@ class SegmentsReader(LayoutReader):
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        return _is(thing, segments.written_by_mdio, folder=True)
+        ours = _is(thing, segments.written_by_mdio, folder=True)
+        return ours or _nobody_elses(thing, ".segments")
 
 
 class H5MDReader(LayoutReader):
@@ -79,4 +90,5 @@ class ZarrReader(LayoutReader):
 
     @staticmethod
     def _format_hint(thing: Any) -> bool:
-        return _is(thing, zarr_layout.written_by_mdio, folder=True)
+        ours = _is(thing, zarr_layout.written_by_mdio, folder=True)
+        return ours or _nobody_elses(thing, ".zarr")
