@@ -200,7 +200,8 @@ def convert(
     force
         Replace an existing output, once the new one is complete.
     resume
-        Go on with what an earlier run of the same conversion left; begin if it left nothing.
+        Go on with what an earlier run of the same conversion left; begin if it left nothing; do
+        nothing if it made all of `out`.
     progress
         Called with (frames, decoded bytes) done since the last call.
     **options

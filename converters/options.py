@@ -158,6 +158,8 @@ class ConvertResult:
     """Whether frames were copied as bytes, without decoding them."""
     topologies: tuple[str, ...] = ()
     """Topology files written beside the output."""
+    found_complete: bool = False
+    """Whether the same conversion had made the output before: nothing was written."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Self
 
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic.counting import count_images
-from mdio.converters.provenance import check_room, output_meta
+from mdio.converters.provenance import check_room
 from mdio.converters.strategies import resuming, write_tasks
+from mdio.converters.strategies.complete import complete
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.read_back import read_back
 from mdio.converters.strategies.topology import holds
@@ -90,18 +91,25 @@ class Conversion:
     ) -> ConvertResult:
         """Convert, and publish the output when it is whole.
 
-        With `resume`, go on where an earlier run ended; begin where there is none.
+        With `resume`, go on where an earlier run ended; begin where there is none; do nothing where
+        the output is complete.
 
         Raises OutputError: the output exists, the disk is full, ... SourceError: the source turns
         out damaged on the way. PlanError: with `resume`, an output that cannot be gone on with.
         """
+        if resume and not force:
+            how = {"in_parts": self.in_parts, "copies": self.copies}
+            found = executor.from_owner(partial(complete, self.job, self.plan, **how))
+            if found is not None:
+                self.view.close()
+                return found
         stack = ExitStack()
         begun = 0.0
         taken: list[PieceRecord] = []
 
         def begin() -> Any:
             nonlocal begun
-            meta = self._meta()
+            meta = self.job.meta()
             words = resuming.made_of(meta, self.plan, self.choice.files, in_parts=self.in_parts)
             if self.appended is not None:
                 words["appended to"] = self.appended.continuation.manifest["uuid"]
@@ -184,23 +192,6 @@ class Conversion:
         if self.plan.compression is not None or self.plan.is_rounded:
             return None
         return self.plan.nbytes * (1 - self.n_taken / self.plan.n_frames)
-
-    def _meta(self) -> OutputMeta:
-        """Return what the output says of itself."""
-        meta = output_meta(
-            self.job.files,
-            self.view.source.info,
-            dt_ps=self.view.info.dt_ps,
-            frames=self.view.runs,
-            atoms=self.choice.kept,
-            groups=self.choice.groups,
-            transformed=self.job.transformed,
-            joined=self.job.joined,
-            opened=self.job.options.source_options,
-            topology=self.job.topology,
-            unreadable=self.view.unreadable,
-        )
-        return replace(meta, frame_data=self.view.frame_data())
 
     def _stripe(self, path: Path) -> StripeRecord | None:
         """Ask for the stripes of what is about to be made."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mdio.converters.options import ConversionOptions
-from mdio.converters.provenance import Appended
+from mdio.converters.provenance import Appended, output_meta
 from mdio.converters.selection import AtomChoice
 from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.topology import topologies
@@ -73,6 +73,23 @@ class Job:
     """What it continues, and takes the place of."""
     repairs: Repairs | None = None
     """Of which output this is a repair."""
+
+    def meta(self) -> OutputMeta:
+        """Return what the output says of itself."""
+        made = output_meta(
+            self.files,
+            self.view.source.info,
+            dt_ps=self.view.info.dt_ps,
+            frames=self.view.runs,
+            atoms=self.choice.kept,
+            groups=self.choice.groups,
+            transformed=self.transformed,
+            joined=self.joined,
+            opened=self.options.source_options,
+            topology=self.topology,
+            unreadable=self.view.unreadable,
+        )
+        return replace(made, frame_data=self.view.frame_data())
 
     @cached_property
     def beside(self) -> dict[Path, bytes]:

@@ -267,6 +267,9 @@ def _verified(args: argparse.Namespace, conversion: Conversion, executor: Execut
 
 
 def _print_summary(result: ConvertResult) -> None:
+    if result.found_complete:
+        print(f"{result.out}: already complete, nothing was written")
+        return
     rate = result.n_frames / max(result.seconds, 1e-9)
     print(
         f"{result.out}: {plural(result.n_frames, 'frame')} of {plural(result.n_atoms, 'atom')} "

@@ -309,8 +309,8 @@ def publish(
                         journal_of(temporary).unlink(missing_ok=True)
                 else:
                     said = (
-                        f"{left.text}: --resume (resume=True in Python) goes on with them, --force "
-                        "(force=True) begins anew"
+                        f"{left.text}: --resume goes on with them, --force begins anew "
+                        "(resume=True or force=True in Python)"
                     )
                     if isinstance(error, MdioError):
                         raise type(error)(f"{error}; {said}") from error
