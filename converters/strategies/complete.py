@@ -34,9 +34,9 @@ def complete(job: Job, plan: LayoutPlan, *, in_parts: bool, copies: bool) -> Con
     frames are copied as bytes.
     """
     begun = time.perf_counter()
-    unknown = job.appended or job.repairs or job.options.growing
-    unknown = unknown or (job.transformed and job.choice.files)
-    if unknown or not os.path.lexists(job.out):
+    follows = job.appended or job.repairs or job.options.growing
+    moved = bool(job.transformed and job.choice.files)
+    if follows or moved or not os.path.lexists(job.out):
         return None
     try:
         with open_layout(job.out) as layout:
