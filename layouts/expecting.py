@@ -114,6 +114,11 @@ class Expecting:
         """
         yield from ()
 
+    @property
+    def in_store(self) -> bool:
+        """Whether its frames come from a store; of what is open."""
+        return isinstance(self.path, RemotePath)
+
     def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
         """Ask for objects that reading runs of frames opens, for no others any more.
 
@@ -145,7 +150,7 @@ class Expecting:
 
     def expect_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
         """Ask for what reading objects' frames takes now, unless somebody leads."""
-        if isinstance(self.path, RemotePath) and not self._is_led:
+        if self.in_store and not self._is_led:
             if stop - start > 1:
                 self._expect([(start, stop)], atoms)
             else:
@@ -154,7 +159,8 @@ class Expecting:
     def _expect(self, runs: Runs, atoms: AtomIndices | None, *, guessed: bool = False) -> None:
         if self._ahead is None:
             self._ahead = InFlight()
-        remote = isinstance(self.path, RemotePath)
+        remote = self.in_store
+        runs = (run for run in runs if run[0] < run[1])
         runs = self._announced(runs, atoms, guessed=guessed) if remote else runs
         wanted = (
             wanted for start, stop in runs for wanted in self.source_ranges(start, stop, atoms)

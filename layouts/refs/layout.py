@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import NAMES, fingerprint, head_of
 from mdio.core.files.remote.paths import path_of
@@ -101,6 +102,16 @@ class RefsLayout(Layout):
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield what reading takes of the source."""
         yield from self._source.byte_ranges(start, stop, atoms)
+
+    @property
+    def in_store(self) -> bool:
+        """Whether the source lies in a store."""
+        return self._source.in_store
+
+    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
+        """Have the source ask for objects; see `Layout.look_ahead`."""
+        self._source._is_led = bool(runs)  # by this, and not by each of its reads
+        self._source.look_ahead(runs, atoms)
 
     def units(self) -> Iterator[Unit]:
         """Yield what there is to check of the source."""

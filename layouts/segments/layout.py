@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import runs_of_parts
+from mdio.core.blocks import Spans, runs_of_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.elsewhere import Elsewhere
+from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.registry import layout_class
+from mdio.layouts.segments.ahead import ComingSegments
 from mdio.layouts.segments.files import (
     MANIFEST,
     SUMS,
@@ -63,6 +65,7 @@ class SegmentsLayout(Layout):
     _edges: NDArray[np.int64]
     _opened: dict[int, Layout]
     _early: set[int]
+    _coming: ComingSegments
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -106,6 +109,9 @@ class SegmentsLayout(Layout):
         self._place = Elsewhere(self.path, manifest).place
         self._edges = np.array([0, *(segment.stop for segment in self._segments)], np.int64)
         self._opened, self._early = {}, set()
+        self._coming = ComingSegments(
+            self._edges, lambda number: self._place(self._segments[number].file), self._opened
+        )
         if self._known is not None:
             return cast(TrajectoryInfo, self._known[0])
         first = self._first().info
@@ -137,7 +143,10 @@ class SegmentsLayout(Layout):
         """Return an opened segment, and close the one before; those opened early stay open."""
         opened = self._opened
         if number not in opened:
+            if isinstance(self.path, RemotePath):
+                self._coming.begin(number)
             opened[number] = self.member(number)
+            self._coming.end(number)
         if early:
             self._early.add(number)
         else:
@@ -222,6 +231,10 @@ class SegmentsLayout(Layout):
         """Yield what reading takes of the segments; opens them early."""
         for number, first, last in runs_of_parts(self._edges, start, stop):
             yield from self._segment(number, early=True).byte_ranges(first, last, atoms)
+
+    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:  # noqa: ARG002
+        """Ask for segments to be opened; see `Layout.look_ahead`."""
+        self._coming.expect(runs)
 
     @property
     def decodes(self) -> bool:

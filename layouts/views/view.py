@@ -266,6 +266,11 @@ class ViewLayout(Layout):
                     before.append(one)
                     yield one
 
+    @property
+    def in_store(self) -> bool:
+        """Whether the source's frames come from a store."""
+        return self.source.in_store
+
     def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
         """Have the source ask for objects; see `Layout.look_ahead`."""
         self.source._is_led = bool(runs)  # by this, and not by each of its reads

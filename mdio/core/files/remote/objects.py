@@ -120,16 +120,18 @@ def get_of(path: Path, wanted: tuple[int, int], state: State) -> Answer:
 def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
     """Ask in threads, which end with their answers, for the ends of objects to be opened next.
 
-    Objects that are no longer than `last_nbytes` come whole. What is at hand is not asked for.
+    Objects that are no longer than `last_nbytes` come whole; with 0, the beginnings of objects are
+    asked for. What is at hand is not.
     """
     with _lock:
         names = {str(path): path for path in paths}
         new = [name for name in names if name not in _coming]
-        new = [name for name in new if not _has_end(_known.get(name), last_nbytes)]
+        new = [name for name in new if not _is_at_hand(_known.get(name), last_nbytes)]
     if not new:  # as when the interpreter ends, and nothing can be imported
         return
     from concurrent.futures import Future, ThreadPoolExecutor
 
+    wanted = {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES)
     asked: dict[str, Future[Answer]] = {name: Future() for name in new}
     with _lock:  # another thread may ask for the same
         asked = {name: one for name, one in asked.items() if _coming.setdefault(name, one) is one}
@@ -138,7 +140,7 @@ def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
 
     def ask(name: str) -> None:
         try:
-            asked[name].set_result(get(names[name], {"suffix": last_nbytes}))
+            asked[name].set_result(get(names[name], wanted))
         except BaseException as error:
             asked[name].set_exception(error)
 
@@ -154,10 +156,12 @@ def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
     pool.shutdown(wait=False)
 
 
-def _has_end(found: Answer | float | None, nbytes: int) -> bool:
-    """Return whether an answer of late has the last bytes of an object."""
+def _is_at_hand(found: Answer | float | None, nbytes: int) -> bool:
+    """Return whether an answer of late has the last bytes of an object; with 0, the first."""
     if not isinstance(found, Answer) or time.monotonic() - found.at > KNOWN_S / 2:
         return False
+    if not nbytes:
+        return not found.begin
     end, size = found.begin + len(found.data), found.state.nbytes
     return end == size and len(found.data) >= min(nbytes, size)
 
