@@ -31,7 +31,7 @@ from mdio.layouts.manifest import (
 )
 from mdio.layouts.output import NotFinite
 from mdio.layouts.registry import open_layout
-from mdio.layouts.units import named
+from mdio.layouts.units import check_units, named
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import OutputMeta
 from mdio.parallel.executors import Executor, Processes, Serial
@@ -150,12 +150,10 @@ def _look(out: AnyPath) -> tuple[RepairResult, list[str]]:
                 "its source again"
             )
         result.n_frames = layout.info.n_frames
-        for unit in layout.units():
+        for name, problem in check_units(layout.units(), None):
             result.units += 1
-            try:
-                unit.check()
-            except OSError as error:
-                problems.append((unit.name, str(error)))
+            if problem is not None:
+                problems.append((name, problem))
     result.bad += [named(name, problem) for name, problem in problems]
     return result, [name for name, _ in problems]
 

@@ -19,6 +19,7 @@ from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import asked
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.stalls import is_gone
 from mdio.core.words import frames_text
 
 AGAIN = re.compile("(split or )?convert the source again")
@@ -64,7 +65,10 @@ def runs_of_frames(
 
 
 def check_units(units: Iterable[Unit], wanted: Wanted | None) -> Iterator[tuple[str, str | None]]:
-    """Check the units whose numbers are `wanted`, or all; yield names and what is wrong."""
+    """Check the units whose numbers are `wanted`, or all; yield names and what is wrong.
+
+    Raises OSError: the mount is gone.
+    """
     chosen = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
     # What is asked for ahead is read in order; a unit that does not say its ranges may not do so.
     for _, some in groupby(chosen, key=lambda unit: unit.ranges is tuple):
@@ -75,6 +79,8 @@ def check_units(units: Iterable[Unit], wanted: Wanted | None) -> Iterator[tuple[
                 try:
                     unit.check()
                 except OSError as error:
+                    if is_gone(error):
+                        raise
                     problem = str(error)
                 yield unit.name, problem
 

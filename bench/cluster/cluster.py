@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from cephfs import CephFS, is_mounted
-from machines import Cluster, ClusterError, begin
+from machines import Cluster, ClusterError, begin, is_alive
 
 HERE = Path(__file__).resolve().parent
 FOLDER = Path(os.environ.get("MDIO_CLUSTER", Path(tempfile.gettempdir()) / "mdio-cluster"))
@@ -92,7 +92,7 @@ def start(cluster: Cluster, name: str) -> None:
     if machine in cluster.servers:
         CephFS(cluster).start_store(int(name[1:]))
     else:
-        if not Path(f"/proc/{machine.pid}").exists():
+        if not is_alive(machine.pid):
             cluster.boot(machine)
         CephFS(cluster).mount(machine)
     cluster.save()
@@ -120,7 +120,7 @@ def up(args: argparse.Namespace) -> Cluster:
 def show(cluster: Cluster) -> None:
     """Print what runs where."""
     for machine in cluster.machines.values():
-        runs = Path(f"/proc/{machine.pid}").exists()
+        runs = is_alive(machine.pid)
         where = (
             is_mounted(machine, str(cluster.mount)) if runs and machine in cluster.nodes else None
         )

@@ -261,7 +261,7 @@ class Cluster:
         """End all machines, and remove what they kept."""
         for machine in self.machines.values():
             machine.end()
-        until("machines that were ended still run", lambda: not any(map(_runs, self._pids())))
+        until("machines that were ended still run", lambda: not any(map(is_alive, self._pids())))
         while _launched:
             _launched.pop().wait()
         shutil.rmtree(self.folder)
@@ -270,7 +270,8 @@ class Cluster:
         return [one.pid for one in self.machines.values() if one.pid]
 
 
-def _runs(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs: not one that has ended and nobody asked about."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

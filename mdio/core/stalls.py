@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -129,8 +129,10 @@ class StallWatch:
         self._since = seen
 
 
-LOST = {errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN}
-"""What the system says of files on a mount, or a disk, that fails."""
+GONE = {errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN}
+"""What the system says of files on a mount that is lost."""
+LOST = GONE | {errno.EIO}
+"""What it says of those on a mount, or a disk, that fails."""
 
 WAITING = "the storage does not answer, still waiting"
 
@@ -144,11 +146,20 @@ def who() -> str:
 
 def lost_on(error: BaseException | None) -> str:
     """Return the name of this machine, where an error is of storage that it has lost."""
+    return f" on {os.uname().nodename}" if _is_one_of(LOST, error) else ""
+
+
+def is_gone(error: BaseException) -> bool:
+    """Return whether an error is of a mount that is lost, which tells nothing of what is there."""
+    return _is_one_of(GONE, error)
+
+
+def _is_one_of(numbers: Set[int], error: BaseException | None) -> bool:
     while error is not None:
-        if isinstance(error, OSError) and error.errno in LOST:
-            return f" on {os.uname().nodename}"
+        if isinstance(error, OSError) and error.errno in numbers:
+            return True
         error = error.__cause__
-    return ""
+    return False
 
 
 def _print(text: str) -> None:

@@ -1,4 +1,4 @@
-"""A mount that is gone while an output is written: files cannot be written, and not even closed."""
+"""A mount that is gone: files cannot be read or written, and not even closed."""
 
 import errno
 import os
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import mdio
-from mdio.core.errors import OutputError
+from mdio.cli.main import main
+from mdio.core.errors import MdioError, OutputError
 
 
 @pytest.mark.parametrize("name", ["a.h5md", "a.zarr", "a.dcd", "a.segments"])
@@ -45,3 +46,31 @@ def test_the_first_error_is_told(adk, tmp_path, monkeypatch, name):
     monkeypatch.undo()
     mdio.convert(adk["xtc"], tmp_path / name, force=True)
     assert mdio.verify(tmp_path / name).ok
+
+
+@pytest.mark.parametrize("name", ["a.h5md", "a.zarr", "a.segments"])
+@pytest.mark.parametrize("look", [mdio.verify, mdio.repair])
+def test_what_cannot_be_read_any_more_is_not_called_damaged(
+    adk, tmp_path, monkeypatch, capsys, name, look
+):
+    """Nor repaired; a sector of a disk that cannot be read is damage."""
+    out, preadv = tmp_path / name, os.preadv
+    mdio.convert(adk["xtc"], out, chunk_frames=None if "seg" in name else 10)
+    number = errno.ENOTCONN
+
+    def read(fd, buffers, offset, *flags):
+        if offset > 50_000 and sum(memoryview(one).nbytes for one in buffers) > 10_000:
+            raise OSError(number, os.strerror(number))
+        return preadv(fd, buffers, offset, *flags)
+
+    monkeypatch.setattr(os, "preadv", read)
+    with pytest.raises(MdioError, match=f"{name}.*Transport endpoint is not connected"):
+        look(out)
+    if look is mdio.verify:
+        assert main(["verify", str(out)]) == 1
+        err = capsys.readouterr().err
+        assert len(err.splitlines()) == 1 and "not connected" in err
+        number = errno.EIO
+        assert not mdio.verify(out).ok
+    monkeypatch.undo()
+    assert mdio.verify(out).ok
