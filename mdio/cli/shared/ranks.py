@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import io
+import math
 import os
 import sys
 import time
@@ -85,7 +87,7 @@ def end_mpi(code: int) -> None:
     """End MPI after the work, if it was begun; leave with `code` if it does not end.
 
     MPI_Finalize of MPICH 4.0 with UCX waits for ever now and then, on ranks of several nodes, and a
-    job would last until its time is up though all results are there.
+    job would last until its time is up though all results are there. Its launcher wants none.
     """
     MPI: Any = sys.modules.get("mpi4py.MPI")  # noqa: N806
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
@@ -95,15 +97,25 @@ def end_mpi(code: int) -> None:
 
     from mdio.parallel.sleeping import Nap
 
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if code == 0:  # rank 0 may still have written what the others have waited for here, asleep
-        Nap().until(MPI.COMM_WORLD.Ibarrier().Test)
-    timer = Timer(ENDING_S, os._exit, (code,))
+    # Asleep: rank 0 may still write, or tidy up and tell. Who has failed alone ends the others.
+    all_here = MPI.COMM_WORLD.Ibarrier()
+    deadline = time.monotonic() + ENDING_S if code else math.inf
+    Nap().until(lambda: all_here.Test() or time.monotonic() > deadline)
+    name, version = MPI.get_vendor()
+    if name == "MPICH" and version[:2] == (4, 0):
+        _leave(code)
+    timer = Timer(ENDING_S, _leave, (code,))
     timer.daemon = True
     timer.start()
     ctypes.CDLL(MPI.__file__).MPI_Finalize()  # mpi4py's would hold up all threads of Python
     timer.cancel()
+
+
+def _leave(code: int) -> None:
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

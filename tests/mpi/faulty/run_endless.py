@@ -1,8 +1,10 @@
-"""Run mdio under an MPI that does not end (`run_endless.py COMMAND...`)."""
+"""Run mdio under an MPI of some version that does not end (`run_endless.py 4.0 COMMAND...`)."""
 
 import ctypes
 import sys
 from types import SimpleNamespace
+
+from mpi4py import MPI
 
 from mdio.cli import main as program
 from mdio.cli.shared import ranks
@@ -18,6 +20,8 @@ def load(path, *args, **options):
     return library(path, *args, **options)
 
 
+version = tuple(map(int, sys.argv.pop(1).split(".")))
+MPI.get_vendor = lambda: ("MPICH", version)
 ctypes.CDLL = load
 if __name__ == "__main__":
     sys.exit(program.main())
