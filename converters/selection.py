@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -18,6 +18,7 @@ from mdio.core.errors import AtomCountError, PlanError, SourceError
 from mdio.core.files.remote.blocks import copied_here
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.stalls import is_gone
 from mdio.core.topology.selecting import select as select_stored
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import Layout
@@ -53,12 +54,16 @@ def readable(source: Layout, frames: Frames) -> tuple[Frames, list[list[int]]]:
     """Return the frames that can be read, and runs of those of `source` that cannot.
 
     Each is read once.
+
+    Raises OSError: the mount is gone, which tells nothing of the frames.
     """
     bad: list[int] = []
     for unit in runs_of_frames(source.info, source.boundaries(), source.read):
         if not _reads(unit.check):
             every = range(*unit.frames or (0, 0))
+            source.expect((at, at + 1) for at in every)
             bad += [at for at in every if not _reads(partial(source.read, at, at + 1))]
+            source.expect_nothing()
     if not bad:
         return frames, []
     kept = np.setdiff1d(np.asarray(frames, np.int64), bad)
@@ -68,10 +73,13 @@ def readable(source: Layout, frames: Frames) -> tuple[Frames, list[list[int]]]:
 
 
 def _reads(read: Callable[[], Any]) -> bool:
-    with suppress(OSError):
+    try:
         read()
-        return True
-    return False
+    except OSError as error:
+        if is_gone(error):
+            raise
+        return False
+    return True
 
 
 def load_topology(top: str | PathLike[str], source: Layout) -> Universe:

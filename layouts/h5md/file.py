@@ -20,7 +20,6 @@ from mdio._version import __version__
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing.calls import allocate
-from mdio.core.files.writing.direct import WrittenFile
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.chunk_shapes import MAX_PADDING
 from mdio.layouts.h5md.disk import Written, open_output
@@ -105,6 +104,8 @@ def create_file(
                 dataset = file[value_path(array.group, array.field)]
                 chunks[array.group, array.field] = _offsets(dataset, array)
     if plan.direct:
+        from mdio.core.files.writing.direct import WrittenFile  # reading needs none
+
         with WrittenFile(path) as opened:
             allocate(opened.fileno(), path.stat().st_size)
     if written is not None:

@@ -74,3 +74,19 @@ def test_what_cannot_be_read_any_more_is_not_called_damaged(
         assert not mdio.verify(out).ok
     monkeypatch.undo()
     assert mdio.verify(out).ok
+
+
+def test_frames_that_cannot_be_read_any_more_are_not_left_out(adk, tmp_path, monkeypatch):
+    preadv, number = os.preadv, errno.ENOTCONN
+
+    def read(fd, buffers, offset, *flags):
+        if offset > 800_000 and sum(memoryview(one).nbytes for one in buffers) > 10_000:
+            raise OSError(number, os.strerror(number))
+        return preadv(fd, buffers, offset, *flags)
+
+    monkeypatch.setattr(os, "preadv", read)
+    with pytest.raises(MdioError, match="Transport endpoint is not connected"):
+        mdio.convert(adk["dcd"], tmp_path / "a.zarr", salvage=True)
+    number = errno.EIO
+    mdio.convert(adk["dcd"], tmp_path / "b.zarr", salvage=True)
+    assert 10 < mdio.open(tmp_path / "b.zarr").info.n_frames < 98

@@ -115,9 +115,9 @@ def test_is_gone_on_with(bucket, adk, positions, between, stopped, force):
 def test_is_not_gone_on_with_where_some_of_it_is_lost(
     bucket, adk, positions, client, between, stopped
 ):
-    out = f"{bucket}/lost.zarr"
+    out = f"{bucket}/some_lost.zarr"
     sent = stopped(out)
-    name = f"lost.zarr/particles/trajectory/position/value/{sent[-1]}"
+    name = f"some_lost.zarr/particles/trajectory/position/value/{sent[-1]}"
     client.delete_object(Bucket="bucket", Key=name)
     try:  # unless it had been flushed, it is made again
         mdio.convert(adk["dcd"], out, resume=True, **OPTIONS)
