@@ -80,7 +80,8 @@ def test_frames_that_cannot_be_read_any_more_are_not_left_out(adk, tmp_path, mon
     preadv, number = os.preadv, errno.ENOTCONN
 
     def read(fd, buffers, offset, *flags):
-        if offset > 800_000 and sum(memoryview(one).nbytes for one in buffers) > 10_000:
+        source = Path(f"/proc/self/fd/{fd}").readlink() == adk["dcd"]
+        if source and 800_000 < offset < 3_000_000:  # opening reads the last frame
             raise OSError(number, os.strerror(number))
         return preadv(fd, buffers, offset, *flags)
 
