@@ -150,8 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         sys.excepthook(*sys.exc_info())
         code = 1
-    end_mpi(code if isinstance(code, int) else int(code is not None))
-    raise SystemExit(code)
+    number = code if isinstance(code, int) else int(code is not None)
+    ended = end_mpi(number)
+    raise SystemExit(code if ended == number else ended)
 
 
 def _run(words: list[str]) -> int:

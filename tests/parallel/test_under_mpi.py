@@ -90,6 +90,19 @@ def test_results_are_whole_and_the_program_ends_though_mpi_does_not(adk, tmp_pat
     assert out.count("rmsd: 98 frames") == (code == 0)
 
 
+def test_all_ranks_leave_with_the_code_of_the_one_that_knows():
+    code = (
+        "import sys; from mpi4py import MPI; from mdio.cli import main as m\n"
+        "m._run = lambda _: 3 * (MPI.COMM_WORLD.rank == 0)\n"
+        "try: m.main()\n"
+        "except SystemExit as end: print('code', end.code, flush=True)\n"
+    )
+    patched = code.replace("m._run", "MPI.get_vendor = lambda: ('other', (1, 0)); m._run", 1)
+    status, out, err = run_under_mpi(3, "-c", patched)
+    assert (status, out.split()) == (0, ["code", "3"] * 3), err
+    assert run_under_mpi(3, "-c", code)[0] == 3
+
+
 def test_the_environment_has_one_mpi():
     """mpi4py and h5py are linked with the same library, and h5py can do parallel HDF5."""
     code = (

@@ -83,24 +83,29 @@ def world(option: str) -> Any:
     return MPI.COMM_WORLD
 
 
-def end_mpi(code: int) -> None:
-    """End MPI after the work, if it was begun; leave with `code` if it does not end.
+def end_mpi(code: int) -> int:
+    """End MPI after the work, if it was begun, and return the exit code: the largest of all ranks.
 
     MPI_Finalize of MPICH 4.0 with UCX waits for ever now and then, on ranks of several nodes, and a
     job would last until its time is up though all results are there. Its launcher wants none.
     """
     MPI: Any = sys.modules.get("mpi4py.MPI")  # noqa: N806
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
-        return
+        return code
     import ctypes
     from threading import Timer
+
+    import numpy as np
 
     from mdio.parallel.sleeping import Nap
 
     # Asleep: rank 0 may still write, or tidy up and tell. Who has failed alone ends the others.
-    all_here = MPI.COMM_WORLD.Ibarrier()
+    # All leave with one code: that of rank 0 alone is lost now and then on its way to the launcher.
+    worst = np.array([code], np.int32)
+    all_here = MPI.COMM_WORLD.Iallreduce(np.array([code], np.int32), worst, MPI.MAX)
     deadline = time.monotonic() + ENDING_S if code else math.inf
     Nap().until(lambda: all_here.Test() or time.monotonic() > deadline)
+    code = int(worst[0]) if all_here.Test() else code
     name, version = MPI.get_vendor()
     if name == "MPICH" and version[:2] == (4, 0):
         _leave(code)
@@ -109,6 +114,7 @@ def end_mpi(code: int) -> None:
     timer.start()
     ctypes.CDLL(MPI.__file__).MPI_Finalize()  # mpi4py's would hold up all threads of Python
     timer.cancel()
+    return code
 
 
 def _leave(code: int) -> None:
