@@ -17,9 +17,10 @@ from importlib import import_module
 from typing import Any, cast
 
 from mdio._version import __version__
+from mdio.cli.shared import ranks
 from mdio.cli.shared.common import add
 from mdio.cli.shared.help import FriendlyParser, examples, hint_for
-from mdio.cli.shared.ranks import end_mpi, launched_ranks, parse_once
+from mdio.cli.shared.ranks import launched_ranks, parse_once
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.words import did_you_mean
 
@@ -117,14 +118,21 @@ def _import_numpy(words: Sequence[str]) -> None:
     It starts one for each core, and for as long as most commands take each looks for work, of which
     no kernel of mdio has any.
     """
-    of_user = any(":" in word for word in words)  # module:function
-    if "numpy" in sys.modules or of_user or any(name in os.environ for name in BLAS_THREADS):
+    if (
+        "numpy" in sys.modules
+        or _runs_code_of_user(words)
+        or any(name in os.environ for name in BLAS_THREADS)
+    ):
         return
     os.environ[BLAS_THREADS[0]] = "1"
     try:
         import_module("numpy")
     finally:
         del os.environ[BLAS_THREADS[0]]  # it is read once; programs that are started get none
+
+
+def _runs_code_of_user(words: Sequence[str]) -> bool:
+    return any(":" in word for word in words)  # module:function
 
 
 def _notes(end: BaseException) -> str:
@@ -140,7 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         argcomplete.autocomplete(_parser(ALL))
     if argv is not None:
         return _run(list(argv))
-    atexit.register(gc.freeze)  # what goes with the process need not be looked through
+    ranks.program = True
+    if not _runs_code_of_user(sys.argv):  # which may leave files open, to be flushed at the end
+        atexit.register(gc.freeze)  # what goes with the process need not be looked through
     try:
         code: Any = _run(sys.argv[1:])
     except SystemExit as end:
@@ -151,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.excepthook(*sys.exc_info())
         code = 1
     number = code if isinstance(code, int) else int(code is not None)
-    ended = end_mpi(number)
+    ended = ranks.end_mpi(number)
     raise SystemExit(code if ended == number else ended)
 
 

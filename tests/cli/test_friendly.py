@@ -221,3 +221,14 @@ def test_info_says_how_often_velocities_come(capsys, tmp_path):
     assert main(["info", path]) == 0
     told = capsys.readouterr().out
     assert "velocities every 3 frames" in told and "forces not in all frames" in told
+
+
+def test_what_a_users_function_has_left_open_is_written(adk, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "kept = open('kept.txt', 'w')\nkept.write('all of it')\n"
+        "def first(block):\n    return block.positions[:, 0, 0]\n"
+    )
+    words = ("analyze", "mine:first", str(adk["dcd"]), "--select", "all")
+    command = (sys.executable, "-m", "mdio.cli.main", *words)
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "kept.txt").read_text() == "all of it"

@@ -97,10 +97,10 @@ def test_all_ranks_leave_with_the_code_of_the_one_that_knows():
         "try: m.main()\n"
         "except SystemExit as end: print('code', end.code, flush=True)\n"
     )
-    patched = code.replace("m._run", "MPI.get_vendor = lambda: ('other', (1, 0)); m._run", 1)
-    status, out, err = run_under_mpi(3, "-c", patched)
-    assert (status, out.split()) == (0, ["code", "3"] * 3), err
-    assert run_under_mpi(3, "-c", code)[0] == 3
+    other = code.replace("m._run", "MPI.get_vendor = lambda: ('other', (1, 0)); m._run", 1)
+    for text in (code, other):
+        status, out, err = run_under_mpi(3, "-c", text)
+        assert (status, out.split()) == (0, ["code", "3"] * 3), err
 
 
 def test_the_environment_has_one_mpi():

@@ -4,8 +4,6 @@ import ctypes
 import sys
 from types import SimpleNamespace
 
-from mpi4py import MPI
-
 from mdio.cli import main as program
 from mdio.cli.shared import ranks
 
@@ -21,7 +19,9 @@ def load(path, *args, **options):
 
 
 version = tuple(map(int, sys.argv.pop(1).split(".")))
-MPI.get_vendor = lambda: ("MPICH", version)
+ranks.program = True  # before MPI is begun, as in the program
+ranks.world("--executor mpi")
+sys.modules["mpi4py.MPI"].get_vendor = lambda: ("MPICH", version)
 ctypes.CDLL = load
 if __name__ == "__main__":
     sys.exit(program.main())
