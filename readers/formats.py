@@ -70,7 +70,7 @@ class SegmentsReader(LayoutReader):
     @staticmethod
     def _format_hint(thing: Any) -> bool:
         ours = _is(thing, segments.written_by_mdio, folder=True)
-        return ours or _nobody_elses(thing, ".segments")
+        return ours or (_nobody_elses(thing, ".segments") and not Path(thing).exists())
 
 
 class H5MDReader(LayoutReader):

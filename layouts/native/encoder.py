@@ -22,6 +22,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
+from mdio.core.xtc.header import UNCOMPRESSED_ATOMS
 from mdio.layouts.output import PieceRecord
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 
@@ -201,7 +202,7 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
     changes: dict[str, Any] = {}
     if container == "xtc":
         changes = _xtc_precision(info, options) | {"compression": "xtc"}
-        if "precision_source" not in changes:
+        if "precision_source" not in changes and info.n_atoms > UNCOMPRESSED_ATOMS:
             notes.append(_ROUNDED)
     elif options.precision not in (None, "auto", "none"):
         raise PlanError(

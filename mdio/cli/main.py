@@ -17,10 +17,9 @@ from importlib import import_module
 from typing import Any, cast
 
 from mdio._version import __version__
-from mdio.cli.shared import ranks
 from mdio.cli.shared.common import add
 from mdio.cli.shared.help import FriendlyParser, examples, hint_for
-from mdio.cli.shared.ranks import launched_ranks, parse_once
+from mdio.cli.shared.ranks import end_mpi, launched_ranks, parse_once
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.words import did_you_mean
 
@@ -148,7 +147,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         argcomplete.autocomplete(_parser(ALL))
     if argv is not None:
         return _run(list(argv))
-    ranks.program = True
     if not _runs_code_of_user(sys.argv):  # which may leave files open, to be flushed at the end
         atexit.register(gc.freeze)  # what goes with the process need not be looked through
     try:
@@ -161,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.excepthook(*sys.exc_info())
         code = 1
     number = code if isinstance(code, int) else int(code is not None)
-    ended = ranks.end_mpi(number)
+    ended = end_mpi(number)
     raise SystemExit(code if ended == number else ended)
 
 

@@ -42,10 +42,6 @@ def launched_ranks() -> int:
     return max([1, *(int(size) for size in found if size.isdecimal())])
 
 
-program = False
-"""Whether this process is the command line, which ends MPI itself."""
-
-
 @contextmanager
 def parse_once(words: Sequence[str]) -> Iterator[None]:
     """Let rank 0 alone print what argparse has to say of `words`; the exit code stays.
@@ -75,10 +71,6 @@ def world(option: str) -> Any:
     with its exit code).
     """
     try:
-        if program:
-            import mpi4py
-
-            mpi4py.rc.finalize = False  # `end_mpi` does
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         if _launched_rank(["mpi"]) > 0:
@@ -95,7 +87,7 @@ def end_mpi(code: int) -> int:
     """End MPI after the work, if it was begun, and return the exit code: the largest of all ranks.
 
     MPI_Finalize of MPICH 4.0 with UCX waits for ever now and then, on ranks of several nodes, and a
-    job would last until its time is up though all results are there. Its launcher can do without.
+    job would last until its time is up though all results are there.
     """
     MPI: Any = sys.modules.get("mpi4py.MPI")  # noqa: N806
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
@@ -114,9 +106,6 @@ def end_mpi(code: int) -> int:
     deadline = time.monotonic() + ENDING_S if code else math.inf
     Nap().until(lambda: all_here.Test() or time.monotonic() > deadline)
     code = int(worst[0]) if all_here.Test() else code
-    name, version = MPI.get_vendor()
-    if name == "MPICH" and version[:2] == (4, 0):
-        return code
     timer = Timer(ENDING_S, _leave, (code,))
     timer.daemon = True
     timer.start()

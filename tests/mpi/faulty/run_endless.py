@@ -1,4 +1,4 @@
-"""Run mdio under an MPI of some version that does not end (`run_endless.py 4.0 COMMAND...`)."""
+"""Run mdio under an MPI that does not end (`run_endless.py COMMAND...`)."""
 
 import ctypes
 import sys
@@ -18,10 +18,6 @@ def load(path, *args, **options):
     return library(path, *args, **options)
 
 
-version = tuple(map(int, sys.argv.pop(1).split(".")))
-ranks.program = True  # before MPI is begun, as in the program
-ranks.world("--executor mpi")
-sys.modules["mpi4py.MPI"].get_vendor = lambda: ("MPICH", version)
 ctypes.CDLL = load
 if __name__ == "__main__":
     sys.exit(program.main())

@@ -170,7 +170,7 @@ def test_other_options_are_named(adk, tmp_path, monkeypatch, change, named):
     with pytest.raises(OutputError, match="--resume goes on"):
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", **options)
     monkeypatch.undo()
-    with pytest.raises(OutputError, match="give --resume to continue it, or --force"):
+    with pytest.raises(OutputError, match=r"give --resume .* to continue it, or --force"):
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", **options)
     with pytest.raises(OutputError, match=rf"a different conversion was left.* \({named}"):
         mdio.convert(adk["dcd"], tmp_path / "a.zarr", resume=True, **options | change)
