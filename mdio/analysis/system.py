@@ -146,14 +146,14 @@ class System:
     def atom_names(self, atoms: AtomIndices | None) -> list[str] | None:
         """Return what atoms of the layout are called, ``4AKE:MET1:CA``; None without a topology."""
         n_atoms = self.layout.info.n_atoms if atoms is None else len(atoms)
-        parts = [self._texts(name, atoms) for name in ("segids", "resnames", "resids", "names")]
+        columns = ("segids", "resnames", "resids", "icodes", "names")
+        parts = [self._texts(name, atoms) for name in columns]
         if not any(parts):
             return None
-        segments, residues, numbers, names = (part or [""] * n_atoms for part in parts)
         return [
-            ":".join(filter(None, (segment, residue + number, name)))
-            for segment, residue, number, name in zip(
-                segments, residues, numbers, names, strict=True
+            ":".join(filter(None, (segment, residue + number + icode.strip(), name)))
+            for segment, residue, number, icode, name in zip(
+                *(part or [""] * n_atoms for part in parts), strict=True
             )
         ]
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 from mdio._version import __version__
 from mdio.cli.shared.common import add
 from mdio.cli.shared.help import FriendlyParser, examples, hint_for
-from mdio.cli.shared.ranks import end_mpi, launched_ranks, parse_once
+from mdio.cli.shared.ranks import launched_ranks, parse_once
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.words import did_you_mean
 
@@ -158,9 +158,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         sys.excepthook(*sys.exc_info())
         code = 1
-    number = code if isinstance(code, int) else int(code is not None)
-    ended = end_mpi(number)
-    raise SystemExit(code if ended == number else ended)
+    if "mpi4py.MPI" not in sys.modules:
+        raise SystemExit(code)
+    from mdio.cli.shared.ending import end_mpi
+
+    if code is not None and not isinstance(code, int):  # as Python would when it ends
+        print(code, file=sys.stderr)
+        code = 1
+    raise SystemExit(end_mpi(code or 0))
 
 
 def _run(words: list[str]) -> int:

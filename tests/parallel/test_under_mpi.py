@@ -88,15 +88,18 @@ def test_results_are_whole_and_the_program_ends_though_mpi_does_not(adk, tmp_pat
     assert out.count("rmsd: 98 frames") == (code == 0)
 
 
-def test_all_ranks_leave_with_the_code_of_the_one_that_knows():
+@pytest.mark.parametrize("launcher", ["hydra", "other"])
+def test_all_ranks_leave_with_the_code_of_the_one_that_knows(launcher):
     code = (
         "import sys; from mpi4py import MPI; from mdio.cli import main as m\n"
+        "import mdio.cli.shared.ending as ending\n"
+        f"if {launcher == 'other'}: ending._hydra = lambda MPI: None\n"
         "m._run = lambda _: 3 * (MPI.COMM_WORLD.rank == 0)\n"
         "try: m.main()\n"
         "except SystemExit as end: sys.stdout.write(str(end.code))\n"
     )
     status, out, err = run_under_mpi(3, "-c", code)
-    assert (status, out) == (0, "333"), err
+    assert (status, out) == ((3, "") if launcher == "hydra" else (0, "333")), err
 
 
 def test_the_environment_has_one_mpi():

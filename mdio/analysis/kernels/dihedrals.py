@@ -20,6 +20,9 @@ from mdio.layouts.foreign.universe import selected
 BACKBONE = ("phi", "psi")
 ANGLES = (*BACKBONE, "chi1")
 
+PEPTIDE_BOND = 2.0
+"""C and N that are bonded are nearer than this, angstrom; those that are not lie beyond 2.5."""
+
 SURE = 0.49
 """A bond shorter than half the shortest height of the cell is the shortest of its images."""
 
@@ -62,21 +65,22 @@ class Dihedrals(Kernel):
         if unknown or not self.angles:
             raise PlanError(f"the angles are {list(self.angles)}; choose from {', '.join(ANGLES)}")
         residues = _residues(system, self.select)
-        found: dict[str, list[Any]] = {
-            name: getattr(residues, f"{name}_selections")()
+        chains = _Chains(system, residues)
+        angles: dict[str, list[Any]] = {
+            name: residues.chi1_selections() if name == "chi1" else getattr(chains, name)()
             for name in ANGLES
             if name in self.angles
         }
         quads, labels = [], []
-        for at, residue in enumerate(residues):
-            groups = {name: groups[at] for name, groups in found.items()}
-            if any(groups.get(name, residue) is None for name in BACKBONE):
+        for row, residue in enumerate(chains.labels):
+            atoms_of = {name: angles[name][row] for name in angles}
+            if any(name in atoms_of and atoms_of[name] is None for name in BACKBONE):
                 continue
-            for name, group in groups.items():
-                if group is not None:
-                    quads.append(group.indices)
-                    where = f"{name}:{residue.segid}:{residue.resname}{residue.resid}"
-                    labels += [where] if self.degrees else [f"cos({where})", f"sin({where})"]
+            for name, quad in atoms_of.items():
+                if quad is not None:
+                    quads.append(getattr(quad, "indices", quad))
+                    label = f"{name}:{residue}"
+                    labels += [label] if self.degrees else [f"cos({label})", f"sin({label})"]
         if not quads:
             raise PlanError(f"no residue of {self.select!r} has the angles {list(self.angles)}")
         indices = system.to_layout(np.array(quads, dtype=np.int64).ravel(), self.select)
@@ -94,6 +98,79 @@ def _residues(system: System, select: str) -> Any:
     if not len(residues):
         raise PlanError(f"{select!r} selects no atoms")
     return residues
+
+
+class _Chains:
+    """The backbone of some residues: their own atoms, and those of their neighbours in the chain.
+
+    A residue's neighbour is the next one of its segment that has the atom N or C, if its number is
+    the same (insertion codes) or the following one. Where numbers leave a gap, as in numbering
+    schemes of families, it is one if the bond between them is there in the first frame.
+    """
+
+    def __init__(self, system: System, residues: Any) -> None:
+        universe = residues.universe
+        every = universe.residues
+        self._own = residues.ix
+        self._atom = {name: _only_atoms(universe, name) for name in ("N", "CA", "C")}
+        icodes = getattr(every, "icodes", np.full(len(every), ""))
+        self.labels = [
+            f"{residue.segid}:{residue.resname}{residue.resid}{str(icodes[residue.ix]).strip()}"
+            for residue in residues
+        ]
+        chain = np.flatnonzero((self._atom["N"] >= 0) | (self._atom["C"] >= 0))
+        one, other = chain[:-1], chain[1:]
+        in_segment = every.segindices[one] == every.segindices[other]
+        ours = np.isin(one, self._own) | np.isin(other, self._own)
+        bonded = (self._atom["C"][one] >= 0) & (self._atom["N"][other] >= 0) & in_segment & ours
+        one, other = one[bonded], other[bonded]
+        step = every.resids[other] - every.resids[one]
+        neighbours = (step == 0) | (step == 1)
+        neighbours[~neighbours] = self._are_close(system, one[~neighbours], other[~neighbours])
+        self._before = np.full(len(every), -1)
+        self._after = np.full(len(every), -1)
+        self._before[other[neighbours]] = one[neighbours]
+        self._after[one[neighbours]] = other[neighbours]
+
+    def _are_close(
+        self, system: System, one: NDArray[np.int64], other: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return whether C and N of residues are at a bond's distance in the first frame."""
+        if not len(one) or not system.layout.info.n_frames:
+            return np.zeros(len(one), bool)
+        from MDAnalysis.lib.distances import calc_bonds
+
+        ends = np.concatenate([self._atom["C"][one], self._atom["N"][other]])
+        frame = system.frame(0, system.to_layout(ends, "the backbone"))
+        carbon, nitrogen = np.split(frame.positions[0], 2)
+        box = frame.box[0] if frame.box[0].any() else None
+        return np.asarray(calc_bonds(carbon, nitrogen, box=box) < PEPTIDE_BOND)
+
+    def phi(self) -> list[list[int] | None]:
+        """Return C of the residue before and N, CA, C of each residue; None where one lacks."""
+        before = self._before[self._own]
+        ends = np.where(before >= 0, self._atom["C"][before], -1)
+        return self._quads(ends, *(self._atom[name][self._own] for name in ("N", "CA", "C")))
+
+    def psi(self) -> list[list[int] | None]:
+        """Return N, CA, C of each residue and N of the one behind it; None where one lacks."""
+        after = self._after[self._own]
+        ends = np.where(after >= 0, self._atom["N"][after], -1)
+        return self._quads(*(self._atom[name][self._own] for name in ("N", "CA", "C")), ends)
+
+    @staticmethod
+    def _quads(*columns: NDArray[np.int64]) -> list[list[int] | None]:
+        return [None if min(row) < 0 else row for row in np.stack(columns, axis=1).tolist()]
+
+
+def _only_atoms(universe: Any, name: str) -> NDArray[np.int64]:
+    """Return of each residue the one atom that is called so, -1 where there is none, or several."""
+    atoms = np.flatnonzero(universe.atoms.names == name)
+    residues = universe.atoms.resindices[atoms]
+    only = np.full(len(universe.residues), -1)
+    only[residues] = atoms
+    only[np.bincount(residues, minlength=len(only)) > 1] = -1
+    return only
 
 
 def dihedrals_of_block(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import io
-import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -20,8 +17,6 @@ SLURM_RANK_NAME = "SLURM_PROCID"
 """The same of srun, which also starts programs that have nothing to do with each other."""
 SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """In which they tell how many ranks there are."""
-ENDING_S = 10.0
-"""MPI has so long to end after all ranks have come to that."""
 ROOT_SPEAKS_S = 0.5
 """Some launchers end all ranks when the first one fails; rank 0 has to be heard before."""
 
@@ -81,44 +76,6 @@ def world(option: str) -> Any:
             "with mpiexec -n RANKS mdio ..."
         ) from error
     return MPI.COMM_WORLD
-
-
-def end_mpi(code: int) -> int:
-    """End MPI after the work, if it was begun, and return the exit code: the largest of all ranks.
-
-    MPI_Finalize of MPICH 4.0 with UCX waits for ever now and then, on ranks of several nodes, and a
-    job would last until its time is up though all results are there.
-    """
-    MPI: Any = sys.modules.get("mpi4py.MPI")  # noqa: N806
-    if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
-        return code
-    import ctypes
-    from threading import Timer
-
-    import numpy as np
-
-    from mdio.parallel.sleeping import Nap
-
-    # Asleep: rank 0 may still write, or tidy up and tell. Who has failed alone ends the others.
-    # All leave with one code: that of rank 0 alone is lost now and then on its way to the launcher.
-    worst = np.array([code], np.int32)
-    all_here = MPI.COMM_WORLD.Iallreduce(np.array([code], np.int32), worst, MPI.MAX)
-    deadline = time.monotonic() + ENDING_S if code else math.inf
-    Nap().until(lambda: all_here.Test() or time.monotonic() > deadline)
-    code = int(worst[0]) if all_here.Test() else code
-    timer = Timer(ENDING_S, _leave, (code,))
-    timer.daemon = True
-    timer.start()
-    ctypes.CDLL(MPI.__file__).MPI_Finalize()  # mpi4py's would hold up all threads of Python
-    timer.cancel()
-    return code
-
-
-def _leave(code: int) -> None:
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 @contextmanager
