@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,16 +70,32 @@ def first_words(begun: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan) ->
     }
 
 
+@contextmanager
+def _as_written(journal: Journal) -> Iterator[None]:
+    """Raise OutputError where a journal does not hold what mdio writes into one."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise OutputError(
+            f"{journal.path}: it does not tell what an earlier run has stored as mdio writes it "
+            f"({error!r}); give --force to start again"
+        ) from error
+
+
 def same_output(journal: Journal, meta: OutputMeta) -> OutputMeta:
     """Return `meta` as the first run had it: the output stays the one that was begun."""
     said = journal.said
-    return replace(meta, uuid=said["uuid"], created=said["created"], striping=said["striping"])
+    with _as_written(journal):
+        return replace(
+            meta, uuid=str(UUID(said["uuid"])), created=said["created"], striping=said["striping"]
+        )
 
 
 def same_parts(journal: Journal, plan: LayoutPlan) -> LayoutPlan:
     """Return `plan` with the parts and pieces of the first run, whoever works at it now."""
-    division = dict(journal.said["division"])
-    return plan.replace(**division | {"segment_frames": tuple(division["segment_frames"])})
+    with _as_written(journal):
+        division = {name: journal.said["division"][name] for name in DIVISION}
+        return plan.replace(**division | {"segment_frames": tuple(division["segment_frames"])})
 
 
 def note_of(n_frames: int, plan: LayoutPlan) -> str:
@@ -147,7 +165,10 @@ def _believed(
 
 def take_up(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
     """Have `writer` go on with what former runs have stored; return the receipts, to commit."""
-    receipts = {record.first: _receipt_of(record) for record in journal.records}
+    with _as_written(journal):
+        receipts = {record.first: _receipt_of(record) for record in journal.records}
+        if any(one.start < 0 or one.stop > writer.plan.n_frames for one in receipts.values()):
+            raise ValueError("frames that the output has not")
     taken = writer.reopen(list(receipts.values()))
     usable = {receipt.start for receipt in taken}
     records = _believed(

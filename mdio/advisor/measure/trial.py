@@ -50,7 +50,8 @@ def scratch(target: Path) -> Iterator[Path]:
     host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
     for old in target.glob(f"{PREFIX}{host}-*"):
         pid = old.name.removeprefix(f"{PREFIX}{host}-").partition("-")[0]
-        if pid.isdigit() and not _is_running(int(pid)):
+        # Ours only: another user may have given some folder such a name.
+        if old.lstat().st_uid == os.geteuid() and pid.isdigit() and not _is_running(int(pid)):
             shutil.rmtree(old, ignore_errors=True)
     with terminations_raised():
         try:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from mdio.core.files.fingerprint import opened_source
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.regular import is_own
 from mdio.core.files.remote.objects import look_ahead
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing.calls import write_whole
@@ -124,7 +125,7 @@ def load_index(
     identity = _Identity.of(path)
     index: FrameIndex | None = None
     for where in index_paths(path):
-        stored, then = _load(where) or (None, None)
+        stored, then = (_load(where) if _may_tell(where, path) else None) or (None, None)
         if stored is None or then is None or n_atoms not in (None, stored.n_atoms):
             continue
         if identity.holds(then, where):
@@ -175,6 +176,20 @@ def index_paths(path: Path) -> Iterator[Path]:
     yield Path(folder, f"{key}.mdio-index")
 
 
+def _may_tell(where: Path, path: Path) -> bool:
+    """Return whether an index is this user's, or of the user whose file it is of.
+
+    Those of others could leave out frames.
+    """
+    if isinstance(where, RemotePath):
+        return True
+    try:
+        status = where.stat()
+        return is_own(status, where.parent) or status.st_uid == path.stat().st_uid
+    except OSError:
+        return True
+
+
 def _load(where: Path) -> tuple[FrameIndex, _Identity] | None:
     try:
         raw = where.read_bytes() if isinstance(where, RemotePath) else _read_file(where)
@@ -208,8 +223,8 @@ def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:
     checked = HEADER.pack(MAGIC, 0, *header)[CHECKED_FROM:] + offsets
     data = MAGIC + struct.pack("<I", zlib.crc32(checked)) + checked
     for number, where in enumerate(index_paths(path)):
-        if isinstance(where, RemotePath):
-            continue
+        if isinstance(where, RemotePath) or not _may_tell(where, path):
+            continue  # another user's stays, and is not read
         try:
             if number:  # the cache folder is ours to make; that of the trajectory is there
                 where.parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +240,7 @@ def _from_mdanalysis(path: Path) -> FrameIndex | None:
     if isinstance(path, RemotePath):
         return None
     try:
-        if not where.is_file():
+        if not where.is_file() or not _may_tell(where, path):
             return None
         status = path.stat()
         # Opened here, since NumPy does not close what it fails to read.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mdio.core.files.regular import read_regular
 from mdio.core.kernels import crc32c
 
 PARTS_MARKER = "parts.json"
@@ -77,6 +78,19 @@ def parts_named(target: Path, name: object) -> Path | None:
     return first.with_name(str(name)) if known else None
 
 
+def is_of_output(goal: str, name: object) -> bool:
+    """Return whether `name` is that of the output `goal`, its parts, or a topology beside it."""
+    if not isinstance(name, str):
+        return False
+    begin = "|".join(map(re.escape, {goal, Path(goal).stem}))
+    topology = rf"({begin})(\.[^/]+)?\.(pdb|gro)"
+    return (
+        name == goal
+        or parts_named(Path(goal), name) is not None
+        or re.fullmatch(topology, name, re.DOTALL) is not None
+    )
+
+
 def owner_of(path: Path, folder: str) -> Path:
     """Return `path`, or what it leads to, if that is what `folder`, its parts, lies beside."""
     led = path.is_symlink() and not path.with_name(folder).is_dir()
@@ -105,7 +119,7 @@ def identity_of(path: Path) -> int | str:
         path = marker
     status = path.lstat()
     small = stat.S_ISREG(status.st_mode) and status.st_size <= SMALL_NBYTES
-    return f"{status.st_size}-{crc32c(path.read_bytes()):08x}" if small else status.st_ino
+    return f"{status.st_size}-{crc32c(read_regular(path)):08x}" if small else status.st_ino
 
 
 def is_identical(path: Path, known: int | str) -> bool:
@@ -118,9 +132,8 @@ def is_identical(path: Path, known: int | str) -> bool:
 def _read(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one for whatever else is there."""
     try:
-        if stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for ever
-            found = json.loads(path.read_bytes())
-            return found if isinstance(found, dict) else {}
+        record = json.loads(read_regular(path))
+        return record if isinstance(record, dict) else {}
     except (OSError, ValueError, RecursionError):
         pass
     return {}

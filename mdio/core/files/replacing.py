@@ -41,7 +41,7 @@ from mdio.core.files.copying import (
 )
 from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import unfinished_of
-from mdio.core.files.marks import identity_of, is_identical, parts_of
+from mdio.core.files.marks import identity_of, is_identical, is_output, parts_of
 from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
 from mdio.core.files.writing.calls import flush
 
@@ -237,7 +237,9 @@ def _go_back(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> 
         old = owner.name(path, "old")
         if not os.path.lexists(old):
             continue
-        if _is_folder(path):  # parts that are not those of the output that comes back
+        if _is_folder(path) and is_output(
+            path
+        ):  # parts that are not those of the output that comes back
             remove(path)
         if os.path.lexists(path):  # somebody has made one since
             remove(old)
@@ -275,10 +277,11 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
             done = _is_done(there, plan) if "gone" in plan else os.path.lexists(there)
             if not done:
                 _go_back(left, left.folder, plan)
-            for name in plan.get("gone", ()) if done else ():
-                remove(left.folder / name)
-            for name in plan["aside"]:
-                remove(left.name(left.folder / name, "old"))
+            gone = [left.folder / name for name in plan.get("gone", ()) if done]
+            gone += [left.name(left.folder / name, "old") for name in plan["aside"]]
+            for path in gone:
+                if not _is_folder(path) or is_output(path):  # nothing else was an output's
+                    remove(path)
         ours = unfinished_too and targets[0].name in left.journals
         if not ours and any(unfinished_of(left)):
             continue

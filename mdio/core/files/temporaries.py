@@ -6,6 +6,9 @@ work and the children that it forked. A
 publication is dead when its lock can be had. Where a file system has no locks, the process that
 made it decides: the lock file then tells its number, time of start, namespace and boot, since
 containers share host names and process numbers. Older versions of mdio had neither token nor lock.
+
+Anyone who may write into the folder can put such names there. So only what belongs to this user (or
+root) counts, and a plan that names anything but the output and what goes with it is none.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from mdio.core.files.marks import is_of_output, parts_named
+from mdio.core.files.regular import is_own, is_own_record, open_regular
 
 TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+(?:-[0-9a-f]+)?\.tmp")
 _TRACE = re.compile(
@@ -182,10 +188,13 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     groups = _groups(folder)
     if any(one[0]["token"] and not _lock_of(one) for one in groups.values()):
         groups = _groups(folder)  # a lock made meanwhile may be overlooked, but not twice
-    for owner, traces in groups.items():
+    for owner, every in groups.items():
+        lock = _lock_of(every)
+        # The lock has the name of the output; older versions had none, and fewer names.
+        goal = lock["name"] if lock else min((one["name"] for one in every), key=len)
+        traces = [one for one in every if is_of_output(goal, one["name"])]
         if owner in _claimed or wanted.isdisjoint(one["name"] for one in traces):
             continue
-        lock = _lock_of(traces)
         tmp, old, journals = (
             [one["name"] for one in traces if one["ending"] == ending]
             for ending in ("tmp", "old", "journal")
@@ -197,10 +206,12 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             continue
         where = folder / lock.string
         try:
-            fd = os.open(where, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = open_regular(where, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:  # it has ended meanwhile, or is another user's
             continue
         try:
+            if not is_own_record(os.fstat(fd), folder):
+                continue
             held = try_lock(fd)
             while here and held is False and not _lives(int(lock["pid"])):
                 if time.monotonic() > deadline:
@@ -214,14 +225,43 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
                 dead = held is True and _is_quiet(folder, traces)
             if dead and _is_at(fd, where):
                 plan = next((line for line in lines if "goal" in line), None)
-                yield Leftover(folder, owner, tmp, old, journals, where, plan)
+                if plan is None or _is_plan(plan, goal):
+                    yield Leftover(folder, owner, tmp, old, journals, where, plan)
         finally:
             os.close(fd)
 
 
+def _is_plan(plan: Mapping[str, Any], goal: str) -> bool:
+    """Return whether what a lock holds names the output `goal`, and what goes with it, alone."""
+    aside, gone = plan.get("aside"), plan.get("gone", [])
+    built, new = plan.get("built", {}), plan.get("new")
+    if not (isinstance(aside, list) and isinstance(gone, list)):
+        return False
+    if not (isinstance(built, dict) and isinstance(new, dict)) or plan["goal"] != goal:
+        return False
+    names = [*aside, *built, *built.values(), *new]
+    return (
+        all(is_of_output(goal, name) for name in names)
+        and all(parts_named(Path(goal), name) is not None for name in gone)
+        and all(isinstance(known, int | str) for known in new.values())
+        and ("gone" not in plan or goal in new)
+    )
+
+
 def _traces(folder: Path) -> list[re.Match[str]]:
-    matches = (_TRACE.fullmatch(path.name) for path in folder.iterdir())
-    return [match for match in matches if match is not None]
+    """Return the names of publications in `folder`; those that others have put there are left out.
+
+    A journal, too, is obeyed: it says which frames need not be written again.
+    """
+    matches = []
+    for path in folder.iterdir():
+        match = _TRACE.fullmatch(path.name)
+        with contextlib.suppress(OSError):  # it has gone meanwhile
+            if match is not None:
+                is_record = match["ending"] in ("lock", "journal")
+                if (is_own_record if is_record else is_own)(path.lstat(), folder):
+                    matches.append(match)
+    return matches
 
 
 def _groups(folder: Path) -> dict[str, list[re.Match[str]]]:
@@ -251,8 +291,9 @@ def _lock_of(traces: Sequence[re.Match[str]]) -> re.Match[str] | None:
 def _lines(fd: int) -> list[dict[str, Any]]:
     """Return the lines of a lock file that were written whole."""
     found: list[dict[str, Any]] = []
-    with contextlib.suppress(OSError, ValueError):
-        found.extend(map(json.loads, os.pread(fd, LOCK_NBYTES, 0).split(b"\n")[:-1]))
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        lines = map(json.loads, os.pread(fd, LOCK_NBYTES, 0).split(b"\n")[:-1])
+        found.extend(line for line in lines if isinstance(line, dict))
     return found
 
 

@@ -260,3 +260,21 @@ def test_many_processes_at_once(file, damaged):
     assert [n_frames for n_frames, _ in found] == [{300}] * 8
     assert all(calls <= 1 for _, calls in found)
     assert sorted(p.name for p in file.parent.iterdir()) == [".a.bin.mdio-index", "a.bin"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_an_index_of_another_user_is_not_believed(file, cache_folder):
+    """It could leave out frames; one of the user whose file it is could as well change that."""
+    half = FrameIndex(np.arange(0, 300 * FRAME, 2 * FRAME), 300 * FRAME, 7)
+    assert_index(load_index(file, Scanner()), file)
+    load_index(file, lambda _: half, n_atoms=7)
+    beside(file).unlink()
+    load_index(file, lambda _: half)
+    assert load_index(file, Scanner()).n_frames == 150
+    os.chown(beside(file), 65534, -1)
+    scan = Scanner()
+    for _ in range(2):  # the second time it lies in this user's cache
+        assert_index(load_index(file, scan), file)
+    assert scan.calls == 1 and beside(file).stat().st_uid == 65534
+    os.chown(file, 65534, -1)
+    assert load_index(file, scan).n_frames == 150

@@ -13,6 +13,7 @@ was; what has no mark is looked at before it counts.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -27,6 +28,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.files.regular import is_own_record, open_regular
 from mdio.core.files.writing.calls import flush, write_all
 from mdio.core.kernels import crc32c
 
@@ -93,12 +95,19 @@ def journal_of(temporary: Path) -> Path:
 
 def read_journal(path: Path) -> tuple[list[Record], int]:
     """Return the whole records of a journal, and where they end; raises OSError."""
-    data = path.read_bytes()
+    with open(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        if not is_own_record(
+            os.fstat(file.fileno()), path.parent
+        ):  # it could tell of frames that are not there
+            return [], 0
+        data = file.read()
     found: list[Record] = []
     if not data.startswith(MAGIC):
         return found, 0
     at = len(MAGIC)
-    with contextlib.suppress(ValueError, TypeError, LookupError, struct.error, OverflowError):
+    with contextlib.suppress(
+        ValueError, TypeError, LookupError, struct.error, OverflowError, RecursionError
+    ):
         while True:
             nbytes, crc = _HEAD.unpack_from(data, at)
             begin = at + _HEAD.size
@@ -134,8 +143,10 @@ class Journal:
         self._lock = threading.Lock()
         self._failure: OSError | None = None
         self._reserved = 0
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._fd = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
+            if not is_own_record(os.fstat(self._fd), self.path.parent):
+                raise OSError(errno.EPERM, "it belongs to another user", str(self.path))
             records, self._end = read_journal(self.path)
             if not records:
                 self._end = write_all(self._fd, 0, MAGIC)

@@ -61,14 +61,16 @@ def unfinished(temporary: Path) -> Unfinished | None:
     except OSError:
         return None
     former = manifest_in(temporary)  # exchanged with the new output, when that was in place
-    if not records or (former is not None and former["uuid"] != records[0].said.get("uuid")):
+    if not records or not isinstance(records[0].said.get("n_frames"), int):
+        return None
+    if former is not None and former["uuid"] != records[0].said.get("uuid"):
         return None
     frames = {record.first: record.n_frames for record in records[1:]}
     for path in _parts_of(temporary).glob("*.journal"):
-        for begun in (found := read_journal(path)[0])[:1]:
-            at = begun.said["first frame"]
-            if at not in frames:  # else it is finished, and counted
-                frames |= {at + one.first: one.n_frames for one in found[1:]}
+        for begun in (part := read_journal(path)[0])[:1]:
+            at = begun.said.get("first frame")
+            if isinstance(at, int) and at not in frames:  # else it is finished, and counted
+                frames |= {at + one.first: one.n_frames for one in part[1:]}
     return Unfinished(temporary, records[0].said, sum(frames.values())) if frames else None
 
 

@@ -36,11 +36,11 @@ class Elsewhere:
         name, names = str(said.get("folder", "")), said.get("names")
         self.folder = folder
         self._other: Path | None = None
-        if name == ABOVE:
+        if name == ABOVE and folder.name.startswith(STAGE):
             self._other = folder.parent
         elif name.startswith(STAGE) and "/" not in name:
             self._other = folder / name
-        self._names = frozenset(names) if isinstance(names, list) else None
+        self._names = frozenset(map(str, names)) if isinstance(names, list) else None
 
     def place(self, name: str) -> Path:
         """Return where an object is: at its name, if it has been copied there by now."""

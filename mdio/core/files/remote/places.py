@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from hashlib import md5
@@ -17,6 +18,7 @@ from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.remote.sending import copy, delete, names_below, put, tag_of
 
 MARK = "mdio-unfinished.json"
+TOKEN = re.compile("[0-9a-f]{16}")
 SENDERS = 8
 """Objects that are sent, or copied, at the same time, ..."""
 SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
@@ -250,11 +252,13 @@ class Place:
         return self._read_mark() if MARK in self._there else {}
 
     def _read_mark(self) -> dict[str, Any]:
+        """Return what is noted; nothing where it is none of our notes: folders are named by it."""
         try:
-            found = json.loads((self.goal / MARK).read_bytes())
-        except FileNotFoundError:
+            mark = json.loads((self.goal / MARK).read_bytes())
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        token = mark.get("token") if isinstance(mark, dict) else None
+        return mark if isinstance(token, str) and TOKEN.fullmatch(token) else {}
 
     def _taken(self) -> OutputError:
         return OutputError(f"{self.goal}: another run has begun to write it meanwhile")

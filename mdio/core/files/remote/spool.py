@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,14 +15,18 @@ from mdio.core.errors import OutputError
 from mdio.core.files.temporaries import try_lock
 
 LOCK = "lock"
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def own_folder() -> Path:
     """Return the folder for what is to be sent, which is this user's alone."""
     folder = Path(tempfile.gettempdir(), f"mdio-{getpass.getuser()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise OutputError(f"{folder}: it belongs to somebody else; set TMPDIR to a folder of yours")
+    if status.st_mode & OTHERS_WRITE:
+        raise OutputError(f"{folder}: others may write there; take that right away (chmod go-w)")
     return folder
 
 

@@ -1,0 +1,184 @@
+"""What lies beside an output is obeyed only if this user's own work has put it there."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from test_publish import dead_pid
+
+import mdio
+from mdio.converters.strategies import conversion
+from mdio.core.errors import OutputError
+from mdio.core.files import temporaries
+from mdio.core.files.journals.journal import MAGIC, Journal, Record, journal_of, read_journal
+from mdio.core.files.journals.unfinished import unfinished
+from mdio.core.files.marks import identity_of, mark_parts
+from mdio.core.files.publish import publish
+from mdio.core.files.replacing import tidy
+
+HERE = temporaries._host()
+ANOTHER = 65534
+"""Another user, as whom tests can only act if they are root."""
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+
+def lock_file(out: Path, owner: str = f"not{HERE[:9]}-1-deadbeef", **plan: object) -> Path:
+    """Write the lock and the journal of a run that is long gone."""
+    whole = {"goal": out.name, "aside": [], "built": {}, "new": {out.name: identity_of(out)}}
+    lock = out.with_name(f".{out.name}.mdio-{owner}.lock")
+    lock.write_text(json.dumps(whole | plan) + "\n")
+    journal = lock.with_suffix(".journal")
+    journal.touch()
+    os.utime(journal, (1, 1))
+    return lock
+
+
+@pytest.fixture
+def goal(tmp_path: Path) -> Path:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    for precious in (tmp_path / "precious", folder / "precious"):
+        precious.mkdir()
+        (precious / "thesis.txt").write_text("years of work")
+    (folder / "thesis.txt").write_text("years of work")
+    (folder / "a.h5md").write_text("an output")
+    return folder / "a.h5md"
+
+
+def precious_of(goal: Path) -> list[str]:
+    every = goal.parents[1].rglob("*")
+    return sorted(
+        str(path.relative_to(goal.parents[1])) for path in every if "mdio" not in str(path)
+    )
+
+
+OUTSIDE = ["../precious", "precious", "thesis.txt", ".", "..", "", "a.h5md.parts/../precious", 5]
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, "/precious"])
+@pytest.mark.parametrize("key", ["gone", "aside", "built", "values of built", "new", "goal"])
+def test_a_plan_names_no_other_files(goal: Path, key: str, name: object) -> None:
+    before = precious_of(goal)
+    is_known = isinstance(name, str) and (goal.parent / name).exists()
+    known = identity_of(goal.parent / str(name)) if is_known else 1
+    plan = {
+        "gone": {"gone": [name]},
+        "aside": {"aside": [name], "gone": []},
+        "built": {"built": {str(name): "a.h5md.parts"}},
+        "values of built": {"built": {"a.h5md": name}, "new": {"a.h5md": 1}},
+        "new": {"new": {str(name): known, "a.h5md": 1}, "gone": []},
+        "goal": {"goal": name},
+    }[key]
+    owner = f"{HERE}-{dead_pid()}-deadbeef"
+    lock_file(goal, **plan)
+    lock_file(goal, owner, **plan)
+    for name in ("precious", "a.h5md"):  # moved aside, as the plan has it
+        (goal.parent / f".{name}.mdio-{owner}.old").mkdir()
+    tidy([goal], unfinished_too=True)
+    assert precious_of(goal) == before
+
+
+def test_what_goes_is_an_output(goal: Path) -> None:
+    """A folder of the user's under the name of parts is none."""
+    parts = goal.with_name("a.h5md.parts")
+    (goal.parent / "precious").rename(parts)
+    lock_file(goal, gone=[parts.name])
+    tidy([goal])
+    assert (parts / "thesis.txt").exists()
+    mark_parts(parts, "a" * 36, goal, parts.name)
+    lock_file(goal, gone=[parts.name])
+    tidy([goal])
+    assert not parts.exists() and goal.exists()
+    assert not [path for path in goal.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_an_older_version_has_moved_nothing_else_aside(goal: Path) -> None:
+    owner = f"{HERE}-{dead_pid()}"
+    for name in ("a.h5md", "precious"):
+        (goal.parent / f".{name}.mdio-{owner}.old").mkdir()
+    goal.unlink()
+    tidy([goal])
+    assert (goal.parent / "precious" / "thesis.txt").exists()
+
+
+@as_root
+def test_a_lock_of_another_user_is_not_obeyed(goal: Path) -> None:
+    parts = goal.with_name("a.h5md.parts")
+    parts.mkdir()
+    mark_parts(parts, "a" * 36, goal, parts.name)
+    lock = lock_file(goal, gone=[parts.name])
+    os.chown(lock, ANOTHER, -1)
+    tidy([goal])
+    assert parts.exists() and lock.exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "second name", "pipe"])
+def test_a_lock_is_a_file_under_one_name(goal: Path, kind: str) -> None:
+    parts = goal.with_name("a.h5md.parts")
+    parts.mkdir()
+    mark_parts(parts, "a" * 36, goal, parts.name)
+    lock = lock_file(goal, gone=[parts.name])
+    there = lock.rename(goal.parent / "text")
+    if kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        (lock.symlink_to if kind == "link" else lock.hardlink_to)(there)
+    tidy([goal])
+    assert parts.exists()
+
+
+def journal_with_a_frame(folder: Path) -> Path:
+    temporary = folder / f".a.zarr.mdio-{HERE}-{dead_pid()}-00000000.tmp"
+    temporary.mkdir()
+    with Journal(temporary, {"of": {}, "n_frames": 9, "uuid": "a"}) as journal:
+        journal.add(Record(0, 4, {"nbytes": 9}), [])
+    assert unfinished(temporary) is not None
+    return temporary
+
+
+@as_root
+def test_a_journal_of_another_user_tells_nothing(tmp_path: Path) -> None:
+    temporary = journal_with_a_frame(tmp_path)
+    os.chown(journal_of(temporary), ANOTHER, -1)
+    assert unfinished(temporary) is None
+    with pytest.raises(OSError, match="another user"), Journal(temporary, {}):
+        pass
+    with publish(tmp_path / "a.zarr", resume=True, begun={}) as another:
+        assert not another.exists()
+        another.write_text("new")
+
+
+def test_a_journal_is_not_written_through_a_link(tmp_path: Path) -> None:
+    temporary = journal_with_a_frame(tmp_path)
+    thesis = journal_of(temporary).rename(tmp_path / "thesis.txt")
+    data = thesis.read_bytes()
+    journal_of(temporary).symlink_to(thesis)
+    with pytest.raises(OSError), Journal(temporary, {}):
+        pass
+    assert unfinished(temporary) is None
+    journal_of(temporary).unlink()
+    os.mkfifo(journal_of(temporary))
+    with pytest.raises(OSError, match="a pipe"):
+        read_journal(journal_of(temporary))
+    assert thesis.read_bytes() == data
+
+
+@pytest.mark.parametrize("change", [{"uuid": "../../precious"}, {"uuid": 5}, {"division": [1]}])
+def test_a_journal_that_mdio_does_not_write(
+    tmp_path: Path, adk: dict[str, Path], monkeypatch: pytest.MonkeyPatch, change: dict[str, object]
+) -> None:
+    out = tmp_path / "a.h5md"
+    monkeypatch.setattr(conversion, "read_back", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        mdio.convert(adk["xtc"], out)
+    monkeypatch.undo()
+    (path,) = tmp_path.glob(".*.journal")
+    first, *others = read_journal(path)[0]
+    first = replace(first, said={**first.said, **change})
+    path.write_bytes(MAGIC + b"".join(record.packed() for record in (first, *others)))
+    with pytest.raises(OutputError, match="--force"):
+        mdio.convert(adk["xtc"], out, resume=True)
+    mdio.convert(adk["xtc"], out, force=True)
