@@ -225,6 +225,8 @@ def _options(
     segments = manifest.get("segments")
     integers = "auto" if "arrays" in made else None
     precision: Any = integers if has_source_integers(manifest) else manifest.get("precision")
+    if manifest.get("precision_source", "unknown") is None:
+        precision = None  # nobody asked for it: bytes were copied, or the format has no other
     return ConversionOptions(
         top=top,
         select=view.atoms,

@@ -99,7 +99,7 @@ class BackendLayout(Layout):
 
     def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
         """Ask for objects to be opened; see `Layout.look_ahead`."""
-        ahead = getattr(self._backend, "look_ahead", None)
+        ahead = getattr(self.contents, "look_ahead", None)
         if ahead is not None:
             ahead(runs, atoms, self.fields)
 

@@ -109,7 +109,7 @@ class Expecting:
     ) -> Iterator[ByteRange]:
         """Yield the bytes that reading frames ``start:stop`` of `atoms` takes, in its order.
 
-        Called of an open layout. Small tables may be left out, and all may where nothing is gained.
+        Small tables may be left out, and all may where nothing is gained.
         Raises SourceError or CorruptLayoutError as reading does.
         """
         yield from ()

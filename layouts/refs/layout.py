@@ -101,15 +101,18 @@ class RefsLayout(Layout):
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield what reading takes of the source."""
+        _ = self.info
         yield from self._source.byte_ranges(start, stop, atoms)
 
     @property
     def in_store(self) -> bool:
         """Whether the source lies in a store."""
+        _ = self.info
         return self._source.in_store
 
     def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
         """Have the source ask for objects; see `Layout.look_ahead`."""
+        _ = self.info
         self._source._is_led = bool(runs)  # by this, and not by each of its reads
         self._source.look_ahead(runs, atoms)
 

@@ -145,7 +145,7 @@ class SegmentsLayout(Layout):
         if number not in opened:
             if isinstance(self.path, RemotePath):
                 self._coming.begin(number)
-            opened[number] = self.member(number)
+            opened[number] = self._open_segment(number)
             self._coming.end(number)
         if early:
             self._early.add(number)
@@ -161,6 +161,10 @@ class SegmentsLayout(Layout):
         Raises CorruptLayoutError: it is missing, damaged, or not the one that the manifest
         describes.
         """
+        _ = self.info
+        return self._open_segment(number)
+
+    def _open_segment(self, number: int) -> Layout:
         segment = self._segments[number]
         path = self._place(segment.file)
         self._check_size(segment)
@@ -229,11 +233,12 @@ class SegmentsLayout(Layout):
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield what reading takes of the segments; opens them early."""
-        for number, first, last in runs_of_parts(self._edges, start, stop):
+        for number, first, last in runs_of_parts(self.boundaries(), start, stop):
             yield from self._segment(number, early=True).byte_ranges(first, last, atoms)
 
     def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:  # noqa: ARG002
         """Ask for segments to be opened; see `Layout.look_ahead`."""
+        _ = self.info
         self._coming.expect(runs)
 
     @property
@@ -299,7 +304,7 @@ class SegmentsLayout(Layout):
 
     def stored(self, start: int, stop: int) -> list[EncodedChunk]:
         """Return the bytes of frames of one segment; see `Layout.stored`."""
-        number = int(np.searchsorted(self._edges, start, side="right")) - 1
+        number = int(np.searchsorted(self.boundaries(), start, side="right")) - 1
         segment = self.segments[number]
         sums = read_sums(self.path, self.manifest, number)
         self._check_size(segment)

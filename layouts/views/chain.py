@@ -264,6 +264,7 @@ class ChainLayout(Layout):
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield what reading takes of the members; opens them early."""
+        _ = self.info
         for number, first, last in self._pieces(start, stop):
             if first < last and self._use(number).info:
                 yield from self._use(number).source_ranges(first, last, atoms)

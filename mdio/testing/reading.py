@@ -16,6 +16,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from mdio.core.errors import FrameRangeError
+from mdio.core.errors import CorruptLayoutError, FrameRangeError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 from mdio.testing.oracles import Floats, Oracle, oracle_from_mdanalysis
@@ -223,6 +224,32 @@ class LayoutReadingTests:
             self.check(layout.read(0, 1), case.oracle, 0, 1)
             layout.close()
             layout.close()
+
+    def test_whatever_is_asked_first(self, case: ReadingCase) -> None:
+        """Workers get layouts that have not looked at their files."""
+        n_frames = case.oracle.n_frames
+
+        def asked(name: str, *words: Any) -> None:
+            with pickle.loads(pickle.dumps(case.open())) as layout:
+                for _ in range(2):
+                    answer = getattr(layout, name)(*words)
+                    if answer is not None:
+                        list(answer)
+                    layout.close()
+
+        asked("boundaries")
+        asked("byte_ranges", 0, n_frames, None)
+        asked("look_ahead", [(0, n_frames)], None)
+        asked("look_ahead", [], None)
+        asked("files")
+        asked("units")
+        with case.open() as layout:
+            edges = layout.boundaries()
+            is_output = layout.manifest is not None
+        if is_output:
+            # Some leave that to the files that they are of.
+            with suppress(NotImplementedError, CorruptLayoutError):
+                asked("stored", int(edges[0]), int(edges[1]))
 
     def test_reading_in_a_forked_process(self, case: ReadingCase) -> None:
         with case.open() as layout:

@@ -165,6 +165,7 @@ class DCDLayout(NativeLayout):
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Return where the frames lie; see `Layout.byte_ranges`."""
+        _ = self.info
         at = self._header.frame_offset
         return whole_frames(self._file, at(start), at(stop), stop - start, atoms)
 

@@ -246,6 +246,7 @@ class NCDFLayout(NativeLayout):
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield where the frames lie; see `Layout.byte_ranges`."""
+        _ = self.info
         if isinstance(self._data, ClassicFile) and self._data.record_nbytes:
             begin, end = (self._data.end_of_rows(frame) for frame in (start, stop))
             yield from whole_frames(self._data.file, begin, end, stop - start, atoms)

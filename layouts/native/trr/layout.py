@@ -154,6 +154,7 @@ class TRRLayout(IndexedLayout):
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Return where the frames lie; see `Layout.byte_ranges`."""
+        _ = self.info
         begin = int(self._index.offsets[start])
         end = int(self._index.offsets[stop - 1] + self._sizes[stop - 1])
         return whole_frames(self._file, begin, end, stop - start, atoms)

@@ -153,6 +153,7 @@ class XTCLayout(IndexedLayout):
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield where the frames lie: selected atoms are decoded from whole frames."""
+        _ = self.info
         if atoms is None or atoms.size:
             yield self._frames.byte_range(start, stop)
 
