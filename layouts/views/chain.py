@@ -192,6 +192,11 @@ class ChainLayout(Layout):
         containers = {member.container for member in self.members}
         return containers.pop() if len(containers) == 1 else None
 
+    def files(self) -> Iterator[Layout]:
+        """Yield the files of all members."""
+        for member in self.members:
+            yield from member.files()
+
     def preopened(self) -> Layout:
         """Return a chain that pickles with what is known of its members.
 

@@ -36,7 +36,7 @@ class Counted:
         rows, atoms = np.nonzero(np.isfinite(block.positions[:, :, 0]))
         return atoms, rows, {"x": block.positions[rows, atoms, 0]}
 
-    def reduce(self, key, frame, time, values):  # noqa: ARG002
+    def reduce(self, key, frame, time, values):
         """Return what is known of an atom."""
         return {"n": len(frame), "largest": values["x"].max()}
 
