@@ -3,13 +3,18 @@
 Processes of a node share it without locks: a file appears by being renamed, and whoever finds it
 gone reads from the source. Only names of ours are ever removed. Times are compared with times of
 the same disk alone, so clocks of other machines do not matter.
+
+A cache is one user's alone: whoever could write there could give others wrong frames, and whoever
+could read there would see trajectories that are closed to him.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,12 +33,28 @@ OURS = re.compile(r".*\.unit|\.mdio-cache-[0-9a-f]+|source\.json")
 TEMPORARY = ".mdio-cache-"
 STALE_NS = 3600 * 10**9
 """Files that have been on their way for so long come no more."""
+USER_PREFIX = "uid-"
+"""Begins the folders of users in one in which others may write."""
 NODE_PREFIX = "node-"
 """Begins the folders of nodes that share a disk and are told apart by ``MDIO_NODE``."""
 LEFT_FREE, LEFT_FREE_NBYTES = 0.1, 8 << 30
 """Without a size, so much of the disk stays free, at most so many bytes."""
 KEPT_AFTER = 0.9
 """Eviction goes on until so much of the allowed size is left, so that it is seldom needed."""
+
+
+def is_private(status: os.stat_result) -> bool:
+    """Return whether something is this user's (or root's), and nobody else may write there."""
+    is_own = status.st_uid in (os.geteuid(), 0)
+    return is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _own_place(path: Path) -> Path:
+    """Return `path` if it is this user's alone, or not there yet; else a folder in it."""
+    try:
+        return path if is_private(path.stat()) else path / f"{USER_PREFIX}{os.geteuid()}"
+    except OSError:
+        return path
 
 
 def node_name() -> str | None:
@@ -46,8 +67,9 @@ class Cache:
     """Where each node keeps units of trajectories, and how much of them.
 
     `folder`: on a disk of each node. Variables (``$TMPDIR``) mean those of the process that reads,
-    and ``{local}`` the folder of a Dask worker, elsewhere that of temporary files. Where
-    ``MDIO_NODE`` is set, ``node-NAME`` below it. `max_nbytes`: bytes of all files in it; by
+    and ``{local}`` the folder of a Dask worker, elsewhere that of temporary files. Where it is
+    another user's, or others may write there, ``uid-NUMBER`` in it. Where ``MDIO_NODE`` is set,
+    ``node-NAME`` below that. `max_nbytes`: bytes of all files in it; by
     default, all but a tenth of the disk, or 8 GiB where that is less.
     """
 
@@ -72,6 +94,7 @@ class Cache:
     def root(self) -> Path:
         """The folder as this process sees it."""
         path = Path(os.path.expandvars(self.folder.replace("{local}", _local_folder()))).absolute()
+        path = _own_place(path)
         name = node_name()
         return path if name is None else path / (NODE_PREFIX + re.sub(r"[^\w.-]", "_", name))
 
@@ -146,6 +169,18 @@ class CacheFolder:
     def home(self, key: str) -> Path:
         """Return the folder of what has this key, 16 hexadecimal digits."""
         return self.root / f"v{VERSION}-{key}"
+
+    def make_home(self, home: Path) -> None:
+        """Make the folder of a trajectory, for this user alone; raises OSError."""
+        for folder in (*reversed([self.root, *self.root.parents]), home):
+            if not folder.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+        for folder in (self.root, home):
+            status = folder.stat()
+            if not is_private(status):
+                raise PermissionError(errno.EPERM, "others may write there", str(folder))
+            if folder == home and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                home.chmod(0o700)  # older versions let all read
 
     def homes(self, *, every: bool = False) -> Iterator[Path]:
         """Yield the folders of trajectories; with `every`, those of other versions too."""

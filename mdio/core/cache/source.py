@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.cache.folder import TEMPORARY, Cache
+from mdio.core.cache.folder import TEMPORARY, Cache, is_private
 from mdio.core.cache.unit import DamagedUnitError, HeldUnit, SourceRange, open_unit, write_unit
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import COUNTS_NBYTES, file_state
+from mdio.core.files.regular import read_regular
 from mdio.core.files.writing.calls import write_whole
 
 RECORD = "source.json"
@@ -28,8 +29,10 @@ REPLACED = "replaced"
 def record_in(home: Path) -> dict[str, Any]:
     """Return what is noted of the trajectory whose units a folder has; empty if nothing is."""
     try:
-        found = json.loads((home / RECORD).read_bytes())
-    except (OSError, ValueError):
+        if not is_private((home / RECORD).stat()):
+            return {}
+        found = json.loads(read_regular(home / RECORD))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -102,9 +105,9 @@ class CachedSource:
         }
         if record != known:
             try:
-                self.home.mkdir(parents=True, exist_ok=True)
+                self.folder.make_home(self.home)
                 data = json.dumps(record).encode()
-                write_whole(self.home / RECORD, data, prefix=TEMPORARY)
+                write_whole(self.home / RECORD, data, prefix=TEMPORARY, mode=0o600)
             except OSError as error:
                 self.note(self.folder.fail(error))
             for one in self.folder.files([self.home]):
@@ -213,7 +216,7 @@ class CachedSource:
         if self.generation == REPLACED or not self.is_same():
             return
         try:
-            self.home.mkdir(parents=True, exist_ok=True)
+            folder.make_home(self.home)
             if folder.make_room(data.nbytes + (64 << 10), self.home):
                 write_unit(self.home / f"{name}.unit", ranges, data)
             else:

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.cache.folder import TEMPORARY
+from mdio.core.cache.folder import TEMPORARY, is_private
 from mdio.core.files.reading import reads
+from mdio.core.files.regular import open_regular
 from mdio.core.files.requests import copy
 from mdio.core.files.writing.calls import write_whole
 from mdio.core.kernels import crc32c, crc32c_pieces
@@ -156,17 +157,20 @@ def write_unit(path: Path, ranges: Sequence[SourceRange], data: Bytes) -> None:
     raw = json.dumps(header).encode()
     sums = crc32c_pieces(data, _edges(0, data.nbytes)).astype("<u4").tobytes()
     head = HEAD.pack(MAGIC, len(raw), crc32c(sums, crc32c(raw)))
-    write_whole(path, head, raw, sums, data, prefix=TEMPORARY)
+    write_whole(path, head, raw, sums, data, prefix=TEMPORARY, mode=0o600)
 
 
 def open_unit(path: Path) -> HeldUnit | None:
-    """Open the unit of a file; None if there is none, or it cannot be opened.
+    """Open the unit of a file; None if there is none, it cannot be opened, or others wrote it.
 
     Raises DamagedUnitError: it is not what was written.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
+        return None
+    if not is_private(os.fstat(fd)):
+        os.close(fd)
         return None
     try:
         return HeldUnit.of_file(fd, path.stem)

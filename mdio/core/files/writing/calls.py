@@ -42,21 +42,21 @@ def write_all(fd: int, offset: int, *parts: Data) -> int:
     return offset
 
 
-def write_whole(where: Path, *parts: Data, prefix: str) -> None:
+def write_whole(where: Path, *parts: Data, prefix: str, mode: int = 0o666) -> None:
     """Write a small file that is there whole or not at all, over one that is there already.
 
     Nothing is flushed: this is for what can be made again, and whoever reads it checks it.
 
     `where`: the file; its folder is there. `parts`: what is written, one after the other. `prefix`:
-    how the name begins under which it is written, in the same folder.
+    how the name begins under which it is written, in the same folder. `mode`: who may read it, as
+    far as the user's umask lets them.
     Raises OSError: as the system has it; FileExistsError for what is no file.
     """
     if where.exists() and not where.is_file():  # a pipe or a device that somebody put there
         raise FileExistsError(where)
     temporary = where.with_name(f"{prefix}{os.urandom(8).hex()}")
     try:
-        # Who may read it is for the user's umask to say.
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             write_all(fd, 0, *parts)
         finally:
