@@ -18,7 +18,9 @@ from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, OptionError, PlanError
 from mdio.core.files.reading import reads
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming
+from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout
+from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.views.opening import open_source
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor
@@ -30,6 +32,26 @@ if TYPE_CHECKING:
     from mdio.layouts.caching.units import CacheUnits
 
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
+
+
+MOST_RUNS = 5
+"""Runs of frames that a note names."""
+
+
+def missing_values(result: AnalysisResult) -> tuple[str, ...]:
+    """Return a note on values that are not numbers, such as those of frames without positions."""
+    if result.values.dtype.kind not in "fc":
+        return ()
+    missing = np.isnan(result.values)
+    n_missing = int(np.count_nonzero(missing))
+    if not n_missing:
+        return ()
+    note = f"{n_missing:,} of {plural(missing.size, 'value')} are not numbers (NaN)"
+    if result.over == "frame":
+        frames = result.frame[missing.reshape(len(missing), -1).any(axis=1)]
+        names = runs_text(runs_from_indices(frames), MOST_RUNS)
+        note += f", in {plural(len(frames), 'frame')}: {names}"
+    return (f"{note}; positions or velocities that a frame lacks are NaN",)
 
 
 @dataclass(slots=True)
@@ -69,7 +91,9 @@ class Plan:
         known: dict[str, Any] = {"executor": executor.name, "workers": executor.n_workers}
         known |= {"prepare_s": self.prepare_s, "per_frame": isinstance(prepared.reducer, Stack)}
         known |= {"labels": prepared.labels, "row_labels": prepared.row_labels}
-        return AnalysisResult(**known | found)
+        result = AnalysisResult(**known | found)
+        result.notes += missing_values(result)
+        return result
 
     def count(self, timing: BlockTiming | WorkerTiming) -> None:
         """Add what preparing has read to what a block, or worker, has."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
-from mdio.analysis.kernels.geometry import Distances
+from mdio.analysis.kernels.geometry import ReferenceDistances
 from mdio.analysis.kernels.kernel import Kernel
 from mdio.analysis.kernels.rmsd import RMSD
 from mdio.analysis.timings import record
@@ -84,7 +84,7 @@ class Study:
         chosen: dict[str, Any] = {} if self.select is None else {"select": self.select}
         if self.kernel == "rmsd":
             return RMSD(**chosen, repeat=case.workload_x)
-        return Dihedrals(**chosen) if self.kernel == "dihedrals" else Distances(**chosen)
+        return Dihedrals(**chosen) if self.kernel == "dihedrals" else ReferenceDistances(**chosen)
 
     def _run_mpi(self, case: Case) -> Run:
         words = ["analyze", self.kernel, case.trajectory, "--executor", "mpi", "--quiet"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import Kernel, UserKernel
-from mdio.analysis.kernels.registry import KERNELS, named_kernel
+from mdio.analysis.kernels.registry import FORMER_NAMES, KERNELS, named_kernel
 from mdio.analysis.pages.overview import shown
 from mdio.analysis.plan import Trajectory
 from mdio.analysis.results import AnalysisResult, check_output
@@ -43,7 +43,7 @@ COMMON = ("-s", "--select", "--group", "-b", "-e", "--dt", "-w", "--executor", "
 """What ``--help`` shows; ``--help-all`` has the rest."""
 
 ONLY_FOR: dict[str, tuple[str, object, tuple[str, ...]]] = {
-    "--ref-frame": ("reference", 0, ("rmsd", "distances", "rmsf")),
+    "--ref-frame": ("reference", 0, ("rmsd", "reference-distances", "rmsf")),
     "--weights": ("weights", None, ("rmsd", "rgyr")),
     "--angles": ("angles", "phi,psi", ("dihedrals",)),
     "--degrees": ("degrees", False, ("dihedrals",)),
@@ -155,6 +155,10 @@ def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
 
 
 def _kernel(args: argparse.Namespace) -> Kernel:
+    if args.kernel in FORMER_NAMES:
+        name = FORMER_NAMES[args.kernel]
+        say_notes("analyze", (f"the kernel {args.kernel} is called {name} now; see pairs, too",))
+        args.kernel = name
     own = _own_options(args)
     if ":" in args.kernel:
         return UserKernel.from_address(args.kernel, args.select)

@@ -13,9 +13,9 @@ from memory_layout import MemoryLayout, save_memory, save_universe
 
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels import dihedrals
-from mdio.analysis.kernels import geometry as structure
+from mdio.analysis.kernels import image_distances
 from mdio.analysis.kernels.dihedrals import Dihedrals
-from mdio.analysis.kernels.geometry import RMSF, Distances, RadiusOfGyration
+from mdio.analysis.kernels.geometry import RMSF, RadiusOfGyration, ReferenceDistances
 from mdio.analysis.kernels.kernel import UserKernel
 from mdio.analysis.kernels.rmsd import RMSD
 from mdio.core import kernels
@@ -219,8 +219,8 @@ class TestDihedrals:
 
 
 def test_distances(adk, layout, monkeypatch):
-    monkeypatch.setattr(structure, "PAIRS_AT_ONCE", 3 * 214 * 214)
-    got = analyze(layout, top=PSF, kernel=Distances(CA, reference=3)).values
+    monkeypatch.setattr(image_distances, "PAIRS_AT_ONCE", 3 * 214 * 214)
+    got = analyze(layout, top=PSF, kernel=ReferenceDistances(CA, reference=3)).values
     ca = adk.select_atoms(CA)
     adk.trajectory[3]
     reference = ca.positions.copy()

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft  # now: what is measured is not the import
 
 from mdio.analysis.kernels.kernel import Kernel, Prepared
 from mdio.analysis.reducers import Sum
@@ -64,8 +65,6 @@ class Lags:
     @property
     def padded(self) -> int:
         """Length of transforms in which no lag reaches around the end."""
-        from scipy.fft import next_fast_len
-
         return int(next_fast_len(self.n_frames + self.n_lags - 1, real=True))
 
     @property
@@ -81,8 +80,6 @@ class Lags:
         Both are summed over atoms and `axes`: (F,) and (padded // 2 + 1,). With `about_mean` each
         vector is seen from its mean: small numbers lose fewer digits.
         """
-        from scipy.fft import rfft
-
         padded = self.padded
         squares, power = np.zeros(self.n_frames), np.zeros(padded // 2 + 1)
         batch = max(1, TRANSFORM_NBYTES // (8 * padded * len(axes)))
@@ -99,8 +96,6 @@ class Lags:
 
     def products(self, power: Series) -> Series:
         """Return the sums of products of vectors a lag apart, (n_lags,)."""
-        from scipy.fft import irfft
-
         return np.asarray(irfft(power, self.padded)[: self.n_lags])
 
     @property
@@ -209,7 +204,7 @@ class MSD(Lagged):
         at = np.arange(lags.n_lags)
         both = before[lags.n_frames - at] + before[-1] - before[at]
         values = np.maximum(both - 2 * lags.products(power), 0) / (lags.n_pairs * n_atoms)
-        values[0] = 0
+        values[0] *= 0  # without rounding; not a number if a position is none
         return np.asarray(values)
 
     def notes(self, block: FrameBlock) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, runs_of_boxes
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared
 from mdio.analysis.kernels.rmsd import Weights, reference_of, weights_of
 from mdio.analysis.reducers import StandardDeviation
 from mdio.analysis.system import System
@@ -63,31 +63,19 @@ class Pairs(Kernel):
         names = system.atom_names(None) or [str(at) for at in range(system.layout.info.n_atoms)]
         labels = [f"{names[a]}-{names[b]}" for a, b in zip(one, other, strict=True)]
         atoms, local = np.unique(np.concatenate([one, other]), return_inverse=True)
+        from mdio.analysis.kernels.image_distances import distances_of_pairs
+
         function = partial(distances_of_pairs, pairs=local.reshape(2, -1))
         return Prepared(function, atoms, labels=labels)
 
 
-def distances_of_pairs(block: FrameBlock, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame."""
-    from MDAnalysis.lib.distances import calc_bonds
-
-    values = np.empty((block.n_frames, pairs.shape[1]))
-    for a, b, own in runs_of_boxes(block.box):
-        ends = (block.positions[a:b, side].reshape(-1, 3) for side in pairs)
-        values[a:b] = calc_bonds(*ends, box=own).reshape(b - a, -1)
-    return values
-
-
-PAIRS_AT_ONCE = 1 << 20
-"""Distances that are held at a time (8 MiB)."""
-
-
 @dataclass(frozen=True)
-class Distances(Kernel):
-    """The mean of all distances from each atom to each atom of the reference: (F,) float64.
+class ReferenceDistances(Kernel):
+    """The mean of all distances from each atom to each atom of the reference frame: (F,) float64.
 
     The papers' control for RMSD: a computation without iterations, whose time is the same for
-    every frame. The box plays no part.
+    every frame. The box plays no part, nor is anything superposed. Distances between atoms of one
+    frame are `Pairs`.
 
     Parameters
     ----------
@@ -104,22 +92,14 @@ class Distances(Kernel):
         """Read the reference."""
         atoms = system.select(self.select)
         reference = reference_of(system, self.reference, atoms).astype(np.float32)
-        function = partial(distances_of_block, reference=reference)
-        return Prepared(function, atoms, labels=("mean_distance_angstrom",))
+        from mdio.analysis.kernels.image_distances import distances_to_reference
+
+        function = partial(distances_to_reference, reference=reference)
+        return Prepared(function, atoms, labels=("mean_reference_distance_angstrom",))
 
 
-def distances_of_block(block: FrameBlock, reference: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the mean distance of each frame; see `Distances`."""
-    from MDAnalysis.lib.distances import distance_array
-
-    n_atoms = len(reference)
-    batch = max(1, PAIRS_AT_ONCE // (n_atoms * n_atoms))
-    values = np.empty(block.n_frames)
-    for start in range(0, block.n_frames, batch):
-        frames = block.positions[start : start + batch]
-        distances = distance_array(np.ascontiguousarray(frames).reshape(-1, 3), reference)
-        values[start : start + batch] = distances.reshape(len(frames), -1).mean(axis=1)
-    return values
+COORDINATES_AT_ONCE = 1 << 20
+"""Coordinates of atoms that are held in float64 at a time (24 MiB)."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +130,7 @@ class RadiusOfGyration(Kernel):
 def gyration_of_block(block: FrameBlock, shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the radius of gyration of each frame; `shares` (A,) are the weights, summing to 1."""
     values = np.empty(block.n_frames)
-    batch = max(1, PAIRS_AT_ONCE // len(shares))
+    batch = max(1, COORDINATES_AT_ONCE // len(shares))
     for start in range(0, block.n_frames, batch):
         frames = block.positions[start : start + batch].astype(np.float64)
         frames -= np.einsum("fac,a->fc", frames, shares)[:, None]

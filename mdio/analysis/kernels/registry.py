@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -18,12 +19,12 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
     _homes = {  # noqa: RUF012 - never changed
         "rmsd": "rmsd:RMSD",
         "dihedrals": "dihedrals:Dihedrals",
-        "distances": "geometry:Distances",
         "pairs": "geometry:Pairs",
         "rgyr": "geometry:RadiusOfGyration",
         "rmsf": "geometry:RMSF",
         "msd": "correlations:MSD",
         "vacf": "correlations:VACF",
+        "reference-distances": "geometry:ReferenceDistances",
     }
 
     def __getitem__(self, name: str) -> Callable[..., Kernel]:
@@ -42,6 +43,8 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
 
 KERNELS = _Kernels()
 """What the command line calls each."""
+FORMER_NAMES = {"distances": "reference-distances"}
+"""Still accepted, with a warning."""
 
 
 def named_kernel(name: str) -> Callable[..., Kernel]:
@@ -49,6 +52,14 @@ def named_kernel(name: str) -> Callable[..., Kernel]:
 
     Raises PlanError: there is none.
     """
+    if name in FORMER_NAMES:
+        former, name = name, FORMER_NAMES[name]
+        warnings.warn(
+            f"the kernel {former!r} is called {name!r} now: mean distances to the atoms of the "
+            "reference frame; distances within a frame are 'pairs'",
+            DeprecationWarning,
+            stacklevel=2,
+        )
     if name not in KERNELS and Path(name).exists():
         if Path(name).suffix == ".py":
             raise PlanError(f"{name}: which function in it? write {Path(name).stem}:FUNCTION")

@@ -41,6 +41,10 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
         numbers = "no finite value"
         if finite.size:
             numbers = f"mean {finite.mean():.4g}, {finite.min():.4g} to {finite.max():.4g}"
+            if finite.size < column.size:
+                numbers += (
+                    f" (without {column.size - finite.size:,} of {column.size:,}: no numbers)"
+                )
         course = sparkline(column.astype(np.float64)) if len(column) > 1 else ""
         found.append((name, numbers, course))
     if n > MOST_COLUMNS:

@@ -28,7 +28,7 @@ def test_a_pipe_or_a_loop_is_an_error(tmp_path, command):
     (tmp_path / "loop.xtc").symlink_to("loop.xtc")
     for name, told in (("pipe", b"neither a file nor a folder"), ("loop", b"cannot be opened")):
         path = os.fsencode(tmp_path / f"{name}.xtc")
-        words = {"convert": [path, "out.zarr"], "analyze": ["distances", path]}
+        words = {"convert": [path, "out.zarr"], "analyze": ["reference-distances", path]}
         done = run(command, *words.get(command, [path]))
         assert done.returncode == 1, done
         assert told in done.stderr and b"Traceback" not in done.stderr, done

@@ -207,7 +207,7 @@ def test_the_command_line(parts, tmp_path, capsys):
     assert f"{names[0]} and 2 more files" in capsys.readouterr().out
     assert main(["split", *names, str(tmp_path / "a.segments"), "-n", "2"]) == 0
     assert "note: " in capsys.readouterr().out
-    assert main(["analyze", "distances", *names, "--overlap", "error"]) == 1
+    assert main(["analyze", "reference-distances", *names, "--overlap", "error"]) == 1
     assert "overlap in time" in capsys.readouterr().err
 
 
