@@ -156,6 +156,14 @@ def rmsd(
 def dihedrals(
     positions: NDArray[np.float32], quads: NDArray[np.int64], out: NDArray[np.float64], /
 ) -> float: ...
+def cut_frames(
+    positions: NDArray[np.float32],
+    cells: NDArray[np.float64],
+    pairs: NDArray[np.int64],
+    near: float,
+    out: NDArray[np.bool_],
+    /,
+) -> None: ...
 def within(
     positions: NDArray[np.float32],
     vectors: NDArray[np.float64],

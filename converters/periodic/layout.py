@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.periodic import PBC_CHOICES
-from mdio.converters.periodic.steps import NEED_BONDS, Steps, steps_for
+from mdio.converters.periodic import NEED_BONDS, PBC_CHOICES
+from mdio.converters.periodic.steps import Steps, steps_for
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
@@ -80,6 +80,8 @@ class TransformedLayout(Layout):
         if pbc is not None and pbc not in PBC_CHOICES:
             raise PlanError(f"--pbc {pbc!r} is unknown; choose from {', '.join(PBC_CHOICES)}")
         self.source, self.pbc, self.center = source, pbc, center
+        self.load: Callable[[], Any] | None = None
+        """Gives the Universe of the topology, in place of ``top``."""
         self._followed: _Followed | None = None
         if steps is None and not source.info.has_box:
             raise PlanError(
@@ -98,6 +100,11 @@ class TransformedLayout(Layout):
             precision=None, xtc_integers=False, compression=None, groups={}
         )
 
+    @property
+    def makes_whole(self) -> bool:
+        """Whether no molecule is cut in what it gives."""
+        return self.pbc in NEED_BONDS
+
     def frame_data(self) -> FrameData:
         """Return what the source has of its frames."""
         return self.source.frame_data()
@@ -114,6 +121,8 @@ class TransformedLayout(Layout):
         """The Universe of the topology; whoever has it may set it."""
         from mdio.converters.selection import load_topology, stored_universe
 
+        if self.load is not None:
+            return self.load()
         if self.options["top"] is not None:
             return load_topology(self.options["top"], self.source)
         stored = self.source.topology()

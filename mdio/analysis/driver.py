@@ -23,7 +23,6 @@ from mdio.analysis.work import (
     Place,
     check_shapes,
     describe,
-    told,
 )
 from mdio.core.errors import PlanError
 from mdio.core.timing import Stopwatch
@@ -62,6 +61,8 @@ def analyze(
     gather: How = "blocking",
     verify: bool = True,
     overlap: str | None = None,
+    pbc: str | None = None,
+    center: str | None = None,
     cache: Cache | str | PathLike[str] | None = None,
     cache_size: int | None = None,
     progress: Progress | None = None,
@@ -104,6 +105,10 @@ def analyze(
     overlap
         Which of the frames with equal times in several paths to keep: ``keep-last``,
         ``keep-first``, ``error`` or ``keep-all``; see `mdio.layouts.views.opening.open_source`.
+    pbc, center
+        What is done to the frames before they are analysed, as `mdio.convert` does it: ``whole``
+        puts molecules together that the box cuts (the topology must have bonds); `center`: a
+        selection that is moved to the middle of the box.
     cache
         Keep what is read in this folder, on a disk of each node, and read it from there the next
         time: a path, or a `mdio.core.cache.folder.Cache`. Under MPI and Dask, what a node has is
@@ -161,7 +166,7 @@ def analyze(
     choose = partial(select_frames, **frames)
     request = Request(
         *(trajectory, chosen, top, group, reducer, n_blocks, verify, overlap),
-        *(choose, dt_ps, kept),
+        *(choose, dt_ps, kept, pbc, center),
     )
     how = (run_in, gather, progress, blocks_per_worker)
     members = run_in.from_owner(partial(ensemble_at, trajectory, group))
@@ -230,7 +235,7 @@ def _analyze(
         tasks=[
             task | {"block": items[task["block"]][0]} for task in getattr(executor, "tasks", ())
         ],
-        notes=told(plan.notes, [result.timing for result in results]),
+        notes=plan.notes,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from mdio.parallel.executors import Executor
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
+    from mdio.converters.periodic.layout import TransformedLayout
     from mdio.core.cache.folder import Cache
     from mdio.layouts.caching.units import CacheUnits
 
@@ -92,8 +94,21 @@ class Plan:
         known |= {"prepare_s": self.prepare_s, "per_frame": isinstance(prepared.reducer, Stack)}
         known |= {"labels": prepared.labels, "row_labels": prepared.row_labels}
         result = AnalysisResult(**known | found)
-        result.notes += missing_values(result)
+        result.notes = self.notes_on(result, result.timings)
         return result
+
+    def notes_on(self, result: AnalysisResult, timings: Sequence[BlockTiming]) -> tuple[str, ...]:
+        """Return all that is to be told of a result, each note once."""
+        cut = [frame for timing in timings for frame in timing.cut_frames]
+        if cut and not isinstance(self.chosen, range):  # blocks are of a view, which numbers anew
+            cut = self.frame_numbers[cut].tolist()
+        told = [note for timing in timings for note in timing.notes]
+        found = [*result.notes, *told, *missing_values(result)]
+        if cut:
+            from mdio.analysis.cut_molecules import cut_note
+
+            found.append(cut_note(cut, result.n_frames))
+        return tuple(dict.fromkeys(found))
 
     def count(self, timing: BlockTiming | WorkerTiming) -> None:
         """Add what preparing has read to what a block, or worker, has."""
@@ -103,6 +118,20 @@ class Plan:
     def for_workers(self) -> Plan:
         """Return it with a layout that opens no more than it must."""
         return replace(self, layout=self.layout.preopened(), opened_s=0.0, nbytes=(0, 0))
+
+
+def _universe_of(system: System) -> Universe:
+    """Return the topology of the atoms that are read.
+
+    Raises PlanError: it is that of the full system, of which a stored group is read.
+    """
+    universe = system.universe
+    if len(universe.atoms) != system.layout.info.n_atoms:
+        raise PlanError(
+            f"{system.layout.path}: pbc and center need the topology of the group that is read; "
+            "leave the group out, or name the topology of its atoms"
+        )
+    return universe
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +154,10 @@ class Request:
     """Time between them that was asked for."""
     cache: Cache | None = None
     """Where nodes keep what is read."""
+    pbc: str | None = None
+    """What is done with molecules that the box cuts."""
+    center: str | None = None
+    """Which atoms are moved to the middle of the box."""
 
     def plan(self) -> Plan:
         """Open the trajectory, choose blocks, prepare the kernel.
@@ -146,14 +179,18 @@ class Request:
         watch = Stopwatch()
         is_ours = layout is not self.trajectory
         try:
-            system = System(layout, self.top, self.group)
+            source, cache = layout, layout.members[0].cache
+            moved = self._moved(layout)
+            layout = layout if moved is None else moved
+            system = System(layout, self.top, self.group, source)
+            if moved is not None:
+                moved.load = partial(_universe_of, system)
             chosen = self.choose(layout)
             notes = layout.notes
             view = ViewLayout(layout.path, source=layout, frames=chosen)
             if self.dt_ps is not None:
                 note = note_on_dt(layout.info, view.info, self.dt_ps)
                 notes += () if note is None else (note,)
-            source, cache = layout, layout.members[0].cache
             if isinstance(chosen, range):
                 frames = chosen
             else:  # they lie unevenly: a view numbers them anew
@@ -170,13 +207,24 @@ class Request:
             elif isinstance(self.top, str | PathLike) and not system.looked:  # `all` needs none
                 notes += (f"{self.top}: not looked at, since all atoms are analysed",)
             taken = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]
+            read = prepared.atoms
+            if moved is not None:
+                steps = moved.prepared(prepared.atoms)
+                moved.load = None
+                read = steps.needed
+                notes += (f"{steps.told}",) if steps.told else ()
+            is_whole = moved is not None and moved.makes_whole
+            if self.kernel.needs_whole and source.info.has_box and not is_whole:
+                from mdio.analysis.cut_molecules import CutMolecules
+
+                prepared = replace(prepared, cut=CutMolecules.of(system, prepared.atoms))
             if self.reducer is not None:
                 prepared = replace(prepared, reducer=self.reducer)
             units = None
-            if cache is not None and (prepared.atoms is None or len(prepared.atoms)):
+            if cache is not None and (read is None or len(read)):
                 from mdio.layouts.caching.units import units_of
 
-                units = units_of(source, prepared.atoms)
+                units = units_of(source, read)
                 if layout is view:
                     units = replace(units, edges=np.searchsorted(chosen, units.edges))
                 edges = np.unique(units.edges)
@@ -200,6 +248,17 @@ class Request:
             if is_ours:
                 layout.close()
             raise
+
+    def _moved(self, layout: Layout) -> TransformedLayout | None:
+        """Return the trajectory as ``pbc`` and ``center`` change it; None if they do not."""
+        if self.pbc is None and self.center is None:
+            return None
+        from mdio.converters.periodic.layout import TransformedLayout
+
+        top = self.top if isinstance(self.top, str | PathLike) else None
+        return TransformedLayout(
+            layout.path, source=layout, top=top, pbc=self.pbc, center=self.center
+        )
 
     def _open(self, **options: Any) -> Layout:
         trajectory, group = self.trajectory, self.group

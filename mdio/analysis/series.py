@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mdio.analysis.kernels.correlations import Lagged
 from mdio.analysis.plan import Plan, Request
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.work import READ_NBYTES, told
+from mdio.analysis.work import READ_NBYTES
 from mdio.core.blocks import sub_blocks
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import reads
@@ -168,7 +168,7 @@ def _analyze(
         seconds=plan.opened_s + watch.lap(),
         per_frame=True,
         of_frames=n_frames,
-        notes=told(notes, timings),
+        notes=notes,
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.frames import FrameBlock
 from mdio.core.topology.selecting import select as select_stored
-from mdio.core.topology.topology import Texts, Topology
+from mdio.core.topology.topology import RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import Layout
 from mdio.layouts.foreign.universe import classes_of, selected
 from mdio.layouts.manifest import indices_from_runs
@@ -32,7 +32,7 @@ class System:
 
     `layout`: the trajectory. `top`: topology file, or an MDAnalysis Universe. `group`: the stored
     atom group that `layout` reads; the topology may then be that of the group or that of the full
-    system.
+    system. `stored`: what lies on disk, where `layout` changes its frames.
     """
 
     def __init__(
@@ -40,8 +40,10 @@ class System:
         layout: Layout,
         top: str | PathLike[str] | Universe | None = None,
         group: str | None = None,
+        stored: Layout | None = None,
     ) -> None:
         self.layout = layout
+        self.stored = layout if stored is None else stored
         self._top = top
         self._group = group
         self._universe: Any = None
@@ -70,7 +72,7 @@ class System:
     @cached_property
     def topology(self) -> Topology | None:
         """What the trajectory itself holds of its atoms, where no topology was given."""
-        return None if self._top is not None else self.layout.topology()
+        return None if self._top is not None else self.stored.topology()
 
     def select(self, selection: str | None) -> AtomIndices | None:
         """Return the atoms that a selection means, as indices into the layout's atoms.
@@ -184,6 +186,41 @@ class System:
         known = {*classes.get("water", ()), *MORE_WATERS}
         return () if names is None else tuple(name for name in names.table if name in known)
 
+    def neighbours(self, atoms: AtomIndices | None) -> NDArray[np.int64] | None:
+        """Return which of some atoms have the next one of them beside them in their molecule.
+
+        Those of one residue have, and of residues that follow each other in a chain of protein or
+        nucleic acid. Returns places in `atoms`, (n,) int64; None where no topology was read.
+        """
+        topology = self.topology
+        if topology is None:
+            if self._universe is None:
+                return None
+            universe: Any = self._universe
+            residues, segments = universe.atoms.resindices, universe.residues.segindices
+            names = getattr(universe.residues, "resnames", None)
+            texts = None if names is None else Texts.of(names)
+            classes: Mapping[str, tuple[str, ...]] = {} if texts is None else classes_of(texts)
+            if self._stored is not None:
+                residues = residues[self._stored]
+        else:
+            stored, of_residues = topology.numbers(RESINDEX), topology.numbers(SEGINDEX)
+            if stored is None:
+                return None
+            residues = stored
+            segments = np.zeros(len(residues), np.int64) if of_residues is None else of_residues
+            texts, classes = topology.texts("resnames"), topology.classes
+        residues = residues if atoms is None else residues[atoms]
+        step = np.diff(residues.astype(np.int64))
+        beside = step == 0
+        if texts is not None:
+            polymers = {*classes.get("protein", ()), *classes.get("nucleic", ())}
+            in_chain = np.array([name in polymers for name in texts.table], bool)[texts.codes]
+            ends = residues[:-1], residues[1:]
+            same = segments[ends[0]] == segments[ends[1]]
+            beside |= (step == 1) & same & in_chain[ends[0]] & in_chain[ends[1]]
+        return np.flatnonzero(beside)
+
     @property
     def looked(self) -> bool:
         """Whether a topology that was given has been read."""
@@ -211,7 +248,7 @@ class System:
     @property
     def _manifest(self) -> Mapping[str, Any] | None:
         _ = self.layout.info  # opens it
-        first: Layout = self.layout.members[0]
+        first: Layout = self.stored.members[0]
         return first.manifest
 
     def _load(self, top: Any) -> Any:
@@ -225,7 +262,7 @@ class System:
 
         full = self.layout
         if self._group is not None and self._manifest is not None:
-            one = self.layout.members[0]
+            one = self.stored.members[0]
             full = open_layout(one.path, verify=one.verify, uuid=one.uuid)
         try:
             return load_topology(top, full)

@@ -38,11 +38,6 @@ def describe(item: NumberedBlock) -> str:
     return f"block {item[0]} ({block_name(item[1])})"
 
 
-def told(notes: tuple[str, ...], timings: Sequence[BlockTiming]) -> tuple[str, ...]:
-    """Return `notes` and what workers have to tell, each once."""
-    return tuple(dict.fromkeys([*notes, *(note for one in timings for note in one.notes)]))
-
-
 @dataclass(slots=True)
 class BlockResult:
     """What a worker sends back."""
@@ -152,6 +147,8 @@ class BlockWork:
             timing.nbytes_source += reads.nbytes_source - source
             timing.nbytes_cache += reads.nbytes_cache - cached
             self._compute(item, frames, run, collected)
+            if self.prepared.cut is not None:
+                timing.cut_frames += [run[row] for row in self.prepared.cut.frames(frames)]
             timing.t_comp_s += watch.lap()
             times[at : at + len(run)] = frames.time
             at += len(run)

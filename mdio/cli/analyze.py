@@ -20,6 +20,7 @@ from mdio.cli.shared.common import (
     add_cache,
     add_frame_options,
     add_no_verify,
+    add_periodic,
     add_source,
     add_told,
     add_trajectory,
@@ -72,6 +73,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(atoms, "--select SEL", "atoms to analyse (default: all; dihedrals: protein)")
     add(atoms, "--group NAME", "read this stored group, or this trajectory of an ensemble")
     add_frame_options(parser)
+    add_periodic(parser.add_argument_group("periodic boundaries"))
     what = parser.add_argument_group("what is computed")
     add(what, "--ref-frame N", "reference frame (default: 0)", int, default=0)
     add(

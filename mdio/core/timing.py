@@ -122,6 +122,8 @@ class BlockTiming(_Times):
     """When the worker took the block up, on the worker's clock."""
     notes: tuple[str, ...] = ()
     """What this worker has to tell of the cache."""
+    cut_frames: list[int] = field(default_factory=list)
+    """Frames in which the box cuts molecules, where that matters."""
 
     def gathered(self) -> None:
         """Note that the result has arrived; called where all results are gathered.
@@ -134,7 +136,7 @@ class BlockTiming(_Times):
 
     def to_json(self) -> dict[str, Any]:
         """Return all as plain values, the times by the papers' names."""
-        left_out = {*PAPER_NAMES, "notes"}
+        left_out = {*PAPER_NAMES, "notes", "cut_frames"}
         plain = {name: value for name, value in asdict(self).items() if name not in left_out}
         return plain | self.table1()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from mdio.analysis.plan import Plan
-from mdio.analysis.work import NumberedBlock, told
+from mdio.analysis.work import NumberedBlock
 from mdio.core.errors import OutputError
 from mdio.mapreduce.frames import FrameTable
 from mdio.mapreduce.mapping import MapItem, Mapped
@@ -147,5 +147,12 @@ class Job:
             nbytes_on_disk=sum(one for one, on_disk in nbytes if on_disk),
             firsts=tuple(self.table.firsts.tolist()),
             prepare_s=sum(plan.prepare_s for plan in plans),
-            notes=told(tuple(note for plan in plans for note in plan.notes), timings),
+            notes=tuple(
+                dict.fromkeys(
+                    [
+                        *(note for plan in plans for note in plan.notes),
+                        *(note for timing in timings for note in timing.notes),
+                    ]
+                )
+            ),
         )

@@ -12,8 +12,7 @@ from MDAnalysisTests.datafiles import DCD, GRO, PSF, XTC, PDB_small
 from memory_layout import MemoryLayout, save_memory, save_universe
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels import dihedrals
-from mdio.analysis.kernels import image_distances
+from mdio.analysis.kernels import dihedrals, image_distances
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSF, RadiusOfGyration, ReferenceDistances
 from mdio.analysis.kernels.kernel import UserKernel

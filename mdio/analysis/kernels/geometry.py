@@ -88,6 +88,8 @@ class ReferenceDistances(Kernel):
     select: str | None = None
     reference: int | ArrayLike = 0
 
+    needs_whole = True
+
     def prepare(self, system: System) -> Prepared:
         """Read the reference."""
         atoms = system.select(self.select)
@@ -116,6 +118,8 @@ class RadiusOfGyration(Kernel):
 
     select: str | None = None
     weights: Weights = "mass"
+
+    needs_whole = True
 
     def prepare(self, system: System) -> Prepared:
         """Look up the masses."""
@@ -168,6 +172,8 @@ class RMSF(Kernel):
     select: str | None = None
     superpose: bool = False
     reference: int | ArrayLike = 0
+
+    needs_whole = True
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""

@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.words import did_you_mean
+
+if TYPE_CHECKING:
+    from mdio.analysis.cut_molecules import CutMolecules
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
 """From the frames of a block to an array with one row a frame."""
@@ -44,6 +47,8 @@ class Prepared:
     """Names of the rows of the result, where these are not frames."""
     fills: bool = False
     """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
+    cut: CutMolecules | None = None
+    """Finds frames of which the result is wrong, since the box cuts molecules."""
 
 
 class Kernel(ABC):
@@ -51,6 +56,8 @@ class Kernel(ABC):
 
     fields: tuple[str, ...] = ("positions",)
     """Which per-atom arrays it looks at."""
+    needs_whole: ClassVar[bool] = False
+    """Whether molecules that the box cuts make its values wrong."""
     over_atoms: ClassVar[bool] = False
     """Whether it is given all frames of some atoms, not some frames of all."""
 

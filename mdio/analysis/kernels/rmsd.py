@@ -51,6 +51,8 @@ class RMSD(Kernel):
     superpose: bool = True
     repeat: int = 1
 
+    needs_whole = True
+
     def prepare(self, system: System) -> Prepared:
         """Read the reference; look up masses if they are the weights."""
         if self.repeat < 1:

@@ -23,7 +23,7 @@ from mdio.analysis.placing import blocks_of_rank
 from mdio.analysis.plan import Plan, Request
 from mdio.analysis.reducers import Stack, State
 from mdio.analysis.results import AnalysisResult
-from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe, told
+from mdio.analysis.work import BlockWork, NumberedBlock, RowShape, check_shapes, describe
 from mdio.core.errors import BlockError, MdioError, PlanError
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker, worker_name
 from mdio.layouts.registry import import_likely
@@ -253,7 +253,7 @@ def _fill(
         if rank.rank in last:
             last[rank.rank].t_comm_s = rank.t_comm_s
     result.timings, result.ranks = timings, ranks
-    result.notes = told(result.notes, timings)
+    result.notes = plan.notes_on(result, timings)
 
 
 def _in_order_of_blocks(rows: NDArray[Any], timings: list[BlockTiming]) -> NDArray[Any]:

@@ -17,7 +17,15 @@ from __future__ import annotations
 from mdio.core.kernels.backend import NATIVE
 from mdio.core.kernels.checksums import crc32c, crc32c_joined, crc32c_pieces, shuffle, unshuffle
 from mdio.core.kernels.coordinates import gather_atoms, planar_to_xyz, swap_to_native, xyz_to_planar
-from mdio.core.kernels.distances import centre, follow, gather, make_whole, put_in_cell, within
+from mdio.core.kernels.distances import (
+    centre,
+    cut_frames,
+    follow,
+    gather,
+    make_whole,
+    put_in_cell,
+    within,
+)
 from mdio.core.kernels.geometry import dihedrals, rmsd
 from mdio.core.kernels.integers import (
     dequantise_deltas,

@@ -33,6 +33,24 @@ def within(
     return out
 
 
+def cut_frames(
+    positions: Float32s, boxes: Float32s, pairs: Int64s, near: float
+) -> NDArray[np.bool_]:
+    """Return in which frames the box cuts molecules, (F,) bool.
+
+    `positions`, `boxes`: as for `within`. `pairs` ((n,) int64): atoms of which the next one is a
+    neighbour, no further away than `near` in a molecule that is whole; C-contiguous. A frame is cut
+    if one of them is further away, but no further over the sides of the box. Coordinates that are
+    not a number do not count.
+    """
+    n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
+    out = np.zeros(n_frames, bool)
+    if n_atoms > 1 and len(pairs):
+        checks.indices(pairs, n_atoms - 1)
+        backend.module.cut_frames(positions, _vectors(boxes, n_frames), pairs, near, out)
+    return out
+
+
 def make_whole(positions: Float32s, boxes: Float32s, links: Int64s) -> None:
     """Move atoms by vectors of the cell, in place, so that no bond goes over its boundary.
 

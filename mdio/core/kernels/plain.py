@@ -18,6 +18,7 @@ from mdio.core.kernels import checks
 from mdio.core.kernels.checks import Buffer, Float32s, Float64s, Folded, Int32s, Int64s
 from mdio.core.kernels.plain_distances import (
     centre,
+    cut_frames,
     follow,
     gather,
     make_whole,

@@ -52,6 +52,26 @@ def _images(points: Float64s, cell: Float64s, radius: float) -> Float64s:
     return near
 
 
+def cut_frames(
+    positions: NDArray[np.float32],
+    cells: NDArray[np.float64],
+    pairs: NDArray[np.int64],
+    near: float,
+    out: NDArray[np.bool_],
+) -> None:
+    """Fill `out` (F,): whether neighbours lie apart, and beside each other over the box."""
+    for frame, cell in enumerate(cells):
+        steps = positions[frame, pairs + 1].astype(np.float64) - positions[frame, pairs]
+        with np.errstate(invalid="ignore"):
+            steps = steps[np.square(steps).sum(axis=1) > near**2]
+        if np.diagonal(cell).min() > 0:
+            for axis in (2, 1, 0):  # the cell is a lower triangle
+                steps -= np.rint(steps[:, axis, None] / cell[axis, axis]) * cell[axis]
+            out[frame] = (np.square(steps).sum(axis=1) <= near**2).any()
+        else:
+            out[frame] = False
+
+
 def make_whole(positions: Float32s, vectors: Float64s, links: Int64s) -> None:
     """Move each first atom of `links` to the image that is nearest to the second."""
     for atom, fixed in links:

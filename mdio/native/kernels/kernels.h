@@ -146,6 +146,11 @@ struct Indices {
     int64_t n;
 };
 
+// Whether atoms `pairs` and those behind them lie further apart than `near`, and nearer over the box;
+// `cells` as the vectors below.
+void cut_frames(const Frames& positions, const double* cells, const Indices& pairs, double near,
+                bool* out);
+
 // `vectors` is contiguous (frames, 3, 3), a lower triangle, zeros where there is no cell; `out`
 // (frames, targets).
 void within(const Frames& positions, const double* vectors, const Indices& sources,

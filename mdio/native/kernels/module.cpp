@@ -230,6 +230,16 @@ double dihedrals(const Array& positions, const Array& quads, Array out) {
     return mdio::dihedrals(from, atoms, n, to);
 }
 
+void cut_frames(const Array& positions, const Array& cells, const Array& pairs, double near,
+                Array out) {
+    const mdio::Frames from = frames(positions);
+    const auto* vectors = static_cast<const double*>(cells.data());
+    const mdio::Indices neighbours = {static_cast<const int64_t*>(pairs.data()), pairs.shape(0)};
+    auto* to = static_cast<bool*>(out.mutable_data());
+    py::gil_scoped_release unlocked;
+    mdio::cut_frames(from, vectors, neighbours, near, to);
+}
+
 void within(const Array& positions, const Array& vectors, const Array& sources,
             const Array& targets, double radius, Array out) {
     const mdio::Frames from = frames(positions);
@@ -268,6 +278,7 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("unshuffle", unshuffle);
     module.def("rmsd", rmsd);
     module.def("dihedrals", dihedrals);
+    module.def("cut_frames", cut_frames);
     module.def("within", within);
     module.def("_crc32c_all_ways", [](const py::buffer& buffer, uint32_t value) {
         const Bytes bytes(buffer);

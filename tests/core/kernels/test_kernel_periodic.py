@@ -234,3 +234,26 @@ def test_wrong_arguments():
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         kernels.centre(frozen, cells[[0, 0]], every)
+
+
+@settings(max_examples=30)
+@given(CELLS, SEEDS)
+def test_frames_that_the_box_cuts(cell, seed):
+    """Native and NumPy's agree; a chain that is whole is not cut, one that is wrapped is."""
+    rng = np.random.default_rng(seed)
+    whole = rng.uniform(-1.5, 1.5, (3, 40, 3)).cumsum(axis=1).astype(np.float32)
+    wrapped = np.stack([mda.lib.distances.apply_PBC(frame, np.float32(cell)) for frame in whole])
+    wrapped[2, 5] = np.nan
+    boxes = np.tile(np.float32(cell), (3, 1))
+    boxes[1] = 0
+    pairs = np.flatnonzero(rng.random(39) < 0.9)
+    positions = np.concatenate([whole, wrapped])
+    boxes = np.concatenate([boxes, boxes])
+    native = kernels.cut_frames(positions, boxes, pairs, 4.0)
+    cells = vectors_from_boxes(boxes).astype(np.float64)
+    expected = np.ones(6, bool)
+    plain.cut_frames(positions, cells, pairs, 4.0, expected)
+    assert_array_equal(native, expected)
+    assert not native[:3].any() and not native[4]
+    steps = np.linalg.norm(np.diff(wrapped[0].astype(float), axis=0)[pairs], axis=1)
+    assert native[3] == (steps > 4).any()

@@ -1,0 +1,152 @@
+"""Molecules that the box cuts: which frames are told of, and what ``pbc`` makes of them."""
+
+import json
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+from MDAnalysis.analysis import rms
+from MDAnalysis.transformations import unwrap, wrap
+from MDAnalysisTests.datafiles import DCD, PSF
+
+import mdio
+from mdio.cli.main import main
+from mdio.core.errors import PlanError
+
+CA = "name CA"
+BOXES = {"orthorhombic": [62, 70, 66, 90, 90, 90], "triclinic": [75, 75, 75, 70, 80, 65]}
+
+
+@pytest.fixture(scope="module", params=BOXES)
+def cut(request, tmp_path_factory):
+    """A molecule that drifts through a box and is wrapped into it; its frames that are cut."""
+    path = tmp_path_factory.mktemp("cut") / "cut.dcd"
+    universe = mda.Universe(PSF, DCD)
+    atoms = universe.atoms
+    wraps = wrap(atoms)
+    with mda.Writer(str(path), len(atoms)) as writer:
+        for ts in universe.trajectory[:24]:
+            ts.dimensions = BOXES[request.param]
+            atoms.positions = atoms.positions - atoms.center_of_geometry() + 4 * ts.frame
+            wraps(ts)
+            writer.write(atoms)
+    universe = mda.Universe(PSF, str(path))
+    frames = []
+    for ts in universe.trajectory:
+        ends = universe.bonds.to_indices().T
+        lengths = np.linalg.norm(ts.positions[ends[0]] - ts.positions[ends[1]], axis=1)
+        frames += [ts.frame] * bool((lengths > 10).any())
+    assert len(frames) > 0
+    return path, frames
+
+
+def named(notes):
+    """Return the numbers of frames that a note has, as it counts them."""
+    found = [note for note in notes if "the box cuts molecules" in note]
+    assert len(found) <= 1
+    return int(found[0].split(" in ")[1].split(" of ")[0]) if found else 0
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("kernel", ["rmsd", "rgyr", "rmsf"])
+def test_frames_that_are_cut_are_told_of(cut, kernel, workers):
+    path, frames = cut
+    result = mdio.analyze(path, top=PSF, kernel=kernel, select="protein", workers=workers)
+    assert named(result.notes) == len(frames)
+    assert any("--pbc whole" in note for note in result.notes)
+    some = mdio.analyze(path, top=PSF, kernel=kernel, select="protein", step=3)
+    assert named(some.notes) == len([frame for frame in frames if frame % 3 == 0])
+
+
+def test_uneven_frames_are_called_by_their_numbers(cut):
+    path, frames = cut
+    time = mdio.open(path).read(0, 24).time
+    # Steps of 2.5 frames.
+    dt_ps = 2.5 * (time[1] - time[0])
+    result = mdio.analyze(path, top=PSF, kernel="rgyr", select="protein", dt_ps=dt_ps)
+    which = [int(frame) for frame in result.frame if int(frame) in frames]
+    assert named(result.notes) == len(which)
+
+
+def test_neighbours_along_the_chain_are_enough(cut):
+    path, frames = cut
+    result = mdio.analyze(path, top=PSF, kernel="rmsd", select=CA)
+    assert 0 < named(result.notes) <= len(frames)
+
+
+def test_of_a_topology_without_bonds_and_of_none(cut, tmp_path):
+    path, frames = cut
+    universe = mda.Universe(PSF, str(path))
+    universe.atoms.write(str(tmp_path / "top.gro"))
+    result = mdio.analyze(path, top=tmp_path / "top.gro", kernel="rmsd", select="protein")
+    assert named(result.notes) == len(frames)
+    assert named(mdio.analyze(path, kernel="rmsd").notes) > 0
+
+
+def test_whole_molecules_and_single_atoms_are_not_told_of(cut):
+    assert named(mdio.analyze(DCD, top=PSF, kernel="rmsd", select=CA).notes) == 0
+    path, _ = cut
+    scattered = "name CA and resid 1 60 120 180"
+    assert named(mdio.analyze(path, top=PSF, kernel="rmsd", select=scattered).notes) == 0
+    dihedrals = mdio.analyze(path, top=PSF, kernel="dihedrals", select="resid 1:20")
+    assert named(dihedrals.notes) == 0  # it takes the nearest images by itself
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_whole_is_as_unwrapped_by_mdanalysis(cut, workers):
+    path, _ = cut
+    universe = mda.Universe(PSF, str(path))
+    universe.trajectory.add_transformations(unwrap(universe.atoms))
+    expected = rms.RMSD(universe, select=CA).run().results.rmsd[:, 2]
+    given = {"top": PSF, "pbc": "whole", "workers": workers}
+    result = mdio.analyze(path, kernel="rmsd", select=CA, **given)
+    np.testing.assert_allclose(result.values, expected, atol=1e-4)
+    assert named(result.notes) == 0
+    gyration = mdio.analyze(path, kernel="rgyr", select="protein", **given).values
+    protein = universe.select_atoms("protein")
+    expected = [protein.radius_of_gyration() for _ in universe.trajectory]
+    np.testing.assert_allclose(gyration, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("out", ["a.zarr", "a.h5md", "a.segments"])
+def test_outputs_need_no_topology_besides_their_own(cut, tmp_path, out, capsys):
+    path, frames = cut
+    mdio.convert(path, tmp_path / out, top=PSF)
+    given = ["--select", "protein", "--json"]
+    if out.endswith("segments"):
+        given += ["-s", PSF]
+    assert main(["analyze", "rgyr", str(tmp_path / out), *given]) == 0
+    assert named(json.loads(capsys.readouterr()[0])["notes"]) == len(frames)
+    assert main(["analyze", "rgyr", str(tmp_path / out), *given, "--pbc", "whole"]) == 0
+    assert named(json.loads(capsys.readouterr()[0])["notes"]) == 0
+
+
+def test_a_group_is_made_whole_by_the_topology_inside(cut, tmp_path):
+    path, _ = cut
+    mdio.convert(path, tmp_path / "a.zarr", top=PSF, groups={"protein": "protein"})
+    given = {"kernel": "rgyr", "pbc": "whole"}
+    grouped = mdio.analyze(tmp_path / "a.zarr", group="protein", **given).values
+    direct = mdio.analyze(path, top=PSF, select="protein", **given).values
+    np.testing.assert_allclose(grouped, direct, atol=1e-5)
+
+
+def test_displacements_without_jumps(cut, tmp_path):
+    path, _ = cut
+    mdio.convert(path, tmp_path / "a.dcd", pbc="nojump")
+    converted = mdio.analyze(tmp_path / "a.dcd", top=PSF, kernel="msd", select=CA).values
+    for workers in (None, 2):
+        given = {"top": PSF, "select": CA, "pbc": "nojump", "workers": workers}
+        direct = mdio.analyze(path, kernel="msd", **given).values
+        np.testing.assert_allclose(direct, converted, rtol=1e-4, atol=1e-3)
+
+
+def test_what_cannot_be_made_whole_is_refused(cut, tmp_path):
+    path, _ = cut
+    universe = mda.Universe(PSF, str(path))
+    universe.atoms.write(str(tmp_path / "top.gro"))
+    with pytest.raises(PlanError, match="needs bonds"):
+        mdio.analyze(path, top=tmp_path / "top.gro", kernel="rmsd", select=CA, pbc="whole")
+    with pytest.raises(PlanError, match="--pbc 'hole' is unknown"):
+        mdio.analyze(path, top=PSF, kernel="rmsd", select=CA, pbc="hole")
+    with pytest.raises(PlanError, match="no unit cell"):
+        mdio.analyze(DCD, top=PSF, kernel="rmsd", select=CA, pbc="whole")
