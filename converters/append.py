@@ -24,7 +24,8 @@ from mdio.converters.strategies.job import Job
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint
 from mdio.core.files.publish import settle
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.remote.paths import is_remote, path_of
+from mdio.core.files.turns import State, state_at
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import continuation_of
@@ -68,20 +69,23 @@ def prepare_append(
             )
     out = changed_at(out)
     settle(out)
+    former = None if is_remote(out) else state_at(out)
     old = open_layout(out, verify=options.verify)
     try:
         continuation_of(old, 0)
         files = [sources] if isinstance(sources, str | PathLike) else list(sources)
-        return _Plan(old, [path_of(file) for file in files], options).make(executor)
+        return _Plan(old, former, [path_of(file) for file in files], options).make(executor)
     except BaseException:
         old.close()
         raise
 
 
 class _Plan:
-    def __init__(self, old: Layout, files: Sequence[Path], options: ConversionOptions) -> None:
+    def __init__(
+        self, old: Layout, former: State | None, files: Sequence[Path], options: ConversionOptions
+    ) -> None:
         assert old.manifest is not None
-        self.old, self.files, self.options = old, files, options
+        self.old, self.former, self.files, self.options = old, former, files, options
         self.manifest = old.manifest
         self.notes: list[str] = []
         self.frames_of: dict[Layout, tuple[TrajectoryInfo, NDArray[np.int64]]] = {}
@@ -95,7 +99,9 @@ class _Plan:
     def make(self, executor: Executor) -> Conversion:
         old, options = self.old, self.options
         sources = [self._source(path) for path in self.files]
-        states = SourceStates([*self.files, old.path], may_grow=self._may_grow(sources))
+        # What replaces an output on disk looks at it itself, in the moment when it does.
+        read = [*self.files, *[old.path] * (self.former is None)]
+        states = SourceStates(read, may_grow=self._may_grow(sources))
         as_given = self.numbered or options.overlap is not None
         members = sources if as_given else [self._unseen(source) for source in sources]
         new = {member: file for member, file in zip(members, self.files, strict=True) if member}
@@ -139,6 +145,7 @@ class _Plan:
             transformed=self.manifest["source"].get("transformed"),
             topology=old.topology(),
             appended=Appended(continuation, *self._origin(chain, new), odd),
+            former=self.former,
         )
         conversion = choose(job, executor)
         conversion.states = states

@@ -31,6 +31,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job, Repairs
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.remote.paths import path_of
+from mdio.core.files.turns import State
 from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import StoredAs, WriteOptions
@@ -84,6 +85,7 @@ def planned(
     executor: Executor,
     frames: Frames | None = None,
     repairs: Repairs | None = None,
+    former: State | None = None,
 ) -> Conversion:
     """Plan with the opened source, which stays open."""
     writer = writer_class(layout_name)
@@ -167,6 +169,7 @@ def planned(
         joined=origin.joined,
         topology=topology,
         repairs=repairs,
+        former=former,
     )
     return choose(job, executor)
 

@@ -21,6 +21,8 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.publish import settle
+from mdio.core.files.remote.paths import is_remote
+from mdio.core.files.turns import State, state_at
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import options_of
 from mdio.layouts.manifest import (
@@ -120,6 +122,7 @@ def repair(
     out = changed_at(out)
     if against is not None:
         settle(out)
+    former = None if is_remote(out) else state_at(out)
     result, names = _look(out)
     if not result.bad:
         return result
@@ -128,7 +131,7 @@ def repair(
         return result
     made = Processes(workers) if workers > 1 else Serial()
     with made if executor is None else nullcontext(executor) as chosen:
-        planned = _prepare(out, against, top, names, chosen)
+        planned = _prepare(out, former, against, top, names, chosen)
         planned.run(chosen, force=force, progress=progress)
     result.repaired = True
     return result
@@ -184,7 +187,12 @@ def _readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool
 
 
 def _prepare(
-    out: Path, against: Paths, top: AnyPath | None, names: Sequence[str], executor: Executor
+    out: Path,
+    state: State | None,
+    against: Paths,
+    top: AnyPath | None,
+    names: Sequence[str],
+    executor: Executor,
 ) -> Conversion:
     """Plan the conversion that made `out` once more."""
     with open_layout(out, verify=False) as former:
@@ -210,6 +218,7 @@ def _prepare(
             executor,
             frames=view.frames,
             repairs=Repairs(former, meta, manifest, made),
+            former=state,
         )
     except BaseException:
         source.close()

@@ -31,6 +31,7 @@ from mdio.core.files.publish import output_errors, publish
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.remote.uploading import Upload
 from mdio.core.files.temporaries import temporary_for
+from mdio.core.files.turns import changed, state_at
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import parts_at
 from mdio.layouts.striping.stripes import StripeRecord
@@ -169,6 +170,11 @@ class Conversion:
                 nbytes = self._write(work, executor, progress)
                 nbytes += sum(receipt.nbytes for receipt in taken)
                 return executor.from_owner(end)
+        except OSError as error:
+            # Its files may be gone, or others, since another run has put a new one in its place.
+            if self.job.former is not None and state_at(self.out) != self.job.former:
+                raise changed(self.out) from error
+            raise
         finally:
             self.view.close()
 
@@ -222,6 +228,7 @@ class Conversion:
                 # What follows a source, and a repair, are begun anew each time.
                 anew=force or (self._upload is None and (growing or self.repairs is not None)),
                 upload=self._upload,
+                former=self.job.former,
             )
         )
         needed = self._needed_nbytes

@@ -14,6 +14,7 @@ from mdio.converters.selection import AtomChoice
 from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.topology import topologies
 from mdio.core.errors import SourceError
+from mdio.core.files.turns import State
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
@@ -73,6 +74,8 @@ class Job:
     """What it continues, and takes the place of."""
     repairs: Repairs | None = None
     """Of which output this is a repair."""
+    former: State | None = None
+    """Of the output that it takes the place of, from before it was read; None in stores."""
 
     def meta(self) -> OutputMeta:
         """Return what the output says of itself."""

@@ -26,6 +26,7 @@ from mdio.core.files.marks import PARTS_MARKER, is_output, name_of_parts, parts_
 from mdio.core.files.remote.paths import RemotePath, is_remote, path_of
 from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name
+from mdio.core.files.turns import State, state_at
 from mdio.core.files.writing.calls import flush
 from mdio.core.signals import terminations_raised
 
@@ -200,6 +201,7 @@ def publish(
     resume: bool = False,
     anew: bool | None = None,
     upload: Upload | None = None,
+    former: State | None = None,
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends well.
 
@@ -217,11 +219,14 @@ def publish(
     says this in ``of``. `resume`: go on with what an earlier run has left, if it has begun with the
     same. Otherwise that is an error, or with `anew` removed. `anew`: remove what an earlier run has
     left; None = with `force`. `upload`: into a store: what sends files of the output meanwhile.
+    `former`: the state (`state_at`) of the output that is followed, from before it was read; None =
+    what is there now. Only that is replaced: another run may have changed it by then.
     Yields Path: ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It may be made as a file or a
     folder; if it exists, with a journal, then that tells what an earlier run has done.
     Raises OutputError: before any work: the target exists, is a source, is a folder of something
     else, its folder is missing or read-only, or something is left that can be gone on with, or
-    cannot, with `resume`. In the end: the disk is full, the target has appeared.
+    cannot, with `resume`. In the end: the disk is full, the target has appeared, or another run has
+    changed it meanwhile.
     """
     where = path_of(target)
     if isinstance(where, RemotePath):
@@ -268,6 +273,8 @@ def publish(
     gone = partial(_former_parts, goal, parts_at)
     for path in {*(gone() if force else ()), *[parts] * in_parts}:
         _check(path, force, read)
+    followed = former is not None
+    former = former or state_at(goal)
     if not resume:
         refuse_unfinished(goal, goal if upload is None else upload.goal)
     with terminations_raised():
@@ -295,7 +302,12 @@ def publish(
                 if upload is not None and upload.early:
                     there = {path.name: claim.name(path) for path in made}
                     upload.finish(temporary, there, check)
-                put_in_place(claim, goal, made, gone, force=force)
+                try:
+                    put_in_place(claim, goal, made, gone, force=force, former=former)
+                except OutputError:
+                    if followed and state_at(goal) != former:
+                        journal_of(temporary).unlink(missing_ok=True)  # it continues nothing now
+                    raise
             journal_of(temporary).unlink(missing_ok=True)
         except BaseException as error:
             if os.getpid() == claim.pid:  # and no forked child of it

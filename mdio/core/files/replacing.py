@@ -43,6 +43,7 @@ from mdio.core.files.journals.journal import journal_of
 from mdio.core.files.journals.unfinished import unfinished_of
 from mdio.core.files.marks import identity_of, is_identical, is_output, parts_of
 from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
+from mdio.core.files.turns import State, changed, clear_dead_turn, state_at, turn_at
 from mdio.core.files.writing.calls import flush
 
 INDEX_HALVES = f"{INDEX_ENDING}-*"
@@ -101,18 +102,20 @@ def put_in_place(
     former_parts: Callable[[], Sequence[Path]],
     *,
     force: bool,
+    former: State | None,
 ) -> None:
     """Give what was built, and flushed, its names.
 
     `claim`: of the publication: tells the temporary names. `goal`, `beside`: the output, and what
     was built with it; all in one folder. `former_parts`: tells what belongs to the output that is
     there now, perhaps since another run ended, and goes with it.
-    `force`: replace what is there.
-    Raises OutputError: one of the names is taken; or the former output could be put neither aside
-    nor back. OSError: a rename failed: all is as it was.
+    `force`: replace what is there. `former`: the state of that, as it is known to this run.
+    Raises OutputError: one of the names is taken; another run has changed what was there; or the
+    former output could be put neither aside nor back. OSError: a rename failed: all is as it was.
     """
     folder = goal.parent
-    with _alone_in(folder):
+    tidy([goal, *beside, parts_of(goal)], unfinished_too=True)  # which may take long
+    with turn_at(goal), _alone_in(folder):
         _tidy([goal, *beside, parts_of(goal)], unfinished_too=True)
         gone = [path for path in former_parts() if path not in beside]
         claim.built |= {path.name: parts_of(goal).name for path in gone}
@@ -123,6 +126,8 @@ def put_in_place(
             if os.path.lexists(claim.name(path)):
                 keep_access(path, claim.name(path))
         flush(folder)  # the names under which all was built
+        if force and state_at(goal) != former:
+            raise changed(goal)
         is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
         if (beside or set(there) - {goal}) and is_file and set(there) <= {goal, *gone}:
             _by_reference(claim, goal, beside, gone)
@@ -264,6 +269,7 @@ def tidy(targets: Sequence[Path], *, unfinished_too: bool = False) -> None:
 
 def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
     for target in targets:
+        clear_dead_turn(target)
         # A power cut may keep the frame index of a temporary, which is not flushed, without that.
         for index in target.parent.glob(f"..{escape(target.name)}.mdio-*.tmp{INDEX_ENDING}"):
             if not os.path.lexists(index.with_name(index.name[1 : -len(INDEX_ENDING)])):

@@ -44,7 +44,8 @@ _claimed: set[str] = set()
 """Owners of what this process, or the one that it was forked from, is at."""
 
 
-def _host() -> str:
+def host_name() -> str:
+    """Return the name of this machine, as it is in names of files."""
     return re.sub(r"[^A-Za-z0-9_.]", "_", os.uname().nodename)[:40]
 
 
@@ -58,7 +59,7 @@ def _as_built(target: Path, ending: str, built: Mapping[str, str]) -> Path:
 
 def longest_name(target: Path) -> int:
     """Return the bytes of the longest name that publishing `target` may need."""
-    owner = f"{_host()}-{os.getpid()}-{'0' * 2 * TOKEN_NBYTES}"
+    owner = f"{host_name()}-{os.getpid()}-{'0' * 2 * TOKEN_NBYTES}"
     return len(os.fsencode(_name(target, owner, "journal").name))
 
 
@@ -105,7 +106,7 @@ class Claim:
         self.built: dict[str, str] = {}
         self.unsettled = False
         while True:
-            self.owner = f"{_host()}-{self.pid}-{os.urandom(TOKEN_NBYTES).hex()}"
+            self.owner = f"{host_name()}-{self.pid}-{os.urandom(TOKEN_NBYTES).hex()}"
             self.path = _name(target, self.owner, "lock")
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o666)
@@ -117,7 +118,7 @@ class Claim:
         _claimed.add(self.owner)
         try:
             if held is None:  # else the lock says enough, and a full disk is in nobody's way
-                self._write(_identity(self.pid))
+                self._write(process_identity(self.pid))
         except BaseException:
             self.release()
             raise
@@ -199,7 +200,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             [one["name"] for one in traces if one["ending"] == ending]
             for ending in ("tmp", "old", "journal")
         )
-        here = traces[0]["host"] == _host()
+        here = traces[0]["host"] == host_name()
         if lock is None:
             if here and not _lives(int(traces[0]["pid"])):
                 yield Leftover(folder, owner, tmp, old, journals, None, None)
@@ -220,7 +221,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
                 held = try_lock(fd)
             lines = _lines(fd)
             if here:
-                dead = held if held is not None else _is_dead(lines)
+                dead = held if held is not None else is_process_gone(lines[0] if lines else {})
             else:
                 dead = held is True and _is_quiet(folder, traces)
             if dead and _is_at(fd, where):
@@ -272,7 +273,7 @@ def _groups(folder: Path) -> dict[str, list[re.Match[str]]]:
     return {
         owner: traces
         for owner, traces in groups.items()
-        if traces[0]["host"] == _host() or any(one["ending"] == "journal" for one in traces)
+        if traces[0]["host"] == host_name() or any(one["ending"] == "journal" for one in traces)
     }
 
 
@@ -297,7 +298,7 @@ def _lines(fd: int) -> list[dict[str, Any]]:
     return found
 
 
-def _identity(pid: int) -> dict[str, Any]:
+def process_identity(pid: int) -> dict[str, Any]:
     """Return who a process of this namespace is, as far as the system tells."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -313,9 +314,12 @@ def _identity(pid: int) -> dict[str, Any]:
     }
 
 
-def _is_dead(lines: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the process that wrote a lock file is gone; only where no locks tell."""
-    owner, here = lines[0] if lines else {}, _identity(os.getpid())
+def is_process_gone(owner: Mapping[str, Any]) -> bool:
+    """Return whether a process of a machine of this name is gone, of which `process_identity` told.
+
+    Where it does not tell enough (a lock file that is only just being written), it is not.
+    """
+    here = process_identity(os.getpid())
     if "boot" not in owner:  # it is only just being written
         return False
     if owner.get("boot") != here["boot"]:

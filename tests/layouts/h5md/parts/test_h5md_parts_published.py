@@ -84,7 +84,9 @@ def test_a_damaged_frame_leaves_the_former_output(adk, mine, tmp_path_factory, w
     assert mdio.verify(mine).ok and frames_of(mine).n_frames == 784
 
 
-def test_of_several_writers_the_parts_of_the_last_one_stay(adk, mine, monkeypatch):
+def test_of_several_writers_the_parts_of_the_first_one_stay(adk, mine, monkeypatch):
+    """Who comes second is told, and takes nothing away."""
+
     put_in_place = publish.put_in_place
 
     def after_another(*words, **more):
@@ -94,9 +96,11 @@ def test_of_several_writers_the_parts_of_the_last_one_stay(adk, mine, monkeypatc
 
     for _ in range(2):  # over the first folder's name, and over another
         monkeypatch.setattr(publish, "put_in_place", after_another)
-        mdio.convert(adk["xtc"], mine, per_rank=True, force=True)
-        assert is_alone(mine)
-        assert mdio.verify(mine).ok and frames_of(mine).n_frames == 98
+        with pytest.raises(OutputError, match="another run has changed it meanwhile"):
+            mdio.convert(adk["xtc"], mine, per_rank=True, force=True)
+        assert mdio.verify(mine).ok and frames_of(mine).n_frames == 5
+    assert mdio.convert(adk["xtc"], mine, per_rank=True, force=True).n_frames == 98
+    assert is_alone(mine)
 
 
 @pytest.mark.parametrize("nth", [0, 1])
