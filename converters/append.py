@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -12,8 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.converters.comparing import (
+    COMPARED_NBYTES,
+    FOLLOWED_NBYTES,
+    Comparison,
+    is_unchanged,
+    refuse_another,
+)
 from mdio.converters.opening import changed_at
-from mdio.converters.options import ConversionOptions
+from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.periodic.layout import TransformedLayout
 from mdio.converters.provenance import Appended
 from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
@@ -21,6 +27,7 @@ from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.choice import choose
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
+from mdio.converters.timeline import Timeline
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint
 from mdio.core.files.publish import settle
@@ -33,18 +40,29 @@ from mdio.layouts.manifest import has_source_integers, indices_from_runs, runs_f
 from mdio.layouts.output import NotFinite
 from mdio.layouts.registry import open_layout, writer_class
 from mdio.layouts.views import KEEP_ALL
-from mdio.layouts.views.chain import ChainLayout
-from mdio.layouts.views.joining import ROUNDING
-from mdio.layouts.views.view import ViewLayout, select_frames
+from mdio.layouts.views.chain import ChainLayout, chain_of
+from mdio.layouts.views.joining import Joining
+from mdio.layouts.views.view import ViewLayout, select_frames, times_of
 from mdio.parallel.executors import Executor
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
-OWN = {"append", "growing", "overlap", "salvage", "start", "step", "stop", "to", "top", "verify"}
+Origin = tuple[dict[str, Any], list[list[int]]]
+"""What an output says of its source, and which frames of it it has, as runs."""
+OWN = {
+    "append",
+    "compare_all",
+    "growing",
+    "overlap",
+    "salvage",
+    "start",
+    "step",
+    "stop",
+    "to",
+    "top",
+    "verify",
+}
 """Options that do not follow from the output."""
 DEFAULT = ConversionOptions()
-SAME_ANGSTROM = 0.02
-"""So far apart a frame and what was made of it may be, besides what its precision allows: formats
-round. Frames of a simulation are further apart."""
 
 
 def prepare_append(
@@ -80,6 +98,20 @@ def prepare_append(
         raise
 
 
+def check_it_goes_on(source: Path, out: Path, options: ConversionOptions) -> None:
+    """See that a source still holds the frames that `out` has of it, every nth of one file.
+
+    Raises SourceError: it does not.
+    """
+    old = open_layout(out, verify=options.verify)
+    plan = _Plan(old, None, [source], replace(options, start=0))
+    try:
+        with plan.source(source):
+            plan.check_it_is_the_same(source)
+    finally:
+        old.close()
+
+
 class _Plan:
     def __init__(
         self, old: Layout, former: State | None, files: Sequence[Path], options: ConversionOptions
@@ -90,49 +122,64 @@ class _Plan:
         self.notes: list[str] = []
         self.frames_of: dict[Layout, tuple[TrajectoryInfo, NDArray[np.int64]]] = {}
         """What is in the file of which each source is a view, and the frames that it has of it."""
+        self.whole: dict[Path, tuple[Layout, int]] = {}
+        """All frames of each file, as the output has them, and how many."""
         self.numbered = options.start is not None
         """Whether the frames to add are told by number, as of a file that is followed."""
         strided = any(step > 1 for *_, step in self.manifest["frames"])
+        self.joined = self.manifest["source"].get("joined") or {}
         self.stride_ps = float(self.manifest["dt_ps"]) if strided else None
         """Time between frames, where the output has but some of its source's."""
 
     def make(self, executor: Executor) -> Conversion:
-        old, options = self.old, self.options
-        sources = [self._source(path) for path in self.files]
+        old = self.old
+        sources = {self.source(path): path for path in self.files}
         # What replaces an output on disk looks at it itself, in the moment when it does.
         read = [*self.files, *[old.path] * (self.former is None)]
-        states = SourceStates(read, may_grow=self._may_grow(sources))
-        as_given = self.numbered or options.overlap is not None
-        members = sources if as_given else [self._unseen(source) for source in sources]
-        new = {member: file for member, file in zip(members, self.files, strict=True) if member}
-        if not new:
-            raise SourceError(
-                f"{self.files[-1]}: nothing to add: {old.path} already has all of its frames, "
-                f"up to {old.info.time_last_ps:g} ps"
-            )
-        overlap = KEEP_ALL if self.numbered else options.overlap
-        chain = ChainLayout([old, *new], overlap=overlap)
+        states = SourceStates(read, may_grow=self._may_grow(list(sources)))
+        if self.numbered:
+            ((source, path),) = sources.items()
+            self.check_it_is_the_same(path)
+            chain = ChainLayout([old, source], overlap=KEEP_ALL)
+            before = indices_from_runs(self.manifest["frames"])
+            numbers = np.concatenate([before, self.frames_of[source][1]])
+            origin = self._origin_of_one(path, source, numbers)
+        else:
+            chain, origin = self._merged(sources)
+        conversion = self._conversion(executor, chain, sources, origin)
+        conversion.states = states
+        return conversion
+
+    def _conversion(
+        self,
+        executor: Executor,
+        chain: ChainLayout,
+        sources: Mapping[Layout, Path],
+        origin: Origin,
+    ) -> Conversion:
+        old, options = self.old, self.options
         info = chain.info.replace(
             has_velocities=old.info.has_velocities, has_forces=old.info.has_forces
         )
-        (first, start, stop), *added = chain.kept
-        if first is not old or start or not added:
-            raise SourceError(
-                f"{first.path}: begins at {chain.info.time_first_ps:g} ps, before {old.path} does "
-                f"(at {old.info.time_first_ps:g} ps); frames are added behind those that are "
-                "there: convert all files together"
-            )
+        first, start, stop = chain.kept[0]
+        stop = stop if first is old and not start else 0
         continuation = continuation_of(old, stop)
         plan = continuation.plan(info, executor.n_workers)
-        n_added = info.n_frames - stop
-        told = f"{n_added:,} frames added to {stop:,} of {old.info.n_frames:,} that were there"
+        n_old = sum(end - begin for layout, begin, end in chain.kept if layout is old)
+        told = (
+            f"{info.n_frames - n_old:,} frames added to {n_old:,} of {old.info.n_frames:,} that "
+            "were there"
+        )
+        if n_old == info.n_frames == old.info.n_frames:
+            told = f"nothing to add: {old.path} already has all of these frames"
         odd = self._not_finite(continuation.taken)
         stripe = self.manifest["stripe"]
         asked = (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
         groups = self.manifest["group_atoms"]
+        read = [path for member, path in sources.items() if member in chain.members]
         job = Job(
             out=old.path,
-            files=list(new.values()),
+            files=read,
             view=ViewLayout(old.path, source=chain),
             choice=AtomChoice(
                 None, self._atoms, {name: indices_from_runs(runs) for name, runs in groups.items()}
@@ -141,22 +188,46 @@ class _Plan:
             writer=writer_class(old.name),
             options=options,
             striping=StripeRequest(*asked),
-            nbytes_in=sum(self.frames_of[member][0].nbytes for member in new),
+            nbytes_in=sum(
+                self.frames_of[member][0].nbytes for member in sources if member in chain.members
+            ),
             transformed=self.manifest["source"].get("transformed"),
             topology=old.topology(),
-            appended=Appended(continuation, *self._origin(chain, new), odd),
+            appended=Appended(continuation, *origin, odd),
             former=self.former,
         )
-        conversion = choose(job, executor)
-        conversion.states = states
-        return conversion
+        if n_old == info.n_frames == old.info.n_frames:
+            return NothingToDo(job, job.plan)
+        return choose(job, executor)
+
+    def _merged(self, sources: Mapping[Layout, Path]) -> tuple[ChainLayout, Origin]:
+        """Put the frames of all sources among those of the output; see `Timeline`."""
+        old, options = self.old, self.options
+        if options.overlap == KEEP_ALL:
+            chain = ChainLayout([old, *sources], overlap=KEEP_ALL)
+            return chain, self._origin_of_all(chain, sources)
+        timeline = Timeline(old)
+        for source in sorted(filter(lambda one: one.info.n_frames, sources), key=_begin):
+            path = sources[source]
+            known = is_unchanged(path, self.manifest["source"]) and not options.compare_all
+            nbytes = COMPARED_NBYTES if known else None
+            timeline.add(source, Comparison(old, source), nbytes, options.overlap)
+            if timeline.n_equal == source.info.n_frames:
+                self.notes.append(f"{path}: left out, since {old.path} has it already")
+            elif timeline.n_equal:
+                n_frames = f"{timeline.n_equal:,} of its {source.info.n_frames:,} frames"
+                self.notes.append(f"{path}: {old.path} has {n_frames} already")
+        self.notes += timeline.notes
+        joining = Joining(tuple(timeline.parts), tuple(timeline.gaps()), changes=True)
+        chain = chain_of(timeline.members, joining)
+        return chain, self._origin(chain, timeline, sources)
 
     @property
     def _atoms(self) -> Any:
         runs = self.manifest["atoms"]
         return None if runs is None else indices_from_runs(runs)
 
-    def _source(self, path: Path) -> Layout:
+    def source(self, path: Path) -> Layout:
         """Open a source as the output has its own: its atoms, its part of the frames."""
         options, manifest = self.options, self.manifest
         source = open_with_topology(path, options.top, verify=options.verify)
@@ -197,9 +268,14 @@ class _Plan:
         if self.numbered:
             frames = range(*slice(options.start, options.stop, options.step).indices(info.n_frames))
         elif self.stride_ps:
-            dt_ps, last_ps = self.stride_ps, self.old.info.time_last_ps
-            steps = max(1, np.ceil((info.time_first_ps - last_ps) / dt_ps - 1e-3))
-            frames = select_frames(source, begin_ps=last_ps + steps * dt_ps, dt_ps=dt_ps)
+            dt_ps, first_ps = self.stride_ps, self.old.info.time_first_ps
+            steps = np.ceil((info.time_first_ps - first_ps) / dt_ps - 1e-3)
+            begin_ps = first_ps + steps * dt_ps
+            if begin_ps <= info.time_last_ps + 1e-3 * dt_ps:
+                frames = select_frames(source, begin_ps=begin_ps, dt_ps=dt_ps)
+            else:
+                frames = range(0)
+        self.whole[path] = whole, info.n_frames
         view = ViewLayout(path, source=whole, frames=frames, atoms=atoms)
         self.frames_of[view] = info, np.asarray(view.frames)
         return view
@@ -208,30 +284,27 @@ class _Plan:
         """Whether a source may be written on: only whole frames that are there are taken."""
         return self.options.growing or any(source.info.lost for source in sources)
 
-    def _unseen(self, source: Layout) -> Layout | None:
-        """Return the frames of a source that the output does not have; None if it has all."""
-        mine, theirs = source.info, self.old.info
-        end_ps = min(mine.time_last_ps, theirs.time_last_ps)
-        here, there = _frame_at(source, end_ps), _frame_at(self.old, end_ps)
-        if here is None or there is None or not self._same(source, here, there):
-            return source
-        if here + 1 == mine.n_frames:
-            self.notes.append(f"{mine.path}: left out, since {self.old.path} has it already")
-            return None
-        if there + 1 < theirs.n_frames:
-            return source
-        self.notes.append(f"{mine.path}: {self.old.path} has its frames up to {end_ps:g} ps")
-        rest = range(here + 1, mine.n_frames)
-        view = ViewLayout(source.path, source=source, frames=rest)
-        info, numbers = self.frames_of[source]
-        self.frames_of[view] = info, numbers[rest.start :]
-        return view
-
-    def _same(self, source: Layout, here: int, there: int) -> bool:
-        a = source.read(here, here + 1).positions
-        b = self.old.read(there, there + 1).positions
-        bound = SAME_ANGSTROM + float(self.manifest["error_bound_angstrom"])
-        return bool(np.allclose(a, b, rtol=0, atol=bound, equal_nan=True))
+    def check_it_is_the_same(self, path: Path) -> None:
+        """Compare frames that were taken of a source before with those that it has now."""
+        before = indices_from_runs(self.manifest["frames"])
+        whole, n_frames = self.whole[path]
+        if len(before) and int(before.max()) >= n_frames:
+            raise SourceError(
+                f"{path}: has {n_frames:,} frames, and {self.old.path} has frames of it up to "
+                f"number {int(before.max()):,}; give the file of which it was made"
+            )
+        view = ViewLayout(path, source=whole, frames=before, atoms=self._atoms)
+        known = is_unchanged(path, self.manifest["source"])
+        there = np.arange(len(before))
+        same = Comparison(self.old, view).same(
+            lambda first, n: self.old.read(first, first + n),
+            lambda frames: np.diff(frames) == 1,
+            view,
+            there,
+            there,
+            FOLLOWED_NBYTES if known else COMPARED_NBYTES,
+        )
+        refuse_another(path, self.old.path, same, times_of(view))
 
     def _not_finite(self, taken: int) -> NotFinite | None:
         """Return what is known of coordinates before frame `taken` that are no numbers."""
@@ -251,26 +324,53 @@ class _Plan:
             else None
         )
 
-    def _origin(
-        self, chain: ChainLayout, files: dict[Layout, Path]
-    ) -> tuple[dict[str, Any], list[list[int]]]:
-        """Return what the output is to say of its source, and which frames of it it has."""
+    def _said(self, lost: Sequence[Any], made_up: Sequence[str]) -> dict[str, Any]:
+        """Return what the output says of its source, with what is known of what was added."""
         source = dict(self.manifest["source"])
+        every = [*source.pop("lost", []), *map(asdict, lost)]
+        if every and not self.options.growing:
+            source["lost"] = every
+        if texts := dict.fromkeys([*source.get("made_up", ()), *made_up]):
+            source["made_up"] = list(texts)
+        return source
+
+    def _origin(
+        self, chain: ChainLayout, timeline: Timeline, sources: Mapping[Layout, Path]
+    ) -> Origin:
+        """Return what the output is to say of its source, and which frames of it it has."""
+        added = timeline.members[1:]
+        for member, numbers in zip(added, timeline.numbers[1:], strict=True):
+            if (numbers >= 0).all() and Comparison(self.old, member).is_exact:
+                numbers = self.frames_of[member][1][numbers]
+                return self._origin_of_one(sources[member], member, numbers)
+        if "matched" not in self.joined and timeline.only_goes_on:
+            return self._origin_of_all(chain, sources)
+        # Numbers in several files say little to those who have the files: times, or steps, do.
+        source = self._with_files(chain, sources) | {"n_frames": chain.info.n_frames}
+        source["joined"] = {"overlap": self.options.overlap, "matched": timeline.unit}
+        step = max(step for *_, step in self.manifest["frames"])
+        return source, [[0, chain.info.n_frames * step, step]]
+
+    def _origin_of_one(self, path: Path, member: Layout, numbers: NDArray[np.int64]) -> Origin:
+        """Return it for an output all of whose frames are of one file."""
+        info, _ = self.frames_of[member]
+        source = self._said(info.lost, info.made_up)
+        for key in ("files", "joined"):
+            source.pop(key, None)
+        source |= fingerprint(path) | {"layout": info.layout, "n_frames": info.n_frames}
+        return source, runs_from_indices(numbers)
+
+    def _with_files(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> dict[str, Any]:
+        prints = [fingerprint(path) for one, path in sources.items() if one in chain.members]
+        source = self._said(chain.info.lost, chain.info.made_up)
+        own = {name: source.pop(name) for name in prints[0] if name in source}
+        return source | {"path": own["path"], "files": [*source.get("files", [own]), *prints]}
+
+    def _origin_of_all(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> Origin:
+        """Return it for an output behind whose frames others were added."""
+        source = self._with_files(chain, sources)
         (_, _, stop), *added = chain.kept
         before = indices_from_runs(self.manifest["frames"])[:stop]
-        prints = [fingerprint(path) for path in files.values()]
-        lost = [*source.get("lost", []), *(asdict(one) for one in chain.info.lost)]
-        source.pop("lost", None)
-        if lost and not self.options.growing:
-            source["lost"] = lost
-        if made_up := dict.fromkeys([*source.get("made_up", ()), *chain.info.made_up]):
-            source["made_up"] = list(made_up)
-        if len(prints) == 1 and "files" not in source and prints[0]["path"] == source["path"]:
-            ((member, start, end),) = added
-            info, numbers = self.frames_of[member]
-            source |= prints[0] | {"n_frames": info.n_frames}
-            return source, runs_from_indices([*before, *numbers[start:end]])
-        own = {name: source.pop(name) for name in prints[0] if name in source}
         at = source["n_frames"] if stop == self.old.info.n_frames else int(before[-1]) + 1
         frames = [before]
         for member, start, end in added:
@@ -281,25 +381,32 @@ class _Plan:
                 begin, last = 0, info.n_frames
             frames.append(numbers - begin + at)
             at += last - begin
-        source |= {
-            "path": own["path"],
-            "files": [*source.get("files", [own]), *prints],
-            "n_frames": at,
-            "joined": {"overlap": self.options.overlap},
-        }
+        source |= {"n_frames": at, "joined": {"overlap": self.options.overlap}}
         return source, runs_from_indices(np.concatenate(frames))
 
 
-def _frame_at(layout: Layout, time_ps: float) -> int | None:
-    """Return the frame of a time, if there is one, of a layout whose times ascend."""
-    info = layout.info
-    if not layout.has_times or not info.time_first_ps <= info.time_last_ps:
-        return None
-    slack = min(ROUNDING * abs(time_ps), abs(info.dt_ps) / 4 if info.n_frames > 1 else np.inf)
+def _begin(source: Layout) -> float:
+    """Return where a source begins, by which several are put in order."""
+    if source.has_times:
+        return source.info.time_first_ps
+    return float(source.read(0, 1, atoms=[]).step[0])
 
-    def time_of(frame: int) -> float:
-        return float(layout.read(frame, frame + 1, atoms=[]).time[0])
 
-    frame = bisect_left(range(info.n_frames), time_ps - slack, key=time_of)
-    found = frame < info.n_frames and abs(time_of(frame) - time_ps) <= slack
-    return frame if found else None
+class NothingToDo(Conversion):
+    """An output that has all frames of what is to be added: it stays as it is."""
+
+    def run(self, executor: Executor, **_: Any) -> ConvertResult:
+        """Return what is there."""
+        self.view.close()
+        return ConvertResult(
+            out=str(self.out),
+            layout=self.plan.layout,
+            n_frames=self.plan.n_frames,
+            n_atoms=self.plan.n_atoms,
+            nbytes_in=self.job.nbytes_in,
+            nbytes_out=0,
+            seconds=0.0,
+            workers=executor.n_workers,
+            plan=self.plan,
+            found_complete=True,
+        )

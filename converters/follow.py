@@ -10,12 +10,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from mdio.converters.append import check_it_goes_on
 from mdio.converters.convert import prepare
 from mdio.converters.opening import changed_at
 from mdio.converters.options import ConversionOptions, ConvertResult, takes_options
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.core.files.remote.paths import path_of, refuse_remote
+from mdio.core.files.turns import changed
 from mdio.parallel.executors import Executor, Serial
 
 POLL_S = 1.0
@@ -101,6 +103,8 @@ class _Follower:
         self.force = force
         self.begin, self.step = options.start or 0, options.step or 1
         self.n_done = 0
+        self._uuid: str | None = None  # of the output, since the last publication
+        self._known = True  # what the output has is known to be of the source
         self._n_there = 0
         self._unit: int | None = None
         self._seen: tuple[int, int] | None = None
@@ -123,6 +127,7 @@ class _Follower:
                     "goes on with --follow"
                 )
             self.begin, _, self.step = runs[0]
+            self._uuid, self._known = old.uuid, False
             self.n_done = old.info.n_frames
             made = old.made_as()
             self._unit = made.get("piece_frames") or int(old.boundaries()[1])
@@ -152,6 +157,9 @@ class _Follower:
         except SourceError as error:  # its first frame is not complete, perhaps
             self._problem = error
             return self._n_there
+        if not self._known:
+            check_it_goes_on(self.source, self.out, self.options)
+            self._known = True
         self._n_there = len(range(self.begin, n_source, self.step))
         return self._n_there
 
@@ -173,8 +181,12 @@ class _Follower:
         elif self._unit is not None and n_wanted >= self._unit:
             options = replace(options, expected_frames=ENDLESS_FRAMES)
         conversion = prepare(self.source, self.out, self._only(options, n_wanted), self.executor)
+        appended = conversion.appended
+        if appended is not None and appended.continuation.manifest["uuid"] != self._uuid:
+            conversion.close()
+            raise changed(self.out)
         self._result = conversion.run(self.executor, force=self.force and not self.n_done)
-        self.n_done = n_wanted
+        self.n_done, self._uuid = n_wanted, conversion.uuid
         return True
 
     def _only(self, options: ConversionOptions, n_frames: int) -> ConversionOptions:

@@ -8,6 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mdio.converters.periodic.layout import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.remote.paths import path_of
@@ -15,6 +18,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL
+from mdio.layouts.views.joining import ROUNDING
 from mdio.layouts.views.view import ViewLayout
 
 
@@ -24,7 +28,8 @@ def opening_of(layout: Layout) -> dict[str, Any]:
         return {}
     source = layout.manifest["source"]
     joined = source.get("joined")
-    how = {"overlap": KEEP_ALL if joined is None else joined.get("overlap")}
+    as_given = joined is None or "matched" in joined
+    how = {"overlap": KEEP_ALL if as_given else joined.get("overlap")}
     how |= source.get("opened", {})
     return how | {"salvage": True} if {"unreadable_frames", "lost"} & source.keys() else how
 
@@ -84,6 +89,9 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
         if transformed is not None:
             whole = TransformedLayout(source.path, source=source, top=top, **transformed)
             whole.prepared(atoms)
+        matched = (manifest["source"].get("joined") or {}).get("matched")
+        if matched is not None:
+            frames = _matching(layout, ViewLayout(source.path, source=whole, atoms=atoms), matched)
     info = source.info
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
     if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
@@ -93,3 +101,42 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
             "trajectory that it was made from"
         )
     return ViewLayout(source.path, source=whole, frames=frames, atoms=atoms, unreadable=lost)
+
+
+def _matching(layout: Layout, source: ViewLayout, unit: str) -> NDArray[np.int64]:
+    """Return which frames of the files, one after the other, those of `layout` are.
+
+    `unit`: by what they are told apart: ``ps`` or ``steps``. Where several files have a frame of
+    the same time, it is the one with the contents that come next to those of the output.
+    Raises SourceError: there is none.
+    """
+    mine, theirs = (_keys(one, unit) for one in (layout, source))
+    order = np.argsort(theirs, kind="stable")
+    theirs = theirs[order]
+    slack = np.zeros(len(mine))
+    if unit == "ps":
+        apart = np.diff(mine).min(initial=np.inf)
+        slack = np.minimum(ROUNDING * np.abs(mine), apart / 4)
+    begin, end = (
+        np.searchsorted(theirs, mine - slack),
+        np.searchsorted(theirs, mine + slack, "right"),
+    )
+    if (begin == end).any():
+        lacking = mine[begin == end]
+        raise SourceError(
+            f"{source.path}: no frame at {lacking[0]:g} {unit}, which {layout.path} has; give all "
+            "files that it was made from"
+        )
+    frames = order[begin]
+    for at in np.flatnonzero(end - begin > 1).tolist():
+        wanted = layout.read(at, at + 1).positions
+        choices = [int(frame) for frame in order[begin[at] : end[at]]]
+        apart = [np.abs(source.read(n, n + 1).positions - wanted).max() for n in choices]
+        frames[at] = choices[int(np.argmin(apart))]
+    return np.asarray(frames, np.int64)
+
+
+def _keys(layout: Layout, unit: str) -> NDArray[np.float64]:
+    n_frames = layout.info.n_frames
+    block = layout.read(0, n_frames, atoms=[])
+    return block.time if unit == "ps" else block.step.astype(float)

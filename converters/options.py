@@ -82,6 +82,8 @@ class ConversionOptions(StoredAs):
     """Convert the complete frames of a source that ends within a frame."""
     append: bool = False
     """Add frames to the output, which is there; see `mdio.converters.append`."""
+    compare_all: bool = False
+    """With `append`: compare all frames that both have, of large unchanged sources too."""
     growing: bool = False
     """The source is being written: what is not whole yet is neither taken nor missed."""
     hints: Sequence[str] = ()

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from mdio.layouts.placed import PlacedPositions
 
 
+TIMES_MADE_UP = "times are made up"
+"""How that is told begins (`TrajectoryInfo.made_up`), ..."""
+STEPS_KNOWN = f"{TIMES_MADE_UP}, though steps are known"
+"""... and where the format numbers integration steps."""
+
+
 def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
     """Return where chunks begin, or frames where there are no chunks, and ``n_frames``."""
     edges = np.arange(0, info.n_frames, info.chunk_frames or 1, dtype=np.int64)
@@ -86,7 +92,14 @@ class Capabilities:
     @property
     def has_times(self) -> bool:
         """Whether times are the file's own; if not, frames are but counted."""
-        return True
+        this: Any = self
+        return not any(text.startswith(TIMES_MADE_UP) for text in this.info.made_up)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the file numbers its frames by integration steps, if it has no times."""
+        this: Any = self
+        return any(text.startswith(STEPS_KNOWN) for text in this.info.made_up)
 
     @property
     def step_ps(self) -> float | None:

@@ -68,6 +68,8 @@ class Conversion:
         info, frames = self.view.source.info, self.view.frames  # of a simulation that goes on too
         may_grow = bool(info.lost) or int(max(frames[0], frames[-1])) + 1 < info.n_frames
         self.states = SourceStates(job.files, may_grow=may_grow)
+        self.uuid: str | None = None
+        """Of the output, once it has run; where it is owned."""
         self._journal: Journal | None = None
         self._upload: Upload | None = None
         if isinstance(self.out, RemotePath):
@@ -121,6 +123,7 @@ class Conversion:
             meta = meta if self.repairs is None else self.repairs.meta
             meta = meta if self.appended is None else self.appended.meta(meta)
             writer = self._open(stack, temporary, words, meta, resume)
+            self.uuid = writer.meta.uuid
             journal = self._journal
             if journal is not None and journal.records:
                 taken.extend(resuming.take_up(journal, writer))

@@ -134,6 +134,7 @@ class GenericLayout(Layout):
                 times=times,
                 lengths=kind in WITHOUT_UNITS,
                 fields=fields,
+                stepped=times == "steps",
             )
             self._has_times = times is None
             time_last_ps = float(self._timestep(n_frames - 1).time)

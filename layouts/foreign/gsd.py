@@ -67,11 +67,6 @@ class GSDLayout(Layout):
         """What is not read, too; see `Layout.notes`."""
         return (*super().notes, *self._left_out)
 
-    @property
-    def has_times(self) -> bool:
-        """Times are made of frames: the format holds steps."""
-        return False
-
     def _fail(self, found: str) -> SourceError:
         return SourceError(f"{self.path}: {found}; it is no GSD file of HOOMD, or is damaged")
 
@@ -134,7 +129,7 @@ class GSDLayout(Layout):
             time_last_ps=dt * (n_frames - 1),
             has_box=bool(self._boxes(0, 1).any()),
             nbytes=self._file.nbytes,
-            made_up=tuple(made_up("GSD", self.options, times="frames", lengths=True)),
+            made_up=tuple(made_up("GSD", self.options, times="frames", lengths=True, stepped=True)),
         )
 
     def _dt(self) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.errors import SourceError
+from mdio.layouts.capabilities import STEPS_KNOWN, TIMES_MADE_UP
 
 UNITS_OF_PROGRAMS = {"GROMACS": "nm"}
 """Unit of lengths of programs that may leave units out."""
@@ -126,17 +127,19 @@ def made_up(
     times: str | None,
     lengths: bool,
     fields: Sequence[str] = (),
+    stepped: bool = False,
 ) -> Iterator[str]:
     """Yield in words what a format does not hold, and what is taken for it.
 
     `kind`: its name. `options`: what was said of it (``dt``, ``length_unit``). `times`: what times
     are made of; None if it holds them. `lengths`: whether it names no unit of lengths, nor of
-    `fields`.
+    `fields`. `stepped`: whether it numbers integration steps.
     """
     if times is not None:
         dt = options.get("dt")
         how = "1 ps apart without --timestep" if dt is None else f"{dt:g} ps apart, as asked"
-        yield f"times are made up, since {kind} holds none: {times} are {how}"
+        begin = STEPS_KNOWN if stepped else TIMES_MADE_UP
+        yield f"{begin}, since {kind} holds none: {times} are {how}"
     if lengths:
         unit = options.get("length_unit")
         how = "angstrom without --length-unit" if unit is None else f"{unit}, as asked"

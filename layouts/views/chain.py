@@ -159,6 +159,7 @@ class ChainLayout(Layout):
             time_last_ps = self._time_ps(len(infos) - 1, stop - 1)
         if self.kept[0][2] - start == 1 and len(infos) > 1:
             dt_ps = self._time_ps(1, self.kept[1][1]) - time_first_ps
+        distinct = list({id(info): info for info in infos}.values())
         alike = len({(info.compression, info.precision) for info in infos}) == 1
         steps = first.field_precisions
         return TrajectoryInfo(
@@ -177,10 +178,10 @@ class ChainLayout(Layout):
             precision=first.precision if alike else None,
             field_precisions=steps if all(i.field_precisions == steps for i in infos) else {},
             xtc_integers=all(info.xtc_integers for info in infos),
-            nbytes=sum(info.nbytes for info in infos),
+            nbytes=sum(info.nbytes for info in distinct),
             lost=tuple(
-                replace(one, first=int(edge))
-                for edge, info in zip(self._edges, infos, strict=False)
+                replace(one, first=int(self._edges[infos.index(info)]))
+                for info in distinct
                 for one in info.lost
             ),
             made_up=tuple(dict.fromkeys(text for info in infos for text in info.made_up)),
@@ -206,7 +207,8 @@ class ChainLayout(Layout):
             return self
         info, edges = self.info, self.boundaries()
         parts = tuple((n, start, stop) for n, (_, start, stop) in enumerate(self.kept))
-        members = tuple(_preopened(member) for member in self.members)
+        known = {member: _preopened(member) for member in {*self.members}}
+        members = tuple(known[member] for member in self.members)
         assert self._joining is not None
         joining = replace(self._joining, parts=parts)
         return _known_chain(members, info, self._infos, joining, edges)
@@ -251,7 +253,7 @@ class ChainLayout(Layout):
             own = self._own_boundaries.get(number)
             own = boundaries_of(info) if own is None else own
             start, count = self._starts[number], self._edges[number + 1] - self._edges[number]
-            own = own[(own > start) & (own < start + count)] - start
+            own = own[slice(*np.searchsorted(own, [start + 1, start + count]))] - start
             edges.append(np.concatenate([[0] if count else [], own]) + self._edges[number])
         return np.concatenate([*edges, self._edges[-1:]]).astype(np.int64)
 
@@ -294,6 +296,11 @@ class ChainLayout(Layout):
     def __repr__(self) -> str:
         more = len(self.members) - 1
         return self._shown(f"{str(self.members[0].path)!r}" + f" and {more:,} more" * (more > 0))
+
+
+def chain_of(members: Sequence[Layout], joining: Joining) -> ChainLayout:
+    """Return a chain of frames that were chosen before."""
+    return _chain(tuple(members), {"overlap": KEEP_ALL}, joining)
 
 
 def _chain(

@@ -176,6 +176,7 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
     *progressive, (_, stripe_count) = args.progressive or [(-1, args.stripe_count)]
     made: dict[str, Any] = {"groups": dict(args.groups), "source_options": source_options(args)}
     made |= {"progressive": progressive, "stripe_count": stripe_count}
+    made |= {"compare_all": args.append and args.compared}
     return ConversionOptions(**asked(ConversionOptions, args) | made)
 
 
@@ -269,6 +270,8 @@ def _verified(args: argparse.Namespace, conversion: Conversion, executor: Execut
 def _print_summary(result: ConvertResult) -> None:
     if result.found_complete:
         print(f"{result.out}: already complete, nothing was written")
+        for note in result.plan.notes:
+            print(f"  note: {note}")
         return
     rate = result.n_frames / max(result.seconds, 1e-9)
     print(
