@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from mdio.core.errors import SourceError
 
@@ -32,15 +32,27 @@ def _zstd() -> Any:
 
 def head_unpacked(path: Path, nbytes: int) -> bytes:
     """Return how a file begins once it is unpacked; nothing if it cannot be."""
-    suffix = packed_as(path)
-    if suffix == ZSTD and _zstd() is None:
-        return b""
-    opened = _zstd().open if suffix == ZSTD else OPENS.get(suffix, open)
     try:
-        with opened(path, "rb") as file:
+        with opened_unpacked(path) as file:
             return bytes(file.read(nbytes))
     except Exception:  # zlib's and zstd's errors are no OSErrors
         return b""
+
+
+def opened_unpacked(path: Path) -> BinaryIO:
+    """Return a file opened for reading its bytes, unpacked; raises SourceError."""
+    suffix = packed_as(path)
+    if suffix == ZSTD and _zstd() is None:
+        raise _without_zstd(path)
+    opened = _zstd().open if suffix == ZSTD else OPENS.get(suffix, open)
+    return cast(BinaryIO, opened(path, "rb"))
+
+
+def _without_zstd(path: Path) -> SourceError:
+    return SourceError(
+        f"{path}: packed with Zstandard, which this Python lacks; install it: "
+        "pip install backports.zstd, or unpack the file (zstd -d)"
+    )
 
 
 def packed_as(path: Path) -> str:
@@ -64,10 +76,7 @@ def let_mdanalysis_read(path: Path) -> None:
         return
     zstd = _zstd()
     if zstd is None:
-        raise SourceError(
-            f"{path}: packed with Zstandard, which this Python lacks; install it: "
-            "pip install backports.zstd, or unpack the file (zstd -d)"
-        )
+        raise _without_zstd(path)
     from MDAnalysis.lib import util
 
     known = util._get_stream

@@ -24,6 +24,7 @@ CONVENTIONS = b"AMBERRESTART"
 VELOCITY = 20.455
 LOOKED_AT = 1 << 16
 SECOND_LINE = re.compile(rb"\s*(\d+)(\s+[-+.\dEeDd]+){0,2}\s*")
+THIRD_LINE = re.compile(rb"([ \d-]{3}\d\.\d{7}){3,6}\s*")
 WIDTH, PER_LINE = 12, 6
 """Of the numbers of a text file."""
 
@@ -43,9 +44,10 @@ class RestartLayout(Layout):
             head = file.read(LOOKED_AT)
         if head[:3] == b"CDF" or head[:4] == b"\x89HDF":
             return CONVENTIONS in head
-        lines = head.split(b"\n", 2)
+        lines = head.split(b"\n", 3)
         is_second = len(lines) > 1 and SECOND_LINE.fullmatch(lines[1]) is not None
-        return path.suffix.lower() in cls.suffixes and is_second
+        is_third = len(lines) > 2 and THIRD_LINE.fullmatch(lines[2]) is not None
+        return is_second and (path.suffix.lower() in cls.suffixes or is_third)
 
     def _open(self) -> TrajectoryInfo:
         head = head_of(self.path)

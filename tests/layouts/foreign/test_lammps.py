@@ -43,15 +43,11 @@ def bounds(cell):
 
 
 def write(path, cell, columns, opened=open):
-    """Write atoms and columns in another order each frame; return what MDAnalysis is to read.
-
-    It counts from the corner of the box, also where scaled coordinates do so already.
-    """
+    """Write atoms and columns in another order each frame; return them from the box's corner on."""
     rng = np.random.default_rng(3)
     scaled = rng.random((N_FRAMES, N_ATOMS, 3)) + ("u" in columns[0]) * rng.integers(-2, 3, 3)
     positions = scaled @ cell
     values = scaled if "s" in columns[0] else positions + ORIGIN
-    positions = positions - ORIGIN if "s" in columns[0] else positions
     velocities = rng.normal(size=positions.shape)
     with opened(path, "wt") as file:
         for frame in range(N_FRAMES):

@@ -1,7 +1,6 @@
 """mdtraj's HDF5, and formats that are known by how they begin."""
 
 import gzip
-import importlib.util
 import json
 import warnings
 
@@ -111,14 +110,6 @@ def test_what_a_format_does_not_hold_is_said(tmp_path, capsys):
     assert mdio.verify(out, against=path).ok
     assert main(["info", path, "--format", "XYZ", "--length-unit", "mile"]) == 1
     assert "mile is not a unit of length" in capsys.readouterr().err
-
-
-def test_tng_needs_a_package_and_names_it():
-    if importlib.util.find_spec("pytng") is not None:
-        assert mdio.open(datafiles.TNG_traj).info.n_frames > 0
-    else:
-        with pytest.raises(SourceError, match="pip install pytng"):
-            _ = mdio.open(datafiles.TNG_traj).info
 
 
 def test_zarr_names_its_dimensions(tmp_path):

@@ -1,0 +1,185 @@
+"""What is known of a format of text: where a frame ends, and how one is read."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mdio.layouts.foreign.snapshot import Snapshot, snapshot_of
+from mdio.layouts.foreign.text.lines import Lines
+
+_NUMBER = re.compile(rb"(?<=[\s])[-+]?\d+\.(\d*)(?=\s|$)")
+LEAST_DECIMALS = 3
+SHOWN = 60
+"""Characters of a line that a message shows."""
+
+
+class FrameError(Exception):
+    """What lies here is no whole frame; the text says what it is and what was expected."""
+
+    def __init__(self, text: str, *, at_end: bool = False) -> None:
+        super().__init__(text)
+        self.at_end = at_end
+        """Whether the file ends within a frame."""
+
+
+@dataclass(slots=True)
+class Span:
+    """Where a frame lies in the file, and what it is seen to hold while frames are counted."""
+
+    start: int
+    stop: int
+    n_atoms: int
+    fields: frozenset[str] = frozenset()
+    """Of velocities and forces; times, if frames may have them."""
+    remarks: tuple[str, ...] = ()
+    """What of the frame is not read, or read in another way, in words."""
+
+
+@dataclass(slots=True)
+class Head:
+    """What a file says once, for all frames."""
+
+    lines: bytes = b""
+    said: dict[str, str] = field(default_factory=dict)
+
+
+class TextFormat(ABC):
+    """Cuts a file into frames by its own counts and marks, and lets MDAnalysis read each alone.
+
+    So no frame can get what another one holds, and none is read beyond its end.
+    """
+
+    kind: ClassVar[str]
+    """As MDAnalysis calls it."""
+    names_lengths: bool = True
+    """Whether the unit of lengths is known."""
+    counts: str = "frames"
+    """What times are made of where there are none."""
+    needs_n_atoms: ClassVar[bool] = False
+
+    def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
+        self.kind_read = kind
+        self.options = dict(options)
+        self.head = Head()
+
+    @abstractmethod
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+        """Yield the frames in turn; raises FrameError where none begins or one is not whole.
+
+        `nbytes`: size of the file; None if it is packed.
+        """
+
+    def is_whole_without_newline(self, raw: bytes) -> bool:
+        """Return whether the last frame is whole though its last line has no end.
+
+        It is if the last line has as many words as that before, and all numbers the same number of
+        decimals: a number that is cut has fewer.
+        """
+        before, last = ([b"", *raw.splitlines()])[-2:]
+        if len(before.split()) != len(last.split()):
+            return False
+        decimals = {len(digits) for digits in _NUMBER.findall(b"\n" + raw)}
+        is_number = re.fullmatch(rb"[-+]?\d+\.\d+", last.split()[-1]) is not None
+        return is_number and len(decimals) == 1 and decimals.pop() >= LEAST_DECIMALS
+
+    def text_for_mdanalysis(self, raw: bytes) -> str:
+        """Return a file of one frame for MDAnalysis' readers and parsers."""
+        return plain(raw)
+
+    @property
+    def reader_options(self) -> dict[str, Any]:
+        """What MDAnalysis' reader is given."""
+        ours = ("format", "length_unit", "dt", "time_offset")
+        return {name: value for name, value in self.options.items() if name not in ours}
+
+    def read(self, raw: bytes, n_atoms: int) -> Snapshot:
+        """Return what a frame holds; raises FrameError, or whatever MDAnalysis raises."""
+        return self._by_mdanalysis(self.text_for_mdanalysis(raw), n_atoms)
+
+    def _by_mdanalysis(self, text: str, n_atoms: int) -> Snapshot:
+        from MDAnalysis.coordinates.core import get_reader_for
+        from MDAnalysis.lib.util import NamedStream
+
+        name = f"frame.{self.kind_read.lower()}"
+        reader_class = self.reader_class(get_reader_for(name, format=self.kind_read))
+        options = {"n_atoms": n_atoms} | self.reader_options
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reader = reader_class(NamedStream(StringIO(text), name), **options)
+            snapshot = snapshot_of(reader.ts)
+            reader.close()
+        if snapshot.n_atoms != n_atoms:
+            raise FrameError(f"{snapshot.n_atoms} atoms can be read, the frame has {n_atoms}")
+        return snapshot
+
+    def reader_class(self, theirs: Any) -> Any:
+        """Return MDAnalysis' reader, or what is made of it."""
+        return theirs
+
+    def made_up(self) -> Iterator[str]:
+        """Yield what else is assumed, in words."""
+        yield from ()
+
+
+def plain(raw: bytes) -> str:
+    """Return bytes as text, whatever they are, a character each, with line ends of this system."""
+    return raw.decode("latin-1").replace("\r\n", "\n")
+
+
+def shown(line: bytes) -> str:
+    """Return how a line begins, for a message."""
+    text = plain(line).rstrip("\n")
+    return repr(text[:SHOWN] + ("..." if len(text) > SHOWN else ""))
+
+
+def integer(line: bytes, what: str) -> int:
+    """Return the number that a line is; raises FrameError."""
+    if re.fullmatch(rb"\s*\d{1,15}\s*", line) is None:
+        raise FrameError(f"{shown(line)} in place of {what}", at_end=not line)
+    return int(line)
+
+
+def skip_atoms(
+    lines: Lines, count: int, nbytes: int | None, least: int, *, says: int | None = None
+) -> None:
+    """Go over the lines of atoms; raises FrameError if the file ends before.
+
+    `least`: bytes of a line, so that a count that the size refutes is refused at once. `says`: how
+    many atoms the frame says it has, if not as many as lines.
+    """
+    says = count if says is None else says
+    if not says:
+        raise FrameError("a frame of 0 atoms")
+    left = None if nbytes is None else nbytes - lines.offset
+    if left is not None and (left + 1) // least < count:
+        raise FrameError(f"says {says} atoms, and {left} bytes follow", at_end=True)
+    if (there := lines.skip(count)) < count:
+        raise FrameError(f"says {says} atoms, and {there} lines follow", at_end=True)
+
+
+def without_axes(box: np.ndarray | None, periodic: tuple[bool, ...]) -> np.ndarray | None:
+    """Return a box with length 0 along axes that are not periodic; None if none is."""
+    if box is None or not any(periodic):
+        return None
+    box[:3][[not one for one in periodic]] = 0
+    return box
+
+
+def remark_on_axes(periodic: tuple[bool, ...], why: str) -> tuple[str, ...]:
+    """Return in words that boxes have no length along some axes."""
+    axes = [axis for axis, one in zip("xyz", periodic, strict=True) if not one]
+    if not axes:
+        return ()
+    if len(axes) == len(periodic):
+        return (f"no axis is periodic ({why}): there is no box",)
+    noun = "axis" if len(axes) == 1 else "axes"
+    verb = "is" if len(axes) == 1 else "are"
+    return (f"{noun} {' and '.join(axes)} {verb} not periodic ({why}): the box has length 0 there",)
