@@ -243,10 +243,10 @@ class _Merger:
         )
 
     def _refused(self, which: NDArray[np.bool_], what: str, then: str) -> SourceError:
-        n_frames = plural(int(np.count_nonzero(which)), "frame")
-        told = f"{n_frames} ({self._span(which)}) {what}"
-        if not which.any():
-            told = "its frames alternate with them"
+        told = "its frames alternate with them"
+        if which.any():
+            n_frames = plural(int(np.count_nonzero(which)), "frame")
+            told = f"{n_frames} ({self._span(which)}) {what}"
         return SourceError(
             f"{self.new.path}: beside the frames of {self.old.path}, {told}; {then} "
             f"{self._choices()}"

@@ -19,7 +19,7 @@ from mdio.core.files.marks import identity_of, mark_parts
 from mdio.core.files.publish import publish
 from mdio.core.files.replacing import tidy
 
-HERE = temporaries._host()
+HERE = temporaries.host_name()
 ANOTHER = 65534
 """Another user, as whom tests can only act if they are root."""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
