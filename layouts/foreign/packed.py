@@ -56,14 +56,13 @@ def _without_zstd(path: Path) -> SourceError:
 
 
 def packed_as(path: Path) -> str:
-    """Return the suffix of what a file is packed by, whatever it is called."""
+    """Return the suffix of what a file is packed by, whatever it is called; empty if it is not."""
     try:
         with path.open("rb") as file:
             head = file.read(4)
     except OSError:
-        head = b""
-    known = (suffix for begins, suffix in BEGINNINGS.items() if head.startswith(begins))
-    return next(known, path.suffix.lower())
+        return ""
+    return next((suffix for begins, suffix in BEGINNINGS.items() if head.startswith(begins)), "")
 
 
 def let_mdanalysis_read(path: Path) -> None:

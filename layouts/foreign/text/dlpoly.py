@@ -7,13 +7,15 @@ the time step in ps, and in newer files the time. Forces are in dalton angstrom/
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
+    SameAtoms,
     Span,
     TextFormat,
     plain,
@@ -42,6 +44,10 @@ class History(TextFormat):
     """A trajectory of DL_POLY."""
 
     kind = "HISTORY"
+
+    def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
+        super().__init__(kind, options)
+        self._numbers = SameAtoms("number")
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
         """Yield the frames."""
@@ -88,6 +94,7 @@ class History(TextFormat):
         line, rest = raw.split(b"\n", 1)
         step, _, _, key = _numbers(line)
         cell = rest.splitlines()[:3] if _VECTOR.fullmatch(rest.split(b"\n", 1)[0]) else []
+        self._check_numbers(raw, bool(cell))
         snapshot = super().read(raw, n_atoms)
         if not cell or key not in PERIODIC or _is_turned(cell):
             snapshot.box = None
@@ -99,6 +106,13 @@ class History(TextFormat):
         snapshot.step = step
         snapshot.time = float(words[6]) if len(words) > 6 else step * float(words[5])
         return snapshot
+
+    def _check_numbers(self, raw: bytes, has_cell: bool) -> None:
+        """Raise FrameError unless a frame has the atoms of the first; files may have no numbers."""
+        rows = raw.splitlines()[4 if has_cell else 1 :: 1 + self._n_vectors(raw)]
+        numbers = [row.split()[1] for row in rows if len(row.split()) > 1]
+        if numbers:
+            self._numbers.check(np.array(numbers, np.int64))
 
 
 def _numbers(line: bytes) -> list[int]:

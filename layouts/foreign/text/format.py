@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdio.layouts.foreign.snapshot import Snapshot, snapshot_of
 from mdio.layouts.foreign.text.lines import Lines
 
-_NUMBER = re.compile(rb"(?<=[\s])[-+]?\d+\.(\d*)(?=\s|$)")
+_NUMBER = re.compile(rb"[-+]?\d+\.\d+")
+_REAL = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?")
 LEAST_DECIMALS = 3
+LEAST_DIGITS = 6
 SHOWN = 60
 """Characters of a line that a message shows."""
 
@@ -80,15 +84,20 @@ class TextFormat(ABC):
     def is_whole_without_newline(self, raw: bytes) -> bool:
         """Return whether the last frame is whole though its last line has no end.
 
-        It is if the last line has as many words as that before, and all numbers the same number of
-        decimals: a number that is cut has fewer.
+        It is if the last line has as many words as that before, and its last number as many digits
+        as any, since a number that is cut has fewer.
         """
         before, last = ([b"", *raw.splitlines()])[-2:]
         if len(before.split()) != len(last.split()):
             return False
-        decimals = {len(digits) for digits in _NUMBER.findall(b"\n" + raw)}
-        is_number = re.fullmatch(rb"[-+]?\d+\.\d+", last.split()[-1]) is not None
-        return is_number and len(decimals) == 1 and decimals.pop() >= LEAST_DECIMALS
+        numbers = [word for word in raw.split() if _NUMBER.fullmatch(word)]
+        word = last.split()[-1]
+        if _NUMBER.fullmatch(word) is None:
+            return False
+        decimals = {len(number.partition(b".")[2]) for number in numbers}
+        if len(decimals) == 1:
+            return decimals.pop() >= LEAST_DECIMALS
+        return _n_digits(word) >= max(LEAST_DIGITS, *map(_n_digits, numbers))
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return a file of one frame for MDAnalysis' readers and parsers."""
@@ -129,6 +138,11 @@ class TextFormat(ABC):
         yield from ()
 
 
+def _n_digits(number: bytes) -> int:
+    """Return how many digits of a number count."""
+    return len(number.strip(b"+-").replace(b".", b"").lstrip(b"0"))
+
+
 def plain(raw: bytes) -> str:
     """Return bytes as text, whatever they are, a character each, with line ends of this system."""
     return raw.decode("latin-1").replace("\r\n", "\n")
@@ -138,6 +152,20 @@ def shown(line: bytes) -> str:
     """Return how a line begins, for a message."""
     text = plain(line).rstrip("\n")
     return repr(text[:SHOWN] + ("..." if len(text) > SHOWN else ""))
+
+
+def odd_line(raw: bytes) -> str:
+    """Return which line of a frame is unlike those around it, for a message; empty if none is."""
+    lines = raw.splitlines()
+    kinds = [tuple(_REAL.fullmatch(word) is not None for word in line.split()) for line in lines]
+    usual, count = max(Counter(kinds).items(), key=lambda item: len(item[0]) * item[1])
+    if count < 2:
+        return ""
+    begin = kinds.index(usual)
+    for number, kind in enumerate(kinds[begin:], begin):
+        if kind != usual:
+            return f"its line {number + 1} is {shown(lines[number])}, unlike other lines"
+    return ""
 
 
 def integer(line: bytes, what: str) -> int:
@@ -183,3 +211,21 @@ def remark_on_axes(periodic: tuple[bool, ...], why: str) -> tuple[str, ...]:
     noun = "axis" if len(axes) == 1 else "axes"
     verb = "is" if len(axes) == 1 else "are"
     return (f"{noun} {' and '.join(axes)} {verb} not periodic ({why}): the box has length 0 there",)
+
+
+class SameAtoms:
+    """Sees that frames have the numbers of atoms that the first has, each once."""
+
+    def __init__(self, noun: str) -> None:
+        self._noun = noun
+        self._first: NDArray[np.int64] | None = None
+
+    def check(self, numbers: NDArray[np.int64]) -> None:
+        """Raise FrameError unless they are those of the first frame that was read."""
+        numbers = np.sort(numbers)
+        if (twice := numbers[1:][numbers[1:] == numbers[:-1]]).size:
+            raise FrameError(f"two atoms have the {self._noun} {twice[0]}")
+        if self._first is None:
+            self._first = numbers
+        if (other := np.setdiff1d(numbers, self._first)).size:
+            raise FrameError(f"an atom has the {self._noun} {other[0]}, which frame 0 has not")

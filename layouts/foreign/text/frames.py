@@ -20,7 +20,7 @@ from mdio.layouts.foreign.packed import UNPACKED_BY, opened_unpacked, packed_as
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.amber import MDCRD
 from mdio.layouts.foreign.text.dlpoly import History
-from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat
+from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, odd_line
 from mdio.layouts.foreign.text.gro import GRO
 from mdio.layouts.foreign.text.gromos import TRC
 from mdio.layouts.foreign.text.lammps import LAMMPS
@@ -114,12 +114,12 @@ class TextFrames:
             if division.stops and division.stops[-1] == size and not self._ends_whole(division):
                 division.drop_last()
                 problem = FrameError(
-                    "the last line has no end (a newline) and may be cut; if it is whole, end it",
+                    "the last line has no end and may be cut; if it is whole, put a newline there",
                     at_end=True,
                 )
             end = division.stops[-1] if division.stops else 0
             if not division.stops:
-                raise self._refusal(0, str(problem or "no atoms"), lines.number)
+                raise self._refusal(0, str(problem or "it holds no frame"), lines.number)
             if problem is not None and not self._is_blank(end):
                 n_frames = len(division.stops)
                 division.lost = (
@@ -177,8 +177,11 @@ class TextFrames:
             snapshot = self.format.read(raw, self.n_atoms)
         except MdioError:
             raise
+        except FrameError as error:
+            raise self._refusal(frame, str(error)) from error
         except Exception as error:  # MDAnalysis' readers raise anything
-            raise self._refusal(frame, _words(error)) from error
+            problem = odd_line(raw) or f"MDAnalysis finds: {_words(error)}"
+            raise self._refusal(frame, problem) from error
         if not self.has_times:
             snapshot.time = None
         return snapshot
@@ -244,9 +247,4 @@ class TextFrames:
 
 
 def _words(error: Exception) -> str:
-    text = " ".join(str(error).split())[:200]
-    return (
-        text
-        if isinstance(error, FrameError)
-        else f"MDAnalysis finds: {text or type(error).__name__}"
-    )
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -68,11 +68,12 @@ class GRO(TextFormat):
         title, _, *atoms = plain(raw).splitlines()
         atoms = atoms[:n_atoms]
         width = _width(atoms[0].encode())
-        n_columns = {(len(line.rstrip()) - NAMES) // width for line in atoms}
-        if not n_columns <= {3} and not n_columns <= {6}:
+        n_columns = [(len(line.rstrip()) - NAMES) // width for line in atoms]
+        # Some programs write velocities of some atoms only.
+        if not {*n_columns} <= {n_columns[0], 3} or n_columns[0] not in (3, 6):
             raise FrameError(
-                f"atoms of {' and '.join(map(str, sorted(n_columns)))} numbers {width} characters "
-                "wide, expected 3 (positions) or 6 (and velocities) of each"
+                f"atoms of {' and '.join(map(str, sorted({*n_columns})))} numbers {width} "
+                "characters wide, expected 3 (positions) or 6 (and velocities) of each"
             )
         points = slice(FIRST_POINT, NAMES + 3 * width, width)
         if shifted := next((line for line in atoms if line[points] != "..."), None):
@@ -81,8 +82,10 @@ class GRO(TextFormat):
                 "first atom are"
             )
         snapshot = super().read(raw, n_atoms)
-        if n_columns == {6} and snapshot.velocities is None:  # MDAnalysis takes zeros for none
-            snapshot.velocities = np.zeros((n_atoms, 3), np.float32)
+        if n_columns[0] == 6:
+            if snapshot.velocities is None:  # MDAnalysis takes zeros for none
+                snapshot.velocities = np.zeros((n_atoms, 3), np.float32)
+            snapshot.velocities[[n == 3 for n in n_columns]] = np.nan
         if time := _TIME.search(title.encode()):
             snapshot.time = float(time[1])
         if step := _STEP.search(title.encode()):

@@ -16,6 +16,7 @@ from mdio.core.errors import SourceError
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
+    SameAtoms,
     Span,
     TextFormat,
     integer,
@@ -94,7 +95,7 @@ class LAMMPS(TextFormat):
 
     def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
         super().__init__(kind, options)
-        self._ids: np.ndarray | None = None
+        self._ids = SameAtoms("id")
         self._has_ids: bool | None = None
         self._style: Units | None = None
         self._has_time = False
@@ -210,7 +211,7 @@ class LAMMPS(TextFormat):
         return self._before_atoms(Lines(BytesIO(head)))
 
     def _check_ids(self, columns: list[str], rows: list[str]) -> None:
-        """Raise FrameError unless a frame has the ids of the first that was read, each once."""
+        """Raise FrameError unless a frame has the ids of the first, each once."""
         if ("id" in columns) != self._has_ids:
             raise FrameError(
                 "ids of atoms in some frames and none in others, so their order is open"
@@ -218,13 +219,16 @@ class LAMMPS(TextFormat):
         if not self._has_ids:
             return
         at = columns.index("id")
-        ids = np.sort(np.array([row.split(None, at + 1)[at] for row in rows], np.int64))
-        if (twice := ids[1:][ids[1:] == ids[:-1]]).size:
-            raise FrameError(f"two atoms have the id {twice[0]}")
-        if self._ids is None:
-            self._ids = ids
-        if (other := np.setdiff1d(ids, self._ids)).size:
-            raise FrameError(f"an atom has the id {other[0]}, which frame 0 has not")
+        self._ids.check(np.array([row.split(None, at + 1)[at] for row in rows], np.int64))
+
+    def is_whole_without_newline(self, raw: bytes) -> bool:
+        """Return whether what the last line lacks can be nothing that is read."""
+        head, rows = _head_and_rows(raw)
+        columns = self._frame_of(head).columns
+        is_read = columns[-1] == "id" or columns[-1].strip("xyz") in ("", "v", "f")
+        is_read |= columns[-1].rstrip("su") in ("x", "y", "z")
+        has_all = len(rows[-1].split()) == len(columns)
+        return has_all and (not is_read or super().is_whole_without_newline(raw))
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return the frame without the items that MDAnalysis does not know."""

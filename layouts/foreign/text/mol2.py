@@ -8,7 +8,7 @@ from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, shown
 from mdio.layouts.foreign.text.lines import Lines
 
 SECTION = b"@<TRIPOS>"
-CELL = b"CRYSIN"
+CELL, END = b"CRYSIN", b"END"
 OF_A_BOND = 4
 """Words: its number, two atoms, its type."""
 COUNTED = (b"ATOM", b"BOND")
@@ -68,7 +68,8 @@ class MOL2(TextFormat):
         has: dict[bytes, int] = {}
         section = b""
         while line := lines.peek():
-            if line.startswith(b"@") and not line.endswith(b"\n"):
+            is_open = line.startswith(b"@") and not line.endswith(b"\n")
+            if is_open and line != SECTION + END:
                 break
             if line.startswith(SECTION):
                 section = line[len(SECTION) :].strip()
@@ -86,4 +87,4 @@ class MOL2(TextFormat):
         """Return whether the last section is none of coordinates or a cell, nor a bond cut."""
         section = raw[raw.rfind(SECTION) + len(SECTION) :].split()[0]
         n_words = len(raw.splitlines()[-1].split())
-        return section == b"SUBSTRUCTURE" or (section == b"BOND" and n_words >= OF_A_BOND)
+        return section in (b"SUBSTRUCTURE", END) or (section == b"BOND" and n_words >= OF_A_BOND)

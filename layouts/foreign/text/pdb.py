@@ -7,6 +7,7 @@ programs that write trajectories of changing cells put one before or into each.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, plain, shown
 from mdio.layouts.foreign.text.lines import Lines
@@ -14,11 +15,24 @@ from mdio.layouts.foreign.text.lines import Lines
 ATOMS = (b"ATOM", b"HETATM")
 CELL = b"CRYST1"
 MODEL, END_OF_MODEL, END = b"MODEL ", b"ENDMDL", b"END"
-LAST = (b"END", b"TER", b"CON", b"MAS")
-"""Beginnings of records that a file may end with."""
+LAST = (b"CONECT", b"MASTER")
+"""Records behind the atoms of all models."""
 NO_END = "the file ends without END or ENDMDL: whether atoms are missing cannot be told"
 COORDINATES_END = 54
 """Column behind the coordinates."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is seen of a frame while it is passed."""
+
+    start: int
+    n_atoms: int = 0
+    cells: list[bytes] = field(default_factory=list)
+    has_cell_inside: bool = False
+    """Whether a cell stands behind MODEL or atoms."""
+    is_ended: bool = False
+    """Whether a record says that no atoms follow."""
 
 
 class PDB(TextFormat):
@@ -29,53 +43,66 @@ class PDB(TextFormat):
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:  # noqa: ARG002
         """Yield the frames."""
         first: Span | None = None
-        n_cells, header_cell = 0, b""
-        while span := self._next(lines):
-            start, n_atoms, cells, is_in_model, mark = span
-            if first is None and not n_cells and cells and not is_in_model:
-                header_cell = cells[0]
-            n_cells += len(cells)
-            if mark is None and first is not None and n_atoms < first.n_atoms:
-                raise FrameError(
-                    f"{n_atoms} atoms, the first frame has {first.n_atoms}", at_end=True
-                )
-            remarks = () if mark is not None or first is not None else (NO_END,)
-            first = first or Span(start, lines.offset, n_atoms)
-            yield Span(start, lines.offset, n_atoms, remarks=remarks)
+        n_cells, header_cell, is_behind = 0, b"", False
+        while seen := self._next(lines):
+            if first is None:
+                is_behind = not seen.cells and lines.peek().startswith(CELL)
+                if seen.cells and not seen.has_cell_inside:
+                    header_cell = seen.cells[0]
+            n_cells += len(seen.cells)
+            if is_behind:
+                self._take_cell_behind(lines)
+            if not seen.is_ended and first is not None and seen.n_atoms < first.n_atoms:
+                text = f"{seen.n_atoms} atoms, the first frame has {first.n_atoms}"
+                raise FrameError(text, at_end=True)
+            remarks = () if seen.is_ended or first is not None else (NO_END,)
+            span = Span(seen.start, lines.offset, seen.n_atoms, remarks=remarks)
+            first = first or span
+            yield span
         # One cell before all frames is the header's.
         self.head.lines = header_cell if n_cells == 1 else b""
 
-    def _next(self, lines: Lines) -> tuple[int, int, list[bytes], bool, bytes | None] | None:
+    @staticmethod
+    def _take_cell_behind(lines: Lines) -> None:
+        """Go over the cell of a file that has one behind each model, and none before the first."""
+        if not lines.peek().startswith(CELL):
+            raise FrameError(
+                f"{shown(lines.peek())} behind a model, where those before have CRYST1: whether "
+                "that is the cell of the model before or behind it cannot be told"
+            )
+        lines.next()
+
+    @staticmethod
+    def _next(lines: Lines) -> Seen | None:
         """Go over a frame; return what is seen of it, None if no atoms are left."""
-        start, n_atoms, cells = lines.offset, 0, list[bytes]()
-        model = False
-        cell_is_in_model = False
-        line_before = b""
-        while line := lines.peek():
-            line_before = line
+        seen = Seen(lines.offset)
+        is_in_model, line = False, b""
+        while following := lines.peek():
+            line = following
             record = line[:6]
-            if record == MODEL or line.rstrip() == b"MODEL":
-                if n_atoms:
-                    return start, n_atoms, cells, cell_is_in_model, record
-                model = True
-            elif record.startswith(ATOMS):
-                n_atoms += 1
-            elif record == CELL:
-                cells.append(line)
-                cell_is_in_model |= model or n_atoms > 0
-            elif record == END_OF_MODEL or line.rstrip() == END:
-                lines.next()
-                if n_atoms:
-                    return start, n_atoms, cells, cell_is_in_model, record
-                if record == END_OF_MODEL and model:
-                    raise FrameError("a model without atoms")
-                continue
+            is_model = record == MODEL or line.rstrip() == MODEL.rstrip()
+            if is_model and seen.n_atoms:
+                seen.is_ended = True
+                return seen
             lines.next()
-        if not n_atoms and (cells or _may_be_cut(line_before)):
-            raise FrameError(f"{shown(line_before)} without atoms", at_end=True)
-        if model:
-            raise FrameError(f"a model of {n_atoms} atoms without ENDMDL", at_end=True)
-        return (start, n_atoms, cells, cell_is_in_model, None) if n_atoms else None
+            if record.startswith(ATOMS):
+                seen.n_atoms += 1
+            elif record == CELL:
+                seen.cells.append(line)
+                seen.has_cell_inside |= is_in_model or seen.n_atoms > 0
+            elif record == END_OF_MODEL or line.rstrip() == END:
+                if seen.n_atoms:
+                    seen.is_ended = True
+                    return seen
+                if record == END_OF_MODEL and is_in_model:
+                    raise FrameError("a model without atoms")
+            is_in_model |= is_model
+        if not seen.n_atoms and (seen.cells or _may_be_cut(line)):
+            raise FrameError(f"{shown(line)} without atoms", at_end=True)
+        if is_in_model:
+            raise FrameError(f"a model of {seen.n_atoms} atoms without ENDMDL", at_end=True)
+        seen.is_ended = line.startswith(LAST)
+        return seen if seen.n_atoms else None
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
         """Return whether the last line is a mark, or holds all coordinates of an atom."""
@@ -93,7 +120,7 @@ class PDB(TextFormat):
 
 def _may_be_cut(line: bytes) -> bool:
     """Return whether the last line of a file may be the beginning of another record."""
-    return line.strip() != b"" and not line.endswith(b"\n") and line[:3] not in LAST
+    return line.strip() != b"" and not line.endswith(b"\n") and not line.startswith((*LAST, END))
 
 
 class PQR(PDB):

@@ -195,6 +195,7 @@ def test_columns_of_extended_xyz(tmp_path, properties, row):
         (model(0) + model(1, 20) + model(2) + model(3, 30), [0, 20, 0, 30]),
         (CELL.format(30) + model(0) + model(1) + CELL.format(40) + model(2), [30, 0, 40]),
         (CELL.format(1) + model(0) + model(1), [0, 0]),
+        (model(0) + CELL.format(30) + model(1) + CELL.format(40) + "END\n", [30, 40]),
     ],
 )
 def test_cells_of_pdb(tmp_path, text, cells):
@@ -204,6 +205,24 @@ def test_cells_of_pdb(tmp_path, text, cells):
             assert layout.info.n_frames == len(cells)
             for frame in order:
                 assert layout.read(frame, frame + 1).box[0, 0] == cells[frame]
+
+
+def test_cells_between_models_are_those_of_either(tmp_path):
+    path = write(tmp_path / "md.pdb", model(0) + CELL.format(30) + model(1) + model(2))
+    with mdio.open(path) as layout:
+        assert layout.info.n_frames == 1 and layout.info.lost
+    with pytest.raises(SourceError, match="--salvage"):
+        mdio.convert(path, tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("end", ["", "TER\n"])
+def test_a_pdb_without_end_is_told(tmp_path, end):
+    path = write(tmp_path / "md.pdb", pdb(0, after=end))
+    with mdio.open(path) as layout:
+        assert "ends without END" in " ".join(layout.notes)
+    for whole in ("END\n", "TER\nEND", "CONECT    1    2\n"):
+        with mdio.open(write(path, pdb(0, after=whole))) as layout:
+            assert "ends without END" not in " ".join(layout.notes)
 
 
 @pytest.mark.parametrize("end", ["END\n", "ENDMDL\n", "TER\nEND\n", "ENDMDL\nEND\n"])
@@ -330,3 +349,117 @@ def test_axes_that_are_not_periodic_have_no_length(tmp_path, capsys, kinds, box)
 )
 def test_dumps_that_are_refused_say_why(tmp_path, text, said):
     assert said in refusal(write(tmp_path / "a.lammpstrj", text))
+
+
+def history(key=0, boundary=3, cell="9 0 0\n0 9 0\n0 0 9\n", **words):
+    vectors = "".join(f"{n + 1}.0 2.0 3.0\n" for n in range(key + 1))
+    line = words.get("line", f"timestep 500 2 {key} {boundary} 0.0005")
+    rows = "".join(f"C {atom} 12.0 0.0\n{vectors}" for atom in words.get("atoms", (2, 1)))
+    return f"{line}\n{cell}{rows}"
+
+
+@pytest.mark.parametrize(
+    ("boundary", "cell", "box", "said"),
+    [
+        (0, "9 0 0\n0 9 0\n0 0 9\n", [0] * 6, "no axis is periodic (boundary key 0)"),
+        (1, "9 0 0\n0 9 0\n0 0 9\n", [9, 9, 9, 90, 90, 90], ""),
+        (3, "9 0 0\n3 4 0\n0 0 9\n", [9, 5, 9, 90, 90, 53.1301], ""),
+        (3, "0 9 0\n9 0 0\n0 0 9\n", [0] * 6, "turned"),
+        (6, "9 0 0\n0 9 0\n0 0 9\n", [9, 9, 0, 90, 90, 90], "axis z is not periodic"),
+        (4, "9 0 0\n0 9 0\n0 0 9\n", [0] * 6, "a truncated octahedron"),
+        (0, "", [0] * 6, ""),
+    ],
+)
+def test_boundaries_of_histories(tmp_path, boundary, cell, box, said):
+    """Keys as in DL_POLY's manual: none, cubic, orthorhombic, parallelepiped, slab and others."""
+    path = write(tmp_path / "HISTORY", "title\n0 0 2\n" + history(0, boundary, cell) * 2)
+    with mdio.open(path) as layout:
+        np.testing.assert_allclose(layout.read(0, 1).box[0], box, atol=1e-4)
+        notes = " ".join(layout.notes)
+    assert said in notes and bool(said) == bool(notes)
+
+
+def test_histories_have_steps_times_and_units(tmp_path):
+    text = history(2) + history(2, line="timestep 900 2 2 3 0.0005 0.75", atoms=(1, 2))
+    path = write(tmp_path / "HISTORY", "title\n2 3 2\n" + text)
+    with mdio.open(path) as layout:
+        block = layout.read(0, 2)
+        assert layout.notes == () and layout.info.dt_ps == pytest.approx(0.5)
+    assert block.step.tolist() == [500, 900] and block.time.tolist() == [0.25, 0.75]
+    np.testing.assert_allclose(block.velocities[0, 0], [2, 2, 3])
+    np.testing.assert_allclose(block.forces[0, 0], [0.03, 0.02, 0.03])
+
+
+def test_atoms_of_histories_are_the_same_in_all_frames(tmp_path):
+    path = write(tmp_path / "HISTORY", "t\n0 3 2\n" + history() + history(atoms=(1, 3)))
+    assert "number 3" in refusal(path)
+    write(path, "t\n0 3 2\n" + history() + history(atoms=(1, 1)))
+    assert "two atoms have the number 1" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["md.mdcrd", "md.crd", "md.x", "md.crd.000", "md"])
+def test_trajectories_of_amber_under_any_name(tmp_path, name):
+    rows = "   1.000   2.000   3.000   4.000   5.000   6.000\n"
+    path = write(tmp_path / name, "TEST\n" + rows * 2)
+    assert positions_of(path, n_atoms=2).tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
+    assert "(are these the file's atoms?)" in refusal(path, n_atoms=3)
+
+
+def test_boxes_of_amber_are_told_to_have_no_angles(tmp_path):
+    text = "TEST\n   1.000   2.000   3.000   4.000   5.000   6.000\n  20.000  21.000  22.000\n"
+    path = write(tmp_path / "md.mdcrd", text)
+    with mdio.open(path, n_atoms=2) as layout:
+        assert layout.read(0, 1).box[0].tolist() == [20, 21, 22, 90, 90, 90]
+        assert "no angles of the box" in " ".join(layout.notes)
+    write(path, text.replace("   6.000", "********"))
+    assert "stars in place of a number" in refusal(path, n_atoms=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_whole"),
+    [
+        (["C 1.234 2.345 3.456", "C 1.234 2.345 3.456"], True),
+        (["C 1.234 2.345 3.456", "C 1.234 2.345 3.45"], False),
+        (["C 1.234 2.345 3.456", "C 1.234 2.345"], False),
+        (["C 1 2 3", "C 4 5 6"], False),
+        (["C 0.5 0.123456 12.3456", "C 1.5 2 0.123456"], True),
+        (["C 0.5 0.123456 12.3456", "C 1.5 2 0.12345"], False),
+    ],
+)
+def test_a_last_line_without_an_end(tmp_path, rows, is_whole):
+    first = f"2\n\n{rows[0]}\n{rows[0]}\n"
+    path = write(tmp_path / "a.xyz", first + "2\n\n" + "\n".join(rows))
+    with mdio.open(path) as layout:
+        assert (layout.info.n_frames, bool(layout.info.lost)) == (1 + is_whole, not is_whole)
+    if not is_whole:
+        alone = write(tmp_path / "alone.xyz", "2\n\n" + "\n".join(rows))
+        assert "put a newline there" in refusal(alone) or "cannot be read" in refusal(alone)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.xyz", "3\n\nC 10 20 30\nC 1 2\nC 10 20 30\n", "'C 1 2'"),
+        ("a.xyz", "3\n\nC 1 2 3\nC 1 2 3\nC 1 x 3\n", "'C 1 x 3'"),
+        ("a.arc", "3 t\n1 C 1 2 3 1\n2 C 1 2 q 1\n3 C 1 2 3 1\n", "'2 C 1 2 q 1'"),
+        (
+            "a.lammpstrj",
+            dump(0, rows=[(1, 1, 1, 1, 1), (2, 1, 1, 1), (3, 1, 1, 1, 1)]),
+            "'2 1 1 1'",
+        ),
+    ],
+)
+def test_the_line_that_cannot_be_read_is_shown(tmp_path, name, text, line):
+    text = refusal(write(tmp_path / name, text))
+    assert f"{line}, unlike other lines" in text and "frame 0" in text
+    assert "inhomogeneous" not in text
+
+
+def test_what_is_told_of_columns_that_are_not_read_ends_no_dump(tmp_path):
+    text = dump(0, "id x y z element", [(1, 1, 1, 1, "Cl"), (2, 1, 1, 1, "C")])
+    assert len(positions_of(write(tmp_path / "a.lammpstrj", text.rstrip("\n")))) == 1
+
+
+def test_names_ending_in_gz_of_files_that_are_not_packed(tmp_path):
+    path = write(tmp_path / "a.xyz.gz", "1\n\nC 1 2 3\n")
+    assert positions_of(path).tolist() == [[[1, 2, 3]]]
