@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["AtomIndices", "Layout"]
 
 
+ASSUMED = {"dt": ("--timestep", "times"), "length_unit": ("--length-unit", "units of lengths")}
+"""What options are called that say what a format does not hold, and what that is."""
+
+
 class Layout(Expecting, Capabilities, Closing, ABC):
     """A trajectory on disk, opened for reading on first use.
 
@@ -80,11 +84,21 @@ class Layout(Expecting, Capabilities, Closing, ABC):
         self._check_options()
         self._info: TrajectoryInfo | None = None
 
+    def not_assumed(self, option: str) -> OptionError:
+        """Return the error for an option that says what the format, or the file, holds itself."""
+        flag, what = ASSUMED[option]
+        return OptionError(
+            f"{self.path}: it has {what} of its own, so that there is nothing to assume; leave out "
+            f"{flag} (in Python: {option}=)"
+        )
+
     def _check_options(self) -> None:
         if self.known_options is None:
             return
         if unknown := sorted(self.options.keys() - self.known_options - {"n_atoms"}):
             known = ", ".join(sorted({*self.known_options, "fields"}))
+            if unknown[0] in ASSUMED:
+                raise self.not_assumed(unknown[0])
             raise OptionError(
                 f"{self.path}: the layout {self.name} has no option {unknown[0]!r}; it has {known} "
                 "and verify"

@@ -49,7 +49,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     cache, cache_size
         Keep what is read in this folder of this node; see `mdio.layouts.views.opening.open_source`.
     **kwargs
-        As other MDAnalysis readers: `dt`, `time_offset`.
+        As other MDAnalysis readers: `time_offset`; `dt`, with which frames lie at its multiples.
 
     Raises
     ------
@@ -101,6 +101,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         self.n_atoms = info.n_atoms
         self.n_frames = info.n_frames
         self._dt_ps = info.dt_ps
+        self._asked_dt_ps: float | None = self._ts_kwargs.get("dt")
         self._sparse = info.sparse
         self._frame_data = self._layout.frame_data()
         self._frame = -1
@@ -186,7 +187,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         ts.dimensions = box
         ts.frame = self._frame = frame
         data = ts.data
-        data["time"] = time
+        data["time"] = time if self._asked_dt_ps is None else frame * self._asked_dt_ps
         data["step"] = step
         for name, values in self._frame_data.items():
             data[name] = values[frame]

@@ -22,3 +22,4 @@ KCAL_TO_KJ = 4.184
 
 AKMA_TO_PS = 0.04888821
 """The time unit of CHARMM: that of angstrom, kcal/mol and atomic mass units."""
+FS_TO_PS = 1e-3

@@ -20,6 +20,7 @@ from mdio.layouts.native.fixed_records import PositionalFile
 FIRST_RECORD_NBYTES = 84
 CELL_NBYTES = 48
 """Six float64."""
+TITLE_NBYTES = 80
 MARKER_TYPES = ("<i4", ">i4", "<i8", ">i8")
 """Lengths of records are of 4 bytes; of 8 with some Fortran compilers."""
 
@@ -44,6 +45,10 @@ class DCDHeader:
     has_cell: bool
     n_dimensions: int
     """3, or 4 with CHARMM's fourth dimension."""
+    charmm_version: int
+    """Of the CHARMM that wrote it; other programs write 24, X-PLOR 0."""
+    is_of_lammps: bool
+    """Whether LAMMPS wrote it, whose `delta_akma` is in a unit of its own."""
 
     @property
     def order(self) -> str:
@@ -116,6 +121,26 @@ class _Records:
         self.offset += self.size
         return payload
 
+    def titles(self) -> bytes:
+        """Return the record of titles: how many there are, and 80 bytes of each.
+
+        MDAnalysis 0.17.0 wrote 164 as its length whatever the number of titles was; then that says
+        where the record ends.
+        """
+        begin, length = self.offset, self._length()
+        count = self.file.read(begin + self.size, 4)
+        if length is not None and len(count) == 4:
+            nbytes = 4 + TITLE_NBYTES * _integer(count, f"{self.marker[0]}i4")
+            end = begin + self.size + nbytes
+            if 4 <= nbytes <= self.file.nbytes - end and length != nbytes:
+                behind = self.file.read(end, self.size)
+                at_its_end = self.file.read(begin + self.size + max(length, 0), self.size)
+                mark = self.file.read(begin, self.size)
+                if behind == mark != at_its_end:
+                    self.offset = end + self.size
+                    return self.file.read(begin + self.size, nbytes)
+        return self.next("titles")
+
     def _length(self) -> int | None:
         raw = self.file.read(self.offset, self.size)
         return _integer(raw, self.marker) if len(raw) == self.size else None
@@ -139,7 +164,7 @@ def read_header(file: PositionalFile) -> DCDHeader:
     # The last number is the version of CHARMM; X-PLOR, which has a float64 step, leaves it 0.
     is_charmm = bool(control[20])
     delta = np.frombuffer(first, f"{order}f4" if is_charmm else f"{order}f8", 1, offset=40)
-    records.next("titles")
+    titles = records.titles()
     n_atoms = _integer(records.next("the number of atoms", 4), f"{order}i4")
     n_fixed = int(control[9])
     if n_atoms < 1 or not 0 <= n_fixed <= n_atoms:
@@ -165,4 +190,6 @@ def read_header(file: PositionalFile) -> DCDHeader:
         delta_akma=float(delta[0]),
         has_cell=is_charmm and bool(control[11]),
         n_dimensions=4 if is_charmm and control[12] == 1 else 3,
+        charmm_version=int(control[20]),
+        is_of_lammps=b"LAMMPS" in titles,
     )

@@ -6,10 +6,12 @@ MDAnalysis' DCDReader gives:
 
 - The number of frames follows from the size of the file, not from the header, which programs that
   are killed leave at 0. Of a file that ends within a frame, the whole ones before it are read.
-- ``time = (frame + istart / nsavc) * dt`` with ``dt = delta * nsavc``, from AKMA units to ps. A
-  header with an `nsavc` of 0, which MDAnalysis cannot read, counts as 1.
+- ``time = (frame + istart / nsavc) * dt`` with ``dt = delta * nsavc``, from AKMA units to ps; from
+  femtoseconds where the titles name LAMMPS, which has units of its own. A header with an `nsavc` of
+  0, which MDAnalysis cannot read, counts as 1.
 - ``step`` is ``frame + 1``, as in MDAnalysis' ``ts.data["step"]`` of DCD files; the unit cell holds
-  cosines, degrees or the symmetric matrix of CHARMM, told apart by its values.
+  cosines, degrees or the symmetric matrix of CHARMM, told apart by the version of CHARMM in the
+  header, then by its values.
 
 Besides what MDAnalysis reads: a fourth dimension, which is skipped; lengths of 8 bytes; and CHARMM
 files of the other byte order have their own `delta`, which MDAnalysis 2.11 does not swap.
@@ -32,7 +34,7 @@ from mdio.core.files.fingerprint import head_of
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz
-from mdio.core.units import AKMA_TO_PS
+from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.dcd.bytes import bytes_of
@@ -46,19 +48,30 @@ CELL_ORDER = (0, 2, 5, 4, 3, 1)
 MATRIX_ORDER = ((0, 1, 3), (1, 2, 4), (3, 4, 5))  # the rows of CHARMM's symmetric matrix
 
 
-def boxes_from_cells(cells: NDArray[np.float64]) -> NDArray[np.float32]:
+NEWEST_OF_OTHERS = 25
+"""Other programs call themselves CHARMM 24, and write lengths and angles."""
+
+
+def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDArray[np.float32]:
     """Return the boxes that the unit-cell records of a DCD file mean.
 
-    As MDAnalysis has it: three angles between -1 and 1 are cosines (NAMD after 2.5, VMD); a
-    negative number, or an angle beyond 180, tells of CHARMM's symmetric matrix; else degrees.
+    CHARMM writes the symmetric matrix of the cell; the version in the header tells, as chemfiles
+    has it. Of older versions, and of other programs, the values do, as in MDAnalysis: three angles
+    between -1 and 1 are cosines (NAMD after 2.5, VMD); a negative number, or an angle beyond 180,
+    tells of the matrix; else degrees.
 
-    `cells`, (F, 6) float64: as they lie in the file.
+    `cells`, (F, 6) float64: as they lie in the file. `charmm_version`: what the header says.
     Returns (F, 6) float32: lengths in angstrom, angles in degrees; zeros where there is no cell.
     """
     lengths_angles = cells[:, CELL_ORDER]
     angles = lengths_angles[:, 3:]
-    cosines = (np.abs(angles) <= 1).all(axis=1)
-    matrices = ~cosines & ((lengths_angles < 0).any(axis=1) | (angles > 180).any(axis=1))
+    by_charmm = np.zeros(len(cells), bool)
+    if charmm_version > NEWEST_OF_OTHERS:
+        by_charmm = _are_matrices(cells[:, MATRIX_ORDER])
+    cosines = (np.abs(angles) <= 1).all(axis=1) & ~by_charmm
+    matrices = by_charmm | ~cosines & (
+        (lengths_angles < 0).any(axis=1) | (angles > 180).any(axis=1)
+    )
     angles[cosines] = 90.0 - np.arcsin(angles[cosines]) * 90.0 / (np.pi / 2)
     with np.errstate(over="ignore", invalid="ignore"):
         boxes = lengths_angles.astype(np.float32)
@@ -68,13 +81,20 @@ def boxes_from_cells(cells: NDArray[np.float64]) -> NDArray[np.float32]:
     return boxes
 
 
+def _are_matrices(matrices: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which symmetric matrices, (F, 3, 3), span a cell: all their minors are positive."""
+    with np.errstate(all="ignore"):
+        minors = [np.linalg.det(matrices[:, :size, :size]) for size in (1, 2, 3)]
+    return np.all([minor > 0 for minor in minors], axis=0)
+
+
 class DCDLayout(NativeLayout):
     """A DCD file."""
 
     name = "dcd"
     suffixes: ClassVar[tuple[str, ...]] = (".dcd",)
     counts_steps = True
-    known_options = frozenset({"sums"})
+    known_options = frozenset({"sums", "dt"})
 
     _header: DCDHeader
     _first_frame: NDArray[np.float32]
@@ -113,10 +133,13 @@ class DCDLayout(NativeLayout):
             has_box=bool(boxes.any()),
             nbytes=self._file.nbytes,
             lost=lost,
+            made_up=self._made_up(),
         )
 
     def frame_bytes(self) -> FrameBytes | None:
         """Return where its frames lie; see `Layout.frame_bytes`."""
+        if "dt" in self.options:
+            return None  # copies would not have what was said of this file
         found = bytes_of(self.path, self.header, self.info.n_frames)
         return found and replace(found, sums=self.options.get("sums"))
 
@@ -153,11 +176,26 @@ class DCDLayout(NativeLayout):
     @property
     def step_ps(self) -> float:
         """Length of an integration step in ps."""
-        return self.header.delta_akma * AKMA_TO_PS
+        return self._dt_ps / self._interval
 
     @property
     def _dt_ps(self) -> float:
-        return self._header.delta_akma * AKMA_TO_PS * self._interval
+        asked = self.options.get("dt")
+        if asked is not None:
+            return float(asked)
+        unit_ps = FS_TO_PS if self._header.is_of_lammps else AKMA_TO_PS
+        return self._header.delta_akma * unit_ps * self._interval
+
+    def _made_up(self) -> tuple[str, ...]:
+        asked = self.options.get("dt")
+        if asked is not None:
+            return (f"frames are {asked:g} ps apart, as asked",)
+        if self._header.is_of_lammps:
+            return (
+                "LAMMPS wrote it, and does not say in which unit times are: assumed to be fs (its "
+                "units real); for others, --timestep sets the ps from frame to frame",
+            )
+        return ()
 
     def _times(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
         steps = frames + self._header.istart / self._interval
@@ -302,4 +340,5 @@ class DCDLayout(NativeLayout):
                     f"{self.path}: frame {first + wrong[0]} is damaged: the record of its unit "
                     f"cell has a length of {lengths[wrong[0]]} bytes, expected {CELL_NBYTES}"
                 )
-        boxes[...] = boxes_from_cells(rows.view(size, (6,), f"{header.order}f8").astype(float))
+        cells = rows.view(size, (6,), f"{header.order}f8").astype(float)
+        boxes[...] = boxes_from_cells(cells, header.charmm_version)

@@ -6,7 +6,8 @@ scale factors applied in the precision of number and factor, forces in kJ/(mol a
 the number of the frame (the format has none), ``time = frame`` where there is no time. Beyond it,
 NetCDF-4 and CDF-1 and CDF-5 files are read, and ``dt_ps`` follows a scaled time. Of a classic file
 that ends within a frame, the whole ones before it are read; where the header counts none, as a
-program that was killed may leave it, the size of the file does.
+program that was killed may leave it, the size of the file does. Units other than those of the
+convention, as LAMMPS and ASE write them, are converted; NetCDF's fill value is no number.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from mdio.core.files.requests import ByteRange
 from mdio.core.frame_data import FrameData
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
-from mdio.core.units import KCAL_TO_KJ
 from mdio.layouts.base import AtomIndices
+from mdio.layouts.foreign.units import length_factor, made_up
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout
 from mdio.layouts.native.fixed_records import batches, whole_frames
 from mdio.layouts.native.netcdf.bytes import bytes_of
 from mdio.layouts.native.netcdf.classic import ClassicFile
 from mdio.layouts.native.netcdf.encoder import REMD_DIMTYPE, UNITS, VARIABLES
+from mdio.layouts.native.netcdf.units import WITHOUT, factor_of
 from mdio.layouts.placed import PlacedPositions, in_frames
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ CELL = ("cell_lengths", "cell_angles")
 EXCHANGE = (REMD_DIMTYPE, "temp0", "remd_indices", "remd_values", "remd_repidx", "remd_crdidx")
 """Of replica exchange, as pmemd and cpptraj write it; the first has a number for each dimension."""
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+FILLS = {4: float(np.float32(9.969209968386869e36)), 8: 9.969209968386869e36}
+"""What NetCDF has where nothing was written (NC_FILL_FLOAT, NC_FILL_DOUBLE), by bytes of a number,
+unless a variable names another number (`_FillValue`)."""
 
 
 class NCDFLayout(NativeLayout):
@@ -52,11 +57,17 @@ class NCDFLayout(NativeLayout):
     suffixes: ClassVar[tuple[str, ...]] = (".ncdf", ".nc")
     rounds = ("velocities", "forces")
     counts_steps = True
-    known_options = frozenset({"sums"})
+    known_options = frozenset({"sums", "dt", "length_unit"})
 
     _data: ClassicFile | HDF5File
     _names: set[str]
+    """Of the variables that are read."""
     _scales: dict[str, Any]
+    _factors: dict[str, float | None]
+    """What numbers are multiplied with after that, to be in mdio's units; None is 1."""
+    _fills: dict[str, float]
+    """Of each variable the number that stands for one that was never written."""
+    _unwritten: tuple[str, ...] = ()
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -83,7 +94,11 @@ class NCDFLayout(NativeLayout):
         """What its program rounded."""
         step = getattr(self.data, "rounded_to", None)
         note = f"{self.path}: its program rounded coordinates to {step:g} angstrom" if step else ""
-        return (*super().notes, *filter(None, (note,)))
+        unwritten = (
+            f"{self.path}: {name} is left out: it was defined, but never written"
+            for name in self._unwritten
+        )
+        return (*super().notes, *filter(None, (note,)), *unwritten)
 
     @property
     def has_times(self) -> bool:
@@ -111,6 +126,8 @@ class NCDFLayout(NativeLayout):
         data = self.data
         if not isinstance(data, ClassicFile):  # NetCDF-4
             return None
+        if "length_unit" in self.options or not self.has_times:
+            return None  # copies would not have what was said of this file
         found = bytes_of(self.path, data, self.info.n_frames)
         return found and replace(found, sums=self.options.get("sums"))
 
@@ -136,7 +153,8 @@ class NCDFLayout(NativeLayout):
     def placed(self) -> PlacedPositions | None:
         """Return where coordinates lie; see `Layout.placed`."""
         data, n_frames = self.data, self.info.n_frames
-        if not isinstance(data, ClassicFile) or self._scale("coordinates") is not None:
+        is_plain = self._scale("coordinates") is None and self._factors["coordinates"] is None
+        if not isinstance(data, ClassicFile) or not is_plain:
             return None
         found = data.variables["coordinates"]
         begins = found.begin + found.stride * np.arange(n_frames, dtype=np.int64)
@@ -175,8 +193,12 @@ class NCDFLayout(NativeLayout):
         shapes |= dict.fromkeys(VARIABLES.values(), (n_frames, n_atoms, 3))
         for name in sorted(self._names):
             self._check_variable(name, shapes[name])
+        self._factors = {name: self._factor(name) for name in sorted(self._names)}
         self._scales = {name: self._scale(name) for name in self._names}
+        self._fills = {name: self._fill_of(name) for name in self._names}
         n_whole, lost = self._count_whole(n_frames)
+        self._leave_out_unwritten(n_whole)
+        self._refuse_needless_options()
         return self._describe(n_whole, n_atoms).replace(lost=lost)
 
     def _check_variable(self, name: str, shape: tuple[int, ...]) -> None:
@@ -185,9 +207,58 @@ class NCDFLayout(NativeLayout):
             raise self._fail(
                 f"{name} holds {variable.dtype} of shape {variable.shape}", f"floats of {shape}"
             )
-        unit = variable.attributes.get("units")
-        if not isinstance(unit, str) or unit != UNITS[name]:  # it may be an array
-            raise self._fail(f"{name} is in units of {unit!r}", repr(UNITS[name]))
+
+    def _factor(self, name: str) -> float | None:
+        """Return what makes mdio's unit of a variable's; None where it is 1."""
+        unit = self._data.variables[name].attributes.get("units")
+        factor = None
+        if isinstance(unit, str):  # it may be an array
+            factor = 1.0 if unit == WITHOUT else factor_of(name, unit)
+            if unit == WITHOUT and name in ("coordinates", "cell_lengths"):
+                factor = float(length_factor(self.path, self.options))
+        if factor is None:
+            raise self._fail(f"{name} is in units of {unit!r}", f"{UNITS[name]!r}, or the like")
+        return None if factor == 1 else factor
+
+    @property
+    def _without_units(self) -> list[str]:
+        """Variables whose unit says nothing."""
+        variables = self._data.variables
+        return [name for name in self._names if variables[name].attributes.get("units") == WITHOUT]
+
+    def _fill_of(self, name: str) -> float:
+        variable = self._data.variables[name]
+        own = variable.attributes.get("_FillValue")
+        is_number = isinstance(own, float | np.floating) and np.isfinite(own)
+        return float(own) if is_number else FILLS[variable.dtype.itemsize]
+
+    def _leave_out_unwritten(self, n_frames: int) -> None:
+        """Treat variables as absent whose first and last frames were never written."""
+        optional = self._names - {"coordinates"}
+        frames = sorted({0, min(1, n_frames - 1), n_frames - 1})
+        spans = dict.fromkeys(optional, (0, self._data.dimensions["atom"]))
+        spans |= dict.fromkeys(optional & set(CELL), (0, 3))
+        empty = set(optional)
+        for frame in frames:
+            arrays = self._data.read(frame, frame + 1, spans)
+            empty = {name for name in empty if self._is_unwritten(name, arrays[name])[0]}
+        if empty & set(CELL):
+            empty |= set(CELL)
+        self._unwritten = tuple(sorted(empty - {"time"}))
+        self._names -= empty
+
+    def _is_unwritten(self, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return of which rows the first or the last number was never written, (R,)."""
+        rows = values.reshape(len(values), -1)
+        ends = rows[:, [0, -1]] if rows.shape[1] else np.zeros((len(rows), 2))
+        return np.asarray((ends == self._fills[name]).any(axis=1))
+
+    def _refuse_needless_options(self) -> None:
+        """Raise OptionError if what the file holds was to be assumed."""
+        known = {"dt": "time" in self._names, "length_unit": not self._without_units}
+        for option, is_known in known.items():
+            if is_known and self.options.get(option) is not None:
+                raise self.not_assumed(option)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
         """Return how many frames are whole, and what follows them."""
@@ -217,11 +288,12 @@ class NCDFLayout(NativeLayout):
 
     def _describe(self, n_frames: int, n_atoms: int) -> TrajectoryInfo:
         data = self._data
-        dt_ps = 1.0
+        dt_ps = float(self.options.get("dt") or 1.0)
         if "time" in self._names and n_frames > 1:
             # The difference is taken before scaling, in the precision of the file.
             first, second = data.read(0, 2, {"time": (0, 0)})["time"]
             dt_ps = float((second - first) * (self._scales["time"] or 1))
+            dt_ps *= self._factors["time"] or 1.0
         edges = FrameBlock.empty(2, 0)
         self._read_into(0, 1, NO_ATOMS, edges.frames(slice(0, 1)))
         self._read_into(n_frames - 1, n_frames, NO_ATOMS, edges.frames(slice(1, 2)))
@@ -242,7 +314,20 @@ class NCDFLayout(NativeLayout):
             chunk_atoms=chunks[1] if chunks else None,
             compression=getattr(coordinates, "compression", None),
             nbytes=self.path.stat().st_size,
+            made_up=self._made_up(),
         )
+
+    def _made_up(self) -> tuple[str, ...]:
+        without = self._without_units
+        text = made_up(
+            "the file",
+            self.options,
+            times=None if "time" in self._names else "frames",
+            lengths="coordinates" in without,
+            fields=[name for name in ("velocities", "forces") if name in without],
+        )
+        times = ("it names no unit of times: assumed to be ps",) if "time" in without else ()
+        return (*text, *times)
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield where the frames lie; see `Layout.byte_ranges`."""
@@ -265,24 +350,38 @@ class NCDFLayout(NativeLayout):
         nbytes = self._data.record_nbytes
         for first, last in batches(start, stop, nbytes, nbytes):
             arrays = self._data.read(first, last, spans)
+            for name, values in arrays.items():
+                if (unwritten := self._is_unwritten(name, values)).any():
+                    raise SourceError(
+                        f"{self.path}: frame {first + int(unwritten.argmax())} is not whole: its "
+                        f"{name} hold {self._fills[name]:g}, which NetCDF has where nothing was "
+                        "written. Its program ended too early; --salvage leaves such frames out"
+                    )
             part = block.frames(slice(first - start, last - start))
             self._fill_frame_values(arrays, first, last, part)
             for name, field in wanted.items():
-                factor = KCAL_TO_KJ if field == "forces" else None
                 out = getattr(part, field)
-                swap_to_native(_single(self._scaled(arrays, name)), out, atoms, factor)
+                values = _single(self._scaled(arrays, name))
+                swap_to_native(values, out, atoms, self._factors[name])
 
     def _fill_frame_values(
         self, arrays: dict[str, NDArray[Any]], first: int, last: int, block: FrameBlock
     ) -> None:
         frames = np.arange(first, last)
         block.step[...] = frames
-        block.time[...] = self._scaled(arrays, "time") if "time" in arrays else frames
+        if "time" in arrays:
+            block.time[...] = self._scaled(arrays, "time")
+            if self._factors["time"] is not None:
+                block.time *= self._factors["time"]
+        else:
+            block.time[...] = frames * float(self.options.get("dt") or 1.0)
         block.box[...] = 0
         if set(CELL) <= set(arrays):
             with np.errstate(over="ignore", invalid="ignore"):
                 block.box[:, :3] = self._scaled(arrays, "cell_lengths")
                 block.box[:, 3:] = self._scaled(arrays, "cell_angles")
+                if self._factors["cell_lengths"] is not None:
+                    block.box[:, :3] *= np.float32(self._factors["cell_lengths"])
             block.box[(block.box[:, :3] == 0).all(axis=1)] = 0
 
     def _scaled(self, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
