@@ -119,7 +119,7 @@ def planned(
     )
     note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
-    notes = (*notes, *told)
+    notes = (*notes, *told, *choice.notes)
     if unreadable:
         n_lost = sum(len(range(*run)) for run in unreadable)
         which = f"number {runs_text(unreadable)}"

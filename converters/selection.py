@@ -172,7 +172,7 @@ class AtomChoice:
 
     Attributes: `universe` (Universe or None): the topology, where one was given. `kept`, (A,) int64
     array or None: indices in the source; None = all. `groups` (dict of name to int64 array):
-    indices into the kept atoms.
+    indices into the kept atoms. `notes`: what was guessed of the atoms for selections.
     """
 
     def __init__(
@@ -181,11 +181,13 @@ class AtomChoice:
         kept: NDArray[np.int64] | None,
         groups: dict[str, NDArray[np.int64]],
         stored: Topology | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.universe = universe
         self._stored = stored
         self.kept = kept
         self.groups = groups
+        self.notes = notes
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the topology behind: other processes need indices only."""
@@ -238,7 +240,8 @@ def choose_atoms(
             "-s/--top FILE (top= in Python)"
         )
     universe = load_topology(top, source) if top is not None else None
-    known = _Known(universe, stored, source)
+    notes: list[str] = []
+    known = _Known(universe, stored, source, notes)
     everything = np.arange(source.info.n_atoms, dtype=np.int64)
     kept = None if select is None else _indices(select, known, everything, "--select")
     atoms = everything if kept is None else kept
@@ -255,7 +258,7 @@ def choose_atoms(
         if np.any(place[found] < 0):
             raise PlanError(f"--group {name}: some of its atoms are not in --select; widen that")
         chosen[name] = place[found]
-    return AtomChoice(universe, kept, chosen, stored)
+    return AtomChoice(universe, kept, chosen, stored, tuple(notes))
 
 
 @dataclass
@@ -265,6 +268,7 @@ class _Known:
     universe: Universe | None
     stored: Topology | None
     source: Layout
+    notes: list[str]
 
     def select(self, selection: str, among: NDArray[np.int64], option: str) -> NDArray[np.int64]:
         """Return those of some atoms that a selection means."""
@@ -274,7 +278,7 @@ class _Known:
                 return among[found]
             self.universe = self.universe or stored_universe(self.stored, self.source)
         assert self.universe is not None
-        return selected(self.universe.atoms[among], selection, option)
+        return selected(self.universe.atoms[among], selection, option, self.notes)
 
 
 def _indices(

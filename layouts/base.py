@@ -178,7 +178,12 @@ class Layout(Expecting, Capabilities, Closing, ABC):
 
     def files(self) -> Iterator[Layout]:
         """Yield layouts of its files, each by itself, not open."""
-        yield type(self)(self.path)
+        yield type(self)(self.path, **{name: self.options[name] for name in self._assumed})
+
+    @property
+    def _assumed(self) -> list[str]:
+        """Options that say what the file does not."""
+        return [name for name in ASSUMED if self.options.get(name) is not None]
 
     def boundaries(self) -> NDArray[np.int64]:
         """Return the frames at which the layout's own pieces begin, ascending, ``n_frames`` last.
@@ -290,9 +295,9 @@ class Layout(Expecting, Capabilities, Closing, ABC):
     def close(self) -> None:
         """Close files; reading again opens them again."""
         if self._info is not None:
-            self._info = None
             self.expect_nothing()
             self.let_go_of_units()
+            self._info = None
             self._close()
 
     def __del__(self) -> None:

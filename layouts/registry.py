@@ -70,6 +70,8 @@ LAYOUTS = MappingProxyType(
 )
 """Our own, in the order in which `open_layout` asks; the last after those of others."""
 
+ALSO_CALLED = dict.fromkeys(("inpcrd", "restrt", "rst7", "ncrst"), "restart")
+"""What MDAnalysis, or AMBER, call a format that one of ours reads whole."""
 LAST = "generic"
 MOST_NAMED = 5
 """Trajectories that a message names."""
@@ -244,7 +246,8 @@ def open_layout(
     """
     where = path_of(path)
     if layout is None and format is not None:
-        layout = format.lower() if _entry(format.lower()) is not None else LAST
+        layout = ALSO_CALLED.get(format.lower(), format.lower())
+        layout = layout if _entry(layout) is not None else LAST
         options |= {"format": format.upper()} if layout == LAST else {}
         if layout != LAST and not isinstance(where, RemotePath):
             other = None

@@ -191,9 +191,14 @@ class TransformedLayout(Layout):
         part = self.source.read(start, stop, atoms=steps.needed, out=out)
         lacking = ~(vectors_from_boxes(part.box)[:, 2, 2] > 0)
         if lacking.any():
+            frame = int(lacking.argmax())
+            lengths = part.box[frame, :3]
+            what = "has no unit cell, and --pbc and --center need one in every frame"
+            if lengths.any():
+                names = " and ".join("xyz"[axis] for axis in np.flatnonzero(lengths == 0))
+                what = f"is not periodic along {names}, and --pbc and --center need all three axes"
             raise PlanError(
-                f"{self.path}: frame {start + int(lacking.argmax())} has no unit cell, and --pbc "
-                "and --center need one in every frame; leave it out, or leave them out"
+                f"{self.path}: frame {start + frame} {what}; leave it out, or leave them out"
             )
         return part
 

@@ -26,6 +26,12 @@ def text_of(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def _is_right(vectors: NDArray[Any]) -> bool:
+    """Return whether all vectors of cells, (..., n, n), lie along the axes."""
+    off = ~np.eye(vectors.shape[-1], dtype=bool)
+    return not vectors[..., off].any()
+
+
 @dataclass(slots=True)
 class Cells:
     """The edges of the cells of a particle group."""
@@ -33,6 +39,9 @@ class Cells:
     edges: Any
     """An array: (3,) or (3, 3), or of two dimensions, of each frame if `per_frame`."""
     per_frame: bool
+    open_axes: tuple[int, ...] = ()
+    """Those that are not periodic."""
+    notes: tuple[str, ...] = ()
     scale: np.float32 = np.float32(1)  # noqa: RUF009 - a number
     """To angstrom."""
 
@@ -51,7 +60,8 @@ class Cells:
         if n_axes not in (2, 3):
             raise SourceError(f"{path}: {box.name} has {n_axes} dimensions, expected 3 or 2")
         boundary = () if box is None else np.atleast_1d(child(box.attrs, "boundary", ()))
-        if edges is None or (len(boundary) and all(text_of(one) == "none" for one in boundary)):
+        open_axes = tuple(axis for axis, one in enumerate(boundary) if text_of(one) == "none")
+        if edges is None or (len(boundary) and len(open_axes) == len(boundary)):
             return None
         per_frame = False
         if not is_array(edges):
@@ -67,12 +77,23 @@ class Cells:
             )
         if edges.shape[-1:] != (n_axes,) or edges.ndim - per_frame not in (1, 2):
             raise ValueError(f"{edges.name} has shape {edges.shape}")
-        return cls(edges, per_frame) if 0 not in edges.shape else None
+        if 0 in edges.shape:
+            return None
+        notes: tuple[str, ...] = ()
+        if open_axes and edges.ndim - per_frame == 2 and not _is_right(edges[()]):
+            names = " and ".join("xyz"[axis] for axis in open_axes)
+            notes = (
+                f"{path}: the cell is not periodic along {names}, which cannot be kept of a skewed "
+                "cell: it is taken for periodic on all axes",
+            )
+            open_axes = ()
+        return cls(edges, per_frame, open_axes, notes)
 
     def read(self, sampling: Sampling, start: int, stop: int) -> NDArray[np.float32]:
         """Return the cells of frames ``start:stop``; zeros in those without one.
 
-        In two dimensions the third length is 0, which MDAnalysis takes for an axis without period.
+        The length of an axis that is not periodic, as the third of two dimensions, is 0: what
+        MDAnalysis takes for that.
         """
         has = None
         if self.per_frame:
@@ -88,8 +109,12 @@ class Cells:
             if n_axes == 2:
                 edges = np.pad(edges, ((0, 0), (0, 1), (0, 1)))
                 edges[:, 2, 2] = 1
+            if self.open_axes:
+                edges = np.array(edges)
+                edges[:, self.open_axes, self.open_axes] = 1
             boxes = boxes_from_vectors(edges)
         boxes[:, n_axes:3] = 0
+        boxes[:, self.open_axes] = 0
         boxes[(boxes[:, :3] == 0).all(axis=1)] = 0  # what MDAnalysis takes for no cell
         boxes[:, :3] *= self.scale
         if has is not None:

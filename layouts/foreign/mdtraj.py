@@ -1,8 +1,9 @@
 """mdtraj's HDF5 trajectories, read in blocks through h5py.
 
 Convention "Pande" 1.1 (https://mdtraj.org/latest/hdf5_format.html): ``coordinates`` (nm), ``time``
-(ps), ``cell_lengths`` (nm), ``cell_angles`` (degrees), ``velocities`` (nm/ps), and the topology as
-JSON. Numbers may be float16, as mdtraj compresses them on request.
+(ps), ``cell_lengths`` (nm), ``cell_angles`` (degrees), ``velocities`` (nm/ps), unless the attribute
+``units`` of an array names others, and the topology as JSON. Numbers may be float16, as mdtraj
+compresses them on request.
 """
 
 from __future__ import annotations
@@ -19,14 +20,23 @@ from mdio.core.errors import FOREIGN_ERRORS, SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
-from mdio.core.units import NM_TO_ANGSTROM
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.foreign.chunks import Datasets
 from mdio.layouts.foreign.heaps import check_heaps
+from mdio.layouts.foreign.spelled_units import factor_of
 from mdio.layouts.foreign.tree import as_source_error
+from mdio.layouts.foreign.units import made_up
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ARRAYS = {"positions": "coordinates", "velocities": "velocities"}
+UNITS = {
+    "coordinates": "nanometers",
+    "velocities": "nanometers/picosecond",
+    "time": "picoseconds",
+    "cell_lengths": "nanometers",
+    "cell_angles": "degrees",
+}
+"""Of the convention, where an array names none."""
 MAX_RATIO = 100_000
 """No compressor makes a trajectory so much smaller: more was never written."""
 
@@ -35,6 +45,7 @@ class MDTrajLayout(Layout):
     """An HDF5 file of mdtraj."""
 
     name = "mdtraj"
+    known_options = frozenset({"dt"})
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -88,9 +99,10 @@ class MDTrajLayout(Layout):
             for name, tail in (("time", ()), ("cell_lengths", (3,)), ("cell_angles", (3,)))
             if name in self._file
         }
-        unit = self._file["coordinates"].attrs.get("units", "nanometers")
-        if (unit.decode() if isinstance(unit, bytes) else str(unit)) != "nanometers":
-            raise SourceError(f"{self.path}: coordinates in {unit!r}, expected nanometers")
+        names = {*self._columns, *(ARRAYS[field] for field in self._arrays)}
+        self._factors = {name: self._factor(name) for name in sorted(names)}
+        if "time" in self._columns and self.options.get("dt") is not None:
+            raise self.not_assumed("dt")
         times = self._times(0, min(2, n_frames))
         coordinates = self._arrays["positions"]
         chunks = coordinates.chunks
@@ -99,7 +111,7 @@ class MDTrajLayout(Layout):
             path=str(self.path),
             n_frames=n_frames,
             n_atoms=n_atoms,
-            dt_ps=float(times[1] - times[0]) if n_frames > 1 else 1.0,
+            dt_ps=float(times[1] - times[0] if n_frames > 1 else self.options.get("dt") or 1.0),
             time_first_ps=float(times[0]),
             time_last_ps=float(self._times(n_frames - 1, n_frames)[0]),
             has_velocities="velocities" in self._arrays,
@@ -107,7 +119,24 @@ class MDTrajLayout(Layout):
             chunk_frames=int(chunks[0]) if chunks and chunks[0] > 1 else None,
             compression=coordinates.compression,
             nbytes=self.path.stat().st_size,
+            made_up=tuple(
+                made_up(
+                    "the file",
+                    self.options,
+                    times=None if "time" in self._columns else "frames",
+                    lengths=False,
+                )
+            ),
         )
+
+    def _factor(self, name: str) -> float:
+        """Return what makes mdio's unit of that of an array."""
+        unit = self._file[name].attrs.get("units", UNITS[name])
+        text = unit.decode("utf-8", "replace") if isinstance(unit, bytes) else str(unit)
+        factor = factor_of(name, text)
+        if factor is None:
+            raise SourceError(f"{self.path}: {name} is in {text!r}, expected {UNITS[name]}")
+        return factor
 
     @property
     def has_times(self) -> bool:
@@ -117,8 +146,9 @@ class MDTrajLayout(Layout):
 
     def _times(self, start: int, stop: int) -> NDArray[Any]:
         if "time" not in self._columns:
-            return np.arange(start, stop, dtype=np.float64)
-        return np.asarray(self._columns["time"][start:stop], np.float64)
+            return np.arange(start, stop, dtype=np.float64) * float(self.options.get("dt") or 1.0)
+        times = np.asarray(self._columns["time"][start:stop], np.float64)
+        return times * self._factors["time"]
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -129,13 +159,14 @@ class MDTrajLayout(Layout):
             block.box[...] = 0
             if "cell_lengths" in self._columns:
                 block.box[:, :3] = self._columns["cell_lengths"][start:stop]
-                block.box[:, :3] *= np.float32(NM_TO_ANGSTROM)
+                block.box[:, :3] *= np.float32(self._factors["cell_lengths"])
                 block.box[:, 3:] = self._columns["cell_angles"][start:stop]
+                block.box[:, 3:] *= np.float32(self._factors["cell_angles"])
             for field, out in block.present().items() if block.n_atoms else ():
                 if field not in self._arrays:
                     raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
                 self._datasets.read(field, self._arrays[field], start, stop, atoms, out)
-                out *= np.float32(NM_TO_ANGSTROM)
+                out *= np.float32(self._factors[ARRAYS[field]])
 
     def topology(self) -> Topology | None:
         """Return what the file says of the atoms; see `Layout.topology`."""

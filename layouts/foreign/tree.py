@@ -114,6 +114,7 @@ class ForeignTrajectory(ABC):
         self._cells = Cells.found_in(path, self._group, int(positions.shape[0]))
         if self._cells is not None:
             self._cells.scale = np.float32(self._edge_factor(self._cells.edges))
+            self.notes += self._cells.notes
             if self._cells.per_frame:
                 series["box"] = self._series("box", series["positions"])
         self._sampling = Sampling(series)
@@ -175,9 +176,10 @@ class ForeignTrajectory(ABC):
     ) -> None:
         """Fill `out` with the numbers as they are stored."""
 
-    def _edge_factor(self, _edges: Any) -> float:
-        """Return what cells are multiplied by: MDAnalysis has them in the unit of positions."""
-        return self._factors["positions"]
+    def _edge_factor(self, edges: Any) -> float:
+        """Return what cells are multiplied by; where they name no unit, it is that of positions."""
+        own = child(edges.attrs, "unit") is not None
+        return self._factor("positions", edges) if own else self._factors["positions"]
 
     def _value(self, element: str) -> Any:
         """Open the values of an element."""

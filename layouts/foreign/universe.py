@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,23 +28,37 @@ if TYPE_CHECKING:
     from MDAnalysis import AtomGroup, Universe
     from MDAnalysis.core.topology import Topology as TopologyOfMDAnalysis
 
+GUESSED = {"types": "type", "masses": "mass"}
+"""What MDAnalysis guesses where a topology lacks it, and how selections ask for it."""
+MOST_NAMES = 6
+"""Names of atoms that a note has."""
 _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 
 
-def selected(atoms: AtomGroup, selection: str, option: str = "") -> NDArray[np.int64]:
+def selected(
+    atoms: AtomGroup, selection: str, option: str = "", notes: list[str] | None = None
+) -> NDArray[np.int64]:
     """Return the indices of those of some atoms that a selection means.
 
+    Types and masses that the topology lacks are guessed for it, as MDAnalysis does.
+
     `atoms`: to select from. `selection`: in MDAnalysis' selection language. `option`: what gave it,
-    for the message.
+    for the message. `notes`: gets a sentence on what was guessed.
     Raises PlanError: MDAnalysis does not understand it, or the topology lacks what it asks for.
     """
     from MDAnalysis.core.selection import _OPERATIONS, _SELECTIONDICT
     from MDAnalysis.exceptions import SelectionError
 
+    asked = {name for name, word in GUESSED.items() if re.search(rf"\b{word}\b", selection)}
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), guessed(atoms.universe, asked) as names:
             warnings.simplefilter("ignore")
             found = atoms.select_atoms(selection).indices
+            if names and notes is not None:
+                notes.append(
+                    f"the topology has no {' or '.join(names)}: for {selection!r} they are "
+                    f"{_how_guessed(atoms)}"
+                )
     except (SelectionError, AttributeError, ValueError) as error:
         unknown = _UNKNOWN.search(str(error))
         words = {*_SELECTIONDICT, *_OPERATIONS}
@@ -50,6 +66,58 @@ def selected(atoms: AtomGroup, selection: str, option: str = "") -> NDArray[np.i
         where = f"{option}: " if option else ""
         raise PlanError(f"{where}cannot select {selection!r} ({error}){hint}") from error
     return np.asarray(found, np.int64)
+
+
+@contextmanager
+def guessed(universe: Universe, asked: set[str]) -> Iterator[list[str]]:
+    """Let a Universe have types and masses that it lacks, for as long as that lasts.
+
+    They are not part of its topology, which is stored in outputs.
+    """
+    names = [name for name in GUESSED if name in asked and not hasattr(universe.atoms, name)]
+    before = [name for name in GUESSED if hasattr(universe.atoms, name)]
+    if names:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            universe.guess_TopologyAttrs(to_guess=list(GUESSED))
+    try:
+        yield names
+    finally:
+        for name in GUESSED:
+            if hasattr(universe.atoms, name) and name not in before:
+                universe.del_TopologyAttr(name)
+
+
+def _how_guessed(atoms: AtomGroup) -> str:
+    """Say which names of atoms were taken for which elements, those without one first."""
+    pairs = dict(zip(atoms.names, atoms.types, strict=True))
+    masses = getattr(atoms, "masses", None)
+    some = [f"{name} as {kind or 'nothing'}" for name, kind in sorted(pairs.items())]
+    text = "guessed from names (" + ", ".join(some[:MOST_NAMES])
+    text += ", ...)" if len(some) > MOST_NAMES else ")"
+    if masses is not None and (unknown := np.asarray(masses) == 0).any():
+        names = sorted(set(np.asarray(atoms.names)[unknown]))
+        which = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+        text += f"; {int(unknown.sum())} of {len(masses)} atoms weigh 0 ({which})"
+    return text
+
+
+def masses_of(
+    universe: Universe, atoms: NDArray[np.int64] | None, notes: list[str], named: Any
+) -> NDArray[np.float64]:
+    """Return masses (u) of all atoms of a Universe; a note tells of those that are guessed.
+
+    `atoms`: those that the note is about; None is all. `named`: the topology, for messages.
+    Raises ValueError, AttributeError: they cannot be guessed.
+    """
+    with guessed(universe, {"masses"}) as names:
+        if names:
+            some = universe.atoms if atoms is None else universe.atoms[atoms]
+            notes.append(
+                f"{named} has no masses: they are {_how_guessed(some)}; --weights none (in Python: "
+                "weights=None) weights all atoms equally"
+            )
+        return np.array(universe.atoms.masses, np.float64)
 
 
 def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> Topology:

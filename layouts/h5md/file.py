@@ -17,7 +17,7 @@ from h5py import h5d, h5p, h5s, h5t, h5z
 from numpy.typing import NDArray
 
 from mdio._version import __version__
-from mdio.core.boxes import vectors_from_boxes
+from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing.calls import allocate
 from mdio.core.frames import ELEMENTS
@@ -241,8 +241,10 @@ def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flav
     Returns bool: whether there are any.
     """
     box = file[f"particles/{FULL_SYSTEM}/box"]
-    has_box = any(column.read(source, *slab)[:, :3].any() for slab in column.slabs())
-    box.attrs["boundary"] = 3 * ["periodic" if has_box else "none"]
+    axes = [periodic_axes(column.read(source, *slab)) for slab in column.slabs()]
+    periodic = np.any([np.zeros(3, bool), *axes], axis=0)
+    has_box = bool(periodic.any())
+    box.attrs["boundary"] = ["periodic" if one else "none" for one in periodic]
     if has_box or flavour.system is not None:
         position = file[f"particles/{FULL_SYSTEM}/position"]
         edges = box.create_group("edges")
@@ -252,7 +254,7 @@ def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flav
         for start, stop in column.slabs():
             boxes = column.read(source, start, stop).copy()
             boxes[:, :3] = flavour.store("positions", boxes[:, :3])
-            edges["value"][start:stop] = vectors_from_boxes(boxes)
+            edges["value"][start:stop] = edges_from_boxes(boxes)
     return has_box
 
 

@@ -37,7 +37,11 @@ class RestartLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it is NetCDF with AMBER's convention, or begins as the text does."""
+        """Return whether it is NetCDF with AMBER's convention, or begins as the text does.
+
+        AMBER's own name of a text file, ``restrt``, has no suffix, and ``.rst`` and ``.crd`` are
+        those of other files too: then the first line of numbers has to be of its widths as well.
+        """
         if not path.is_file():
             return False
         with path.open("rb") as file:

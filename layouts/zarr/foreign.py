@@ -69,10 +69,6 @@ class ForeignTree(ForeignTrajectory):
                 path, root, names, group, convert_units=convert_units, length_unit=length_unit
             )
 
-    def _edge_factor(self, edges: Any) -> float:
-        own = edges.attrs.get("unit") is not None
-        return self._factor("positions", edges) if own else super()._edge_factor(edges)
-
     def _compression(self, array: Any) -> str | None:
         """Return the names of the compressors (crc32c is none)."""
         names = []

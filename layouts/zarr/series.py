@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.boxes import vectors_from_boxes
+from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.remote.objects import look_ahead
 from mdio.core.files.remote.paths import RemotePath
@@ -189,7 +189,7 @@ class _BoxWriter(TableWriter):
 
     def write(self, number: int, rows: Numbers) -> None:
         super().write(number, rows)
-        self.edges.write(number, vectors_from_boxes(rows))
+        self.edges.write(number, edges_from_boxes(rows))
 
 
 class SeriesWriter:
@@ -200,7 +200,8 @@ class SeriesWriter:
 
     def __init__(self, root: Path, plan: LayoutPlan) -> None:
         self.root = root
-        self.any_box = False
+        self.periodic = np.zeros(3, bool)
+        """Along which axes any frame is."""
         self.time_first_ps: float | None = None
         self.time_last_ps: float | None = None
         self._paths, self._n_frames = series_arrays(plan), plan.n_frames
@@ -218,7 +219,7 @@ class SeriesWriter:
 
     def add(self, record: PieceRecord) -> None:
         """Take the numbers of a piece, each piece once."""
-        self.any_box |= bool(record.box.any())
+        self.periodic |= periodic_axes(record.box)
         if np.isfinite(record.time[[0, -1]]).all():  # JSON has no others
             if record.start == 0:
                 self.time_first_ps = float(record.time[0])

@@ -9,6 +9,7 @@ the tables of checksums of `mdio.layouts.zarr.checksums`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -159,9 +160,14 @@ def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
     return found
 
 
-def group_nodes(plan: LayoutPlan, *, periodic: bool) -> dict[str, dict[str, Any]]:
-    """Return the ``zarr.json`` of every group but the root, by folder."""
-    boundary = ["periodic" if periodic else "none"] * 3
+def group_nodes(
+    plan: LayoutPlan, periodic: Sequence[bool] = (False, False, False)
+) -> dict[str, dict[str, Any]]:
+    """Return the ``zarr.json`` of every group but the root, by folder.
+
+    `periodic`: along which axes cells are.
+    """
+    boundary = ["periodic" if one else "none" for one in periodic]
     attributes: dict[str, dict[str, Any]] = {
         "h5md": {"version": [1, 1]},
         "h5md/author": {"name": "N/A"},
@@ -194,7 +200,7 @@ def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
 
 def count_files(plan: LayoutPlan) -> int:
     """Return how many files the tree has."""
-    n_nodes = 1 + len(group_nodes(plan, periodic=True)) + len(array_nodes(plan))
+    n_nodes = 1 + len(group_nodes(plan)) + len(array_nodes(plan))
     n_shards = len(plan.arrays) * len(plan.write_tasks())
     n_series = len(series_arrays(plan)) * math.ceil(plan.n_frames / SERIES_FRAMES)
     n_tables = sum(metadata.n_files for metadata in table_arrays(plan).values())

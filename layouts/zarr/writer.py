@@ -90,7 +90,7 @@ class ZarrWriter(LayoutWriter):
         """Make the folders and all metadata but that of the root."""
         try:
             self.path.mkdir(exist_ok=True)
-            nodes = group_nodes(self.plan, periodic=False) | array_nodes(self.plan)
+            nodes = group_nodes(self.plan) | array_nodes(self.plan)
             for path, node in nodes.items():
                 folder = self.path / path
                 folder.mkdir(parents=True, exist_ok=True)
@@ -208,7 +208,7 @@ class ZarrWriter(LayoutWriter):
                 f"written, the first with frames {start} to {stop - 1}"
             )
         self._series.finish()
-        nodes = group_nodes(self.plan, periodic=self._series.any_box)
+        nodes = group_nodes(self.plan, self._series.periodic.tolist())
         for path, node in nodes.items():
             write_file(self.path / path / METADATA, json.dumps(node).encode())
         nodes |= array_nodes(self.plan)
@@ -221,7 +221,7 @@ class ZarrWriter(LayoutWriter):
         manifest = manifest_of(
             self.plan,
             self.meta,
-            has_box=self._series.any_box,
+            has_box=bool(self._series.periodic.any()),
             time_first_ps=self._series.time_first_ps,
             time_last_ps=self._series.time_last_ps,
             fields=list(dict.fromkeys(array.field for array in self.plan.arrays)),

@@ -199,6 +199,7 @@ class Request:
             opened_s = watch.lap()
             before = reads.nbytes_source, reads.nbytes_cache
             prepared = self.kernel.prepare(system)
+            notes += tuple(system.notes)
             if getattr(self.kernel, "select", None) is None:
                 system.look()
                 if self.group is None and hasattr(self.kernel, "select") and system.waters:

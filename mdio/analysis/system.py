@@ -15,7 +15,7 @@ from mdio.core.frames import FrameBlock
 from mdio.core.topology.selecting import select as select_stored
 from mdio.core.topology.topology import RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import Layout
-from mdio.layouts.foreign.universe import classes_of, selected
+from mdio.layouts.foreign.universe import classes_of, masses_of, selected
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 
@@ -46,6 +46,8 @@ class System:
         self.stored = layout if stored is None else stored
         self._top = top
         self._group = group
+        self.notes: list[str] = []
+        """What was guessed of the atoms."""
         self._universe: Any = None
         self._stored: AtomIndices | None = None
 
@@ -88,7 +90,7 @@ class System:
         if self.topology is not None:  # MDAnalysis takes longer to import than this
             found = select_stored(self.topology, selection)
         if found is None:
-            found = selected(self.universe.atoms, selection)
+            found = selected(self.universe.atoms, selection, notes=self.notes)
         if not found.size:
             raise PlanError(f"{selection!r} selects no atom of {self._top or self.layout.path}")
         return self.to_layout(found, selection)
@@ -132,15 +134,15 @@ class System:
                 "-s/--top, or weight all equally with --weights none (in Python: weights=None)"
             )
         universe = self.universe
-        if not hasattr(universe.atoms, "masses"):
-            try:
-                universe.guess_TopologyAttrs(to_guess=["types", "masses"])
-            except (ValueError, AttributeError) as error:
-                raise PlanError(
-                    f"{self._top}: it has no masses, and they cannot be guessed ({error}); use a "
-                    "topology that has them, or --weights none"
-                ) from error
-        masses = np.asarray(universe.atoms.masses, dtype=np.float64)
+        named = self._top if isinstance(self._top, str | PathLike) else self.layout.path
+        picked = atoms if self._stored is None else self._stored[... if atoms is None else atoms]
+        try:
+            masses = masses_of(universe, picked, self.notes, named)
+        except (ValueError, AttributeError) as error:
+            raise PlanError(
+                f"{named}: it has no masses, and they cannot be guessed ({error}); use a topology "
+                "that has them, or --weights none"
+            ) from error
         if self._stored is not None:
             masses = masses[self._stored]
         return masses if atoms is None else masses[atoms]

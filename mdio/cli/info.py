@@ -90,6 +90,8 @@ def _every(layout: Layout) -> dict[str, int | None]:
     found = {}
     for name in names:
         values = getattr(block, name)
+        if block.n_frames == layout.info.n_frames and not absent(values).any():
+            continue  # a format may know of some field only that it is not in all frames
         gaps = set() if values is None else set(np.diff(np.flatnonzero(~absent(values))).tolist())
         found[name] = gaps.pop() if len(gaps) == 1 and gaps != {1} else None
     return found

@@ -98,3 +98,23 @@ def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
         valid = np.all(cells > 0, axis=1) & np.all(cells[:, 3:] < 180, axis=1)
         vectors[~(valid & (vectors[:, 2, 2] > 0))] = 0
         return vectors.astype(np.float32)
+
+
+def edges_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the same as `vectors_from_boxes`, and of cells that are open along some axes.
+
+    `boxes`, (F, 6) float32: a length of 0 stands for an axis that is not periodic; the angles are
+    right ones then.
+    Returns (F, 3, 3) float32: the vector of such an axis is zeros, the others are there.
+    """
+    edges = vectors_from_boxes(boxes)
+    cells = np.asarray(boxes)
+    some = (cells[:, :3] == 0).any(axis=1) & (cells[:, :3] > 0).any(axis=1)
+    some &= (cells[:, :3] >= 0).all(axis=1) & (cells[:, 3:] == RIGHT_ANGLE).all(axis=1)
+    edges[some] = cells[some, :3, np.newaxis] * np.eye(3, dtype=np.float32)
+    return edges
+
+
+def periodic_axes(boxes: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return along which axes any of some cells, (F, 6), are periodic, (3,)."""
+    return np.asarray((np.asarray(boxes)[:, :3] != 0).any(axis=0))

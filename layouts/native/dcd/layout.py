@@ -85,7 +85,7 @@ def _are_matrices(matrices: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which symmetric matrices, (F, 3, 3), span a cell: all their minors are positive."""
     with np.errstate(all="ignore"):
         minors = [np.linalg.det(matrices[:, :size, :size]) for size in (1, 2, 3)]
-    return np.all([minor > 0 for minor in minors], axis=0)
+    return np.asarray(np.all([minor > 0 for minor in minors], axis=0))
 
 
 class DCDLayout(NativeLayout):

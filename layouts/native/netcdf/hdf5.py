@@ -113,7 +113,9 @@ class HDF5File:
             if len(variable.shape) == 3 and not scaled and (per_one or variable.dtype == "<f4"):
                 if self._opened is None:
                     self._opened = h5py.File(self.path, "r", locking="best-effort")
-                self._found[name] = self._datasets.chunks(name, self._opened[stored], per_one)
+                dataset = self._opened[stored]
+                if len(dataset) == variable.shape[0]:  # not so if later frames were never written
+                    self._found[name] = self._datasets.chunks(name, dataset, per_one)
         return self._found[name]
 
     def _rows(self, name: str, start: int, stop: int, span: tuple[int, int]) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -28,6 +29,7 @@ from mdio.core.frame_data import FrameData
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.layouts.base import AtomIndices
+from mdio.layouts.foreign.spelled_units import WITHOUT, factor_of
 from mdio.layouts.foreign.units import length_factor, made_up
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout
@@ -35,7 +37,6 @@ from mdio.layouts.native.fixed_records import batches, whole_frames
 from mdio.layouts.native.netcdf.bytes import bytes_of
 from mdio.layouts.native.netcdf.classic import ClassicFile
 from mdio.layouts.native.netcdf.encoder import REMD_DIMTYPE, UNITS, VARIABLES
-from mdio.layouts.native.netcdf.units import WITHOUT, factor_of
 from mdio.layouts.placed import PlacedPositions, in_frames
 
 if TYPE_CHECKING:
@@ -229,8 +230,9 @@ class NCDFLayout(NativeLayout):
     def _fill_of(self, name: str) -> float:
         variable = self._data.variables[name]
         own = variable.attributes.get("_FillValue")
-        is_number = isinstance(own, float | np.floating) and np.isfinite(own)
-        return float(own) if is_number else FILLS[variable.dtype.itemsize]
+        if isinstance(own, float | np.floating) and np.isfinite(own):
+            return float(own)
+        return FILLS[variable.dtype.itemsize]
 
     def _leave_out_unwritten(self, n_frames: int) -> None:
         """Treat variables as absent whose first and last frames were never written."""
@@ -294,9 +296,15 @@ class NCDFLayout(NativeLayout):
             first, second = data.read(0, 2, {"time": (0, 0)})["time"]
             dt_ps = float((second - first) * (self._scales["time"] or 1))
             dt_ps *= self._factors["time"] or 1.0
-        edges = FrameBlock.empty(2, 0)
-        self._read_into(0, 1, NO_ATOMS, edges.frames(slice(0, 1)))
-        self._read_into(n_frames - 1, n_frames, NO_ATOMS, edges.frames(slice(1, 2)))
+        first = FrameBlock.empty(1, 0)
+        first.box[...] = 1
+        with suppress(SourceError):  # reading this frame tells; the others may be whole
+            self._read_into(0, 1, NO_ATOMS, first)
+        last_ps = first.time[0] + dt_ps * (n_frames - 1)
+        if "time" in self._names:
+            last = data.read(n_frames - 1, n_frames, {"time": (0, 0)})
+            if not self._is_unwritten("time", last["time"]).any():
+                last_ps = self._times(last)[0]
         coordinates = data.variables["coordinates"]
         chunks = getattr(coordinates, "chunks", None)
         return TrajectoryInfo(
@@ -305,11 +313,11 @@ class NCDFLayout(NativeLayout):
             n_frames=n_frames,
             n_atoms=n_atoms,
             dt_ps=dt_ps,
-            time_first_ps=float(edges.time[0]),
-            time_last_ps=float(edges.time[1]),
+            time_first_ps=float(first.time[0]),
+            time_last_ps=float(last_ps),
             has_velocities="velocities" in self._names,
             has_forces="forces" in self._names,
-            has_box=bool(edges.box[0].any()),
+            has_box=bool(first.box.any()),
             chunk_frames=chunks[0] if chunks else None,
             chunk_atoms=chunks[1] if chunks else None,
             compression=getattr(coordinates, "compression", None),
@@ -370,9 +378,7 @@ class NCDFLayout(NativeLayout):
         frames = np.arange(first, last)
         block.step[...] = frames
         if "time" in arrays:
-            block.time[...] = self._scaled(arrays, "time")
-            if self._factors["time"] is not None:
-                block.time *= self._factors["time"]
+            block.time[...] = self._times(arrays)
         else:
             block.time[...] = frames * float(self.options.get("dt") or 1.0)
         block.box[...] = 0
@@ -380,9 +386,15 @@ class NCDFLayout(NativeLayout):
             with np.errstate(over="ignore", invalid="ignore"):
                 block.box[:, :3] = self._scaled(arrays, "cell_lengths")
                 block.box[:, 3:] = self._scaled(arrays, "cell_angles")
-                if self._factors["cell_lengths"] is not None:
-                    block.box[:, :3] *= np.float32(self._factors["cell_lengths"])
+                for name, columns in (("cell_lengths", slice(0, 3)), ("cell_angles", slice(3, 6))):
+                    if (factor := self._factors[name]) is not None:
+                        block.box[:, columns] *= np.float32(factor)
             block.box[(block.box[:, :3] == 0).all(axis=1)] = 0
+
+    def _times(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+        times = np.asarray(self._scaled(arrays, "time"), np.float64)
+        factor = self._factors["time"]
+        return times if factor is None else times * factor
 
     def _scaled(self, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
         scale = self._scales[name]

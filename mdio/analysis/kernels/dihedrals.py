@@ -94,7 +94,7 @@ class Dihedrals(Kernel):
 
 def _residues(system: System, select: str) -> Any:
     atoms = system.universe.atoms
-    residues = atoms[selected(atoms, select)].residues
+    residues = atoms[selected(atoms, select, notes=system.notes)].residues
     if not len(residues):
         raise PlanError(f"{select!r} selects no atoms")
     return residues

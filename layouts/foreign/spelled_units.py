@@ -1,12 +1,13 @@
-"""Units of AMBER NetCDF files as programs spell them, and what makes those of mdio of them.
+"""Units that AMBER NetCDF and mdtraj's HDF5 spell out, and what makes those of mdio of them.
 
-The convention (AMBER NetCDF 1.0) asks for angstrom, degree, picosecond, angstrom/picosecond and
-kilocalorie/mole/angstrom. LAMMPS (``dump netcdf``) names the units of its own ``units`` style, ASE
-those of its own; `scale_factor` multiplies the numbers first.
+AMBER NetCDF 1.0 asks for angstrom, degree, picosecond, angstrom/picosecond and
+kilocalorie/mole/angstrom; LAMMPS (``dump netcdf``) and ASE name units of their own. mdtraj writes
+nanometers, picoseconds and degrees, and converts others that it knows.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -36,7 +37,7 @@ _ENERGIES = {"kilocalorie/mole": KCAL_TO_KJ, "kilojoule/mole": 1.0, "ev": 96.485
 KNOWN: Mapping[str, Mapping[str, float]] = {
     "coordinates": _LENGTHS,
     "cell_lengths": _LENGTHS,
-    "cell_angles": {"degree": 1.0},
+    "cell_angles": {"degree": 1.0, "radian": 180 / math.pi},
     "time": _TIMES,
     "velocities": {
         f"{length}/{time}": factor / per
@@ -64,6 +65,7 @@ _SPELLINGS = {
     "kj": "kilojoule",
     "mol": "mole",
     "deg": "degree",
+    "rad": "radian",
 }
 WITHOUT = "lj"
 """The unit of LAMMPS' reduced units, which says nothing."""

@@ -1,0 +1,80 @@
+"""What topologies lack is guessed as MDAnalysis does, and told; it goes into no output."""
+
+import json
+
+import MDAnalysis as mda
+import numpy as np
+import pytest
+
+import mdio
+from mdio.cli.main import main
+from mdio.core.errors import PlanError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unknown masses:PendingDeprecationWarning")
+NAMES = ["N", "H", "CA", "HA", "CB", "HB1", "C", "O", "OW", "HW1", "HW2", "QX"]
+
+
+@pytest.fixture
+def system(tmp_path):
+    """A residue, a water and something unknown as GRO, which holds no masses; three frames."""
+    frames = np.random.default_rng(0).random((3, len(NAMES), 3)).astype("f4") * 20
+    lines = []
+    for at, (name, row) in enumerate(zip(NAMES, frames[0] / 10, strict=True)):
+        number, residue = (1, "ALA") if at < 8 else (2, "SOL") if at < 11 else (3, "XXX")
+        place = "".join(f"{x:8.3f}" for x in row)
+        lines.append(f"{number:5d}{residue:<5s}{name:>5s}{at + 1:5d}{place}")
+    text = "\n".join(["test", str(len(NAMES)), *lines, "   2.00000   2.00000   2.00000", ""])
+    (tmp_path / "a.gro").write_text(text)
+    universe = mda.Universe(str(tmp_path / "a.gro"))
+    universe.load_new(frames, dimensions=np.tile(np.float32([20, 20, 20, 90, 90, 90]), (3, 1)))
+    universe.atoms.write(str(tmp_path / "a.xtc"), frames="all")
+    return tmp_path / "a.gro", tmp_path / "a.xtc"
+
+
+def test_masses_are_guessed_with_a_note(system, capsys):
+    top, path = system
+    assert main(["analyze", "rgyr", str(path), "-s", str(top), "--json"]) == 0
+    notes = json.loads(capsys.readouterr()[0])["notes"]
+    (note,) = [note for note in notes if "masses" in note]
+    assert "guessed from names" in note and "--weights none" in note
+    assert "1 of 12 atoms weigh 0 (QX)" in note
+    universe = mda.Universe(str(top), str(path))
+    expected = [universe.atoms.radius_of_gyration() for _ in universe.trajectory]
+    result = mdio.analyze(path, top=top, kernel="rgyr")
+    np.testing.assert_allclose(result.values, expected, rtol=1e-5)
+    result = mdio.analyze(path, top=top, kernel=mdio.RMSD(weights="mass"))
+    assert any("guessed from names" in note for note in result.notes)
+    plain = mdio.analyze(path, top=top, kernel=mdio.RMSD())
+    assert not any("guessed" in note for note in plain.notes)
+
+
+def test_masses_of_the_topology_need_no_note(adk):
+    result = mdio.analyze(adk["dcd"], top=adk["psf"], kernel="rgyr", select="resid 1:5")
+    assert not any("guessed" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    "selection", ["protein and not type H", "prop mass > 2", "type C or name O"]
+)
+@pytest.mark.parametrize("out", [None, "out.zarr", "out.h5md"])
+def test_selections_by_type_and_mass(system, tmp_path, selection, out):
+    top, path = system
+    expected = mda.Universe(str(top)).select_atoms(selection).indices
+    source, given = path, {"top": top}
+    if out is not None:
+        source, given = tmp_path / out, {}
+        mdio.convert(path, source, top=top)
+    result = mdio.analyze(source, kernel="rmsf", select=selection, **given)
+    assert len(result.values) == len(expected)
+    assert any("guessed from names" in note for note in result.notes)
+    made = mdio.convert(source, tmp_path / "some.zarr", groups={"heavy": selection}, **given)
+    assert any("guessed from names" in note for note in made.plan.notes)
+    with mdio.open(tmp_path / "some.zarr") as layout:
+        assert layout.info.groups["heavy"] == len(expected)
+        assert not {"masses", "types"} & set(layout.topology().columns)
+
+
+def test_what_cannot_be_guessed_is_refused(system):
+    top, path = system
+    with pytest.raises(PlanError, match="cannot select 'prop charge > 0'"):
+        mdio.analyze(path, top=top, kernel="rmsf", select="prop charge > 0")
