@@ -74,9 +74,18 @@ class History(TextFormat):
             yield Span(start, lines.offset, n_atoms, frozenset(fields), remarks)
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
-        """Return a file of one frame, whose header says what the frame holds."""
+        """Return a file of one frame, whose header says what the frame holds.
+
+        Of atoms it has names and numbers: MDAnalysis takes three words for a vector of a cell.
+        """
         _, n_atoms, _, key = _numbers(raw.split(b"\n", 1)[0])
-        return f"one frame\n{self._n_vectors(raw) - 1} {key} {n_atoms}\n{plain(raw)}"
+        n_vectors = self._n_vectors(raw)
+        lines = plain(raw).splitlines()
+        n_words = 2 if self._atom_numbers(raw) else 1
+        begin = 4 if _VECTOR.fullmatch(lines[1].encode()) else 1
+        for at in range(begin, len(lines), 1 + n_vectors):
+            lines[at] = " ".join(lines[at].split()[:n_words])
+        return "\n".join(["one frame", f"{n_vectors - 1} {key} {n_atoms}", *lines, ""])
 
     @staticmethod
     def _n_vectors(raw: bytes) -> int:
@@ -94,7 +103,8 @@ class History(TextFormat):
         line, rest = raw.split(b"\n", 1)
         step, _, _, key = _numbers(line)
         cell = rest.splitlines()[:3] if _VECTOR.fullmatch(rest.split(b"\n", 1)[0]) else []
-        self._check_numbers(raw, bool(cell))
+        if numbers := self._atom_numbers(raw):
+            self._numbers.check(np.array(numbers, np.int64))
         snapshot = super().read(raw, n_atoms)
         if not cell or key not in PERIODIC or _is_turned(cell):
             snapshot.box = None
@@ -107,12 +117,13 @@ class History(TextFormat):
         snapshot.time = float(words[6]) if len(words) > 6 else step * float(words[5])
         return snapshot
 
-    def _check_numbers(self, raw: bytes, has_cell: bool) -> None:
-        """Raise FrameError unless a frame has the atoms of the first; files may have no numbers."""
-        rows = raw.splitlines()[4 if has_cell else 1 :: 1 + self._n_vectors(raw)]
-        numbers = [row.split()[1] for row in rows if len(row.split()) > 1]
-        if numbers:
-            self._numbers.check(np.array(numbers, np.int64))
+    def _atom_numbers(self, raw: bytes) -> list[int]:
+        """Return the numbers of atoms; none if they have none, or all the same."""
+        lines = raw.splitlines()
+        begin = 4 if _VECTOR.fullmatch(lines[1]) else 1
+        rows = [line.split() for line in lines[begin :: 1 + self._n_vectors(raw)]]
+        numbers = [int(row[1]) for row in rows if len(row) > 1]
+        return numbers if len(numbers) == 1 or len({*numbers}) > 1 else []
 
 
 def _numbers(line: bytes) -> list[int]:
