@@ -353,8 +353,9 @@ def test_dumps_that_are_refused_say_why(tmp_path, text, said):
 
 def history(key=0, boundary=3, cell="9 0 0\n0 9 0\n0 0 9\n", **words):
     vectors = "".join(f"{n + 1}.0 2.0 3.0\n" for n in range(key + 1))
-    line = words.get("line", f"timestep 500 2 {key} {boundary} 0.0005")
-    rows = "".join(f"C {atom} 12.0 0.0\n{vectors}" for atom in words.get("atoms", (2, 1)))
+    atoms = words.get("atoms", (2, 1))
+    line = words.get("line", f"timestep 500 {len(atoms)} {key} {boundary} 0.0005")
+    rows = "".join(f"C {atom} 12.0 0.0\n{vectors}" for atom in atoms)
     return f"{line}\n{cell}{rows}"
 
 
@@ -393,7 +394,7 @@ def test_histories_have_steps_times_and_units(tmp_path):
 def test_atoms_of_histories_are_the_same_in_all_frames(tmp_path):
     path = write(tmp_path / "HISTORY", "t\n0 3 2\n" + history() + history(atoms=(1, 3)))
     assert "number 3" in refusal(path)
-    write(path, "t\n0 3 2\n" + history() + history(atoms=(1, 1)))
+    write(path, "t\n0 3 2\n" + history(atoms=(1, 2, 3)) + history(atoms=(1, 2, 1)))
     assert "two atoms have the number 1" in refusal(path)
 
 
