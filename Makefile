@@ -5,7 +5,8 @@ NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 WORKERS ?= 2
 
 .PHONY: install mpi mpi-where-possible web-where-possible store-where-possible \
-	packages-where-possible demo docs test coverage check types format peers cluster fuzz matrix wheel clean
+	packages-where-possible demo docs test explore coverage check types format peers cluster fuzz \
+	matrix wheel clean
 
 install: .venv/installed mpi-where-possible web-where-possible store-where-possible
 
@@ -53,6 +54,10 @@ docs: .venv/installed
 
 test: install packages-where-possible
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+# Tests of random examples with new ones, which `make test` has not. What fails becomes an @example.
+explore: .venv/installed
+	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=explore $(PYTEST_ARGS)
 
 # What of the product the tests run, and that it is no less than the floor in pyproject.toml, which
 # some tests alone (PYTEST_ARGS) do not reach. All folders are named: a file that no test imports

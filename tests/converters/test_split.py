@@ -200,7 +200,6 @@ def test_any_number_of_segments(tmp_path_factory, kind):
     @given(st.integers(1, 17))
     @settings(
         max_examples=17,
-        derandomize=True,
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
     def check(n_segments):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.analysis.kernels.images import bond_lengths, shortest, skewed_cell
 from mdio.analysis.kernels.kernel import Kernel, Prepared, runs_of_boxes
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError
@@ -138,13 +140,11 @@ class _Chains:
         """Return whether C and N of residues are at a bond's distance in the first frame."""
         if not len(one) or not system.layout.info.n_frames:
             return np.zeros(len(one), bool)
-        from MDAnalysis.lib.distances import calc_bonds
-
         ends = np.concatenate([self._atom["C"][one], self._atom["N"][other]])
         frame = system.frame(0, system.to_layout(ends, "the backbone"))
         carbon, nitrogen = np.split(frame.positions[0], 2)
         box = frame.box[0] if frame.box[0].any() else None
-        return np.asarray(calc_bonds(carbon, nitrogen, box=box) < PEPTIDE_BOND)
+        return np.asarray(bond_lengths(carbon, nitrogen, box) < PEPTIDE_BOND)
 
     def phi(self) -> list[list[int] | None]:
         """Return C of the residue before and N, CA, C of each residue; None where one lacks."""
@@ -203,6 +203,10 @@ def _to_nearest_images(
     corners = [block.positions[:, atoms] for atoms in quads.T]
     for a, b, own in runs_of_boxes(block.box):
         flat = [corner[a:b].reshape(-1, 3) for corner in corners]
+        if (cell := skewed_cell(own)) is not None:
+            bonds = [shortest(to - at.astype(np.float64), cell) for at, to in pairwise(flat)]
+            ends = accumulate(bonds, initial=np.zeros_like(bonds[0]))
+            flat, own = [corner.astype(np.float32) for corner in ends], None
         calc_dihedrals(*flat, box=own, result=theta[a:b].reshape(-1))
     np.cos(theta, out=values[:, 0::2])
     np.sin(theta, out=values[:, 1::2])

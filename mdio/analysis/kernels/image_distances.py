@@ -6,9 +6,10 @@ What is measured as computing would else be mostly the import of MDAnalysis.
 from __future__ import annotations
 
 import numpy as np
-from MDAnalysis.lib.distances import calc_bonds, distance_array
+from MDAnalysis.lib.distances import distance_array
 from numpy.typing import NDArray
 
+from mdio.analysis.kernels.images import bond_lengths
 from mdio.analysis.kernels.kernel import runs_of_boxes
 from mdio.core.frames import FrameBlock
 
@@ -20,8 +21,8 @@ def distances_of_pairs(block: FrameBlock, pairs: NDArray[np.int64]) -> NDArray[n
     """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame."""
     values = np.empty((block.n_frames, pairs.shape[1]))
     for a, b, own in runs_of_boxes(block.box):
-        ends = (block.positions[a:b, side].reshape(-1, 3) for side in pairs)
-        values[a:b] = calc_bonds(*ends, box=own).reshape(b - a, -1)
+        one, other = (block.positions[a:b, side].reshape(-1, 3) for side in pairs)
+        values[a:b] = bond_lengths(one, other, own).reshape(b - a, -1)
     return values
 
 

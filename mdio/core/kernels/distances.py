@@ -56,8 +56,8 @@ def make_whole(positions: Float32s, boxes: Float32s, links: Int64s) -> None:
 
     `positions` ((F, A, 3) float32). `boxes` ((F, 6) float32): unit cells, as for `within`; no row
     of zeros. `links` ((n, 2) int64): an atom that may move, and one that it is bound to and that
-    stays or has been moved before; C-contiguous. Bonds are shorter than half of each diagonal
-    element of the cell's vectors. Raises ValueError: a frame has no cell.
+    stays or has been moved before; C-contiguous. The first comes to its image that is nearest to
+    the other. Raises ValueError: a frame has no cell.
     """
     vectors = _checked(positions, boxes, links.reshape(-1))
     backend.module.make_whole(positions, vectors, links)
@@ -115,7 +115,8 @@ def follow(
     """Count over how many boundaries atoms go from frame to frame, and undo that in place.
 
     The method is that of equation B6 of Kulke and Vermaas, J. Chem. Theory Comput. 18, 6161 (2022),
-    doi:10.1021/acs.jctc.2c00327, and of MDAnalysis' ``NoJump``.
+    doi:10.1021/acs.jctc.2c00327, and of MDAnalysis' ``NoJump``; in cells whose vectors are longer
+    than need be, an atom goes the shortest way instead.
 
     `positions`, `boxes`: as for `make_whole`; frames that follow each other. `last` ((A, 3)
     float64): where atoms were in the frame before, in units of its cell; becomes that of the last

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
 PAIRS_AT_ONCE = 1 << 20
+ROUNDING = 1e-9
+MANY = 100
+"""More rounds than the reduction of any cell takes."""
 
 
 def within(
@@ -76,11 +79,8 @@ def make_whole(positions: Float32s, vectors: Float64s, links: Int64s) -> None:
     """Move each first atom of `links` to the image that is nearest to the second."""
     for atom, fixed in links:
         apart = positions[:, atom].astype(np.float64) - positions[:, fixed]
-        images = np.zeros_like(apart)
-        for axis in (2, 1, 0):
-            images[:, axis] = np.rint(apart[:, axis] / vectors[:, axis, axis])
-            apart -= images[:, axis, None] * vectors[:, axis]
-        positions[:, atom] -= (images[:, None] @ vectors)[:, 0]
+        for frame, (one, cell) in enumerate(zip(apart, vectors, strict=True)):
+            positions[frame, atom] -= (nearest(one[None], cell)[0] @ cell)[0]
 
 
 def put_in_cell(
@@ -102,7 +102,7 @@ def gather(
         centres = np.add.reduceat(frame[atoms] * weights[:, None], starts[:-1])
         total = np.zeros(centres.shape)
         waiting = np.array(np.isfinite(centres).all(axis=1))
-        shifts, squares = _nearest(centres - cell.sum(axis=0) / 2, cell)
+        shifts, squares = nearest(centres - cell.sum(axis=0) / 2, cell)
         for first in range(int(waiting.sum())):
             chosen = np.where(waiting, squares, np.inf).argmin()
             waiting[chosen] = False
@@ -111,25 +111,75 @@ def gather(
             else:
                 total[chosen] = shifts[chosen]
             there = centres[chosen] - total[chosen] @ cell
-            images, found = _nearest(centres - there, cell)
+            images, found = nearest(centres - there, cell)
             nearer = found < squares
             shifts[nearer], squares[nearer] = images[nearer], found[nearer]
         frame[atoms] -= np.repeat(total @ cell, sizes, axis=0)
 
 
-def _nearest(apart: Float64s, cell: Float64s) -> tuple[Float64s, Float64s]:
-    """Return, of distances, what to subtract for the shortest image, and its square."""
+def nearest(apart: Float64s, cell: Float64s) -> tuple[Float64s, Float64s]:
+    """Return, of distances, what to subtract for the shortest image, and its square.
+
+    `apart`, (N, 3): of any length. `cell`, (3, 3): the vectors, of any shape: a lower triangle.
+    Returns (N, 3) numbers of vectors, and (N,) squares.
+    """
     images = np.zeros_like(apart)
     for axis in (2, 1, 0):
         images[:, axis] = np.rint((apart - images @ cell)[:, axis] / cell[axis, axis])
-    around = np.array(sorted(itertools.product((-1, 0, 1), repeat=3), key=np.any), np.float64)
-    tried = images[:, None] + around
-    squares = ((apart[:, None] - tried @ cell) ** 2).sum(axis=2)
-    best = squares.argmin(axis=1)[:, None]
-    return (
-        np.take_along_axis(tried, best[:, :, None], 1)[:, 0],
-        np.take_along_axis(squares, best, 1)[:, 0],
-    )
+    left = apart - images @ cell
+    squares = np.einsum("nc,nc->n", left, left)
+    # No vector of the lattice is shorter than the least of the three.
+    waiting = np.flatnonzero(squares > np.square(cell.diagonal().min() / 2))
+    if np.array_equal(cell, np.diag(cell.diagonal())) or not waiting.size:
+        return images, squares
+    steps = np.array([*itertools.product((0, -1, 1), repeat=3)], np.float64) @ _reduced(cell)
+    while waiting.size:  # from any image to the nearest, always by one that is shorter
+        tried = left[waiting, None] - steps @ cell
+        lengths = np.einsum("nsc,nsc->ns", tried, tried)
+        best = lengths.argmin(axis=1)
+        shorter = lengths.min(axis=1) < squares[waiting] * (1 - ROUNDING)
+        waiting, best = waiting[shorter], best[shorter]
+        images[waiting] += steps[best]
+        left[waiting] = apart[waiting] - images[waiting] @ cell
+        squares[waiting] = np.einsum("nc,nc->n", left[waiting], left[waiting])
+    return images, squares
+
+
+def is_reduced(cell: Float64s) -> bool:
+    """Return whether the vectors of a cell are as short as those of its lattice can be."""
+    if np.array_equal(cell, np.diag(cell.diagonal())):
+        return True
+    before, after = (np.sort((one**2).sum(axis=1)) for one in (cell, _reduced(cell) @ cell))
+    return bool((after >= before * (1 - 1e-5)).all())
+
+
+def _reduced(cell: Float64s) -> Float64s:
+    """Return numbers of vectors that give three as short as they can be (a row each).
+
+    Semaev's reduction (10.1007/3-540-44670-2_13).
+    """
+    rows = np.eye(3)
+
+    def square(row: int) -> float:
+        return float(np.square(rows[row] @ cell).sum())
+
+    for _ in range(MANY):
+        rows = rows[np.argsort([square(row) for row in range(3)], kind="stable")]
+        for _ in range(MANY):
+            one, two, _ = rows @ cell
+            rows[1] -= np.rint(two @ one / (one @ one)) * rows[0]
+            if square(1) >= square(0) * (1 - ROUNDING):
+                break
+            rows[:2] = rows[1::-1].copy()
+        vectors = rows @ cell
+        by = np.rint(np.linalg.solve(vectors[:2] @ vectors[:2].T, vectors[:2] @ vectors[2]))
+        tried = rows[2] - (by + list(itertools.product((0, -1, 1), repeat=2))) @ rows[:2]
+        shortest = tried[np.square(tried @ cell).sum(axis=1).argmin()]
+        if np.square(shortest @ cell).sum() < square(2) * (1 - ROUNDING):
+            rows[2] = shortest
+        if square(2) >= square(1) * (1 - ROUNDING):
+            break
+    return rows
 
 
 def centre(positions: Float32s, vectors: Float64s, picked: Int64s) -> None:
@@ -150,7 +200,8 @@ def follow(
     for frame, cell in zip(positions, vectors, strict=True):
         fractions = frame @ np.linalg.inv(cell)
         if known:
-            moved = np.nan_to_num(np.rint(fractions - last), posinf=0, neginf=0)
+            moved = np.nan_to_num(fractions - last, posinf=0, neginf=0)
+            moved = np.rint(moved) if is_reduced(cell) else nearest(moved @ cell, cell)[0]
             shifts += np.where(np.abs(moved) < 1e9, moved, 0).astype(np.int32)
         last[:] = fractions
         known = True

@@ -6,66 +6,12 @@
 #include <limits>
 #include <vector>
 
+#include "cell.h"
 #include "cpu.h"
 #include "kernels.h"
 
 namespace mdio {
 namespace {
-
-// A lower triangle: the vectors are rows, the first along x, the second in the xy plane.
-class Cell {
-public:
-    explicit Cell(const double* v)
-        : xx(v[0]), yx(v[3]), yy(v[4]), zx(v[6]), zy(v[7]), zz(v[8]),
-          per_x_(1 / xx), per_y_(1 / yy), per_z_(1 / zz) {}
-
-    // In units of the vectors.
-    void fractions(const double* x, double* f) const {
-        f[2] = x[2] * per_z_;
-        f[1] = (x[1] - f[2] * zy) * per_y_;
-        f[0] = (x[0] - f[1] * yx - f[2] * zx) * per_x_;
-    }
-    void subtract(float* x, double a, double b, double c) const {
-        x[0] = float(x[0] - (a * xx + b * yx + c * zx));
-        x[1] = float(x[1] - (b * yy + c * zy));
-        x[2] = float(x[2] - c * zz);
-    }
-    // Of a distance between neighbours: right where they are nearer than half of xx, yy and zz.
-    void images(const double* apart, double* n) const {
-        n[2] = std::rint(apart[2] * per_z_);
-        n[1] = std::rint((apart[1] - n[2] * zy) * per_y_);
-        n[0] = std::rint((apart[0] - n[1] * yx - n[2] * zx) * per_x_);
-    }
-
-    // Of any distance: what to subtract for the shortest of its images, whose square is returned.
-    double nearest(const double* apart, double* n) const {
-        images(apart, n);
-        const double z = apart[2] - n[2] * zz;
-        const double y = apart[1] - n[1] * yy - n[2] * zy;
-        const double x = apart[0] - n[0] * xx - n[1] * yx - n[2] * zx;
-        double least = x * x + y * y + z * z;
-        // No vector of the lattice is shorter than the least of the three.
-        const double half = std::min(xx, std::min(yy, zz)) / 2;
-        if ((yx == 0 && zx == 0 && zy == 0) || !(least > half * half)) return least;
-        double best[3] = {0, 0, 0};
-        for (int c = -1; c <= 1; ++c)
-            for (int b = -1; b <= 1; ++b)
-                for (int a = -1; a <= 1; ++a) {
-                    const double u = x - a * xx - b * yx - c * zx, v = y - b * yy - c * zy,
-                                 w = z - c * zz, square = u * u + v * v + w * w;
-                    if (square >= least) continue;
-                    least = square;
-                    best[0] = a, best[1] = b, best[2] = c;
-                }
-        for (int c = 0; c < 3; ++c) n[c] += best[c];
-        return least;
-    }
-
-    const double xx, yx, yy, zx, zy, zz;
-
-private:
-    const double per_x_, per_y_, per_z_;
-};
 
 void load(const char* from, int64_t atom, float* x) { std::memcpy(x, from + 12 * atom, 12); }
 void store(char* to, int64_t atom, const float* x) { std::memcpy(to + 12 * atom, x, 12); }
@@ -151,6 +97,13 @@ bool are_single(const Molecules& molecules, int64_t first, int64_t last) {
     return all;
 }
 
+// Of a way in fractions: over which boundaries it would be shortest.
+void jump(Cell& cell, double* moved) {
+    const double way[3] = {moved[0] * cell.xx + moved[1] * cell.yx + moved[2] * cell.zx,
+                           moved[1] * cell.yy + moved[2] * cell.zy, moved[2] * cell.zz};
+    cell.nearest(way, moved);
+}
+
 // A molecule that is to join the others, and how far it is from the nearest of those.
 struct Waiting {
     int64_t molecule;
@@ -163,19 +116,17 @@ void make_whole(const Output& positions, int64_t n_frames, const double* vectors
                 const int64_t* links, int64_t n) {
     for (int64_t frame = 0; frame < n_frames; ++frame) {
         char* data = positions.data + frame * positions.stride;
-        const Cell cell(vectors + 9 * frame);
-        const double near[3] = {cell.xx / 2, cell.yy / 2, cell.zz / 2};
+        Cell cell(vectors + 9 * frame);
         for (const int64_t* link = links; link != links + 2 * n; link += 2) {
             float x[3], fixed[3];
             load(data, link[0], x);
             load(data, link[1], fixed);
             const double apart[3] = {double(x[0]) - fixed[0], double(x[1]) - fixed[1],
                                      double(x[2]) - fixed[2]};
-            if (std::fabs(apart[0]) < near[0] && std::fabs(apart[1]) < near[1] &&
-                std::fabs(apart[2]) < near[2])
-                continue;
+            if (cell.is_nearest(apart)) continue;
             double shift[3];
-            cell.images(apart, shift);
+            cell.nearest(apart, shift);
+            if (shift[0] == 0 && shift[1] == 0 && shift[2] == 0) continue;
             cell.subtract(x, shift[0], shift[1], shift[2]);
             store(data, link[0], x);
         }
@@ -215,7 +166,7 @@ void gather(const Output& positions, int64_t n_frames, const double* vectors,
     std::vector<Waiting> waiting;
     for (int64_t frame = 0; frame < n_frames; ++frame) {
         char* data = positions.data + frame * positions.stride;
-        const Cell cell(vectors + 9 * frame);
+        Cell cell(vectors + 9 * frame);
         double last[3] = {(cell.xx + cell.yx + cell.zx) / 2, (cell.yy + cell.zy) / 2, cell.zz / 2};
         waiting.resize(size_t(molecules.n));
         for (int64_t i = 0; i < molecules.n; ++i) {
@@ -284,7 +235,8 @@ void follow(const Output& positions, int64_t n_frames, const double* vectors, do
             int32_t* shifts, bool known, bool apply) {
     for (int64_t frame = 0; frame < n_frames; ++frame) {
         char* data = positions.data + frame * positions.stride;
-        const Cell cell(vectors + 9 * frame);
+        Cell cell(vectors + 9 * frame);
+        const bool by_fractions = cell.is_reduced();  // as others do
         double* before = last;
         int32_t* shift = shifts;
         for (int64_t atom = 0; atom < positions.n_atoms; ++atom, before += 3, shift += 3) {
@@ -293,13 +245,15 @@ void follow(const Output& positions, int64_t n_frames, const double* vectors, do
             const double wide[3] = {x[0], x[1], x[2]};
             double f[3];
             cell.fractions(wide, f);
+            double moved[3];
             for (int c = 0; c < 3; ++c) {
-                const double moved = f[c] - before[c];
+                moved[c] = f[c] - before[c];
                 before[c] = f[c];
-                // What is not a number has not jumped.
-                if (known && std::fabs(moved) >= 0.5 && std::fabs(moved) < 1e9)
-                    shift[c] += int32_t(std::rint(moved));
             }
+            if (known && !by_fractions) jump(cell, moved);
+            for (int c = 0; known && c < 3; ++c)  // what is not a number has not jumped
+                if (std::fabs(moved[c]) >= 0.5 && std::fabs(moved[c]) < 1e9)
+                    shift[c] += int32_t(std::rint(moved[c]));
             if (apply && (shift[0] | shift[1] | shift[2])) {
                 cell.subtract(x, shift[0], shift[1], shift[2]);
                 store(data, atom, x);

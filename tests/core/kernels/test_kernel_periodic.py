@@ -5,7 +5,7 @@ import warnings
 import MDAnalysis as mda
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from MDAnalysis.lib.mdamath import triclinic_vectors
 from MDAnalysis.transformations import NoJump, center_in_box, unwrap
@@ -18,10 +18,16 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.kernels import plain_distances as plain
 from mdio.core.topology.molecules import molecules_of
 
-LENGTH, ANGLE = st.floats(15, 60), st.floats(60, 120)
-CELLS = st.tuples(LENGTH, LENGTH, LENGTH, ANGLE, ANGLE, ANGLE).filter(
-    lambda cell: triclinic_vectors(cell).diagonal().min() > 10
-)
+
+def cells(least, most, height):
+    """Return cells of all shapes with angles between two numbers, of at least so much room."""
+    length, angle = st.floats(15, 60), st.floats(least, most)
+    every = st.tuples(length, length, length, angle, angle, angle)
+    return every.filter(lambda cell: vectors_from_boxes(boxes(cell))[0].diagonal().min() > height)
+
+
+CELLS = cells(60, 120, 10)
+SKEWED = cells(30, 150, 5)
 SEEDS = st.integers(0, 2**32 - 1)
 ALL = settings(max_examples=40)
 
@@ -52,10 +58,12 @@ def system(cell, seed, n_frames=1):
     return universe, frames
 
 
-def shortest(apart, vectors):
+def shortest(apart, vectors, reach=4):
     """Return the lengths of the shortest images, of which MDAnalysis misses some in such cells."""
     apart = apart - np.rint(apart @ np.linalg.inv(vectors)) @ vectors
-    around = np.stack(np.meshgrid(*[np.arange(-4, 5)] * 3), axis=-1).reshape(-1, 3) @ vectors
+    around = (
+        np.stack(np.meshgrid(*[np.arange(-reach, reach + 1)] * 3), axis=-1).reshape(-1, 3) @ vectors
+    )
     return np.linalg.norm(apart[..., None, :] - around, axis=-1).min(axis=-1)
 
 
@@ -126,6 +134,9 @@ def test_lone_atoms_by_the_block_as_one_by_one(cell, seed, n_atoms, odd):
 
 @ALL
 @given(CELLS, SEEDS, st.integers(1, 30))
+@example(
+    (15, 15, 28, 60, 60, 111), 1, 3
+)  # its third vector is no shorter than 28, the others' sum is
 def test_gathered_along_the_shortest_tree(cell, seed, n_molecules):
     """The molecule next to the middle stays."""
     rng = np.random.default_rng(seed)
@@ -257,3 +268,53 @@ def test_frames_that_the_box_cuts(cell, seed):
     assert not native[:3].any() and not native[4]
     steps = np.linalg.norm(np.diff(wrapped[0].astype(float), axis=0)[pairs], axis=1)
     assert native[3] == (steps > 4).any()
+
+
+@ALL
+@given(SKEWED, SEEDS)
+@example((15, 15, 28, 60, 60, 111), 1)
+@example((20, 20, 20, 35, 35, 35), 1)
+def test_nearest_images_in_skewed_cells(cell, seed):
+    """Bonds that are longer than half of the cell's least width, and jumps."""
+    rng = np.random.default_rng(seed)
+    vectors = triclinic_vectors(np.array(cell, np.float32)).astype(float)
+    apart = rng.uniform(-3, 3, (20, 3)) @ vectors
+    images, squares = plain.nearest(apart, vectors)
+    assert_array_equal(images, images.round())
+    assert_allclose(np.linalg.norm(apart - images @ vectors, axis=1), np.sqrt(squares))
+    expected = shortest(apart, vectors, reach=9)
+    assert_allclose(np.sqrt(squares), expected, atol=1e-6)
+
+    pairs = np.stack([np.zeros_like(apart), apart], axis=1).astype(np.float32)
+    links = np.array([[1, 0]])
+    made = both("make_whole", pairs, boxes(cell, len(pairs)), links)
+    assert_allclose(np.linalg.norm(made[:, 1] - made[:, 0], axis=1), expected, atol=1e-3)
+
+    starts = np.arange(3)
+    made = both("gather", pairs, boxes(cell, len(pairs)), starts[:2], starts, np.ones(2))
+    assert_allclose(np.linalg.norm(made[:, 1] - made[:, 0], axis=1), expected, atol=1e-3)
+
+
+@ALL
+@given(SKEWED, SEEDS)
+@example((15, 15, 28, 60, 60, 111), 1)
+def test_jumps_in_skewed_cells(cell, seed):
+    """Atoms that go less than half of the shortest way to an image of theirs."""
+    rng = np.random.default_rng(seed)
+    vectors = triclinic_vectors(np.array(cell, np.float32)).astype(float)
+    every = (np.stack(np.meshgrid(*[np.arange(-9, 10)] * 3), axis=-1).reshape(-1, 3)) @ vectors
+    longest = np.sort(np.linalg.norm(every, axis=1))[1] / 2
+    steps = rng.normal(size=(30, 4, 3))
+    steps *= longest * rng.uniform(0, 0.99, (30, 4, 1)) / np.linalg.norm(steps, axis=2)[..., None]
+    ways = np.cumsum(steps, axis=0)
+    wrapped = ways - np.floor(ways @ np.linalg.inv(vectors)) @ vectors
+    frames, cells_of = wrapped.astype(np.float32), boxes(cell, len(wrapped))
+    for name in ("native", "NumPy"):
+        made, last, shifts = frames.copy(), np.zeros((4, 3)), np.zeros((4, 3), np.int32)
+        if name == "native":
+            kernels.follow(made, cells_of, last, shifts, known=False)
+        else:
+            plain.follow(
+                made, vectors_from_boxes(cells_of).astype(float), last, shifts, False, True
+            )
+        assert_allclose(np.diff(made, axis=0), np.diff(ways, axis=0), atol=1e-3)

@@ -90,7 +90,7 @@ def test_a_large_frame(tmp_path):
     assert encode(angstrom, *header) == path.read_bytes()
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_run_of_coordinates(tmp_path_factory, data):
     """Runs of atoms at any distance of each other, which make sizes go up and down."""

@@ -19,7 +19,7 @@ from mdio.core.kernels import (
 )
 from mdio.layouts.codecs.quantised import QuantisedFormat, decode_chunk, encode_chunk
 
-QUICK = settings(max_examples=60, derandomize=True)
+QUICK = settings(max_examples=60)
 BEHIND = 16
 
 

@@ -17,7 +17,7 @@ from mdio.core.kernels import decode_rigid, encode_rigid
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.quantised import QuantisedFormat, decode_chunk, encode_chunk
 
-QUICK = settings(max_examples=40, derandomize=True)
+QUICK = settings(max_examples=40)
 GOLDEN = Path(__file__).parents[2] / "golden/quantised"
 RIGID = QuantisedFormat(0.01, compressor="rigid")
 SEEK = QuantisedFormat(0.01, compressor="rigid-seek")

@@ -152,7 +152,7 @@ def test_zarr_writes_quantised_arrays_that_we_decode(tmp_path):
         QuantisedCodec.from_dict({"name": "mdio.quantised", "configuration": {"level": 1}})
 
 
-@settings(max_examples=15, derandomize=True)
+@settings(max_examples=15)
 @given(st.data())
 def test_pieces_may_come_in_any_order(tmp_path_factory, data):
     block = make_block(23)
