@@ -127,7 +127,6 @@ class _Plan:
         self.numbered = options.start is not None
         """Whether the frames to add are told by number, as of a file that is followed."""
         strided = any(step > 1 for *_, step in self.manifest["frames"])
-        self.joined = self.manifest["source"].get("joined") or {}
         self.stride_ps = float(self.manifest["dt_ps"]) if strided else None
         """Time between frames, where the output has but some of its source's."""
 
@@ -230,7 +229,10 @@ class _Plan:
     def source(self, path: Path) -> Layout:
         """Open a source as the output has its own: its atoms, its part of the frames."""
         options, manifest = self.options, self.manifest
-        source = open_with_topology(path, options.top, verify=options.verify)
+        made_of = manifest["source"]
+        alike = {Path(one["path"]).suffix for one in made_of.get("files", [made_of])}
+        opened = made_of.get("opened", {}) if path.suffix in alike else {}
+        source = open_with_topology(path, options.top, verify=options.verify, **opened)
         info, atoms = source.info, self._atoms
         n_atoms = manifest["source"].get("n_atoms", manifest["n_atoms"] if atoms is None else None)
         if info.n_atoms != n_atoms if n_atoms is not None else atoms.max() >= info.n_atoms:
@@ -343,7 +345,7 @@ class _Plan:
             if (numbers >= 0).all() and Comparison(self.old, member).is_exact:
                 numbers = self.frames_of[member][1][numbers]
                 return self._origin_of_one(sources[member], member, numbers)
-        if "matched" not in self.joined and timeline.only_goes_on:
+        if timeline.unit == "frames":
             return self._origin_of_all(chain, sources)
         # Numbers in several files say little to those who have the files: times, or steps, do.
         source = self._with_files(chain, sources) | {"n_frames": chain.info.n_frames}
@@ -367,21 +369,15 @@ class _Plan:
         return source | {"path": own["path"], "files": [*source.get("files", [own]), *prints]}
 
     def _origin_of_all(self, chain: ChainLayout, sources: Mapping[Layout, Path]) -> Origin:
-        """Return it for an output behind whose frames others were added."""
+        """Return it for an output behind whose frames others were added, as given."""
         source = self._with_files(chain, sources)
-        (_, _, stop), *added = chain.kept
-        before = indices_from_runs(self.manifest["frames"])[:stop]
-        at = source["n_frames"] if stop == self.old.info.n_frames else int(before[-1]) + 1
-        frames = [before]
-        for member, start, end in added:
+        at = source["n_frames"]
+        frames = [indices_from_runs(self.manifest["frames"])]
+        for member, start, end in chain.kept[1:]:
             info, numbers = self.frames_of[member]
-            numbers = numbers[start:end]
-            begin, last = int(numbers[0]), int(numbers[-1]) + 1
-            if self.stride_ps:
-                begin, last = 0, info.n_frames
-            frames.append(numbers - begin + at)
-            at += last - begin
-        source |= {"n_frames": at, "joined": {"overlap": self.options.overlap}}
+            frames.append(numbers[start:end] + at)
+            at += info.n_frames
+        source |= {"n_frames": at, "joined": {"overlap": KEEP_ALL}}
         return source, runs_from_indices(np.concatenate(frames))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL
-from mdio.layouts.views.joining import ROUNDING
+from mdio.layouts.views.chain import chain_of
+from mdio.layouts.views.joining import ROUNDING, Joining
 from mdio.layouts.views.view import ViewLayout
 
 
@@ -80,18 +82,27 @@ def source_view(layout: Layout, source: Layout, top: str | PathLike[str] | None)
     atoms = None
     lost = None
     whole: Layout = source
+
+    def moved(source: Layout) -> Layout:
+        """Return a source as its frames are moved by the conversion."""
+        transformed = (manifest or {"source": {}})["source"].get("transformed")
+        if transformed is None:
+            return source
+        whole = TransformedLayout(source.path, source=source, top=top, **transformed)
+        whole.prepared(atoms)
+        return whole
+
     if manifest is not None:
         lost = manifest["source"].get("unreadable_frames")
         runs = manifest["frames"]
         frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
         atoms = None if manifest["atoms"] is None else indices_from_runs(manifest["atoms"])
-        transformed = manifest["source"].get("transformed")
-        if transformed is not None:
-            whole = TransformedLayout(source.path, source=source, top=top, **transformed)
-            whole.prepared(atoms)
+        whole = moved(source)
         matched = (manifest["source"].get("joined") or {}).get("matched")
         if matched is not None:
             frames = _matching(layout, ViewLayout(source.path, source=whole, atoms=atoms), matched)
+            source = _chosen(source, frames)  # whose bytes can be copied, as they were
+            whole, frames = moved(source), None
     info = source.info
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
     if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
@@ -134,6 +145,20 @@ def _matching(layout: Layout, source: ViewLayout, unit: str) -> NDArray[np.int64
         apart = [np.abs(source.read(n, n + 1).positions - wanted).max() for n in choices]
         frames[at] = choices[int(np.argmin(apart))]
     return np.asarray(frames, np.int64)
+
+
+def _chosen(source: Layout, frames: NDArray[np.int64]) -> Layout:
+    """Return the frames of one or several files with these numbers, as a chain."""
+    counts = [stop - start for _, start, stop in source.kept]
+    edges = np.cumsum([0, *counts])
+    member = np.searchsorted(edges, frames, "right") - 1
+    own = frames - edges[member]
+    turns = np.flatnonzero((np.diff(member) != 0) | (np.diff(own) != 1)) + 1
+    parts = tuple(
+        (int(member[a]), int(own[a]), int(own[b - 1]) + 1)
+        for a, b in pairwise([0, *turns.tolist(), len(frames)])
+    )
+    return chain_of([layout for layout, *_ in source.kept], Joining(parts, changes=True))
 
 
 def _keys(layout: Layout, unit: str) -> NDArray[np.float64]:

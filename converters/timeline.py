@@ -12,7 +12,7 @@ from mdio.converters.comparing import Comparison
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 from mdio.layouts.views.joining import GAP, RUN_FRAMES
-from mdio.layouts.views.merging import Frames, merge
+from mdio.layouts.views.merging import Frames, are_counted, goes_on, merge
 
 Numbers = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class Timeline:
 
     Attributes: `members`: the output, and what was added. `member`, `frame`: which of these each
     frame is of, and its number there. `numbers`: for each member, its frame that each one is, or
-    would be; -1 = none. `unit`: of that by which they were told apart. `n_equal`: how
+    equals; -1 = none. `unit`: of that by which they were told apart. `n_equal`: how
     many of what was added last were there. `notes`: what was replaced
     or dropped.
     """
@@ -64,12 +64,18 @@ class Timeline:
         def same(there: Numbers, here: Numbers) -> NDArray[np.bool_]:
             return comparison.same(self._read, self._follows, source, there, here, nbytes)
 
-        merged = merge(self._frames, new, same, overlap)
+        if overlap is None and are_counted(self._frames, new):
+            merged = goes_on(self._frames, new, same)
+        else:
+            merged = merge(self._frames, new, same, overlap)
         old = merged.there >= 0
         there = np.where(old, merged.there, 0)
-        self.numbers = [np.where(old, one[there], -1) for one in self.numbers]
-        self.numbers.append(merged.here)
         added = merged.added
+        here = np.where(added | merged.equal, merged.here, -1)
+        self.numbers = [
+            np.where(old & (merged.equal | ~added), one[there], -1) for one in self.numbers
+        ]
+        self.numbers.append(here)
         self.member = np.where(added, len(self.members), self.member[there])
         self.frame = np.where(added, merged.here, self.frame[there])
         columns = {
@@ -86,30 +92,8 @@ class Timeline:
             **columns,
         )
         self.members.append(source)
-        self.unit, self.n_equal = merged.unit, merged.n_equal
+        self.unit, self.n_equal = merged.unit, int(np.count_nonzero(merged.equal))
         self.notes += merged.notes
-
-    @property
-    def times_ps(self) -> NDArray[np.float64]:
-        """The time of each frame."""
-        return self._frames.time
-
-    @property
-    def only_goes_on(self) -> bool:
-        """Whether each file goes on where the former ends, and has what those have from there.
-
-        Then joining the files by time gives these frames in the same order.
-        """
-        turns = [number for number, *_ in self.parts]
-        if turns != sorted(set(turns)) or turns[0] != 0 or self.frame[0] != 0:
-            return False
-        for number in turns[1:]:
-            last = int(np.flatnonzero(self.member == number)[-1])
-            mine = self.numbers[number][: last + 1]
-            mine = mine[int(np.argmax(mine >= 0)) :]
-            if not (np.diff(mine) == 1).all() or mine[0] != 0:
-                return False
-        return True
 
     @property
     def parts(self) -> list[tuple[int, int, int]]:

@@ -99,7 +99,8 @@ class Capabilities:
     def has_steps(self) -> bool:
         """Whether the file numbers its frames by integration steps, if it has no times."""
         this: Any = self
-        return any(text.startswith(STEPS_KNOWN) for text in this.info.made_up)
+        known = any(text.startswith(STEPS_KNOWN) for text in this.info.made_up)
+        return known and not self.counts_steps
 
     @property
     def step_ps(self) -> float | None:

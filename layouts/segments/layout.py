@@ -217,6 +217,11 @@ class SegmentsLayout(Layout):
                 "split or convert the source again"
             )
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether its files hold the steps that the source numbered."""
+        return super().has_steps and not layout_class(self.container).counts_steps
+
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:

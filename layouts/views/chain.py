@@ -94,7 +94,7 @@ class ChainLayout(Layout):
             self._infos = self._known[1]
             self._set_edges()
             return cast(TrajectoryInfo, self._known[0])
-        timed, steps_ps = self._learn()
+        timed, steps_ps, stepped = self._learn()
         first = self._infos[0]
         for info in self._infos:
             if info.n_atoms != first.n_atoms:
@@ -103,26 +103,29 @@ class ChainLayout(Layout):
                     f"follow, has {first.n_atoms}; join trajectories of the same atoms"
                 )
         if self._joining is None:
-            self._joining = join(self._infos, timed, self._read_times, self.overlap, steps_ps)
+            self._joining = join(
+                self._infos, timed, self._read_times, self.overlap, steps_ps, stepped
+            )
         self._arrange()
         return self._describe()
 
-    def _learn(self) -> tuple[list[bool], list[float | None]]:
+    def _learn(self) -> tuple[list[bool], list[float | None], list[bool]]:
         """Ask each member, while it is open, for all that will be asked of it but frames.
 
-        Returns whether the times of each are its own, where that matters, and the lengths of the
-        steps that they count.
+        Returns whether the times of each are its own, where that matters, the lengths of the steps
+        that they count, and whether they number steps where they have no times.
         """
         self.members = self._given
-        self._infos, self._own_boundaries, timed, steps_ps = [], {}, [], []
+        self._infos, self._own_boundaries, timed, steps_ps, stepped = [], {}, [], [], []
         for number in range(len(self.members)):
             member = self._use(number)
             self._infos.append(member.info)
             timed.append(self.overlap == KEEP_ALL or member.has_times)
             steps_ps.append(member.step_ps)
+            stepped.append(self.overlap != KEEP_ALL and member.has_steps)
             if type(member).boundaries is not Layout.boundaries:
                 self._own_boundaries[number] = member.boundaries()
-        return timed, steps_ps
+        return timed, steps_ps, stepped
 
     def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
         return self._use(number).read(start, stop, atoms=[])

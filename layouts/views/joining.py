@@ -47,30 +47,45 @@ def join(
     read: ReadTimes,
     overlap: str | None,
     steps_ps: Sequence[float | None] = (),
+    stepped: Sequence[bool] = (),
 ) -> Joining:
     """Decide which frames of which files follow each other.
 
-    Times alone are read, and only of frames that may be there twice.
+    Times alone are read, and only of frames that may be there twice. Where formats hold none, but
+    number integration steps, these take their place.
 
     `infos`: of each file, in the order given. `timed`: whether the times of each are its own; if
     not, frames are but counted, and files are joined in the order given. `read`: gives times and
     steps. `overlap`: one of `OVERLAPS`; None = the default, which takes a file that is given more
     than once to be meant so, and joins all as given. `steps_ps`: of files whose times follow from
     counted integration steps (DCD), the length of a step: where it changes, as many steps are
-    another time, and times of two files are compared only if that is asked for.
+    another time, and times of two files are compared only if that is asked for. `stepped`: whether
+    files that have no times of their own number steps.
     Raises PlanError: an `overlap` that is none. SourceError: frames are there twice, and must not
     be or cannot be told apart.
     """
     check_overlap(overlap)
     given = [number for number, info in enumerate(infos) if info.n_frames]
     everything = Joining(tuple((n, 0, infos[n].n_frames) for n in range(len(infos))))
-    if overlap == KEEP_ALL or len(given) < 2 or not all(timed):
+    if overlap == KEEP_ALL or len(given) < 2:
         return everything
+    by_steps = bool(stepped) and all(stepped[n] for n in given)
+    if not by_steps and not all(timed[n] for n in given):
+        without = next(infos[n] for n in given if not timed[n])
+        if overlap is not None:
+            raise SourceError(
+                f"{without.path}: its format holds no times by which --overlap {overlap} could be "
+                f"followed; give --overlap {KEEP_ALL} to join files in the order given"
+            )
+        return replace(everything, notes=_times_that_start_again(infos, given))
+    if by_steps:
+        infos, read = _by_steps(infos, given, read)
     paths = [info.path for info in infos]
     twice = [path for path, count in Counter(paths).items() if count > 1]
     if overlap is None and twice:
         note = f"{twice[0]}: given more than once, so all frames of all files are joined as given"
         return replace(everything, notes=(note,))
+    unit = "steps" if by_steps else "ps"
     for number in given:
         info = infos[number]
         if not info.time_first_ps <= info.time_last_ps:  # NaN too
@@ -78,10 +93,43 @@ def join(
                 return everything
             raise SourceError(
                 f"{info.path}: its times go from {info.time_first_ps:g} to "
-                f"{info.time_last_ps:g} ps, so that it cannot be joined by time; "
+                f"{info.time_last_ps:g} {unit}, so that it cannot be joined by time; "
                 f"give --overlap {KEEP_ALL} to join files in the order given"
             )
-    return _Joiner(infos, read, overlap, dict(enumerate(steps_ps))).join(given)
+    return _Joiner(infos, read, overlap, dict(enumerate(steps_ps)), unit).join(given)
+
+
+def _times_that_start_again(
+    infos: Sequence[TrajectoryInfo], given: Sequence[int]
+) -> tuple[str, ...]:
+    """Say where frames that are but counted are not told from those of the file before."""
+    return tuple(
+        f"{infos[following].path}: joined behind {infos[number].path} as given, since there are no "
+        f"times by which to join them: times start again at {infos[following].time_first_ps:g} ps"
+        for number, following in pairwise(given)
+        if infos[following].time_first_ps <= infos[number].time_last_ps
+    )
+
+
+def _by_steps(
+    infos: Sequence[TrajectoryInfo], given: Sequence[int], read: ReadTimes
+) -> tuple[Sequence[TrajectoryInfo], ReadTimes]:
+    """Return what is known of files, and what reads of them, with steps in the place of times."""
+
+    def read_steps(number: int, start: int, stop: int) -> FrameBlock:
+        block = read(number, start, stop)
+        return replace(block, time=block.step.astype(float))
+
+    known = list(infos)
+    for number in given:
+        last = infos[number].n_frames - 1
+        first, second, end = (
+            float(read(number, at, at + 1).step[0]) for at in (0, min(1, last), last)
+        )
+        known[number] = infos[number].replace(
+            time_first_ps=first, time_last_ps=end, dt_ps=second - first
+        )
+    return known, read_steps
 
 
 class _Joiner:
@@ -91,7 +139,9 @@ class _Joiner:
         read: ReadTimes,
         overlap: str | None,
         steps_ps: Mapping[int, float | None],
+        unit: str,
     ) -> None:
+        self.unit = unit
         self.infos, self.read, self.overlap, self.steps_ps = infos, read, overlap, steps_ps
         self.notes: list[str] = []
 
@@ -114,7 +164,9 @@ class _Joiner:
         return Joining(parts, tuple(self.notes), changes=parts != everything)
 
     def _slack(self, time_ps: float, *infos: TrajectoryInfo) -> float:
-        """Return how far apart times may be that mean the same."""
+        """Return how far apart times may be that mean the same; steps are whole numbers."""
+        if self.unit == "steps":
+            return 0.5
         rounding = ROUNDING * abs(time_ps)
         return min([rounding, *(abs(info.dt_ps) / 4 for info in infos if info.n_frames > 1)])
 
@@ -124,9 +176,10 @@ class _Joiner:
         begin, slack = later.time_first_ps, self._slack(later.time_first_ps, earlier, later)
         if earlier.time_last_ps < begin - slack:
             return
+        unit = self.unit
         both = (
-            f"{earlier.path} ({earlier.time_first_ps:g} to {earlier.time_last_ps:g} ps) and "
-            f"{later.path} ({begin:g} to {later.time_last_ps:g} ps)"
+            f"{earlier.path} ({earlier.time_first_ps:g} to {earlier.time_last_ps:g} {unit}) and "
+            f"{later.path} ({begin:g} to {later.time_last_ps:g} {self.unit})"
         )
         if self.overlap == "error":
             raise SourceError(
@@ -221,7 +274,7 @@ class _Joiner:
         if start == stop:
             return
         block = self.read(number, start, start + 1), self.read(number, stop - 1, stop)
-        times = f"{block[0].time[0]:g} to {block[1].time[0]:g} ps"
+        times = f"{block[0].time[0]:g} to {block[1].time[0]:g} {self.unit}"
         frames = frames_text(start, stop)
         self.notes.append(
             f"{self.infos[number].path}: {frames} ({times}) dropped, since "
@@ -239,6 +292,7 @@ class _Joiner:
             ]
             if intervals and begin_ps - end_ps > GAP * max(intervals):
                 self.notes.append(
-                    f"no frames between {end_ps:g} ps, where {self.infos[number].path} ends, and "
-                    f"{begin_ps:g} ps, where {self.infos[following].path} begins"
+                    f"no frames between {end_ps:g} {self.unit}, where "
+                    f"{self.infos[number].path} ends, and "
+                    f"{begin_ps:g} {self.unit}, where {self.infos[following].path} begins"
                 )

@@ -46,14 +46,14 @@ class Merged:
 
     Attributes: `there`, `here`: the frame that it is of the former, and of what was added to it; -1
     = of none. `added`: whether it is taken from the latter. `unit`: of that by which frames were
-    told apart: ps or steps. `n_equal`: how many both have. `notes`: what was replaced or dropped.
+    told apart: ps or steps. `equal`: whether both have it. `notes`: what was replaced or dropped.
     """
 
     there: Numbers
     here: Numbers
     added: NDArray[np.bool_]
     unit: str
-    n_equal: int
+    equal: NDArray[np.bool_]
     notes: tuple[str, ...] = ()
 
 
@@ -95,6 +95,51 @@ def keys_of(old: Frames, new: Frames) -> tuple[NDArray[np.float64], NDArray[np.f
 
 def _ascends(values: NDArray[np.number]) -> bool:
     return bool(np.all(np.diff(values) > 0) and np.all(np.isfinite(values)))
+
+
+def are_counted(old: Frames, new: Frames) -> bool:
+    """Return whether frames have neither times nor steps of their own, of one of the two at least.
+
+    They have but numbers then, which say nothing of those of another file.
+    """
+    return not all(one.timed for one in (old, new)) and not all(
+        one.timed or one.stepped for one in (old, new)
+    )
+
+
+def goes_on(old: Frames, new: Frames, same: Same) -> Merged:
+    """Put frames that are but counted behind others; not those that are there already.
+
+    They are if the frames of a file that was added before are theirs: one that has grown.
+    Raises SourceError: it begins as the other does, and goes on in another way.
+    """
+    n_old, n_new = len(old.time), len(new.time)
+    begin, n_equal = n_old, 0
+    for at in np.flatnonzero(old.time == new.time[0]).tolist():
+        here = np.arange(min(n_old - at, n_new))
+        if not same(here[:1] + at, here[:1]).all():
+            continue
+        equal = same(here + at, here)
+        if not equal.all() or at + len(here) < n_old < at + n_new:
+            other = len(here) if equal.all() else int(np.argmin(equal))
+            raise SourceError(
+                f"{new.path}: begins as frame {at} of {old.path} does, but its frame {other} is "
+                "not the one that follows there, and there are no times or steps that tell frames "
+                f"apart; give --overlap {KEEP_ALL} to add all frames behind those that are there"
+            )
+        begin, n_equal = at, len(here)
+        break
+    n_frames = n_old + n_new - n_equal
+    numbers = np.arange(n_frames)
+    there = np.where(numbers < n_old, numbers, -1)
+    here = np.where((numbers >= begin) & (numbers < begin + n_new), numbers - begin, -1)
+    notes: tuple[str, ...] = ()
+    if not n_equal:
+        notes = (
+            f"{new.path}: added behind the frames of {old.path}, since there are no times by which "
+            f"to join them: times start again at {new.time[0]:g} ps",
+        )
+    return Merged(there, here, there < 0, "frames", (there >= 0) & (here >= 0), notes)
 
 
 def matches(
@@ -144,7 +189,7 @@ class _Merger:
     def merge(self) -> Merged:
         if self.overlap == "error" and self.n_matched:
             raise self._refused(
-                self.is_old & self.is_new, "are there already", "leave that out, or"
+                self.is_old & self.is_new, "are there already", "leave out --overlap error, or give"
             )
         zone = np.cumsum(self.equal)
         last = int(zone[-1]) if len(zone) else 0
@@ -171,7 +216,7 @@ class _Merger:
             self.here[kept],
             self.added[kept],
             self.unit,
-            int(np.count_nonzero(self.equal)),
+            self.equal[kept],
             tuple(self.notes),
         )
 
@@ -201,7 +246,7 @@ class _Merger:
         different = self.differs.copy()
         different[: zone.start] = different[zone.stop :] = False
         if self.overlap == "error":
-            raise self._refused(different, "differ", "choose:")
+            raise self._refused(different, "differ", "give")
         if self.overlap == "keep-first":
             old = inside[self.is_old[zone]]
             self.kept[old[0] : old[-1] + 1] &= self.is_old[old[0] : old[-1] + 1]
@@ -216,7 +261,7 @@ class _Merger:
                 raise self._refused(
                     different,
                     f"differ, and between them it lacks {plural(len(between), 'frame')}",
-                    "choose:",
+                    "give",
                 )
             if is_tail and len(behind):
                 raise self._refused_since_it_ends(different, int(behind[-1]))
