@@ -40,7 +40,7 @@ def test_blocks_of_mdtraj(tmp_path, creation):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda f: f["coordinates"].attrs.update(units="angstroms"), "expected nanometers"),
+        (lambda f: f["coordinates"].attrs.update(units="ells"), "expected nanometers"),
         (lambda f: (f.pop("time"), f.create_dataset("time", (3,), "f4"))[0], "time has shape"),
         (
             lambda f: (f.pop("velocities"), f.create_dataset("velocities", (F, 2, 3), "f4")),

@@ -14,7 +14,7 @@ from mdio.layouts.native.netcdf.layout import NCDFLayout
 WRONG = {
     "no conventions": ({"conventions": None}, "conventions are ''"),
     "a restart": ({"conventions": "AMBERRESTART"}, "conventions are 'AMBERRESTART'"),
-    "other units": ({"units": {**UNITS, "coordinates": "nm"}}, "coordinates is in units of 'nm'"),
+    "other units": ({"units": {**UNITS, "coordinates": "ell"}}, "coordinates is in units of 'ell'"),
     "integers": ({"types": {"coordinates": "i4"}}, "coordinates holds >?i"),
     "an integer scale": ({"scales": {"forces": np.int32(3)}}, "scale_factor of"),
     "no frames": ({"n_frames": 0}, "0 frames"),
