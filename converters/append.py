@@ -63,6 +63,8 @@ OWN = {
 }
 """Options that do not follow from the output."""
 DEFAULT = ConversionOptions()
+OF_DAMAGE = ("unreadable_frames", "unreadable_stretches")
+"""What an output says of frames that its source lacks."""
 
 
 def prepare_append(
@@ -356,9 +358,13 @@ class _Plan:
     def _origin_of_one(self, path: Path, member: Layout, numbers: NDArray[np.int64]) -> Origin:
         """Return it for an output all of whose frames are of one file."""
         info, _ = self.frames_of[member]
-        source = self._said(info.lost, info.made_up)
-        for key in ("files", "joined"):
-            source.pop(key, None)
+        of_another = ("files", "joined", "lost", "made_up", *OF_DAMAGE)
+        said = self.manifest["source"].items()
+        source = {key: value for key, value in said if key not in of_another}
+        if info.lost and not self.options.growing:
+            source["lost"] = list(map(asdict, info.lost))
+        if info.made_up:
+            source["made_up"] = list(info.made_up)
         source |= fingerprint(path) | {"layout": info.layout, "n_frames": info.n_frames}
         return source, runs_from_indices(numbers)
 

@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mdio.converters.append import prepare_append
 from mdio.converters.options import (
     ConversionOptions,
@@ -34,6 +36,7 @@ from mdio.core.files.remote.paths import path_of
 from mdio.core.files.turns import State
 from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout
+from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.plan import StoredAs, WriteOptions
 from mdio.layouts.registry import layout_class, layout_name_for_output, writer_class
 from mdio.layouts.striping.file_systems import unstriped
@@ -120,12 +123,18 @@ def planned(
     note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
     notes = (*notes, *told, *choice.notes)
+    stretches = tuple(one for one in origin.stretches if unreadable)
     if unreadable:
-        n_lost = sum(len(range(*run)) for run in unreadable)
-        which = f"number {runs_text(unreadable)}"
-        whole_ones = f"{plural(origin.info.n_frames - n_lost, 'whole frame')}"
-        lost = f"{origin.path}: {plural(n_lost, 'frame')} of it cannot be read ({which})"
-        notes = (*notes, f"{lost}; left out, beside {whole_ones}")
+        left_out = indices_from_runs(unreadable)
+        counted = np.setdiff1d(left_out, [one.frame for one in stretches])
+        whole_ones = f"beside {plural(origin.info.n_frames - len(left_out), 'whole frame')}"
+        notes = (*notes, *(f"{one}; left out, {whole_ones}" for one in stretches))
+        if len(counted):
+            numbers = f"number {runs_text(runs_from_indices(counted))}"
+            told = (
+                f"{origin.path}: {plural(len(counted), 'frame')} of it cannot be read ({numbers})"
+            )
+            notes = (*notes, f"{told}; left out, {whole_ones}")
     if options.growing:  # what is not complete is to come
         notes = ()
     elif not options.salvage:
@@ -170,6 +179,7 @@ def planned(
         topology=topology,
         repairs=repairs,
         former=former,
+        stretches=stretches,
     )
     return choose(job, executor)
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from mdio.core.errors import OutputError
 from mdio.core.files.fingerprint import fingerprint
-from mdio.core.frames import TrajectoryInfo
+from mdio.core.frames import Stretch, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.continuing.continuation import Continuation
@@ -66,6 +66,7 @@ def output_meta(
     opened: Mapping[str, Any] | None = None,
     topology: Topology | None = None,
     unreadable: Sequence[Sequence[int]] | None = None,
+    stretches: Sequence[Stretch] = (),
 ) -> OutputMeta:
     """Return what an output says of its source.
 
@@ -74,7 +75,7 @@ def output_meta(
     frames went through; None = none. `joined`: how the files were joined, if not just as given.
     `opened`: what they were said to be, where they do not say it themselves. `topology`: of the
     atoms that are kept, if the output is to hold it. `unreadable`: runs of frames that were left
-    out since they cannot be read.
+    out since they cannot be read. `stretches`: what of these may be several frames.
     """
     prints = [fingerprint(path) for path in paths]
     files = prints[0] if len(prints) == 1 else {"path": prints[0]["path"], "files": prints}
@@ -91,6 +92,7 @@ def output_meta(
             **({} if joined is None else {"joined": joined}),
             **({"opened": opened} if opened else {}),
             **({"unreadable_frames": unreadable} if unreadable else {}),
+            **({"unreadable_stretches": list(map(asdict, stretches))} if stretches else {}),
             **({"made_up": list(source.made_up)} if source.made_up else {}),
         },
         dt_ps=dt_ps,

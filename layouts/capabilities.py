@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.frames import TrajectoryInfo
+from mdio.core.frames import Stretch, TrajectoryInfo
 from mdio.core.words import plural
 
 if TYPE_CHECKING:
@@ -101,6 +101,11 @@ class Capabilities:
         this: Any = self
         known = any(text.startswith(STEPS_KNOWN) for text in this.info.made_up)
         return known and not self.counts_steps
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """What lies between frames of a damaged file and may be several."""
+        return ()
 
     @property
     def step_ps(self) -> float | None:

@@ -15,6 +15,7 @@ from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.topology import topologies
 from mdio.core.errors import SourceError
 from mdio.core.files.turns import State
+from mdio.core.frames import Stretch
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
@@ -74,6 +75,8 @@ class Job:
     """What it continues, and takes the place of."""
     repairs: Repairs | None = None
     """Of which output this is a repair."""
+    stretches: Sequence[Stretch] = ()
+    """Of the frames that cannot be read, those that may be several."""
     former: State | None = None
     """Of the output that it takes the place of, from before it was read; None in stores."""
 
@@ -91,6 +94,7 @@ class Job:
             opened=self.options.source_options,
             topology=self.topology,
             unreadable=self.view.unreadable,
+            stretches=self.stretches,
         )
         return replace(made, frame_data=self.view.frame_data())
 

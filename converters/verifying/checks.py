@@ -146,7 +146,7 @@ class Checks:
         self.names = [""]
         try:
             self.frame_nbytes = layout.info.frame_nbytes
-            for lost in layout.info.lost:
+            for lost in (*layout.info.lost, *layout.stretches):
                 result.add(str(lost))
             # In an output of mdio its groups are among the units; in files of others each is read.
             for group in layout.info.groups if layout.manifest is None else ():

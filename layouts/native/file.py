@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.files.index import FrameIndex, load_index
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.fixed_records import PositionalFile, open_positional
@@ -90,6 +90,30 @@ class IndexedLayout(NativeLayout):
             )
         else:
             self._index = sums.index(n_atoms)
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """What lies between frames with headers; see `Layout.stretches`."""
+        info = self.info
+        if self._whole is None:
+            return ()
+        whole = np.array(self._whole)
+        sizes, offsets = self._index.frame_nbytes, self._index.offsets
+        usual = float(np.median(sizes[whole]))
+        found = []
+        for frame in np.setdiff1d(np.arange(info.n_frames), whole).tolist():
+            at = int(np.searchsorted(whole, frame))
+            around = [int(whole[n]) for n in (at - 1, at) if 0 <= n < len(whole)]
+            times = [float(self.read(n, n + 1, atoms=[]).time[0]) for n in around]
+            by_size = max(1, round(sizes[frame] / usual))
+            by_time = round((times[-1] - times[0]) / info.dt_ps) - 1 if info.dt_ps > 0 else 0
+            # Both are guesses; times may have a gap of their own there.
+            about = by_time if abs(by_time - by_size) <= max(1, by_size // 4) else by_size
+            bytes_ = int(offsets[frame]), int(sizes[frame])
+            found.append(
+                Stretch(str(self.path), frame, *bytes_, times[0], times[-1], max(1, about))
+            )
+        return tuple(found)
 
     def _describe(self, **more: Any) -> TrajectoryInfo:
         last = self._index.n_frames - 1

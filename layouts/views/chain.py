@@ -15,7 +15,7 @@ from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import SourceError
 from mdio.core.files.handles import Handles
 from mdio.core.files.requests import ByteRange
-from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.capabilities import boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout
@@ -188,6 +188,16 @@ class ChainLayout(Layout):
                 for one in info.lost
             ),
             made_up=tuple(dict.fromkeys(text for info in infos for text in info.made_up)),
+        )
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """Those of its members, by its own numbers of frames."""
+        return tuple(
+            replace(one, frame=int(edge) + one.frame - start)
+            for (member, start, stop), edge in zip(self.kept, self._edges, strict=False)
+            for one in member.stretches
+            if start <= one.frame < stop
         )
 
     @property

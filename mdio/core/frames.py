@@ -183,6 +183,36 @@ class LostBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes between whole frames of which nothing can be told: they are listed as one frame."""
+
+    path: str
+    frame: int
+    """The number of that frame."""
+    offset: int
+    """Where in the file they begin."""
+    nbytes: int
+    after_ps: float
+    before_ps: float
+    """Times of the whole frames around them."""
+    about: int
+    """How many frames there is room for, by size and times."""
+
+    def __str__(self) -> str:
+        """Return it as a sentence."""
+        more = f", about {self.about:,} by its size and times" if self.about > 1 else ""
+        return (
+            f"{self.path}: at least 1 frame ({self.nbytes:,} bytes, {self.after_ps:g} to "
+            f"{self.before_ps:g} ps) cannot be read{more}; it counts as frame {self.frame}"
+            + (
+                f", and those behind it had numbers higher by about {self.about - 1:,}"
+                if more
+                else ""
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TrajectoryInfo:
     """What is known of a trajectory without reading its frames.
 
