@@ -130,11 +130,9 @@ def planned(
         whole_ones = f"beside {plural(origin.info.n_frames - len(left_out), 'whole frame')}"
         notes = (*notes, *(f"{one}; left out, {whole_ones}" for one in stretches))
         if len(counted):
-            numbers = f"number {runs_text(runs_from_indices(counted))}"
-            told = (
-                f"{origin.path}: {plural(len(counted), 'frame')} of it cannot be read ({numbers})"
-            )
-            notes = (*notes, f"{told}; left out, {whole_ones}")
+            which = f"number {runs_text(runs_from_indices(counted))}"
+            lost = f"{origin.path}: {plural(len(counted), 'frame')} of it cannot be read ({which})"
+            notes = (*notes, f"{lost}; left out, {whole_ones}")
     if options.growing:  # what is not complete is to come
         notes = ()
     elif not options.salvage:
