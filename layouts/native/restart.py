@@ -164,6 +164,8 @@ def _numbers(lines: list[str], count: int) -> NDArray[np.float64]:
     found = [line[at : at + WIDTH] for line in lines for at in range(0, len(line.rstrip()), WIDTH)]
     if len(found) != count:
         raise ValueError(f"{len(found)} numbers, expected {count}")
+    if len(found[-1]) < WIDTH:
+        raise ValueError(f"a last number {found[-1]!r} of fewer than {WIDTH} characters")
     return np.array([float(number) for number in found])
 
 

@@ -82,22 +82,8 @@ class TextFormat(ABC):
         """
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
-        """Return whether the last frame is whole though its last line has no end.
-
-        It is if the last line has as many words as that before, and its last number as many digits
-        as any, since a number that is cut has fewer.
-        """
-        before, last = ([b"", *raw.splitlines()])[-2:]
-        if len(before.split()) != len(last.split()):
-            return False
-        numbers = [word for word in raw.split() if _NUMBER.fullmatch(word)]
-        word = last.split()[-1]
-        if _NUMBER.fullmatch(word) is None:
-            return False
-        decimals = {len(number.partition(b".")[2]) for number in numbers}
-        if len(decimals) == 1:
-            return decimals.pop() >= LEAST_DECIMALS
-        return _n_digits(word) >= max(LEAST_DIGITS, *map(_n_digits, numbers))
+        """Return whether the last frame is whole though its last line has no end."""
+        return has_all_digits(raw)
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return a file of one frame for MDAnalysis' readers and parsers."""
@@ -136,6 +122,25 @@ class TextFormat(ABC):
     def made_up(self) -> Iterator[str]:
         """Yield what else is assumed, in words."""
         yield from ()
+
+
+def has_all_digits(raw: bytes) -> bool:
+    """Return whether the last line of a text is whole though it has no end.
+
+    It is if it has as many words as that before, and its last number as many digits as any, since a
+    number that is cut has fewer.
+    """
+    before, last = ([b"", *raw.splitlines()])[-2:]
+    if not last.strip() or len(before.split()) != len(last.split()):
+        return False
+    numbers = [word for word in raw.split() if _NUMBER.fullmatch(word)]
+    word = last.split()[-1]
+    if _NUMBER.fullmatch(word) is None:
+        return False
+    decimals = {len(number.partition(b".")[2]) for number in numbers}
+    if len(decimals) == 1:
+        return decimals.pop() >= LEAST_DECIMALS
+    return _n_digits(word) >= max(LEAST_DIGITS, *map(_n_digits, numbers))
 
 
 def _n_digits(number: bytes) -> int:

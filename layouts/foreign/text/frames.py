@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,8 @@ FORMATS: Mapping[str, type[TextFormat]] = {
     "MOL2": MOL2,
 }
 """By MDAnalysis' names."""
+_ABOUT_NUMBERS = re.compile("could not convert|inhomogeneous|invalid literal|out of (range|bounds)")
+"""What Python and NumPy say of lines that hold something else."""
 
 
 @dataclass(slots=True)
@@ -180,7 +183,8 @@ class TextFrames:
         except FrameError as error:
             raise self._refusal(frame, str(error)) from error
         except Exception as error:  # MDAnalysis' readers raise anything
-            problem = odd_line(raw) or f"MDAnalysis finds: {_words(error)}"
+            line = odd_line(raw) if _ABOUT_NUMBERS.search(str(error)) else ""
+            problem = line or f"MDAnalysis finds: {_words(error)}"
             raise self._refusal(frame, problem) from error
         if not self.has_times:
             snapshot.time = None
