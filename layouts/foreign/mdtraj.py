@@ -194,6 +194,8 @@ def _topology(said: Any, n_atoms: int) -> Topology:
         for residue in chain["residues"]:
             for atom in residue["atoms"]:
                 at = int(atom["index"])
+                if not 0 <= at < n_atoms:
+                    raise ValueError(f"it has an atom {at}, the frames have {n_atoms}")
                 names[at], elements[at] = str(atom["name"]), str(atom["element"])
                 resindex[at] = len(resids)
             resids.append(int(residue["resSeq"]))
@@ -212,4 +214,6 @@ def _topology(said: Any, n_atoms: int) -> Topology:
         SEGINDEX: np.array(segindex),
         BONDS: bonds,
     }
-    return Topology(n_atoms, columns)
+    found = Topology(n_atoms, columns)
+    found.check()
+    return found

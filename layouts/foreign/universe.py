@@ -19,6 +19,7 @@ from mdio.core.topology.topology import (
     RESINDEX,
     SEGINDEX,
     SEGMENTS,
+    TEXTS,
     Texts,
     Topology,
 )
@@ -133,7 +134,8 @@ def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> T
             values = getattr(group, name, None)
             if values is not None:
                 values = np.asarray(values)
-                columns[name] = values if values.dtype.kind in "iuf" else Texts.of(values)
+                is_number = values.dtype.kind in "iuf" and name not in TEXTS
+                columns[name] = values if is_number else Texts.of(values)
     columns[RESINDEX] = np.asarray(universe.atoms.resindices, np.int64)
     columns[SEGINDEX] = np.asarray(universe.residues.segindices, np.int64)
     if hasattr(universe.atoms, BONDS):
@@ -182,8 +184,8 @@ def made_for_mdanalysis(topology: Topology) -> TopologyOfMDAnalysis:
         if column is not None:
             attributes.append(kind(column.values() if isinstance(column, Texts) else column.copy()))
     resindex, segindex = topology.numbers(RESINDEX), topology.numbers(SEGINDEX)
-    n_residues = 1 if resindex is None else int(resindex.max(initial=0)) + 1
-    n_segments = 1 if segindex is None else int(segindex.max(initial=0)) + 1
+    n_residues = 1 if resindex is None else max(1, topology.n_parents(RESINDEX))
+    n_segments = 1 if segindex is None else max(1, topology.n_parents(SEGINDEX))
     if "resids" not in topology.columns:
         attributes.append(topologyattrs.Resids(np.arange(1, n_residues + 1)))
     if "segids" not in topology.columns:

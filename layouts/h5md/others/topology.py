@@ -66,7 +66,11 @@ def topology_in(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | 
         pairs = node[...].astype("i8")
         if pairs.min(initial=0) >= 0 and pairs.max(initial=0) < n_atoms:
             columns[BONDS] = pairs
-    return Topology(n_atoms, columns) if columns else None
+    if not columns:
+        return None
+    found = Topology(n_atoms, columns)
+    found.check()
+    return found
 
 
 def _of_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:

@@ -23,12 +23,23 @@ ATOMS = ("names", "types", "elements", "masses", "charges", "chainIDs")
 RESIDUES = ("resids", "resnames", "icodes")
 SEGMENTS = ("segids",)
 """Attributes of atoms, residues and segments, as MDAnalysis calls them."""
+TEXTS = ("names", "elements", "chainIDs", "resnames", "icodes", "segids")
+NUMBERS = ("masses", "charges", "resids")
 BONDS = "bonds"
 RESINDEX, SEGINDEX = "resindices", "segindices"
 """Of each atom, its residue; of each residue, its segment."""
 LEVELS: tuple[tuple[str, tuple[str, ...]], ...] = ((RESINDEX, RESIDUES), (SEGINDEX, SEGMENTS))
 CODES = tuple(np.dtype(code) for code in ("<u1", "<u2", "<i4", "<i8", "<f4", "<f8"))
-ERRORS = (ValueError, LookupError, TypeError, AttributeError, zlib.error, ArithmeticError)
+ERRORS = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    zlib.error,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +141,7 @@ class Topology:
         rows: list[dict[str, Any]] = []
         parts: list[bytes] = []
         for name, column in self.columns.items():
-            values = column.codes if isinstance(column, Texts) else column
+            values = _codes(column)
             if values.dtype.kind in "iu" and values.min(initial=0) >= 0:
                 values = _small(values)
             values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
@@ -152,7 +163,9 @@ class Topology:
                 raise ValueError(f"begins with {data[:8]!r}")
             end = len(MAGIC) + 4 + int(np.frombuffer(data, "<u4", 1, len(MAGIC))[0])
             said = json.loads(data[len(MAGIC) + 4 : end])
-            n_atoms, rows = int(said["n_atoms"]), said["columns"]
+            n_atoms, rows = said["n_atoms"], said["columns"]
+            if type(n_atoms) is not int or n_atoms < 0:
+                raise ValueError(f"{n_atoms!r} atoms")
             sizes = [_nbytes(row) for row in rows]
             unpack = zlib.decompressobj()
             flat = unpack.decompress(data[end:], sum(sizes) + 1)
@@ -169,7 +182,7 @@ class Topology:
                 columns[row["name"]] = _checked(row, values)
             classes = {str(name): tuple(map(str, of)) for name, of in said["classes"].items()}
             made = cls(n_atoms, columns, classes)
-            made._check()
+            made.check()
         except ERRORS as error:
             raise CorruptLayoutError(
                 f"{what}: its topology cannot be read ({' '.join(str(error).split())[:200]}); "
@@ -177,27 +190,53 @@ class Topology:
             ) from error
         return made
 
-    def _check(self) -> None:
-        """Raise ValueError unless columns fit each other."""
+    def n_parents(self, index: str) -> int:
+        """Return how many residues (``resindices``) or segments (``segindices``) there are.
+
+        Some may have no atoms, so that they are told by their names alone.
+        """
+        at = [level for level, _ in LEVELS].index(index)
+        parents, names = self.numbers(index), LEVELS[at][1]
+        below = (LEVELS[at + 1][0],) if at + 1 < len(LEVELS) else ()
+        columns = [self.columns[name] for name in (*names, *below) if name in self.columns]
+        sizes = [len(_codes(column)) for column in columns]
+        return max([0 if parents is None else _most(parents) + 1, *sizes])
+
+    def check(self) -> None:
+        """Raise ValueError unless columns fit each other, and are of the kinds that they should."""
+        for name, column in self.columns.items():
+            is_text = isinstance(column, Texts)
+            if is_text != (name in TEXTS) and name in (*TEXTS, *NUMBERS, RESINDEX, SEGINDEX, BONDS):
+                raise ValueError(f"{name} are {'texts' if is_text else 'numbers'}")
         sizes: list[tuple[tuple[str, ...], int]] = [(ATOMS, self.n_atoms)]
-        n_parents = self.n_atoms
+        n_children = self.n_atoms
         for index, names in LEVELS:
             parents = self.numbers(index)
             if parents is not None:
-                sizes.append(((index,), n_parents))
-                n_parents = _most(parents) + 1
-                sizes.append((names, n_parents))
+                sizes.append(((index,), n_children))
+                n_children = self.n_parents(index)
+                sizes.append((names, n_children))
+                _check_range(index, parents, n_children)
         for names, size in sizes:
             for name in names:
                 column = self.columns.get(name)
-                values = column.codes if isinstance(column, Texts) else column
-                if values is not None and values.shape != (size,):
-                    raise ValueError(f"{name} of shape {values.shape}, expected ({size},)")
+                if column is not None and _codes(column).shape != (size,):
+                    raise ValueError(f"{name} of shape {_codes(column).shape}, expected ({size},)")
         bonds = self.numbers(BONDS)
-        if bonds is not None and (
-            bonds.ndim != 2 or bonds.shape[1] != 2 or _most(bonds) >= self.n_atoms
-        ):
-            raise ValueError(f"bonds of shape {bonds.shape} beyond {self.n_atoms} atoms")
+        if bonds is not None:
+            if bonds.ndim != 2 or bonds.shape[1] != 2:
+                raise ValueError(f"bonds of shape {bonds.shape}")
+            _check_range(BONDS, bonds, self.n_atoms)
+
+
+def _codes(column: NDArray[Any] | Texts) -> NDArray[Any]:
+    return column.codes if isinstance(column, Texts) else column
+
+
+def _check_range(name: str, values: NDArray[Any], end: int) -> None:
+    """Raise ValueError unless all are integers from 0 to ``end - 1``: others count from the end."""
+    if values.dtype.kind not in "iu" or _most(values) >= end or values.min(initial=0) < 0:
+        raise ValueError(f"{name} are to be integers from 0 to {end - 1}, which some are not")
 
 
 def _most(values: NDArray[Any]) -> int:
@@ -222,6 +261,5 @@ def _checked(row: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any] | Tex
     if "table" not in row:
         return values
     table = tuple(str(text) for text in row["table"])
-    if values.dtype.kind not in "iu" or _most(values) >= len(table):
-        raise ValueError(f"{row['name']} beyond its table of {len(table)}")
+    _check_range(str(row["name"]), values, len(table))
     return Texts(values, table)
