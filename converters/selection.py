@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import AtomCountError, PlanError, SourceError
+from mdio.core.files.regular import check_regular
 from mdio.core.files.remote.blocks import copied_here
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.frames import TrajectoryInfo
@@ -123,6 +124,8 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
     path = path_of(top)
     try:
         with copied_here(path) if isinstance(path, RemotePath) else nullcontext(path) as file:
+            if path.exists():
+                check_regular(file)
             universe = mda.Universe(str(file), to_guess=())
         universe.filename = str(top)
         return universe

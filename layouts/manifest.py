@@ -224,13 +224,13 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
             )
         runs = manifest["group_atoms"].get(name, [])
         counts[f"group {name}"] = (runs, n_atoms)
-        if _count(runs) is not None and any(run[1] > manifest["n_atoms"] for run in runs):
+        if count_of_runs(runs) is not None and any(run[1] > manifest["n_atoms"] for run in runs):
             raise CorruptLayoutError(
                 f"{path}: the group {name} in its manifest has atoms beyond the "
                 f"{manifest['n_atoms']} that there are; convert the source again"
             )
     for what, (runs, expected) in counts.items():
-        if runs is not None and _count(runs) != expected:
+        if runs is not None and count_of_runs(runs) != expected:
             raise CorruptLayoutError(
                 f"{path}: the {what} in its manifest do not add up to {expected}; "
                 "convert the source again"
@@ -246,7 +246,7 @@ def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None
         # JSON's true and false are numbers to Python.
         right = isinstance(found, kinds) and (kinds is bool or not isinstance(found, bool))
         if key == "frames":
-            right = right and _count(found) is not None
+            right = right and count_of_runs(found) is not None
         elif key == "fields":
             right = right and all(isinstance(field, str) for field in found)
         elif key == "groups":
@@ -260,7 +260,7 @@ def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None
             )
 
 
-def _count(runs: Any) -> int | None:
+def count_of_runs(runs: Any) -> int | None:
     """Return how many indices `runs` stand for without making them; None if they are no runs."""
     try:
         if any(start < 0 or step < 1 for start, _, step in runs):

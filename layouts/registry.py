@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named
+from mdio.core.files.regular import check_regular
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath, path_of
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
@@ -205,6 +206,12 @@ def _made(cls: type[Layout], where: Path, options: dict[str, Any]) -> Layout:
             raise SourceError(f"{where}: {cls.name} is not read where it lies; copy it here")
         if options.get("cache") is not None:
             raise PlanError(f"{where}: caches of nodes hold files, not objects; leave cache= out")
+    else:
+        with suppress(FileNotFoundError, NotADirectoryError):  # its layout says so
+            try:
+                check_regular(where)
+            except OSError as error:
+                raise SourceError(f"{where}: cannot be opened ({error.strerror})") from error
     where = _member(cls, where, options)
     if "salvage" not in (cls.known_options or ()):
         options.pop("salvage", None)

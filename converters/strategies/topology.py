@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mdio.converters.selection import AtomChoice
+from mdio.core.files.regular import read_regular
 from mdio.layouts.registry import output_suffixes
 
 
@@ -44,7 +45,7 @@ def topologies(choice: AtomChoice, out: Path, sources: Sequence[Path] = ()) -> d
 def holds(path: Path, data: bytes) -> bool:
     """Return whether a file is there, and has these bytes."""
     with suppress(OSError):  # the name may be too long for a file
-        return path.is_file() and path.read_bytes() == data
+        return path.is_file() and read_regular(path) == data
     return False
 
 

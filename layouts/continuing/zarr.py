@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from mdio.core.files.regular import read_regular
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.plan import LayoutPlan
@@ -36,7 +37,7 @@ class ZarrContinuation(Continuation):
         """Refuse a tree that is not what this version would write; raises PlanError."""
         for path, node in array_nodes(plan).items():
             try:
-                same = (self.old.path / path / METADATA).read_bytes() == json.dumps(node).encode()
+                same = read_regular(self.old.path / path / METADATA) == json.dumps(node).encode()
             except OSError:
                 same = False
             if not same:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from mdio.core.errors import SourceError
+from mdio.core.files.regular import open_regular
 
 OPENS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 ZSTD = ".zst"
@@ -58,7 +59,7 @@ def _without_zstd(path: Path) -> SourceError:
 def packed_as(path: Path) -> str:
     """Return the suffix of what a file is packed by, whatever it is called; empty if it is not."""
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             head = file.read(4)
     except OSError:
         return ""

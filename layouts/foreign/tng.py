@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.errors import SourceError
+from mdio.core.files.regular import open_regular
 from mdio.core.frames import LostBytes
 from mdio.layouts.foreign.snapshot import Frames, Snapshot
 from mdio.layouts.foreign.whole_file import WholeFile
@@ -34,7 +35,7 @@ BY_CHEMFILES = "read by chemfiles, since pytng cannot: forces, if there are any,
 def check_blocks(path: Path) -> None:
     """Compare all blocks with their checksums; raises SourceError: one is cut or damaged."""
     at, number, size = 0, 0, path.stat().st_size
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:
         order = ">" if file.read(8)[:4] == bytes(4) else "<"
         while at < size:
             file.seek(at)

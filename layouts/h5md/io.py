@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.regular import open_regular
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.temporaries import TEMPORARY
 from mdio.core.files.writing.calls import write_all
@@ -87,7 +88,7 @@ def descriptor_of(file: h5py.File, path: Path) -> int:
     if isinstance(path, RemotePath):
         return -1
     if file.driver != "sec2":
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_regular(path)
     fd = os.dup(file.id.get_vfd_handle())
     with suppress(OSError):  # HDF5's lock would stay with it
         fcntl.flock(fd, fcntl.LOCK_UN)

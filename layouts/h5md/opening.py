@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mdio.core.files.fingerprint import head_of, tail_of
+from mdio.core.files.regular import check_regular
 from mdio.core.files.remote.objects import look_at_end
 from mdio.core.files.remote.paths import RemotePath
 
@@ -44,5 +45,6 @@ def open_hdf5(path: Path) -> h5py.File:
 
     if isinstance(path, RemotePath):
         return h5py.File(path.open("rb"), "r")
+    check_regular(path)
     # Some shared file systems have no locks; nobody writes to a published output anyway.
     return h5py.File(path, "r", locking="best-effort")

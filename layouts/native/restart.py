@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
+from mdio.core.files.regular import open_regular, read_regular
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.native.fixed_records import PositionalFile
@@ -44,7 +45,7 @@ class RestartLayout(Layout):
         """
         if not path.is_file():
             return False
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             head = file.read(LOOKED_AT)
         if head[:3] == b"CDF" or head[:4] == b"\x89HDF":
             return CONVENTIONS in head
@@ -111,7 +112,7 @@ class RestartLayout(Layout):
                     raise ValueError(f"{name} ends within the file's {file.nbytes} bytes")
 
     def _from_text(self) -> FrameBlock:
-        text = self.path.read_bytes().decode("ascii")
+        text = read_regular(self.path).decode("ascii")
         _, second, rest = text.split("\n", 2)
         words = second.split()
         n_atoms = int(words[0])

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import NAMES, fingerprint, head_of
+from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.paths import path_of
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.manifest import check_manifest, indices_from_runs
+from mdio.layouts.manifest import check_manifest, count_of_runs, indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.units import Unit
 from mdio.layouts.views.view import ViewLayout
 
+OURS = {"fields", "verify", "layout", "cache", "cache_size", "path"}
+"""What is said where references are opened, and not by them."""
+MOST_REFERENCES = 16
+"""That refer to one another."""
+_through: ContextVar[tuple[str, ...]] = ContextVar("_through", default=())
+"""The references that are being opened, each for the one before."""
 BEGIN = b'{"version":1,"mdio":'
 """Of what mdio writes; kerchunk's readers skip the second key."""
 
@@ -57,6 +65,20 @@ class RefsLayout(Layout):
         return self._source.decodes
 
     def _open(self) -> TrajectoryInfo:
+        through = _through.get()
+        here = str(self.path.resolve())
+        if here in through or len(through) >= MOST_REFERENCES:
+            raise CorruptLayoutError(
+                f"{self.path}: refers to itself, through {len(through)} files of references; make "
+                "them again from the trajectory"
+            )
+        reset = _through.set((*through, here))
+        try:
+            return self._open_source()
+        finally:
+            _through.reset(reset)
+
+    def _open_source(self) -> TrajectoryInfo:
         self._manifest = manifest = self._read_manifest()
         known = manifest["source"]
         source = path_of(known["path"])
@@ -71,6 +93,13 @@ class RefsLayout(Layout):
             )
         opened = known.get("opened") or {}
         whole = open_layout(source, fields=self.fields, verify=self.verify, **opened)
+        last = max((stop for _, stop, _ in manifest["frames"]), default=0)
+        if count_of_runs(manifest["frames"]) != manifest["n_frames"] or last > whole.info.n_frames:
+            whole.close()
+            raise SourceError(
+                f"{self.path}: tells of {manifest['n_frames']} frames and refers to others of the "
+                f"{whole.info.n_frames} of {source}; make the references again"
+            )
         frames = indices_from_runs(manifest["frames"])
         self._source = ViewLayout(source, source=whole, frames=_range_of(frames))
         info = self._source.info
@@ -84,7 +113,7 @@ class RefsLayout(Layout):
 
     def _read_manifest(self) -> dict[str, Any]:
         try:
-            found = json.loads(self.path.read_bytes())
+            found = json.loads(read_regular(self.path))
         except FileNotFoundError as error:
             raise SourceError(f"{self.path}: no such file") from error
         except (OSError, ValueError, RecursionError) as error:
@@ -92,7 +121,15 @@ class RefsLayout(Layout):
                 f"{self.path}: not JSON, or cut ({error}); make the references again"
             ) from error
         manifest = found.get("mdio") if isinstance(found, dict) else None
-        return check_manifest(manifest, self.path)
+        manifest = check_manifest(manifest, self.path)
+        path, opened = manifest["source"].get("path"), manifest["source"].get("opened", {})
+        fitting = isinstance(path, str) and path and "\0" not in path and isinstance(opened, dict)
+        if not fitting or not all(isinstance(key, str) for key in opened) or OURS & opened.keys():
+            raise CorruptLayoutError(
+                f"{self.path}: says of its source {str(manifest['source'])[:80]!r}, expected a "
+                "path, and how it was opened; make the references again"
+            )
+        return manifest
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

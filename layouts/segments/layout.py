@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mdio.core.blocks import Spans, runs_of_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.elsewhere import Elsewhere
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.requests import ByteRange
@@ -93,8 +94,8 @@ class SegmentsLayout(Layout):
     def uuid_at(cls, path: Path) -> str | None:
         """Return the identity of the output that is at `path` now."""
         try:
-            found = json.loads((path / MANIFEST).read_bytes())["uuid"]
-        except (OSError, ValueError, TypeError, KeyError):
+            found = json.loads(read_regular(path / MANIFEST))["uuid"]
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
         return found if isinstance(found, str) else None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.marks import manifest_in
+from mdio.core.files.regular import read_regular
 from mdio.layouts.manifest import check_manifest
 from mdio.layouts.segments.files import MANIFEST
 
@@ -16,13 +17,13 @@ def read_manifest(path: Path, layout: str) -> dict[str, Any]:
     """Return the manifest of a folder of segments; raises CorruptLayoutError."""
     where = path / MANIFEST
     try:
-        manifest = json.loads(where.read_bytes())
+        manifest = json.loads(read_regular(where))
     except FileNotFoundError as error:
         raise CorruptLayoutError(
             f"{path}: it has no {MANIFEST}, so it was not finished or is not a folder of "
             "segments; split or convert the source again"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CorruptLayoutError(
             f"{where}: it cannot be read ({error}); split or convert the source again"
         ) from error

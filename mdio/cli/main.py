@@ -21,7 +21,7 @@ from mdio.cli.shared.common import add
 from mdio.cli.shared.help import FriendlyParser, examples, hint_for
 from mdio.cli.shared.ranks import launched_ranks, parse_once
 from mdio.core.errors import MdioError, PlanError
-from mdio.core.words import did_you_mean
+from mdio.core.words import did_you_mean, without_passwords
 
 STALL_TIMEOUT_S = 60.0
 
@@ -153,6 +153,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: Any = _run(sys.argv[1:])
     except SystemExit as end:
         code = end.code
+    except KeyboardInterrupt:  # while a command is imported
+        print("mdio: interrupted; nothing was done yet", file=sys.stderr)
+        code = 130
     except BaseException:
         if "mpi4py.MPI" not in sys.modules:
             raise
@@ -197,7 +200,10 @@ def _run(words: list[str]) -> int:
     except MdioError as error:
         if args.debug:
             raise
-        print(f"mdio {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        text = " ".join(str(error).split())
+        if isinstance(error.__cause__, MemoryError):
+            text = f"{text.partition(': MemoryError')[0]}: {out_of_memory(error.__cause__)}"
+        print(f"mdio {args.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, PlanError) else 1
     except KeyboardInterrupt as end:
         left = _notes(end) or "nothing half-written is left"
@@ -211,14 +217,48 @@ def _run(words: list[str]) -> int:
         # The reader of our output has gone (``mdio info x | head -1``): nothing more to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (OSError, MemoryError) as error:
-        if args.debug:
+    except (OSError, MemoryError, ImportError) as error:
+        if args.debug or (isinstance(error, ImportError) and not _lacks_memory(error)):
             raise
-        from mdio.core.stalls import lost_on
+        if isinstance(error, MemoryError | ImportError):
+            said = f"mdio {args.command}: {out_of_memory(error)}"
+        else:
+            from mdio.core.stalls import lost_on
 
-        said = f"mdio {args.command}{lost_on(error)}: {error or type(error).__name__}"
+            text = without_passwords(str(error)) or type(error).__name__
+            said = f"mdio {args.command}{lost_on(error)}: {text}"
         print(said, file=sys.stderr)
         return 1
+
+
+def _lacks_memory(error: ImportError) -> bool:
+    """Return whether a library could not be loaded since there was no room for it."""
+    return any(text in str(error) for text in ("Cannot allocate memory", "failed to map segment"))
+
+
+WHILE_READING = {
+    "topology": ("parse", "_read_topology", "topology_of", "universe_of"),
+    "trajectory": ("_read_into", "read", "_open", "read_frame"),
+}
+"""What is read, by functions that do."""
+
+
+def out_of_memory(error: BaseException) -> str:
+    """Return what to tell of a MemoryError, or a library that memory was too short for."""
+    if isinstance(error, ImportError):
+        doing = f"loading {error.name or 'a library'}"
+    else:
+        names, trace = set(), error.__traceback__
+        while trace is not None:
+            names.add(trace.tb_frame.f_code.co_name)
+            trace = trace.tb_next
+        found = (what for what, functions in WHILE_READING.items() if names & set(functions))
+        doing = f"reading the {what}" if (what := next(found, None)) else "working"
+    detail = f" ({error})" if str(error) and isinstance(error, MemoryError) else ""
+    return (
+        f"out of memory while {doing}{detail}; select fewer atoms, take fewer workers (-w), or a "
+        "machine with more"
+    )
 
 
 if __name__ == "__main__":

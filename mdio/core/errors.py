@@ -20,6 +20,8 @@ Each message is one line that names the file, what was found, what was expected 
 Every error takes that one message, so that all survive pickling from a worker to its parent.
 """
 
+from mdio.core.words import without_passwords
+
 FOREIGN_ERRORS = (
     *(OSError, LookupError, RuntimeError, ValueError, TypeError),
     *(AttributeError, ArithmeticError, MemoryError),
@@ -29,6 +31,10 @@ FOREIGN_ERRORS = (
 
 class MdioError(Exception):
     """Base of every error that mdio raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message, without passwords of mistyped URLs."""
+        return without_passwords(super().__str__())
 
 
 class UnknownLayoutError(MdioError, ValueError):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+PASSWORD = re.compile(
+    r"""(:/+)[^\s@:/'"]*:[^\s@'"]+@|(?<![^\s'"(=])[^\s@:/'"][^\s@:'"]*:(?!/)[^\s@'"]+@"""
+)
+"""``user:password@`` behind ``://`` or what is meant by it, or at the beginning of a word."""
 AXIS_UNITS = {"_angstrom2_per_ps2": "Å²/ps²", "_angstrom2": "Å²", "_angstrom": "Å"}
 """Of columns of results, by the end of their names."""
 
@@ -116,3 +121,8 @@ def duration(seconds: float | None) -> str:
         if abs(seconds) >= 0.9995 * factor:  # what is rounded to 1,000 is one of the next unit
             return f"{seconds / factor:,.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
     return "0 s"
+
+
+def without_passwords(text: str) -> str:
+    """Return a message without ``user:password@`` of URLs, mistyped ones too."""
+    return PASSWORD.sub(lambda one: f"{one[1] or ''}***@", text) if "@" in text else text

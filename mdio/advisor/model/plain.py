@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mdio.core.errors import SourceError
+from mdio.core.files.regular import read_regular
 
 Value = TypeVar("Value")
 LARGEST = 1e30
@@ -25,7 +26,7 @@ def json_at(path: str | PathLike[str], wanted: str) -> Any:
     Raises SourceError: it cannot be read, or is no JSON; the message says what is `wanted`.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(read_regular(Path(path)))
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:

@@ -13,6 +13,7 @@ from typing import Any
 from mdio.advisor.model.access_model import GATHERS, LAYOUTS
 from mdio.advisor.model.plain import LARGEST, made_of
 from mdio.core.errors import OutputError, SourceError
+from mdio.core.files.regular import read_regular
 
 FORMAT = 1
 COUNTS = ("cores_per_node", "task.n_frames", "storage.stripe_count", "storage.stripe_nbytes")
@@ -129,7 +130,7 @@ def load_profile(name: str | Path) -> Profile:
     else:
         where = str(name)
         try:
-            text = Path(name).read_text("utf-8")
+            text = read_regular(Path(name)).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(
                 f"{where}: no machine profile can be read ({error}); "

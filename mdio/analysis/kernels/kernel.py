@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
 """From the frames of a block to an array with one row a frame."""
 
+USUAL_ADDRESS = "mykernels:end_to_end"
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -106,6 +108,10 @@ class UserKernel(Kernel):
         """
         module_name, _, name = address.partition(":")
         module_name = module_name.removesuffix(".py")  # as people name a file
+        if not all(part.isidentifier() for part in module_name.split(".")) or not name:
+            raise PlanError(
+                f"{address}: a module and a function in it are expected, as in {USUAL_ADDRESS}"
+            )
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.append(here)

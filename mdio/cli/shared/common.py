@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from mdio.converters.periodic import PBC_CHOICES
 from mdio.core.progress import ProgressBar, ProgressLog
+from mdio.core.words import without_passwords
 from mdio.layouts.views import OVERLAPS
 
 
@@ -137,7 +138,7 @@ def add_cache(parser: Any) -> None:
 def say_notes(command: str, notes: Sequence[str]) -> None:
     """Tell on stderr how files were joined."""
     for note in notes:
-        print(f"mdio {command}: {note}", file=sys.stderr)
+        print(f"mdio {command}: {without_passwords(note)}", file=sys.stderr)
 
 
 def parse_nbytes(text: str) -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Collection
 from typing import Any, NoReturn
 
-from mdio.core.words import did_you_mean
+from mdio.core.words import did_you_mean, without_passwords
 
 EXAMPLES = (
     ("what is in a file", "mdio info md.xtc"),
@@ -73,6 +73,7 @@ class FriendlyParser(argparse.ArgumentParser):
             message += f"; write {' '.join([self.prog, *map(_place, actions)])}"
             if actions and isinstance(actions[-1], argparse._SubParsersAction):
                 message += f", one of {', '.join(actions[-1].choices)}"
+        message = without_passwords(message)
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

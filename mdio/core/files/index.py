@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mdio.core.files.fingerprint import opened_source
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.regular import is_own
+from mdio.core.files.regular import is_own, open_regular
 from mdio.core.files.remote.objects import look_ahead
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing.calls import write_whole
@@ -244,7 +244,7 @@ def _from_mdanalysis(path: Path) -> FrameIndex | None:
             return None
         status = path.stat()
         # Opened here, since NumPy does not close what it fails to read.
-        with where.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        with open(open_regular(where), "rb") as file, np.load(file, allow_pickle=False) as stored:
             if float(stored["ctime"]) != status.st_ctime or int(stored["size"]) != status.st_size:
                 return None
             offsets = np.asarray(stored["offsets"]).astype(np.int64, casting="safe")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.first_read import LONG_NBYTES, read_with_ramp_up
+from mdio.core.files.regular import open_regular
 from mdio.core.files.remote.opened import RemoteObject
 from mdio.core.files.remote.paths import RemotePath
 
@@ -103,7 +104,7 @@ class OpenFile(Closing):
             if isinstance(path, RemotePath):
                 self.remote = RemoteObject(path, last_nbytes)
             elif descriptor < 0:
-                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptor = open_regular(path)
         except OSError as failure:
             self.close()
             missing = isinstance(failure, FileNotFoundError)
@@ -128,7 +129,7 @@ class OpenFile(Closing):
             if isinstance(self.path, RemotePath):
                 self.remote = RemoteObject(self.path)
             else:
-                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptor = open_regular(self.path)
         except OSError:
             return False
         return _identity(self.status()) == self._which

@@ -42,6 +42,13 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
     raise _not_regular(path)
 
 
+def check_regular(path: Path) -> None:
+    """Raise OSError for what is there and neither a file nor a folder: libraries would wait."""
+    kind = path.stat().st_mode
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+        raise _not_regular(path)
+
+
 def read_regular(path: Path, most: int = RECORD_NBYTES) -> bytes:
     """Return what is in a file, or an object of a store.
 

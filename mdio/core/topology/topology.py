@@ -219,9 +219,9 @@ class Topology:
                 _check_range(index, parents, n_children)
         for names, size in sizes:
             for name in names:
-                column = self.columns.get(name)
-                if column is not None and _codes(column).shape != (size,):
-                    raise ValueError(f"{name} of shape {_codes(column).shape}, expected ({size},)")
+                found = self.columns.get(name)
+                if found is not None and _codes(found).shape != (size,):
+                    raise ValueError(f"{name} of shape {_codes(found).shape}, expected ({size},)")
         bonds = self.numbers(BONDS)
         if bonds is not None:
             if bonds.ndim != 2 or bonds.shape[1] != 2:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.regular import open_regular
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.xtc import fallback as xtc_fallback
 
@@ -45,7 +46,7 @@ def open_file(path: Path) -> int:
             "is no compiled module, mdio._xtc); copy it here, and mdio info says where"
         )
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_regular(path)
     except OSError as error:
         raise SourceError(f"{path}: cannot be opened ({error.strerror})") from error
 

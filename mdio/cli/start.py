@@ -1,0 +1,14 @@
+"""Where the program ``mdio`` begins: Ctrl-C ends it with one line, while it is imported too."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, and end the program."""
+    try:
+        from mdio.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        print("mdio: interrupted; nothing was done yet", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -1,0 +1,117 @@
+"""How commands end: interrupted, out of memory, with a password or half an address."""
+
+import subprocess
+import sys
+
+import pytest
+
+import mdio
+from mdio.cli.main import main
+from mdio.core.errors import MdioError, PlanError, SourceError
+from mdio.core.words import without_passwords
+
+INTERRUPTED = """
+import sys
+
+class Finder:
+    def find_spec(self, name, *more):
+        if name == {name!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["mdio", "info", "none.xtc"]
+from mdio.cli.start import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["argparse", "mdio.cli.main", "mdio.cli.info", "numpy"])
+def test_interrupted_while_importing(name):
+    words = [sys.executable, "-c", INTERRUPTED.format(name=name)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr.count("\n") == 1 and "interrupted" in done.stderr
+
+
+SECRET = "s3cr/et"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://key:{SECRET}@bucket/a.xtc",
+        f"s3:/key:{SECRET}@bucket/a.xtc",
+        f"s3//key:{SECRET}@bucket/a.xtc",
+        f"s3:key:{SECRET}@bucket/a.xtc",
+        f"htps://user:{SECRET}@host/a.zarr",
+        f"https:/user:{SECRET}@host/a.zarr",
+        f"user:{SECRET}@host/a.zarr",
+        f"S3:///key:{SECRET}@bucket/a.xtc",
+    ],
+)
+def test_passwords_of_mistyped_addresses_are_not_shown(url, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        ["info", url],
+        ["convert", url, "out.zarr"],
+        ["convert", "none.xtc", url],
+        ["analyze", "rgyr", "none.xtc", "-s", url],
+        ["verify", url, "--against", url],
+        ["analyze", url, "a.xtc"],
+        ["info", "none.xtc", "--cache-size", url],
+        [url],
+    ]
+    for words in commands:
+        try:
+            assert main(words)
+        except SystemExit as end:
+            assert end.code == 2
+        told = "".join(capsys.readouterr())
+        assert told and SECRET not in told and "et@" not in told, (words, told)
+    with pytest.raises(MdioError) as found:
+        mdio.open(url).info  # noqa: B018
+    assert SECRET not in str(found.value)
+
+
+def test_what_is_no_password_stays():
+    for text in ("a.xtc: no such file", "/data/a@b.xtc: 1:2", "s3://bucket/a@1: not there"):
+        assert without_passwords(text) == text
+    assert str(SourceError("s3:/a:b@c: x")) == "s3:/***@c: x"
+
+
+@pytest.mark.parametrize("address", [":f", "numpy:", ":", "a b:f", ".:f", "a..b:f", "-:f"])
+@pytest.mark.parametrize("command", ["analyze", "mapreduce"])
+def test_half_an_address(address, command, adk, capsys):
+    with pytest.raises(SystemExit) if address[0] == "-" else pytest.MonkeyPatch.context():
+        assert main([command, address, str(adk["dcd"]), "-s", str(adk["psf"])]) == 2
+        assert "a module and" in capsys.readouterr().err
+    if command == "analyze" and address[0] != "-":
+        with pytest.raises(PlanError, match="a module and"):
+            mdio.analyze(adk["dcd"], kernel=address)
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("mdio.layouts.native.dcd.layout.DCDLayout._read_into", "reading the trajectory"),
+        ("MDAnalysis.topology.PSFParser.PSFParser.parse", "reading the topology"),
+        ("mdio.analysis.kernels.geometry.gyration_of_block", "working"),
+    ],
+)
+def test_out_of_memory(target, told, adk, monkeypatch, capsys, tmp_path):
+    def fail(*_, **__):
+        raise MemoryError
+
+    import MDAnalysis.topology.PSFParser  # noqa: F401
+
+    import mdio.layouts.native.dcd.layout  # noqa: F401
+
+    fail.__name__ = target.rpartition(".")[2]
+    fail.__code__ = fail.__code__.replace(co_name=fail.__name__)
+    monkeypatch.setattr(target, fail)
+    words = ["analyze", "rgyr", str(adk["dcd"]), "-s", str(adk["psf"]), "-o", "a.csv", "-q"]
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert f"out of memory while {told}" in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
