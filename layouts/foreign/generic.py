@@ -106,16 +106,16 @@ class GenericLayout(Layout):
     def _described(self, kind: str) -> TrajectoryInfo:
         """Return what the frames are; reads the first two and the last."""
         frames, first = self._frames, self._snapshot(0)
-        times = [
-            self._time(frame) for frame in (0, min(1, frames.n_frames - 1), frames.n_frames - 1)
-        ]
+        # A frame may take long to read: none is read twice.
+        ends = {0, min(1, frames.n_frames - 1), frames.n_frames - 1}
+        times = [self._time(frame, None if frame else first) for frame in sorted(ends)]
         dt = self.options.get("dt")
         info = TrajectoryInfo(
             layout=self.name,
             path=str(self.path),
             n_frames=frames.n_frames,
             n_atoms=frames.n_atoms,
-            dt_ps=times[1] - times[0] if frames.n_frames > 1 else float(1.0 if dt is None else dt),
+            dt_ps=times[1] - times[0] if len(times) > 1 else float(1.0 if dt is None else dt),
             time_first_ps=times[0],
             time_last_ps=times[-1],
             has_velocities="velocities" in frames.fields,

@@ -105,7 +105,7 @@ class TextFormat(ABC):
 
         name = f"frame.{self.kind_read.lower()}"
         reader_class = self.reader_class(get_reader_for(name, format=self.kind_read))
-        options = {"n_atoms": n_atoms} | self.reader_options
+        options = self.reader_options | {"n_atoms": n_atoms}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             reader = reader_class(NamedStream(StringIO(text), name), **options)

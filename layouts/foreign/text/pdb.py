@@ -6,6 +6,7 @@ programs that write trajectories of changing cells put one before or into each.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from mdio.layouts.foreign.text.lines import Lines
 ATOMS = (b"ATOM", b"HETATM")
 CELL = b"CRYST1"
 MODEL, END_OF_MODEL, END = b"MODEL ", b"ENDMDL", b"END"
+_MODEL_LINE = re.compile(rb"^MODEL.*\n?", re.MULTILINE)
 LAST = (b"CONECT", b"MASTER")
 """Records behind the atoms of all models."""
 NO_END = "the file ends without END or ENDMDL: whether atoms are missing cannot be told"
@@ -114,8 +116,7 @@ class PDB(TextFormat):
 
         Without MODEL, since MDAnalysis looks for cells behind it where it counts fewer of them.
         """
-        lines = (self.head.lines + raw).splitlines(keepends=True)
-        return plain(b"".join(line for line in lines if not line.startswith(MODEL.rstrip())))
+        return plain(self.head.lines + _MODEL_LINE.sub(b"", raw))
 
 
 def _may_be_cut(line: bytes) -> bool:

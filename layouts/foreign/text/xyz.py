@@ -52,13 +52,15 @@ class XYZ(TextFormat):
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return the frame with the columns that MDAnalysis reads."""
-        count, comment, *atoms = plain(raw).splitlines()
+        text = plain(raw)
+        count, comment, *_ = text.split("\n", 2)
         columns = _columns(_pairs(comment))
-        if columns != [0, 1, 2, 3]:
-            rows = [row.split() for row in atoms]
-            if short := next((row for row in rows if len(row) <= max(columns)), None):
-                raise FrameError(f"an atom of {len(short)} columns, fewer than its Properties name")
-            atoms = [" ".join(row[column] for column in columns) for row in rows]
+        if columns == [0, 1, 2, 3]:
+            return text
+        rows = [row.split() for row in text.splitlines()[2:]]
+        if short := next((row for row in rows if len(row) <= max(columns)), None):
+            raise FrameError(f"an atom of {len(short)} columns, fewer than its Properties name")
+        atoms = [" ".join(row[column] for column in columns) for row in rows]
         return "\n".join([count, "", *atoms, ""])
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
