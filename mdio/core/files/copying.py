@@ -28,6 +28,8 @@ CANNOT_RENAME = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 """What it says where it, or a flag, does not work: old kernels, network file systems, filters of
 containers."""
 INDEX_ENDING = ".mdio-index"
+READ_AND_WRITE = 0o666
+"""What a file takes over of the mode of a folder."""
 ACCESS_LISTS = {"system.posix_acl_access", "system.posix_acl_default"}
 """Extended attributes, acl(5)."""
 
@@ -125,21 +127,46 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> N
 
 
 def keep_access(former: Path, new: Path) -> None:
-    """Let those have the new output who had the former one: group, mode and access lists of it."""
+    """Let those have the new output who had the former one: group, mode and access lists of it.
+
+    In a folder, what is new has those of what had its name, or of the whole folder.
+    """
     if former.is_symlink() or not former.exists() or former.is_dir() != new.is_dir():
         return
-    status = former.stat()
+    _give_access(former, new)
+    if not new.is_dir():
+        return
+    for folder, _, files in os.walk(new):
+        within = Path(folder).relative_to(new)
+        if folder != str(new):
+            before = former / within
+            _give_access(before if before.is_dir() else former, Path(folder))
+        for name in files:
+            before = former / within / name
+            _give_access(before if before.is_file() else former, Path(folder, name))
+
+
+def _give_access(former: Path, new: Path) -> None:
+    """Give a file or folder group, mode and access lists of another one."""
+    status, own = former.stat(), new.lstat()
+    if stat.S_ISLNK(own.st_mode) or os.path.samestat(status, own):
+        return
     mode = stat.S_IMODE(status.st_mode)
+    is_file = stat.S_ISREG(own.st_mode)
+    if is_file and stat.S_ISDIR(status.st_mode):
+        mode &= READ_AND_WRITE
     with suppress(OSError):
-        if status.st_gid != new.stat().st_gid:
+        if status.st_gid != own.st_gid:
             try:
                 os.chown(new, -1, status.st_gid)
             except OSError:
                 mode &= ~stat.S_IRWXG  # it would be that of another group
-        new.chmod(mode)
+        if mode != stat.S_IMODE(own.st_mode):
+            new.chmod(mode)
         names = os.listxattr(former) if hasattr(os, "listxattr") else ()
         for name in ACCESS_LISTS.intersection(names):
-            os.setxattr(new, name, os.getxattr(former, name))
+            if not (is_file and stat.S_ISDIR(status.st_mode)):
+                os.setxattr(new, name, os.getxattr(former, name))
 
 
 def move_by_links(source: Path, target: Path) -> None:
