@@ -75,12 +75,14 @@ def guessed(universe: Universe, asked: set[str]) -> Iterator[list[str]]:
 
     They are not part of its topology, which is stored in outputs.
     """
-    names = [name for name in GUESSED if name in asked and not hasattr(universe.atoms, name)]
-    before = [name for name in GUESSED if hasattr(universe.atoms, name)]
-    if names:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            universe.guess_TopologyAttrs(to_guess=list(GUESSED))
+    before = [name for name in GUESSED if asked and hasattr(universe.atoms, name)]
+    names = [name for name in GUESSED if name in asked and name not in before]
+    if not names:
+        yield names
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        universe.guess_TopologyAttrs(to_guess=list(GUESSED))
     try:
         yield names
     finally:
