@@ -20,7 +20,13 @@ from mdio.converters.options import (
 )
 from mdio.converters.periodic.counting import told_of_steps
 from mdio.converters.periodic.layout import TransformedLayout
-from mdio.converters.selection import check_whole, choose_atoms, open_with_topology, readable
+from mdio.converters.selection import (
+    check_whole,
+    choose_atoms,
+    open_with_topology,
+    readable,
+    stored_universe,
+)
 from mdio.converters.storage import (
     StripeRequest,
     for_owner,
@@ -111,6 +117,8 @@ def planned(
     topology = choice.topology if keeps else None
     if not options.topology:
         choice.universe = None  # and nothing of it beside the output
+    elif choice.kept is not None and choice.stored is not None and not keeps:
+        choice.universe = stored_universe(choice.stored, origin)  # the output has no place for it
     if repairs is not None:
         topology = repairs.meta.topology or topology
         repairs.meta = replace(repairs.meta, topology=topology)
@@ -138,6 +146,8 @@ def planned(
     elif not options.salvage:
         check_whole(origin.info, options.stop, options.end_ps)
     striping = StripeRequest(options.stripe_nbytes, options.stripe_count, options.progressive)
+    if repairs is None:  # older versions asked for any size
+        striping.check()
     asked = {one.name: getattr(options, one.name) for one in fields(StoredAs)}
     if asked["container"] is None and writer.copier is not None:
         asked["container"] = origin.container

@@ -175,7 +175,8 @@ class AtomChoice:
 
     Attributes: `universe` (Universe or None): the topology, where one was given. `kept`, (A,) int64
     array or None: indices in the source; None = all. `groups` (dict of name to int64 array):
-    indices into the kept atoms. `notes`: what was guessed of the atoms for selections.
+    indices into the kept atoms. `stored`: the topology that the source holds. `notes`: what was
+    guessed of the atoms for selections.
     """
 
     def __init__(
@@ -187,23 +188,23 @@ class AtomChoice:
         notes: tuple[str, ...] = (),
     ) -> None:
         self.universe = universe
-        self._stored = stored
+        self.stored = stored
         self.kept = kept
         self.groups = groups
         self.notes = notes
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the topology behind: other processes need indices only."""
-        return {**self.__dict__, "universe": None, "_stored": None}
+        return {**self.__dict__, "universe": None, "stored": None}
 
     @property
     def topology(self) -> Topology | None:
         """What the kept atoms are: as the topology file says, or else as the source does."""
         if self.universe is not None:
             return topology_of(self.universe, self.kept)
-        if self._stored is None or self.kept is None:
-            return self._stored
-        return self._stored.take(self.kept)
+        if self.stored is None or self.kept is None:
+            return self.stored
+        return self.stored.take(self.kept)
 
     @property
     def files(self) -> list[Path]:

@@ -21,6 +21,8 @@ from mdio.parallel.mpi_executor import MPIExecutor
 
 MEMORY_SHARE = 0.25
 """Of the memory that is available: what is larger would not stay in the page cache anyway."""
+STEP_NBYTES = 64 << 10
+"""Stripes are of multiples of this, on all file systems that have them."""
 LARGE_NBYTES = 1 << 30
 """Less is often read again at once, and then had better be in the page cache."""
 PIECE_FOR_OWNER_NBYTES = 6 << 20
@@ -94,6 +96,22 @@ class StripeRequest:
     @property
     def _explicit(self) -> bool:
         return self.nbytes is not None or self.count is not None or bool(self.progressive)
+
+    def check(self) -> None:
+        """Raise PlanError for what no file system does."""
+        sizes = [self.nbytes or 0, *(end for end, _ in self.progressive)]
+        odd = [size for size in sizes if size < 0 or size % STEP_NBYTES]
+        if odd or self.nbytes == 0:
+            raise PlanError(
+                f"stripes of {(odd or [0])[0]} bytes: they are of multiples of 64 KiB; give "
+                "--stripe-size such as 1M or 4M"
+            )
+        counts = [self.count, *(count for _, count in self.progressive)]
+        if any(count is not None and count < 1 and count != -1 for count in counts):
+            raise PlanError(
+                f"{min(c for c in counts if c is not None)} stripes: give 1 or more, or -1 for all "
+                "servers (--stripe-count)"
+            )
 
     def nbytes_for(self, out: Path) -> int:
         """Return the stripe size to plan an output for."""

@@ -34,6 +34,7 @@ from mdio.core.files.temporaries import temporary_for
 from mdio.core.files.turns import changed, state_at
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import parts_at
+from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
 from mdio.parallel.executors import Executor, Serial
@@ -124,6 +125,7 @@ class Conversion:
             meta = meta if self.appended is None else self.appended.meta(meta)
             writer = self._open(stack, temporary, words, meta, resume)
             self.uuid = writer.meta.uuid
+            self._tell_of_stripes(writer)
             journal = self._journal
             if journal is not None and journal.records:
                 taken.extend(resuming.take_up(journal, writer))
@@ -205,6 +207,13 @@ class Conversion:
     def _stripe(self, path: Path) -> StripeRecord | None:
         """Ask for the stripes of what is about to be made."""
         return self.job.striping.apply(path, self.plan)
+
+    def _tell_of_stripes(self, writer: LayoutWriter) -> None:
+        """Add a note where stripes were asked for, and the file system did something else."""
+        striping = writer.meta.striping or {}
+        says_already = self.repairs is not None or unstriped(self.out) is not None
+        if striping.get("asked") and striping.get("reason") and not says_already:
+            writer.notes.append(f"{self.out}: stripes are not as asked for: {striping['reason']}")
 
     def _check(self, temporary: Path) -> None:
         """Look at what was written before it gets its name."""

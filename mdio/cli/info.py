@@ -166,6 +166,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             say_notes("info", layout.notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": layout.notes}
+        asked = (layout.manifest or {}).get("stripe") or {}
+        facts["not_striped_as_asked"] = asked.get("reason") if asked.get("asked") else None
         facts |= _first(layout) | {"frame_data": described(layout.frame_data())}
     facts["files"] = [_file(path, args) for path in args.path] if len(args.path) > 1 else []
     found = get_stripe(args.path[0])
@@ -197,6 +199,9 @@ def run(args: argparse.Namespace) -> int:
         "size": f"{human_nbytes(size)} "
         f"({size / max(1, facts['n_frames'] * facts['n_atoms']):.2f} bytes/atom/frame)",
         "striping": facts["striping"]["layout"] if facts["striping"] else facts["no_striping"],
+        "stripes asked": f"not applied: {facts['not_striped_as_asked']}"
+        if facts["not_striped_as_asked"]
+        else "",
         "source": _made_of(facts["source"] or {}),
     }
     for one in facts["files"]:

@@ -1,0 +1,62 @@
+"""What is asked for and cannot be done is told; what goes with an output is written beside it."""
+
+import json
+
+import MDAnalysis as mda
+import pytest
+
+import mdio
+from mdio.cli.main import main
+from mdio.core.errors import PlanError
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.segments", "a.xtc"])
+def test_stripes_without_effect(adk, tmp_path, capsys, name):
+    out = tmp_path / name
+    words = ["convert", str(adk["xtc"]), str(out), "-e", "9", "--stripe-count", "4"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert told.count("stripes are not as asked for: ") == 1
+    if (tmp_path / name).suffix != ".xtc":  # whose file keeps no manifest
+        assert main(["info", str(out)]) == 0
+        assert "not applied: " in capsys.readouterr().out
+        assert main(["info", str(out), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["not_striped_as_asked"]
+    unasked = mdio.convert(adk["xtc"], tmp_path / f"b{out.suffix}", stop=9)
+    assert not any("stripes" in note for note in unasked.to_json()["notes"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stripe_nbytes": 65537},
+        {"stripe_nbytes": 0},
+        {"stripe_nbytes": -65536},
+        {"stripe_nbytes": 1000},
+        {"stripe_count": 0},
+        {"stripe_count": -2},
+        {"progressive": [(65537, 1)]},
+    ],
+)
+def test_stripes_that_cannot_be(adk, tmp_path, options):
+    with pytest.raises(PlanError, match="stripes"):
+        mdio.convert(adk["xtc"], tmp_path / "a.zarr", **options)
+    assert not (tmp_path / "a.zarr").exists()
+
+
+@pytest.mark.parametrize("stored", ["zarr", "h5md"])
+@pytest.mark.parametrize("name", ["part.xtc", "part.dcd", "part.segments"])
+def test_the_topology_of_a_selection_from_an_output(adk, tmp_path, stored, name):
+    whole = tmp_path / f"whole.{stored}"
+    mdio.convert(adk["xtc"], whole, top=adk["psf"], stop=5)
+    words = ["convert", str(whole), str(tmp_path / name), "--select", "name CA"]
+    assert main([*words, "-q"]) == 0
+    beside = mda.Universe(str(tmp_path / "part.top.pdb"))
+    expected = mda.Universe(str(adk["psf"])).select_atoms("name CA")
+    assert beside.atoms.names.tolist() == expected.names.tolist()
+    assert beside.atoms.resids.tolist() == expected.resids.tolist()
+    with mdio.open(tmp_path / name) as layout:
+        first = layout.read(0, 1).positions[0]
+    assert abs(beside.atoms.positions - first).max() < 2e-3
+    assert main([*words[:2], str(tmp_path / "other.xtc"), *words[3:], "--no-topology", "-q"]) == 0
+    assert not (tmp_path / "other.top.pdb").exists()
