@@ -37,7 +37,8 @@ SHAPES = {4: "a truncated octahedron", 5: "a rhombic dodecahedron", 7: "a hexago
 """Boundaries of which the vectors in the file do not tell the lattice."""
 TILTED = 1e-3
 """How far, as a part of its length, a cell may lie beside where boxes do."""
-_VECTOR = re.compile(rb"\s*[-+\d.][-+\d.eEdD]*(?:\s+[-+\d.][-+\d.eEdD]*){2}\s*")
+_REAL = rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_VECTOR = re.compile(rb"\s*%s(?:\s+%s){2}\s*" % (_REAL, _REAL))
 
 
 class History(TextFormat):

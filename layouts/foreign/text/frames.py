@@ -113,6 +113,8 @@ class TextFrames:
                     division.add(span)
             except FrameError as error:
                 problem = error
+            except (ValueError, LookupError, ArithmeticError) as error:
+                problem = FrameError(f"what stands there cannot be read ({_words(error)})")
             size = self._size() if nbytes is None else nbytes
             if division.stops and division.stops[-1] == size and not self._ends_whole(division):
                 division.drop_last()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, shown
+from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, plain, shown
 from mdio.layouts.foreign.text.lines import Lines
 
 SECTION = b"@<TRIPOS>"
@@ -45,7 +45,7 @@ class MOL2(TextFormat):
             for name, count in expected.items():
                 if has.get(name, 0) != count:
                     raise FrameError(
-                        f"{has.get(name, 0)} lines of section {name.decode()}, expected {count}",
+                        f"{has.get(name, 0)} lines of section {plain(name)}, expected {count}",
                         at_end=not lines.peek(),
                     )
             usual = usual or has
@@ -55,7 +55,7 @@ class MOL2(TextFormat):
                 raise FrameError(f"{shown(rest)} at the end, perhaps of a section", at_end=True)
             if is_last and (missing := usual.keys() - has.keys()):
                 raise FrameError(
-                    f"no section {min(missing).decode()}, which the first has", at_end=True
+                    f"no section {plain(min(missing))}, which the first has", at_end=True
                 )
             yield Span(start, lines.offset, int(counts[0]))
 

@@ -51,6 +51,8 @@ class PDB(TextFormat):
                 is_behind = not seen.cells and lines.peek().startswith(CELL)
                 if seen.cells and not seen.has_cell_inside:
                     header_cell = seen.cells[0]
+            if len({*seen.cells}) > 1:
+                raise FrameError("two cells (CRYST1) that are not the same")
             n_cells += len(seen.cells)
             if is_behind:
                 self._take_cell_behind(lines)

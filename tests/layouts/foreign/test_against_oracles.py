@@ -11,7 +11,7 @@ import pytest
 from suites.text_trajectories import KINDS, N_FRAMES, text_of
 
 import mdio
-from mdio.core.errors import SourceError
+from mdio.core.errors import MdioError, SourceError
 
 EACH = pytest.mark.parametrize("name", KINDS)
 STEP = 7
@@ -85,6 +85,30 @@ def test_files_that_are_cut_anywhere(tmp_path, name):
         assert info.n_frames >= max(n_whole, 1), cut
         end = ends[info.n_frames - 1]
         assert bool(info.lost) == bool(raw[end:cut].strip()), cut
+
+
+@EACH
+@pytest.mark.parametrize("seed", range(40))
+def test_damage_is_never_more_than_an_error(tmp_path, name, seed):
+    chance = random.Random(seed)
+    raw = bytearray(text_of(name).raw)
+    lines = bytes(raw).splitlines(keepends=True)
+    at, line = chance.randrange(len(raw)), chance.randrange(len(lines))
+    if seed % 4 == 0:
+        raw[at] = chance.randrange(256)
+    elif seed % 4 == 1:
+        del raw[at : at + chance.randrange(1, 30)]
+    elif seed % 4 == 2:
+        raw[at:at] = chance.choice([b"\x00", b"\xff", b"-", b"E", b"9" * 30, b"\n"])
+    else:
+        raw = b"".join([*lines[:line], chance.choice(lines), *lines[line + 1 :]])
+    path, text = write(tmp_path, name, bytes(raw))
+    try:
+        with mdio.open(path, **text.options) as layout:
+            layout.read(0, layout.info.n_frames)
+            layout.topology()
+    except MdioError as error:
+        assert path.name in str(error) and "\n" not in str(error)
 
 
 @EACH

@@ -215,6 +215,12 @@ def test_cells_between_models_are_those_of_either(tmp_path):
         mdio.convert(path, tmp_path / "a.zarr")
 
 
+def test_two_cells_of_a_frame_are_refused(tmp_path):
+    text = CELL.format(30) + model(0, 40)
+    assert "two cells" in refusal(write(tmp_path / "md.pdb", text))
+    assert len(positions_of(write(tmp_path / "md.pdb", CELL.format(30) + model(0, 30)))) == 1
+
+
 @pytest.mark.parametrize("end", ["", "TER\n"])
 def test_a_pdb_without_end_is_told(tmp_path, end):
     path = write(tmp_path / "md.pdb", pdb(0, after=end))
