@@ -207,11 +207,12 @@ def _made(cls: type[Layout], where: Path, options: dict[str, Any]) -> Layout:
         if options.get("cache") is not None:
             raise PlanError(f"{where}: caches of nodes hold files, not objects; leave cache= out")
     else:
-        with suppress(FileNotFoundError, NotADirectoryError):  # its layout says so
-            try:
-                check_regular(where)
-            except OSError as error:
-                raise SourceError(f"{where}: cannot be opened ({error.strerror})") from error
+        try:
+            check_regular(where)
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # its layout says so
+        except OSError as error:
+            raise SourceError(f"{where}: cannot be opened ({error.strerror})") from error
     where = _member(cls, where, options)
     if "salvage" not in (cls.known_options or ()):
         options.pop("salvage", None)
