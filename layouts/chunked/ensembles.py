@@ -64,8 +64,13 @@ def check_members(path: Path, members: Mapping[str, Path], holding: str | None =
     `members`: each with its file, or folder; `holding`: a file that such a folder has.
     """
     for label, member in members.items():
+        if label in ("", ".", "..") or "/" in label or "\0" in label:
+            raise CorruptLayoutError(
+                f"{path}: its manifest has {label!r} among the names of trajectories of the "
+                "ensemble, which is none; convert it again"
+            )
         there = member if holding is None else member / holding
-        if Path(label).name != label or not there.exists():
+        if not there.exists():
             raise CorruptLayoutError(
                 f"{path}: the trajectory {label!r} of the ensemble is missing ({member}); put it "
                 "back, or convert it again"

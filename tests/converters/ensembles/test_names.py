@@ -1,0 +1,36 @@
+"""Names of trajectories in the manifest of an ensemble that cannot be."""
+
+import json
+
+import h5py
+import pytest
+
+import mdio
+from mdio.cli.main import main
+from mdio.layouts.manifest import seal
+
+
+def rename(out, name):
+    """Give the second trajectory another name in the manifest, with the right checksum."""
+    if out.suffix == ".zarr":
+        path = out / "zarr.json"
+        node = json.loads(path.read_text())
+        node["attributes"]["mdio"] = seal(node["attributes"]["mdio"] | {"members": ["a", name]})
+        path.write_text(json.dumps(node))
+        return
+    with h5py.File(out, "r+") as file:
+        manifest = json.loads(file["mdio/manifest"].asstr()[()])
+        text = json.dumps(seal(manifest | {"members": ["a", name]})).encode()
+        del file["mdio/manifest"]
+        file.create_dataset("mdio/manifest", data=text, dtype=h5py.string_dtype(length=len(text)))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/../b", "a\0b", "c", 5, None, ["a"]])
+@pytest.mark.parametrize("suffix", ["zarr", "h5md"])
+def test_names_that_are_none(adk, tmp_path, capsys, suffix, name):
+    out = tmp_path / f"both.{suffix}"
+    mdio.convert_ensemble({"a": adk["xtc"], "b": adk["dcd"]}, out, stop=3)
+    rename(out, name)
+    for words in (["info"], ["verify"], ["analyze", "rgyr"]):
+        assert main([*words, str(out)]) == 1
+        assert capsys.readouterr().err.count("\n") == 1
