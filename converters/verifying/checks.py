@@ -55,11 +55,11 @@ def compare_blocks(
             unit = " angstrom" if name == "positions" else ""
             how = f" by up to {worst:g}{unit}, {may:g} is allowed"
             problems.append(f"{name} differ{how if may or unit else ''}")
-    problems += [
-        f"{name} differs"
-        for name in (("box", "time", "step") if tables else ())
-        if not np.array_equal(getattr(mine, name), getattr(theirs, name), equal_nan=True)
-    ]
+    for name in ("box", "time", "step") if tables else ():
+        one, other = getattr(mine, name), getattr(theirs, name)
+        if not np.array_equal(one, other, equal_nan=True):
+            worst = np.abs(one.astype(np.float64) - other).max(initial=0.0)
+            problems.append(f"{name} differs by up to {worst:g}")
     return largest, problems
 
 

@@ -82,10 +82,12 @@ def _tell(args: argparse.Namespace, result: VerifyResult) -> None:
     else:
         for problem in result.bad:
             print(f"bad: {problem}")
+        allowed = result.allowed_diff_angstrom or 0.0
+        rounded = result.ok and result.max_abs_diff_angstrom > allowed
         compared = (
             f", {result.frames_compared:,} frames compared: largest difference "
             f"{result.max_abs_diff_angstrom:g} angstrom, "
-            f"{result.allowed_diff_angstrom or 0:g} allowed"
+            f"{allowed:g} allowed{' besides the rounding of its format' if rounded else ''}"
             if args.against
             else ""
         )
