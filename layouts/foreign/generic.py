@@ -105,7 +105,11 @@ class GenericLayout(Layout):
 
     def _described(self, kind: str) -> TrajectoryInfo:
         """Return what the frames are; reads the first two and the last."""
-        frames, first = self._frames, self._snapshot(0)
+        frames = self._frames
+        held = {"dt": frames.has_times, "length_unit": frames.names_lengths}
+        if needless := [name for name in self._assumed if held[name]]:
+            raise self.not_assumed(needless[0])
+        first = self._snapshot(0)
         # A frame may take long to read: none is read twice.
         ends = {0, min(1, frames.n_frames - 1), frames.n_frames - 1}
         times = [self._time(frame, None if frame else first) for frame in sorted(ends)]

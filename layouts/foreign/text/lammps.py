@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from mdio.core.errors import SourceError
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
@@ -170,11 +169,6 @@ class LAMMPS(TextFormat):
         self.head.said["units"] = style
         self._style = STYLES.get(style)
         self.names_lengths = self._style is not None
-        if self._style is not None and self.options.get("length_unit") is not None:
-            raise SourceError(
-                f"the dump names its units ({style}); leave --length-unit "
-                f"{self.options['length_unit']} out"
-            )
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their ids."""

@@ -8,7 +8,7 @@ import pytest
 
 import mdio
 from mdio.cli.main import main
-from mdio.core.errors import SourceError
+from mdio.core.errors import OptionError, SourceError
 
 ATOM = "ATOM  {:5d}  C   ALA A   1    {:8.3f}{:8.3f}{:8.3f}  1.00  0.00           C  \n"
 CELL = "CRYST1{0:9.3f}{0:9.3f}{0:9.3f}  90.00  90.00  90.00 P 1           1\n"
@@ -83,6 +83,13 @@ def test_all_frames_of_gro_are_read(tmp_path, decimals, velocities):
     assert (block.velocities is not None) == velocities
 
 
+@pytest.mark.parametrize("option", [{"dt": 2.0}, {"length_unit": "pm"}])
+def test_what_a_gro_says_is_not_assumed(tmp_path, option):
+    path = write(tmp_path / "md.gro", gro(0, title="md t= 1.0"))
+    with pytest.raises(OptionError, match="so that there is nothing to assume"):
+        _ = mdio.open(path, **option).info
+
+
 def test_velocities_of_gro_are_zero_or_none_as_the_file_has_them(tmp_path):
     """MDAnalysis takes zeros for none; frames that have none get those of no other frame."""
     at_rest = gro(0, velocities=True).replace("1.0000", "0.0000").replace("2.0000  ", "0.0000  ")
@@ -123,7 +130,7 @@ def test_counts_that_the_size_refutes_are_refused_at_once(tmp_path):
         write(tmp_path / name, text)
         code = (
             "import resource, sys; import mdio, MDAnalysis\n"
-            "from mdio.core.errors import SourceError\n"
+            "from mdio.core.errors import OptionError, SourceError\n"
             "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
             f"try: mdio.open({str(tmp_path / name)!r}).info\n"
             "except SourceError as error: print(error)"
@@ -295,7 +302,10 @@ def test_dumps_that_name_units_and_times(tmp_path, style, length, time, velocity
     assert "times are made up" not in told
     assert ("no unit" in told) == (style == "lj")
     if style != "lj":
-        assert "names its units" in refusal(path, length_unit="nm")
+        with pytest.raises(OptionError, match="leave out --length-unit"):
+            _ = mdio.open(path, length_unit="nm").info
+    with pytest.raises(OptionError, match="leave out --timestep"):
+        _ = mdio.open(path, dt=2).info
 
 
 def test_the_interval_of_a_dump_is_that_of_its_frames(tmp_path):
