@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -18,6 +19,7 @@ from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.core.files.remote.paths import path_of, refuse_remote
 from mdio.core.files.turns import changed
+from mdio.layouts.registry import open_layout
 from mdio.parallel.executors import Executor, Serial
 
 POLL_S = 1.0
@@ -120,11 +122,12 @@ class _Follower:
     def resume(self) -> None:
         """Go on behind what the output has."""
         with open_with_topology(self.out, None) as old:
-            runs = (old.manifest or {}).get("frames", [])
-            if len(runs) != 1:
+            manifest = old.manifest or {}
+            runs = manifest.get("frames", [])
+            if len(runs) != 1 or "files" in manifest["source"]:
                 raise PlanError(
                     f"{self.out}: not every frame of one file, or every nth; only such an output "
-                    "goes on with --follow"
+                    "goes on with --follow (mdio append adds frames of others)"
                 )
             self.begin, _, self.step = runs[0]
             self._uuid, self._known = old.uuid, False
@@ -158,7 +161,8 @@ class _Follower:
             self._problem = error
             return self._n_there
         if not self._known:
-            check_it_goes_on(self.source, self.out, self.options)
+            with self._out_is_ours():
+                check_it_goes_on(self.source, self.out, self.options)
             self._known = True
         self._n_there = len(range(self.begin, n_source, self.step))
         return self._n_there
@@ -180,7 +184,9 @@ class _Follower:
             )
         elif self._unit is not None and n_wanted >= self._unit:
             options = replace(options, expected_frames=ENDLESS_FRAMES)
-        conversion = prepare(self.source, self.out, self._only(options, n_wanted), self.executor)
+        with self._out_is_ours():
+            words = self.source, self.out, self._only(options, n_wanted), self.executor
+            conversion = prepare(*words)
         appended = conversion.appended
         if appended is not None and appended.continuation.manifest["uuid"] != self._uuid:
             conversion.close()
@@ -188,6 +194,18 @@ class _Follower:
         self._result = conversion.run(self.executor, force=self.force and not self.n_done)
         self.n_done, self._uuid = n_wanted, conversion.uuid
         return True
+
+    @contextmanager
+    def _out_is_ours(self) -> Iterator[None]:
+        """Say so where something fails since another run has changed the output."""
+        try:
+            yield
+        except SourceError as error:
+            if self._uuid is not None:
+                with open_layout(self.out, verify=False) as now:
+                    if now.info and now.uuid != self._uuid:
+                        raise changed(self.out) from error
+            raise
 
     def _only(self, options: ConversionOptions, n_frames: int) -> ConversionOptions:
         """Return `options` for the frames from those that are there to the nth."""

@@ -69,6 +69,11 @@ class Conversion:
         info, frames = self.view.source.info, self.view.frames  # of a simulation that goes on too
         may_grow = bool(info.lost) or int(max(frames[0], frames[-1])) + 1 < info.n_frames
         self.states = SourceStates(job.files, may_grow=may_grow)
+        self._former = job.former
+        """State of the output that is replaced, from before anything was made of it."""
+        if self._former is None and not isinstance(job.out, RemotePath):
+            with output_errors(job.out):
+                self._former = state_at(job.out)
         self.uuid: str | None = None
         """Of the output, once it has run; where it is owned."""
         self._journal: Journal | None = None
@@ -240,7 +245,8 @@ class Conversion:
                 # What follows a source, and a repair, are begun anew each time.
                 anew=force or (self._upload is None and (growing or self.repairs is not None)),
                 upload=self._upload,
-                former=self.job.former,
+                former=self._former,
+                follows=self._follows,
             )
         )
         needed = self._needed_nbytes

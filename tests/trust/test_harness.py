@@ -20,7 +20,13 @@ import pytest
 import mdio
 from mdio.core.errors import SourceError
 
-ROUNDS = {"power_cuts.py": 11, "faults.py": 22, "read_faults.py": 132, "flips.py": 26}
+ROUNDS = {
+    "races.py": 19,
+    "power_cuts.py": 11,
+    "faults.py": 22,
+    "read_faults.py": 132,
+    "flips.py": 26,
+}
 KILLS = os.environ.get("MDIO_KILL_ROUNDS", "22")
 MUTANTS = int(os.environ.get("MDIO_TRUST_ROUNDS", "480"))
 

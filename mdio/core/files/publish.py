@@ -202,6 +202,7 @@ def publish(
     anew: bool | None = None,
     upload: Upload | None = None,
     former: State | None = None,
+    follows: bool = False,
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends well.
 
@@ -219,8 +220,9 @@ def publish(
     says this in ``of``. `resume`: go on with what an earlier run has left, if it has begun with the
     same. Otherwise that is an error, or with `anew` removed. `anew`: remove what an earlier run has
     left; None = with `force`. `upload`: into a store: what sends files of the output meanwhile.
-    `former`: the state (`state_at`) of the output that is followed, from before it was read; None =
-    what is there now. Only that is replaced: another run may have changed it by then.
+    `former`: the state (`state_at`) of what is replaced, as the caller knows it; None = what is
+    there now. Only that is replaced: another run may have changed it by then. `follows`: whether
+    the output is made of it.
     Yields Path: ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target. It may be made as a file or a
     folder; if it exists, with a journal, then that tells what an earlier run has done.
     Raises OutputError: before any work: the target exists, is a source, is a folder of something
@@ -273,7 +275,6 @@ def publish(
     gone = partial(_former_parts, goal, parts_at)
     for path in {*(gone() if force else ()), *[parts] * in_parts}:
         _check(path, force, read)
-    followed = former is not None
     former = former or state_at(goal)
     if not resume:
         refuse_unfinished(goal, goal if upload is None else upload.goal)
@@ -305,7 +306,7 @@ def publish(
                 try:
                     put_in_place(claim, goal, made, gone, force=force, former=former)
                 except OutputError:
-                    if followed and state_at(goal) != former:
+                    if follows and state_at(goal) != former:
                         journal_of(temporary).unlink(missing_ok=True)  # it continues nothing now
                     raise
             journal_of(temporary).unlink(missing_ok=True)
