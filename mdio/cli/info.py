@@ -167,7 +167,8 @@ def run(args: argparse.Namespace) -> int:
             say_notes("info", layout.notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": layout.notes}
         asked = (layout.manifest or {}).get("stripe") or {}
-        facts["not_striped_as_asked"] = asked.get("reason") if asked.get("asked") else None
+        if asked.get("asked") and asked.get("reason"):
+            facts["not_striped_as_asked"] = asked["reason"]
         facts |= _first(layout) | {"frame_data": described(layout.frame_data())}
     facts["files"] = [_file(path, args) for path in args.path] if len(args.path) > 1 else []
     found = get_stripe(args.path[0])
@@ -200,7 +201,7 @@ def run(args: argparse.Namespace) -> int:
         f"({size / max(1, facts['n_frames'] * facts['n_atoms']):.2f} bytes/atom/frame)",
         "striping": facts["striping"]["layout"] if facts["striping"] else facts["no_striping"],
         "stripes asked": f"not applied: {facts['not_striped_as_asked']}"
-        if facts["not_striped_as_asked"]
+        if "not_striped_as_asked" in facts
         else "",
         "source": _made_of(facts["source"] or {}),
     }
