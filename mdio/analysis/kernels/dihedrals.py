@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.images import bond_lengths, shortest, skewed_cell
+from mdio.analysis.kernels.images import bond_lengths, shortest, skewed_cells
 from mdio.analysis.kernels.kernel import Kernel, Prepared, runs_of_boxes
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError
@@ -144,7 +144,9 @@ class _Chains:
         frame = system.frame(0, system.to_layout(ends, "the backbone"))
         carbon, nitrogen = np.split(frame.positions[0], 2)
         box = frame.box[0] if frame.box[0].any() else None
-        return np.asarray(bond_lengths(carbon, nitrogen, box) < PEPTIDE_BOND)
+        return np.asarray(
+            bond_lengths(carbon, nitrogen, box, skewed_cells(frame.box).get(0)) < PEPTIDE_BOND
+        )
 
     def phi(self) -> list[list[int] | None]:
         """Return C of the residue before and N, CA, C of each residue; None where one lacks."""
@@ -201,9 +203,10 @@ def _to_nearest_images(
 
     theta = np.empty((block.n_frames, len(quads)))
     corners = [block.positions[:, atoms] for atoms in quads.T]
+    skewed = skewed_cells(block.box)
     for a, b, own in runs_of_boxes(block.box):
         flat = [corner[a:b].reshape(-1, 3) for corner in corners]
-        if (cell := skewed_cell(own)) is not None:
+        if (cell := skewed.get(a)) is not None:
             bonds = [shortest(to - at.astype(np.float64), cell) for at, to in pairwise(flat)]
             ends = accumulate(bonds, initial=np.zeros_like(bonds[0]))
             flat, own = [corner.astype(np.float32) for corner in ends], None

@@ -9,7 +9,7 @@ import numpy as np
 from MDAnalysis.lib.distances import distance_array
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.images import bond_lengths
+from mdio.analysis.kernels.images import bond_lengths, skewed_cells
 from mdio.analysis.kernels.kernel import runs_of_boxes
 from mdio.core.frames import FrameBlock
 
@@ -20,9 +20,10 @@ PAIRS_AT_ONCE = 1 << 20
 def distances_of_pairs(block: FrameBlock, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame."""
     values = np.empty((block.n_frames, pairs.shape[1]))
+    skewed = skewed_cells(block.box)
     for a, b, own in runs_of_boxes(block.box):
         one, other = (block.positions[a:b, side].reshape(-1, 3) for side in pairs)
-        values[a:b] = bond_lengths(one, other, own).reshape(b - a, -1)
+        values[a:b] = bond_lengths(one, other, own, skewed.get(a)).reshape(b - a, -1)
     return values
 
 

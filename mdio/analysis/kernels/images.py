@@ -13,21 +13,31 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import vectors_from_boxes
 
+HALF = 0.5 + 1e-5
+"""Boxes are rounded to float32."""
 BATCH = 1 << 15
 """Distances at a time: each has 27 images that are looked at."""
 
 
-def skewed_cell(box: NDArray[np.float32] | None) -> NDArray[np.float64] | None:
-    """Return the vectors of a cell in which images have to be looked for; None for all others.
+def skewed_cells(boxes: NDArray[np.float32]) -> dict[int, NDArray[np.float64]]:
+    """Return the vectors of the cells in which images have to be looked for, by frame.
 
-    `box`: (6,), or None.
+    `boxes`: (F, 6), zeros where there is none. Those of simulations are rarely among them: each
+    vector goes no further along the ones before it than half of these.
     """
-    if box is None or (box[3:] == 90).all():
-        return None
-    from mdio.core.kernels.plain_distances import is_reduced  # few cells are asked about
+    found = {}
+    tilted = np.flatnonzero((boxes[:, 3:] != 90).any(axis=1))
+    if len(tilted):
+        cells = vectors_from_boxes(boxes[tilted]).astype(np.float64)
+        lengths = np.diagonal(cells, axis1=1, axis2=2)
+        along = np.abs(cells[:, (1, 2, 2), (0, 0, 1)])
+        far = (along > HALF * lengths[:, (0, 0, 1)]).any(axis=1) & (lengths > 0).all(axis=1)
+        if far.any():
+            from mdio.core.kernels.plain_distances import is_reduced
 
-    cell = vectors_from_boxes(box[None])[0].astype(np.float64)
-    return None if not cell.any() or is_reduced(cell) else cell
+            rows = np.flatnonzero(far).tolist()
+            found = {int(tilted[k]): cells[k] for k in rows if not is_reduced(cells[k])}
+    return found
 
 
 def shortest(apart: NDArray[Any], cell: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -42,12 +52,17 @@ def shortest(apart: NDArray[Any], cell: NDArray[np.float64]) -> NDArray[np.float
 
 
 def bond_lengths(
-    one: NDArray[np.float32], other: NDArray[np.float32], box: NDArray[np.float32] | None
+    one: NDArray[np.float32],
+    other: NDArray[np.float32],
+    box: NDArray[np.float32] | None,
+    cell: NDArray[np.float64] | None,
 ) -> NDArray[np.float64]:
-    """Return the distances of pairs of points, (N, 3) each, to the nearest image."""
+    """Return the distances of pairs of points, (N, 3) each, to the nearest image.
+
+    `box`: (6,), or None; `cell`: its vectors, if it is among the `skewed_cells`.
+    """
     from MDAnalysis.lib.distances import calc_bonds
 
-    cell = skewed_cell(box)
     if cell is None:
         return np.asarray(calc_bonds(one, other, box=box))
     return np.asarray(np.linalg.norm(shortest(one.astype(np.float64) - other, cell), axis=1))
