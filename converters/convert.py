@@ -37,13 +37,15 @@ from mdio.converters.storage import (
 from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job, Repairs
+from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.remote.paths import path_of
 from mdio.core.files.turns import State
+from mdio.core.frames import TrajectoryInfo
 from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
-from mdio.layouts.plan import StoredAs, WriteOptions
+from mdio.layouts.plan import LayoutPlan, StoredAs, WriteOptions
 from mdio.layouts.registry import layout_class, layout_name_for_output, writer_class
 from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
@@ -83,6 +85,36 @@ def prepare(
     except BaseException:
         origin.close()
         raise
+
+
+def with_what_is_dropped(
+    plan: LayoutPlan, info: TrajectoryInfo, wanted: WriteOptions
+) -> LayoutPlan:
+    """Return a writer's plan with a note on fields that it leaves out, if it has none itself.
+
+    Writers may be those of other packages, and forget what they were asked for.
+
+    Raises PlanError: it stores no atom groups, or no rounded positions, that were asked for.
+    """
+    stored = {array.group for array in plan.arrays}
+    if lacking := [name for name in wanted.groups if name not in stored]:
+        raise PlanError(
+            f"{plan.layout} stores no atom groups, so --group {lacking[0]} does not fit; leave it "
+            "out, or take zarr or h5md"
+        )
+    if isinstance(wanted.precision, float | int) and plan.precision is None:
+        raise PlanError(
+            f"{plan.layout} stores floats in full, so --precision {wanted.precision:g} does not "
+            "fit; leave it out, or take zarr, h5md or xtc"
+        )
+    kept = {array.field for array in plan.arrays} or set(plan.fields)
+    fields = {"velocities": info.has_velocities, "forces": info.has_forces}
+    dropped = [name for name, is_there in fields.items() if is_there and name not in kept]
+    dropped = [name for name in dropped if not any(name in note for note in plan.notes)]
+    if not dropped:
+        return plan
+    note = f"{plan.layout} holds no {' and no '.join(dropped)}: left out"
+    return plan.replace(notes=(*plan.notes, note))
 
 
 def planned(
@@ -161,7 +193,7 @@ def planned(
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
     )
     paths = [source] if isinstance(source, str | PathLike) else list(source)
-    plan = writer.plan_for(view.info, wanted)
+    plan = with_what_is_dropped(writer.plan_for(view.info, wanted), view.info, wanted)
     meaning = unstriped(target)
     notes = notes if meaning is None else (*notes, meaning)
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)

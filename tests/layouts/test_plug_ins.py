@@ -13,7 +13,7 @@ from plug_in import FOLDER, install
 from suites.quick_advice import quickly
 
 import mdio
-from mdio.core.errors import UnknownLayoutError
+from mdio.core.errors import PlanError, UnknownLayoutError
 from mdio.layouts import registry
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 from mdio.testing.writing import LayoutWriterTests, WritingCase
@@ -143,3 +143,17 @@ def test_layouts_of_ours_are_found_without_looking_for_others(adk, monkeypatch):
 def test_the_example_says_where_it_is():
     project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["mdio.layouts"] == {"lines": "mdio_lines:LinesLayout"}
+
+
+def test_what_its_writer_forgets_is_told_or_refused(lines, adk, tmp_path):
+    """The example looks at no options: what was asked is not dropped without a word."""
+    from MDAnalysisTests.datafiles import TRR
+
+    out = tmp_path / "a.lines"
+    with pytest.raises(PlanError, match=r"lines stores no atom groups.*--group ca"):
+        mdio.convert(adk["xtc"], out, top=adk["psf"], groups={"ca": "name CA"})
+    with pytest.raises(PlanError, match=r"--precision 0\.5 does not fit"):
+        mdio.convert(adk["xtc"], out, precision=0.5)
+    assert not out.exists()
+    result = mdio.convert(TRR, out, select=range(5), stop=2)
+    assert result.plan.notes[-1] == "lines holds no velocities: left out"
