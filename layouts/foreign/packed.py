@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from mdio.core.errors import SourceError
-from mdio.core.files.regular import open_regular
+from mdio.core.files.regular import first_bytes
 
 OPENS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 ZSTD = ".zst"
@@ -59,8 +59,7 @@ def _without_zstd(path: Path) -> SourceError:
 def packed_as(path: Path) -> str:
     """Return the suffix of what a file is packed by, whatever it is called; empty if it is not."""
     try:
-        with open(open_regular(path), "rb") as file:
-            head = file.read(4)
+        head = first_bytes(path, 4)
     except OSError:
         return ""
     return next((suffix for begins, suffix in BEGINNINGS.items() if head.startswith(begins)), "")

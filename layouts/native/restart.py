@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.regular import open_regular, read_regular
+from mdio.core.files.regular import first_bytes, read_regular
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.native.fixed_records import PositionalFile
@@ -45,8 +45,7 @@ class RestartLayout(Layout):
         """
         if not path.is_file():
             return False
-        with open(open_regular(path), "rb") as file:
-            head = file.read(LOOKED_AT)
+        head = first_bytes(path, LOOKED_AT)
         if head[:3] == b"CDF" or head[:4] == b"\x89HDF":
             return CONVENTIONS in head
         lines = head.split(b"\n", 3)

@@ -71,6 +71,10 @@ def test_frames(layout):
             system.frame(number, None)
 
 
+def on_water(result):
+    return [note for note in result.notes if "water too" in note]
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_all_atoms_with_water_are_told_of(inside, tmp_path):
     """Whether the topology is inside or given; not where atoms are chosen, nor without water."""
@@ -78,11 +82,11 @@ def test_all_atoms_with_water_are_told_of(inside, tmp_path):
     if inside:
         mdio.convert(XTC, tmp_path / "a.zarr", top=GRO, groups={"ca": "name CA"}, stop=2)
         path, top = tmp_path / "a.zarr", None
-        assert not mdio.analyze(path, kernel="rgyr", group="ca").notes
+        assert not on_water(mdio.analyze(path, kernel="rgyr", group="ca"))
     one = {"top": top, "stop": 1}
-    (note,) = mdio.analyze(path, kernel="rmsd", **one).notes
+    (note,) = on_water(mdio.analyze(path, kernel="rmsd", **one))
     assert note == (
         "all 47,681 atoms are analysed, water too; --select (select= in Python) takes fewer"
     )
-    assert not mdio.analyze(path, kernel="rmsd", select="name CA", **one).notes
+    assert not on_water(mdio.analyze(path, kernel="rmsd", select="name CA", **one))
     assert not mdio.analyze(DCD, top=PSF, kernel="rmsd", stop=1).notes

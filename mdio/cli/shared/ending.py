@@ -67,7 +67,7 @@ def _hydra(MPI: Any) -> int | None:  # noqa: N803
     library = MPI.Get_library_version()
     speaks = library.startswith("MPICH") and "pmi2" not in library and "pmix" not in library
     # srun's PMI-2 has a descriptor of that name too, but does not count the ranks of a node so.
-    if descriptor.isdecimal() and "MPI_LOCALNRANKS" in os.environ and speaks:
+    if descriptor.isdecimal() and os.environ.get("MPI_LOCALNRANKS") and speaks:
         return int(descriptor)
     return None
 

@@ -65,6 +65,16 @@ def read_regular(path: Path, most: int = RECORD_NBYTES) -> bytes:
         return file.read(most)
 
 
+def first_bytes(path: Path, nbytes: int) -> bytes:
+    """Return how a file, or an object of a store, begins.
+
+    Raises OSError: it cannot be read, or is no regular file.
+    """
+    is_object = type(path).open is not Path.open
+    with path.open("rb") if is_object else open(open_regular(path), "rb") as file:
+        return file.read(nbytes)
+
+
 def is_own(status: os.stat_result, folder: Path) -> bool:
     """Return whether what lies in `folder`, of this state, belongs to this user, or to root."""
     return status.st_uid in (os.geteuid(), 0) or status.st_uid == _as_made(folder, status.st_dev)

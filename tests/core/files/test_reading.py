@@ -75,12 +75,8 @@ def test_what_cannot_be_opened_or_read(path, tmp_path, monkeypatch):
         OpenFile(tmp_path / "b")
     with pytest.raises(CorruptLayoutError, match=r"cannot be opened \(Not a directory\)"):
         OpenFile(path / "b", CorruptLayoutError)
-    with OpenFile(tmp_path) as folder:
-        with pytest.raises(SourceError, match=r"3 bytes at 0 cannot be read \(Is a directory\)"):
-            folder.array(0, 3)
-        folder.nbytes = 10
-        with pytest.raises(SourceError, match=r"bytes at 0 cannot be read \(Is a directory\)"):
-            folder.peek(0, 3)
+    with pytest.raises(SourceError, match=r"cannot be opened \(Is a directory\)"):
+        OpenFile(tmp_path)
     file = OpenFile(path)
     file.close()
     with pytest.raises(SourceError, match=rf"{path.name}: cannot be read \(Bad file descriptor\)"):

@@ -316,7 +316,7 @@ class TestUnfinished:
 
     def test_of_somebody_else_goes_with_force(self, bucket, adk, positions, client, names):
         out = f"{bucket}/dead.zarr"
-        mark = json.dumps({"token": "0", "begun": "2026-01-01 00:00:00 UTC"}).encode()
+        mark = json.dumps({"token": "0" * 16, "begun": "2026-01-01 00:00:00 UTC"}).encode()
         client.put_object(Bucket="bucket", Key=f"dead.zarr/{places.MARK}", Body=mark)
         client.put_object(Bucket="bucket", Key="dead.zarr/old/c", Body=b"left")
         with pytest.raises(OutputError, match="begun 2026-01-01 00:00:00 UTC is not finished"):
