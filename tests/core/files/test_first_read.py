@@ -10,8 +10,8 @@ from numpy.testing import assert_array_equal
 
 import mdio
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files import first_read
-from mdio.core.files.first_read import (
+from mdio.core.files import reading
+from mdio.core.files.reading import (
     LONG_NBYTES,
     RAMP_NBYTES,
     devices_with_folios,
@@ -35,7 +35,7 @@ def paths(adk, tmp_path_factory):
 def folios(monkeypatch, tmp_path):
     """Take the files of tests to be kept in folios, whatever the machine's file system."""
     devices = frozenset([tmp_path.stat().st_dev])
-    monkeypatch.setattr(first_read, "devices_with_folios", lambda: devices)
+    monkeypatch.setattr(reading, "devices_with_folios", lambda: devices)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_file_cut_while_it_is_open_is_an_error(paths, tmp_path, kind, left):
 
 
 def test_a_file_that_comes_over_a_network_is_read_at_once(paths, sizes, monkeypatch):
-    monkeypatch.setattr(first_read, "devices_with_folios", frozenset)
+    monkeypatch.setattr(reading, "devices_with_folios", frozenset)
     with mdio.open(paths["zarr"]) as layout:
         sizes.clear()
         layout.read(0, 40)

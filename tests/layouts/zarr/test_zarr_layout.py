@@ -13,7 +13,7 @@ from MDAnalysis.coordinates.XTC import XTCReader
 from suites.zarr_cases import TRICLINIC, make_block, write_tree
 
 from mdio.core.errors import PlanError
-from mdio.core.files import first_read
+from mdio.core.files import reading
 from mdio.layouts.registry import open_layout
 from mdio.layouts.zarr.layout import ZarrLayout, written_by_mdio
 from mdio.testing.blocks import oracle_of
@@ -210,7 +210,7 @@ class Counted:
 
 def test_only_the_wanted_bytes_are_read(tmp_path, monkeypatch):
     # Else the first long read begins with short ones (test_first_read.py).
-    monkeypatch.setattr(first_read, "devices_with_folios", frozenset)
+    monkeypatch.setattr(reading, "devices_with_folios", frozenset)
     block = make_block(64, 20_000, box=None)
     path = tmp_path / "made.zarr"
     write_tree(path, block, chunk_frames=8, piece_chunks=4)
