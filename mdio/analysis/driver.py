@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial, reduce
+from operator import itemgetter
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,7 @@ from mdio.analysis.work import (
     check_shapes,
     describe,
 )
-from mdio.core.errors import PlanError
+from mdio.core.errors import BlockError, PlanError
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.view import select_frames
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from mdio.parallel.shared_rows import SharedRows
 
 Progress = Callable[[int, int], None]
+
+REPLICAS_PER_WORKER = 2
+"""So many replicas or more are spread whole; of fewer, each is cut into blocks for all workers."""
 
 
 def analyze(
@@ -170,11 +174,69 @@ def analyze(
     )
     how = (run_in, gather, progress, blocks_per_worker)
     members = run_in.from_owner(partial(ensemble_at, trajectory, group))
-    results = {
-        label: _run(replace(request, trajectory=path, group=None), *how)
-        for label, path in members.items()
+    requests = {
+        label: replace(request, trajectory=path, group=None) for label, path in members.items()
     }
-    return side_by_side(results) if results else _run(request, *how)
+    if not requests:
+        return _run(request, *how)
+    if isinstance(run_in, Processes) and replicas_fill(run_in, requests):
+        return analyze_replicas(requests, run_in, progress, blocks_per_worker)
+    return side_by_side({label: _run(one, *how) for label, one in requests.items()})
+
+
+def replicas_fill(executor: Executor, requests: Mapping[str, Request]) -> bool:
+    """Return whether there are replicas enough for each worker to take whole ones.
+
+    A topology that is no file may be large, and would be sent to every worker.
+    """
+    is_file = all(isinstance(one.top, str | PathLike | None) for one in requests.values())
+    return is_file and len(requests) >= REPLICAS_PER_WORKER * executor.n_workers
+
+
+def analyze_replicas(
+    requests: Mapping[str, Request],
+    executor: Executor,
+    progress: Progress | None,
+    blocks_per_worker: int,
+) -> AnalysisResult:
+    """Analyse replicas side by side, each whole in one of the workers, which stay for all."""
+    watch = Stopwatch()
+    work = ReplicaWork(blocks_per_worker)
+    first, *others = requests.items()
+    # Here: what it imports and the topology that it reads, forked workers have from the start.
+    results = {0: work(first)}
+    _report(results[0], progress)
+    for number, result in executor.imap(work, others, describe=itemgetter(0)):
+        for timing in result.timings:
+            timing.gathered()
+        results[number + 1] = result
+        _report(result, progress)
+    return replace(
+        side_by_side({label: results[number] for number, label in enumerate(requests)}),
+        executor=executor.name,
+        workers=executor.n_workers,
+        seconds=watch.lap(),
+    )
+
+
+def _report(result: AnalysisResult, progress: Progress | None) -> None:
+    if progress is not None:
+        progress(result.of_frames or result.n_frames, sum(t.nbytes_read for t in result.timings))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaWork:
+    """Analyses one replica as a serial analysis does, block by block."""
+
+    n_blocks: int
+
+    def __call__(self, replica: tuple[str, Request]) -> AnalysisResult:
+        """Return the result of one replica; raises as `analyze` does, BlockErrors by its label."""
+        label, request = replica
+        try:
+            return _run(replace(request, n_blocks=self.n_blocks), Serial(), "blocking", None, 1)
+        except BlockError as error:
+            raise BlockError(f"{label}: {error}") from error
 
 
 def _run(

@@ -19,7 +19,7 @@ from mdio.analysis.timings import record
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
-from mdio.core.words import axis_label, duration, plural
+from mdio.core.words import axis_label, duration, notes_by_label, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -205,7 +205,7 @@ def side_by_side(results: Mapping[str, AnalysisResult]) -> AnalysisResult:
         label=np.repeat(list(results), [len(one) for one in values]),
         of_frames=sum(one.n_frames for one in every) if first.over == "lag" else None,
         tasks=[task for one in every for task in one.tasks],
-        notes=tuple(f"{label}: {note}" for label, one in results.items() for note in one.notes),
+        notes=notes_by_label({label: one.notes for label, one in results.items()}),
     )
 
 

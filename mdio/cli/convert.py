@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from mdio.cli.follow import add_follow, follow_with
@@ -38,7 +38,7 @@ from mdio.converters.verify import verify
 from mdio.converters.verifying.checks import VerifyResult
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.units import FIELD_UNITS
-from mdio.core.words import human_nbytes, plural
+from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import writable_layouts
 from mdio.layouts.views.ensemble import labelled
@@ -207,7 +207,9 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
         print_json({"members": {label: result.to_json() for label, result in done.items()}})
     elif not args.quiet:
         for result in done.values():
-            _print_summary(result)
+            _print_summary(replace(result, plan=result.plan.replace(notes=())))
+        for note in notes_by_label({label: one.plan.notes for label, one in done.items()}):
+            print(f"  note: {note}")
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 PASSWORD = re.compile(
     r"""(:/+)[^\s@:/'"]*:[^\s@'"]+@|(?<![^\s'"(=])[^\s@:/'"][^\s@:'"]*:(?!/)[^\s@'"]+@"""
@@ -126,3 +126,20 @@ def duration(seconds: float | None) -> str:
 def without_passwords(text: str) -> str:
     """Return a message without ``user:password@`` of URLs, mistyped ones too."""
     return PASSWORD.sub(lambda one: f"{one[1] or ''}***@", text) if "@" in text else text
+
+
+def notes_by_label(notes: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return notes on several things, by their labels: one that several have comes once."""
+    labels: dict[str, list[str]] = {}
+    for label, some in notes.items():
+        for note in some:
+            labels.setdefault(note, []).append(label)
+    return tuple(f"{_of_labels(having, len(notes))}: {note}" for note, having in labels.items())
+
+
+def _of_labels(labels: Sequence[str], n_labels: int) -> str:
+    if len(labels) == 1:
+        return labels[0]
+    if len(labels) == n_labels:
+        return f"all {n_labels:,} replicas"
+    return f"{len(labels):,} of {n_labels:,} replicas ({labels[0]} to {labels[-1]})"
