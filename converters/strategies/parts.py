@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +69,24 @@ def _reason(job: Job, executor: Executor) -> str | None:
     return "this h5py has no parallel HDF5, and compressed chunks of one file would pass rank 0"
 
 
+def manifests_of_parts(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what parts of an output say of themselves; their uuids alone if they cannot be read.
+
+    Parts of an output that was appended to are of several conversions.
+    """
+    manifests = []
+    for row in rows:
+        manifest = {"uuid": row["uuid"]}
+        path = parts_at(out) / row["file"]
+        with (
+            suppress(SourceError, CorruptLayoutError),
+            open_layout(path, layout="h5md", verify=False, uuid=row["uuid"]) as part,
+        ):
+            manifest = dict(part.manifest or manifest)
+        manifests.append(manifest)
+    return manifests
+
+
 class PartsConversion(Conversion):
     """A planned conversion whose parts are made by one process each.
 
@@ -115,6 +133,8 @@ class PartsConversion(Conversion):
     def _open(self, stack: ExitStack, temporary: Path, *words: Any) -> LayoutWriter:
         told = self._told(self.plan, parts_for(self.out, "*").name)
         writer = cast("H5MDPartsWriter", super()._open(stack, temporary, *words))
+        if self.repairs is not None:
+            writer.former = manifests_of_parts(self.out, self.repairs.manifest["parts"])
         # As many as the first run had workers, whose parts are gone on with.
         now = self._told(self.plan, writer.folder_name)
         writer.notes = [now if note == told else note for note in writer.notes]

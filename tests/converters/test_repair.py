@@ -235,3 +235,27 @@ def test_one_that_died_at_its_end_leaves_nothing_behind(mine):
     assert [path for path in out.parent.iterdir() if path.name.startswith(f".{out.name}.mdio-")]
     assert not mdio.repair(out, source).bad
     assert not [path for path in out.parent.iterdir() if path.name.startswith(f".{out.name}.mdio-")]
+
+
+@pytest.mark.parametrize("compression", ["none", "rigid"])
+@pytest.mark.parametrize("number", range(3))
+def test_parts_that_were_appended(adk, tmp_path, number, compression):
+    """Each part is of a conversion of its own, and says so after the repair, too."""
+    sources = [tmp_path / f"{name}.xtc" for name in "abc"]
+    for at, source in enumerate(sources):
+        mdio.convert(adk["xtc"], source, start=8 * at, stop=8 * at + 8)
+    out = tmp_path / "out.h5md"
+    mdio.convert(sources[0], out, per_rank=True, compression=compression)
+    for source in sources[1:]:
+        mdio.append(source, out)
+    (part,) = tmp_path.glob(f"out.h5md.parts*/{number:04d}.h5md")
+    with mdio.open(part) as layout:
+        manifest = layout.manifest
+    flip(part)
+    result = mdio.repair(out, sources)
+    assert result.bad and result.repaired
+    assert not mdio.repair(out).bad
+    assert mdio.verify(out, sources).ok
+    (part,) = tmp_path.glob(f"out.h5md.parts*/{number:04d}.h5md")
+    with mdio.open(part) as layout:
+        assert layout.manifest == manifest

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,10 @@ from mdio.layouts.writer import OutputMeta, PieceRecord
 
 JOINING_NBYTES = 4096
 """About what a part adds to headers."""
+
+
+OF_CONVERSION = ("created", "source", "frames", "appended_to")
+"""Fields of a part's manifest that tell of the conversion that made it."""
 
 
 def plan_parts(plan: LayoutPlan, n_parts: int) -> LayoutPlan:
@@ -91,6 +95,8 @@ class H5MDPartsWriter(H5MDWriter):
         edges = itertools.accumulate(plan.segment_frames, initial=0)
         self.ranges = list(itertools.pairwise(edges))
         self._parts: dict[int, Part] = {}
+        self.former: Sequence[Mapping[str, Any]] = ()
+        """Manifests of the parts that are repaired, which stay what they were."""
 
     @property
     def parallel_store(self) -> bool:
@@ -158,12 +164,17 @@ class H5MDPartsWriter(H5MDWriter):
             repaired=(),
             topology=None,
         )
-        writer = H5MDWriter(self.folder / part_name(number), plan, meta)
-        writer.more = {"part_of": {"uuid": self.meta.uuid, "number": number}}
+        former = self.former[number] if self.former else {}
+        stays = {name: former[name] for name in OF_CONVERSION if name in former}
+        writer = H5MDWriter(self.folder / part_name(number), plan, replace(meta, **stays))
+        part_of = {"uuid": self.meta.uuid, "number": number}
+        writer.more = {"part_of": former.get("part_of", part_of)}
         return writer
 
     def part_uuid(self, number: int) -> str:
         """Return the uuid of a part."""
+        if self.former:
+            return str(self.former[number]["uuid"])
         return str(uuid5(NAMESPACE_URL, f"mdio:{self.meta.uuid}/{number}"))
 
     def finished(self, number: int, nbytes: int, manifest_crc32c: int) -> PieceRecord:
