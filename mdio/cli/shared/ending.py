@@ -18,7 +18,7 @@ import select
 import sys
 import time
 from threading import Timer
-from typing import Any, NoReturn
+from typing import Any
 
 FAILED_ALONE_S = 10.0
 """A rank that has failed waits so long for the others to come to their end."""
@@ -41,6 +41,7 @@ def end_mpi(code: int) -> int:
 
     from mdio.parallel.sleeping import Nap
 
+    _end_python()  # before the others are met: then all leave at one moment
     # All leave with one code: that of rank 0 alone is lost now and then on its way to the launcher.
     # Ranks sleep meanwhile, as rank 0 may still write. Who has failed alone ends the others.
     largest = np.array([code], np.int32)
@@ -48,12 +49,12 @@ def end_mpi(code: int) -> int:
     deadline = time.monotonic() + FAILED_ALONE_S if code else math.inf
     Nap().until(lambda: all_here.Test() or time.monotonic() > deadline)
     if not all_here.Test():
-        _leave(code)
+        os._exit(code)
     code = int(largest[0])
     launcher = _hydra(MPI)
     if launcher is not None and _take_leave(launcher, MPI.COMM_WORLD):
-        _leave(code)
-    timer = Timer(FINALIZE_S, _leave, (code,))
+        os._exit(code)
+    timer = Timer(FINALIZE_S, os._exit, (code,))
     timer.daemon = True
     timer.start()
     ctypes.CDLL(MPI.__file__).MPI_Finalize()  # mpi4py's would hold up all threads of Python
@@ -101,8 +102,8 @@ def _ask(
     return b"cmd=" + answer in line
 
 
-def _leave(code: int) -> NoReturn:
-    """End the process as Python would, but for what calls MPI: its own exit and HDF5's."""
+def _end_python() -> None:
+    """Do what Python would at its end, but for what calls MPI: its own exit and HDF5's."""
     atexit._run_exitfuncs()
     gc.unfreeze()
     for file in gc.get_objects():  # what a user's function has left open
@@ -112,4 +113,3 @@ def _leave(code: int) -> NoReturn:
             except (OSError, ValueError):  # closed, or not for writing
                 continue
     ctypes.CDLL(None).fflush(None)
-    os._exit(code)
