@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import SourceError
+from mdio.core.files.marks import TELL_OUTPUTS
 from mdio.core.files.remote.elsewhere import stand_in
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing.calls import flush, write_all
@@ -62,8 +63,18 @@ def _read(source: int, buffer: memoryview, offset: int) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, or nothing; and the frame index of a temporary file."""
+    """Remove a file or a folder, or nothing; and the frame index of a temporary file.
+
+    What tells of a folder that it is an output goes last: of one that was half removed, when the
+    process was killed, it can still be seen.
+    """
     if path.is_dir() and not path.is_symlink():
+        with suppress(OSError):
+            for child in path.iterdir():
+                if child.is_dir() and not child.is_symlink():
+                    shutil.rmtree(child, ignore_errors=True)
+                elif child.name not in TELL_OUTPUTS:
+                    child.unlink()
         shutil.rmtree(path, ignore_errors=True)
         if path.exists():  # its folders may be read-only
             for folder, *_ in os.walk(path):

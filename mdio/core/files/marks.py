@@ -14,6 +14,8 @@ from mdio.core.files.regular import read_regular
 from mdio.core.kernels import crc32c
 
 PARTS_MARKER = "parts.json"
+TELL_OUTPUTS = ("manifest.json", "zarr.json", PARTS_MARKER)
+"""Files that tell of a folder that mdio wrote it."""
 """What a folder of parts holds besides them."""
 ANOTHER = r"-[0-9a-f]{8}"
 """What follows in its name where a former output had that."""

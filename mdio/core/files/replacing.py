@@ -286,7 +286,8 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
             gone = [left.folder / name for name in plan.get("gone", ()) if done]
             gone += [left.name(left.folder / name, "old") for name in plan["aside"]]
             for path in gone:
-                if not _is_folder(path) or is_output(path):  # nothing else was an output's
+                # Nothing else was an output's; an empty one was being removed.
+                if not _is_folder(path) or is_output(path) or not any(path.iterdir()):
                     remove(path)
         ours = unfinished_too and targets[0].name in left.journals
         if not ours and any(unfinished_of(left)):

@@ -3,8 +3,8 @@
 A run reads an output, works for a while, and puts a new one in its place. If another run has done
 the same meanwhile, what that one made must not get lost: so the state that was read is compared
 with what is there, and exchanged, while nobody else may do so. Locks of the system (flock) do not
-hold on every network; a file that is made only where there is none (O_EXCL) does, on NFS too. It
-tells who made it, so that one left by a dead process is in nobody's way.
+hold on every network; a name that is given only where there is none (a link) does, on NFS too. The
+file tells who made it, so that one left by a dead process is in nobody's way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,20 @@ def turn_at(goal: Path) -> Iterator[None]:
 def clear_dead_turn(goal: Path) -> None:
     """Remove what a process of this machine has left that was killed while it was its turn."""
     lock = _lock_of(goal)
+    for own in lock.parent.glob(f"{escape(lock.name)}-*"):  # on its way to be the lock, or aside
+        owner = _owner(own)
+        if _is_gone(owner) or (not owner and _age_s(own) > STALE_S):
+            own.unlink(missing_ok=True)
     state = state_at(lock)
     if state is not None and _is_gone(_owner(lock)):
         _clear(lock, state)
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _lock_of(goal: Path) -> Path:
@@ -116,13 +128,7 @@ def _take(lock: Path, goal: Path) -> int:
     seen: tuple[State | None, float] = (None, begun)
     while True:
         with contextlib.suppress(FileExistsError):
-            fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            try:
-                with contextlib.suppress(OSError):  # a full disk is in nobody's way
-                    os.write(fd, json.dumps(_ourselves()).encode())
-                return os.fstat(fd).st_ino
-            finally:
-                os.close(fd)
+            return _make(lock)
         now = time.monotonic()
         state = state_at(lock)
         if state is None:
@@ -140,6 +146,57 @@ def _take(lock: Path, goal: Path) -> int:
             )
         else:
             time.sleep(LOOK_S)
+
+
+def _make(lock: Path) -> int:
+    """Make the file, which says whose it is from the beginning, and return its number.
+
+    Raises FileExistsError: there is one.
+    """
+    try:
+        fd = os.open(lock.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    except OSError:  # not every file system has files without names
+        return _make_by_name(lock)
+    try:
+        number = _say_who(fd)
+        # With a folder's descriptor Python calls linkat, which follows; link does not.
+        os.link(f"/proc/self/fd/{fd}", lock, src_dir_fd=fd, follow_symlinks=True)
+        return number
+    except FileExistsError:
+        raise
+    except OSError:
+        return _make_by_name(lock)
+    finally:
+        os.close(fd)
+
+
+def _make_by_name(lock: Path) -> int:
+    own = lock.with_name(f"{lock.name}-{os.urandom(4).hex()}")
+    try:
+        number = _write(own)
+        os.link(own, lock)
+        return number
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        return _write(lock)
+    finally:
+        own.unlink(missing_ok=True)
+
+
+def _write(path: Path) -> int:
+    """Make a file where there is none, with who we are in it; return its number."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        return _say_who(fd)
+    finally:
+        os.close(fd)
+
+
+def _say_who(fd: int) -> int:
+    with contextlib.suppress(OSError):  # a full disk is in nobody's way
+        os.write(fd, json.dumps(_ourselves()).encode())
+    return os.fstat(fd).st_ino
 
 
 def _ourselves() -> dict[str, Any]:
