@@ -148,7 +148,7 @@ class TestOutputs:
         options = {"top": adk["psf"], "select": "name CA"}
         made = mdio.convert(adk["dcd"], f"{bucket}/some.h5md", **options)
         assert made.topologies == (f"{bucket}/some.top.pdb",)
-        assert names("some") == ["some.h5md", "some.top.pdb"]
+        assert names("some.") == ["some.h5md", "some.top.pdb"]
 
     def test_of_dasks_workers(self, bucket, adk, positions):
         from dask.distributed import Client, LocalCluster
