@@ -99,8 +99,7 @@ def clear_dead_turn(goal: Path) -> None:
     """Remove what a process of this machine has left that was killed while it was its turn."""
     lock = _lock_of(goal)
     for own in lock.parent.glob(f"{escape(lock.name)}-*"):  # on its way to be the lock, or aside
-        owner = _owner(own)
-        if _is_gone(owner) or (not owner and _age_s(own) > STALE_S):
+        if _is_left(own):
             own.unlink(missing_ok=True)
     state = state_at(lock)
     if state is not None and _is_gone(_owner(lock)):
@@ -153,25 +152,7 @@ def _make(lock: Path) -> int:
 
     Raises FileExistsError: there is one.
     """
-    try:
-        fd = os.open(lock.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644)
-    except OSError:  # not every file system has files without names
-        return _make_by_name(lock)
-    try:
-        number = _say_who(fd)
-        # With a folder's descriptor Python calls linkat, which follows; link does not.
-        os.link(f"/proc/self/fd/{fd}", lock, src_dir_fd=fd, follow_symlinks=True)
-        return number
-    except FileExistsError:
-        raise
-    except OSError:
-        return _make_by_name(lock)
-    finally:
-        os.close(fd)
-
-
-def _make_by_name(lock: Path) -> int:
-    own = lock.with_name(f"{lock.name}-{os.urandom(4).hex()}")
+    own = lock.with_name(f"{lock.name}-{_here()}-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         number = _write(own)
         os.link(own, lock)
@@ -184,19 +165,35 @@ def _make_by_name(lock: Path) -> int:
         own.unlink(missing_ok=True)
 
 
+def _here() -> str:
+    return f"{crc32c(host_name().encode()):08x}"
+
+
+def _is_left(own: Path) -> bool:
+    """Return whether the process that made a file on its way to be the lock has gone."""
+    owner = _owner(own)
+    if owner:
+        return _is_gone(owner)
+    *_, host, pid, _ = ("", "", *own.name.split("-"))
+    if host == _here() and pid.isdecimal():
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except OSError:  # somebody else's, or none at all
+            return False
+    return _age_s(own) > STALE_S
+
+
 def _write(path: Path) -> int:
     """Make a file where there is none, with who we are in it; return its number."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        return _say_who(fd)
+        with contextlib.suppress(OSError):  # a full disk is in nobody's way
+            os.write(fd, json.dumps(_ourselves()).encode())
+        return os.fstat(fd).st_ino
     finally:
         os.close(fd)
-
-
-def _say_who(fd: int) -> int:
-    with contextlib.suppress(OSError):  # a full disk is in nobody's way
-        os.write(fd, json.dumps(_ourselves()).encode())
-    return os.fstat(fd).st_ino
 
 
 def _ourselves() -> dict[str, Any]:
