@@ -15,7 +15,6 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ def turn_at(goal: Path) -> Iterator[None]:
 def clear_dead_turn(goal: Path) -> None:
     """Remove what a process of this machine has left that was killed while it was its turn."""
     lock = _lock_of(goal)
-    for own in lock.parent.glob(f"{escape(lock.name)}-*"):  # on its way to be the lock, or aside
+    for own in lock.parent.glob(".mdio-turn-*"):  # on its way to be a lock, or aside
         if _is_left(own):
             own.unlink(missing_ok=True)
     state = state_at(lock)
@@ -126,12 +125,12 @@ def _take(lock: Path, goal: Path) -> int:
     begun = time.monotonic()
     seen: tuple[State | None, float] = (None, begun)
     while True:
-        with contextlib.suppress(FileExistsError):
-            return _make(lock)
-        now = time.monotonic()
         state = state_at(lock)
         if state is None:
+            with contextlib.suppress(FileExistsError):
+                return _make(lock)
             continue
+        now = time.monotonic()
         if state != seen[0]:
             seen = state, now
         owner = _owner(lock)
@@ -152,7 +151,7 @@ def _make(lock: Path) -> int:
 
     Raises FileExistsError: there is one.
     """
-    own = lock.with_name(f"{lock.name}-{_here()}-{os.getpid()}-{os.urandom(4).hex()}")
+    own = _name_of_ours(lock)
     try:
         number = _write(own)
         os.link(own, lock)
@@ -163,6 +162,11 @@ def _make(lock: Path) -> int:
         return _write(lock)
     finally:
         own.unlink(missing_ok=True)
+
+
+def _name_of_ours(lock: Path) -> Path:
+    """Return a free name beside the lock that tells of this process; goals may have long names."""
+    return lock.with_name(f".mdio-turn-{_here()}-{os.getpid()}-{os.urandom(4).hex()}")
 
 
 def _here() -> str:
@@ -214,7 +218,7 @@ def _owner(lock: Path) -> dict[str, Any]:
 
 def _clear(lock: Path, state: State) -> None:
     """Remove the file of a dead process; one that was made meanwhile comes back."""
-    aside = lock.with_name(f"{lock.name}-{os.urandom(4).hex()}")
+    aside = _name_of_ours(lock)
     try:
         lock.rename(aside)
     except FileNotFoundError:
