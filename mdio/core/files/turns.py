@@ -33,6 +33,9 @@ OWNER_NBYTES = 4096
 
 State = tuple[Any, ...]
 
+_unremoved: dict[Path, State | None] = {}
+"""Files of this process that could not be removed yet: the disk refused, perhaps for a while."""
+
 
 def state_at(path: Path) -> State | None:
     """Return what tells the output that is at `path` from any that takes its place; None if none.
@@ -91,12 +94,13 @@ def turn_at(goal: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             if lock.lstat().st_ino == number:
-                lock.unlink()
+                _remove(lock)
 
 
 def clear_dead_turn(goal: Path) -> None:
     """Remove what a process of this machine has left that was killed while it was its turn."""
     lock = _lock_of(goal)
+    _remove_again(lock.parent)
     for own in lock.parent.glob(".mdio-turn-*"):  # on its way to be a lock, or aside
         if _is_left(own):
             own.unlink(missing_ok=True)
@@ -122,6 +126,7 @@ def _is_gone(owner: dict[str, Any]) -> bool:
 
 def _take(lock: Path, goal: Path) -> int:
     """Make the file that says whose turn it is, and return its number."""
+    _remove_again(lock.parent)
     begun = time.monotonic()
     seen: tuple[State | None, float] = (None, begun)
     while True:
@@ -161,7 +166,25 @@ def _make(lock: Path) -> int:
     except OSError:  # a file system without links
         return _write(lock)
     finally:
-        own.unlink(missing_ok=True)
+        _remove(own)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file of ours, now or, if the disk refuses, when this process is here again."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        with contextlib.suppress(OSError):
+            _unremoved[path] = state_at(path)
+
+
+def _remove_again(folder: Path) -> None:
+    """Remove what could not be removed before, unless another one has its name by now."""
+    for path in [path for path in list(_unremoved) if path.parent == folder]:
+        state = _unremoved.pop(path, None)
+        with contextlib.suppress(OSError):
+            if state is not None and state_at(path) == state:
+                _remove(path)
 
 
 def _name_of_ours(lock: Path) -> Path:
@@ -226,4 +249,4 @@ def _clear(lock: Path, state: State) -> None:
     if state_at(aside) != state:
         with contextlib.suppress(OSError):
             os.link(aside, lock)
-    aside.unlink(missing_ok=True)
+    _remove(aside)
