@@ -293,7 +293,13 @@ def convert(
 
 @takes_options
 def append(
-    sources: Paths, out: str | PathLike[str], *, workers: int = 1, **options: Any
+    sources: Paths,
+    out: str | PathLike[str],
+    *,
+    workers: int = 1,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> ConvertResult:
     """Add the frames of a continuation to an output of mdio (zarr, segments or h5md).
 
@@ -308,12 +314,12 @@ def append(
         out, if their coordinates are the same too.
     out
         The output.
-    workers
-        Worker processes.
+    workers, executor, progress
+        As for `convert`.
     **options
         ``overlap`` (as for `convert`: by default the continuation wins where it has other frames
         for times that `out` has), ``salvage``, ``verify``; ``top`` for an output that was made with
-        ``pbc`` or ``center``; ``executor`` and ``progress``.
+        ``pbc`` or ``center``.
 
     Returns
     -------
@@ -339,4 +345,5 @@ def append(
     >>> mdio.append(XTC, out).n_frames
     10
     """
-    return convert(sources, out, workers=workers, append=True, **options)
+    run: dict[str, Any] = {"workers": workers, "executor": executor, "progress": progress}
+    return convert(sources, out, append=True, **run, **options)

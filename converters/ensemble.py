@@ -17,7 +17,6 @@ from mdio.layouts.chunked.ensembles import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.ensemble import check_labels, ensemble_at
 from mdio.parallel.executors import Executor, Serial
-from mdio.parallel.mpi_executor import MPIExecutor
 
 AnyPath = str | PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
@@ -80,7 +79,7 @@ def convert_ensemble(
             f"{out}: trajectories do not lie side by side in {layout}; name the output NAME.zarr "
             "or NAME.h5md"
         )
-    if isinstance(chosen, MPIExecutor):
+    if chosen.ranks is not None:
         raise PlanError("an ensemble is written by processes, not by ranks; take -w instead")
     if not sources:
         raise PlanError("no trajectory is given; give at least one")

@@ -16,8 +16,7 @@ from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import get_stripe, set_stripe, stripes
 from mdio.layouts.striping.networks import has_one_writer, is_network
 from mdio.layouts.striping.stripes import StripeRecord, file_system_type, record
-from mdio.parallel.executors import Executor, Processes, Serial
-from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.executors import Executor
 
 MEMORY_SHARE = 0.25
 """Of the memory that is available: what is larger would not stay in the page cache anyway."""
@@ -65,8 +64,8 @@ def goes_through_owner(plan: LayoutPlan, target: Path, executor: Executor) -> bo
     write to one file hold each other up. What goes into a store is built where the owner is.
     """
     if isinstance(target, RemotePath):
-        return not isinstance(executor, Serial | Processes)
-    several = isinstance(executor, MPIExecutor) and executor.n_workers > 1
+        return not executor.shares_files
+    several = executor.ranks is not None and executor.n_workers > 1
     return several and plan.n_files == 1 and has_one_writer(file_system_type(target))
 
 

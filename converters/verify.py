@@ -103,7 +103,7 @@ def verify(
                 f"({next(iter(members.values()))})"
             )
         return _verify_all(members, wanted, executor, progress)
-    alone = isinstance(chosen, Serial)
+    alone = chosen.shares_memory
     inside = progress if alone else None
     checks = chosen.from_owner(lambda: Checks(out, against, top, view, wanted, inside))
     try:

@@ -37,8 +37,7 @@ from mdio.layouts.registry import parts_at
 from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
-from mdio.parallel.executors import Executor, Serial
-from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.executors import Executor
 
 
 class Conversion:
@@ -297,10 +296,12 @@ class Conversion:
     def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
         """Do this process' share, and store and commit in the owner what others have encoded."""
         nbytes, imap = 0, executor.imap
-        if isinstance(executor, MPIExecutor):  # a write may take the system now a little, now long
-            imap = partial(executor.imap, at_own_pace=True, owner_works=not self.plan.by_owner)
+        if executor.ranks is not None:  # a write may take the system now a little, now long
+            imap = partial(
+                executor.ranks.imap, at_own_pace=True, owner_works=not self.plan.by_owner
+            )
         writer: LayoutWriter = work.writer
-        writer.lags = bool(self.plan.direct) and isinstance(executor, Serial)
+        writer.lags = bool(self.plan.direct) and executor.shares_memory
         pieces = spread(self._pieces(writer), writer.plan.segment_frames, executor.n_workers)
 
         def tell(record: PieceRecord) -> None:

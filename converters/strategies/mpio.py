@@ -87,18 +87,19 @@ class MPIOConversion(Conversion):
         return False
 
     def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
-        if not isinstance(executor, MPIExecutor):
+        ranks = executor.ranks
+        if ranks is None:
             raise PlanError(
                 "parallel HDF5 is for ranks of MPI; add --mpi, and start it with mpiexec"
             )
         writer: H5MDMPIOWriter = work.writer
-        agreement = Agreement(executor.comm, self._unfinished(writer.path, executor))
-        _together(agreement, lambda: writer.open_shared(executor.comm))
+        agreement = Agreement(ranks.comm, self._unfinished(writer.path, executor))
+        _together(agreement, lambda: writer.open_shared(ranks.comm))
         nbytes = 0
         failure: Exception | None = None
         try:
             if writer.collective:
-                nbytes = self._rounds(work, executor, agreement, progress)
+                nbytes = self._rounds(work, ranks, agreement, progress)
             else:
                 nbytes = super()._write(work, executor, progress)
         except Exception as error:

@@ -30,7 +30,6 @@ from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, PieceRecord
 from mdio.parallel.executors import Executor
-from mdio.parallel.mpi_executor import MPIExecutor
 
 if TYPE_CHECKING:
     from mdio.layouts.h5md.parts.writer import H5MDPartsWriter
@@ -58,7 +57,7 @@ def _reason(job: Job, executor: Executor) -> str | None:
         return ASKED
     if is_remote(job.out):
         return None
-    several = isinstance(executor, MPIExecutor) and executor.n_workers > 1
+    several = executor.ranks is not None and executor.n_workers > 1
     if job.plan.compression is None or job.options.flavour is not None or not several:
         return None
     import h5py
@@ -183,7 +182,7 @@ class PartsConversion(Conversion):
             for number, (first, stop) in enumerate(writer.ranges)
             if first >= self.n_taken and first not in writer.done
         }
-        if not isinstance(executor, MPIExecutor):
+        if executor.ranks is None:
             yield from ((number, tuple(pieces)) for number, pieces in parts.items())
             return
         shares: list[list[Task]] = [[] for _ in range(executor.n_workers)]

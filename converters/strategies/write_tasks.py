@@ -63,8 +63,9 @@ def describe_task(piece: Piece) -> str:
 
 def describe_on(executor: Executor) -> Callable[[Piece], str]:
     """Return what names pieces for messages; under MPI with the rank, which tells of a node."""
-    rank = getattr(executor, "rank", None)
-    return describe_task if rank is None else lambda piece: f"{describe_task(piece)} (rank {rank})"
+    if (ranks := executor.ranks) is None:
+        return describe_task
+    return lambda piece: f"{describe_task(piece)} (rank {ranks.rank})"
 
 
 def sum_of(one: NotFinite | None, other: NotFinite | None, first: int) -> NotFinite | None:

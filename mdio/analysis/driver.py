@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import itemgetter
 from os import PathLike
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,12 @@ from mdio.core.timing import Stopwatch
 from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS, How
-from mdio.parallel.executors import Executor, Processes, Serial, executor_of
+from mdio.parallel.executors import Executor, Serial, executor_of
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
     from mdio.core.cache.folder import Cache
-    from mdio.parallel.mpi_executor import MPIExecutor
     from mdio.parallel.shared_rows import SharedRows
 
 Progress = Callable[[int, int], None]
@@ -179,16 +178,18 @@ def analyze(
     }
     if not requests:
         return _run(request, *how)
-    if isinstance(run_in, Processes) and replicas_fill(run_in, requests):
+    if replicas_fill(run_in, requests):
         return analyze_replicas(requests, run_in, progress, blocks_per_worker)
     return side_by_side({label: _run(one, *how) for label, one in requests.items()})
 
 
 def replicas_fill(executor: Executor, requests: Mapping[str, Request]) -> bool:
-    """Return whether there are replicas enough for each worker to take whole ones.
+    """Return whether workers, of this machine, have replicas enough for each to take whole ones.
 
     A topology that is no file may be large, and would be sent to every worker.
     """
+    if executor.shares_memory or not executor.shares_files:
+        return False
     is_file = all(isinstance(one.top, str | PathLike | None) for one in requests.values())
     return is_file and len(requests) >= REPLICAS_PER_WORKER * executor.n_workers
 
@@ -250,10 +251,10 @@ def _run(
         from mdio.analysis.series import analyze_series
 
         return analyze_series(request, run_in, progress)
-    if run_in.on_ranks:
+    if run_in.ranks is not None:
         from mdio.analysis.mpi.ranks import analyze_on_ranks
 
-        return analyze_on_ranks(request, cast("MPIExecutor", run_in), gather, progress)
+        return analyze_on_ranks(request, run_in.ranks, gather, progress)
     plan = request.plan()
     try:
         return _analyze(plan, run_in, progress, blocks_per_worker)
@@ -270,11 +271,11 @@ def _analyze(
     if plan.units is not None:
         items = _placed(plan, executor, blocks_per_worker)
         plan.blocks = [block for _, block in sorted(items, key=lambda item: item[0])]
-    if isinstance(executor, Serial):  # then progress need not wait for whole blocks
+    if executor.shares_memory:  # then progress need not wait for whole blocks
         work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
         results = _gather(executor, work, items, None)
         values = _joined(plan, results, None)
-    elif isinstance(executor, Processes) and executor.forks and _keeps_rows(plan):
+    elif executor.forks and _keeps_rows(plan):
         from mdio.parallel.shared_rows import SharedRows
 
         with SharedRows(len(plan.frames)) as rows:
@@ -294,23 +295,19 @@ def _analyze(
         values=values,
         timings=[result.timing for result in results],
         seconds=plan.opened_s + watch.lap(),
-        tasks=[
-            task | {"block": items[task["block"]][0]} for task in getattr(executor, "tasks", ())
-        ],
+        tasks=[task | {"block": items[task["block"]][0]} for task in executor.tasks],
         notes=plan.notes,
     )
 
 
 def _placed(plan: Plan, executor: Executor, blocks_per_worker: int) -> list[NumberedBlock]:
     """Return numbered blocks; those of Dask are placed where the caches of nodes have them."""
-    from mdio.parallel.dask_executor import DaskExecutor
-
-    if not isinstance(executor, DaskExecutor):
+    if executor.cluster is None:
         return list(enumerate(plan.blocks))
     from mdio.analysis.placing import blocks_on_dask
 
-    items, places = blocks_on_dask(plan, executor.client, blocks_per_worker)
-    executor.place(places)
+    items, places = blocks_on_dask(plan, executor.cluster.client, blocks_per_worker)
+    executor.cluster.place(places)
     return items
 
 

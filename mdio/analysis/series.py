@@ -26,7 +26,7 @@ from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.core.words import human_nbytes
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.views.view import ViewLayout
-from mdio.parallel.executors import Executor, Serial
+from mdio.parallel.executors import Executor
 
 NARROW_NBYTES = 32 << 20
 """Time series that a batch has where chunks are a few atoms wide."""
@@ -136,7 +136,7 @@ def _analyze(
     atoms = np.arange(info.n_atoms) if prepared.atoms is None else prepared.atoms
     batches = batches_of(atoms, info, n_frames, 1 + (kernel.fields != ("positions",)))
     notes = (*plan.notes, *_told_of_batches(batches, info))
-    layout = plan.layout if isinstance(executor, Serial) else plan.for_workers().layout
+    layout = plan.layout if executor.shares_memory else plan.for_workers().layout
     work = SeriesWork(layout, plan.frames, kernel)
     # Sums of batches that are done before their turn wait for it.
     early: dict[int, Summed] = {}

@@ -48,7 +48,7 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
 
 def follow_with(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
     """Follow the source; say so now and then, and in the end."""
-    if len(args.source) != 1 or executor.on_ranks or args.dry_run or args.compared:
+    if len(args.source) != 1 or executor.ranks or args.dry_run or args.compared:
         raise PlanError("--follow is for one source, without --mpi, --dry-run and --verify")
 
     def tell(n_frames: int) -> None:

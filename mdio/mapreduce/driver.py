@@ -32,9 +32,7 @@ from mdio.mapreduce.ranks import map_reduce_on_ranks
 from mdio.mapreduce.reducing import ReduceItem, ReduceWork, Table, joined, range_label
 from mdio.mapreduce.results import MapReduceResult
 from mdio.mapreduce.runs import choose_cuts, kind_of
-from mdio.parallel.dask_executor import DaskExecutor
-from mdio.parallel.executors import Executor, Processes, Serial, executor_of
-from mdio.parallel.mpi_executor import MPIExecutor
+from mdio.parallel.executors import Executor, executor_of
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -182,8 +180,8 @@ def map_reduce(
     }
     settings = Settings(program, memory, local_dir, keep_going, progress)
     with terminations_raised(), ExitStack() as stack:
-        if isinstance(run_in, MPIExecutor):
-            return map_reduce_on_ranks(requests, settings, run_in, stack)
+        if run_in.ranks is not None:
+            return map_reduce_on_ranks(requests, settings, run_in.ranks, stack)
         plans = {}
         for label, request in requests.items():
             plans[label] = plan = request.plan()
@@ -197,9 +195,14 @@ def _map_reduce(
 ) -> MapReduceResult:
     watch = Stopwatch()
     settings, table = job.settings, job.table
-    dask = executor if isinstance(executor, DaskExecutor) else None
+    dask = executor.cluster
     client = dask.client if dask else None
-    is_here = isinstance(executor, Serial)
+    is_here = executor.shares_memory
+    if not (client or is_here or executor.shares_files):
+        raise PlanError(
+            f"workers of {executor!r} pass pairs on in files, but its shares_files says that they "
+            "have no folder in common; take Processes(N), DaskExecutor(client) or MPIExecutor(comm)"
+        )
     # On a cluster, pairs stay in the memory of the workers, which Dask looks after.
     folder = None if client else stack.enter_context(settings.folder())
     given = list(job.plans.values())
@@ -249,18 +252,22 @@ def _done(
     executor: Executor, work: Any, items: Iterable[Any], describe: Callable[[Any], str], **more: Any
 ) -> Iterator[tuple[int, Any]]:
     """Yield (number, result) of each item once, though processes die that were at one."""
-    if not isinstance(executor, Processes):  # Dask gives their items to others by itself
-        yield from executor.imap(work, items, describe=describe, **more)
-        return
-    left = dict(enumerate(items))
-    deaths = 0
-    while left:
-        numbers = list(left)
+    source = enumerate(items)
+    left: dict[int, Any] = {}
+
+    def given(numbers: list[int]) -> Iterator[Any]:
+        for number, item in itertools.chain(list(left.items()), source):
+            left[number] = item
+            numbers.append(number)
+            yield item
+
+    for deaths in itertools.count(1):
+        numbers: list[int] = []
         try:
-            for at, result in executor.imap(work, list(left.values()), describe=describe):
+            for at, result in executor.imap(work, given(numbers), describe=describe, **more):
                 del left[numbers[at]]
                 yield numbers[at], result
+            return
         except WorkerDiedError:
-            deaths += 1
             if deaths > MOST_DEATHS:
                 raise

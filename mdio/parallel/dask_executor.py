@@ -69,6 +69,7 @@ class DaskExecutor(Executor):
     """
 
     name = "dask"
+    cluster = property(lambda self: self)
 
     def __init__(self, client: Any = None, n_workers: int | None = None) -> None:
         _distributed()
@@ -81,8 +82,6 @@ class DaskExecutor(Executor):
         self._client = client
         self._owns_client = client is None
         self._n_wanted = n_workers or available_cores()
-        self.tasks: list[dict[str, Any]] = []
-        """Of the last `imap` that came to its end: which worker had which item when."""
         self._places: Sequence[Sequence[str]] = ()
 
     def place(self, workers: Sequence[Sequence[str]]) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import tee
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mdio.core.closing import Closing
 from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError
@@ -52,12 +52,28 @@ class Executor(Closing, ABC):
     """Runs a function over items.
 
     A context manager: leaving it ends all workers that are still there.
+
+    A subclass needs `n_workers` and `imap`. What else is here are facts, by which callers decide
+    how to use it; the defaults are true of workers anywhere.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = "custom"
     """What the command line and reports call it."""
-    on_ranks: ClassVar[bool] = False
-    """Whether all ranks of an MPI program make the same calls of it."""
+    shares_memory: ClassVar[bool] = False
+    """Whether `imap` calls the function itself in this process, one item after the other."""
+    shares_files: ClassVar[bool] = False
+    """Whether workers have the folders of this machine: what they write there is found here."""
+    tasks: Sequence[dict[str, Any]] = ()
+    """Of the last `imap` that came to its end, if it is known: which worker had which item when."""
+    ranks: Any = None
+    """The `MPIExecutor` that this is, if all ranks of an MPI program make the same calls of it."""
+    cluster: Any = None
+    """The `DaskExecutor` that this is, if workers keep results and items can be placed."""
+
+    @property
+    def forks(self) -> bool:
+        """Whether `imap` forks its workers, which hold the files and the memory of this process."""
+        return False
 
     @property
     @abstractmethod
@@ -95,7 +111,7 @@ class Executor(Closing, ABC):
         Parameters
         ----------
         func
-            Called with one item. It is pickled once for each worker.
+            Called with one item. It is pickled once for each worker: even threads have their own.
         items
             Picklable, small.
         describe
@@ -152,7 +168,7 @@ def executor_of(executor: Executor | None, n_workers: int | None) -> Executor:
     if not isinstance(executor, Executor):
         raise PlanError(
             f"the executor is {executor!r}; give one of mdio's: Serial(), Processes(N), "
-            "DaskExecutor(client) or MPIExecutor(comm)"
+            "DaskExecutor(client) or MPIExecutor(comm), or an Executor of your own"
         )
     return executor
 
@@ -168,6 +184,7 @@ class Serial(Executor):
     """
 
     name = "serial"
+    shares_memory = shares_files = True
 
     @property
     def n_workers(self) -> int:
@@ -214,6 +231,7 @@ class Processes(Executor):
     """
 
     name = "processes"
+    shares_files = True
 
     def __init__(self, n_workers: int | None = None) -> None:
         count = available_cores() if n_workers is None else n_workers

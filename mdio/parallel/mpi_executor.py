@@ -62,7 +62,7 @@ class MPIExecutor(Executor):
     """
 
     name = "mpi"
-    on_ranks = True
+    ranks = property(lambda self: self)
 
     def __init__(
         self, comm: Any, *, to_all: bool = True, contiguous: bool = False, grace_s: float = 5.0

@@ -1,0 +1,154 @@
+"""An executor of somebody else: everything runs on it, with the results of one process."""
+
+import pickle
+import uuid
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
+
+import numpy as np
+import pytest
+from suites.every_command import Counted
+
+import mdio
+from mdio.core.errors import BlockError, PlanError, SourceError
+from mdio.parallel.executors import Executor, item_error
+
+_functions = {}
+
+
+def _call(token, pickled, item):
+    """Run one item in a worker, which has a copy of the function from its first one on."""
+    if token not in _functions:
+        _functions.clear()
+        _functions[token] = pickle.loads(pickled)
+    return _functions[token](item)
+
+
+class PoolExecutor(Executor):
+    """Runs items in a pool of the standard library."""
+
+    shares_files = True
+    n_workers = 2
+
+    def __init__(self):
+        self._pool = ProcessPoolExecutor(self.n_workers)
+
+    def imap(self, func, items, *, describe=str):
+        token, pickled = uuid.uuid4().hex, pickle.dumps(func)
+        source, under_way = enumerate(items), {}
+        while True:
+            for number, item in islice(source, self.n_workers - len(under_way)):
+                under_way[self._pool.submit(_call, token, pickled, item)] = number, item
+            if not under_way:
+                return
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                number, item = under_way.pop(future)
+                if (cause := future.exception()) is not None:
+                    raise item_error(describe(item), cause)
+                yield number, future.result()
+
+    def close(self):
+        self._pool.shutdown(cancel_futures=True)
+
+
+class FarExecutor(PoolExecutor):
+    """Says nothing of itself."""
+
+    shares_files = False
+
+
+@pytest.fixture(scope="module", params=[PoolExecutor, FarExecutor])
+def executor(request):
+    with request.param() as executor:
+        yield executor
+
+
+def frames_of(path, **more):
+    with mdio.open(path, **more) as layout:
+        block = layout.read(0, layout.info.n_frames)
+    return block.positions, block.box, block.time, block.step
+
+
+def same(one, other):
+    for mine, theirs in zip(one, other, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.zarr", {"chunk_frames": 10}),
+        ("a.zarr", {"chunk_frames": 10, "precision": 0.01}),
+        ("a.h5md", {"chunk_frames": 10, "compression": "gzip:1"}),
+        ("parts.h5md", {"chunk_frames": 10, "per_rank": True}),
+        ("dcd.segments", {"container": "dcd", "segments": 3}),
+        ("xtc.segments", {"container": "xtc", "segments": 3}),
+    ],
+)
+def test_conversions(adk, tmp_path, executor, name, options):
+    out, alone = tmp_path / name, tmp_path / f"alone-{name}"
+    assert mdio.convert(adk["xtc"], out, executor=executor, stop=60, **options).workers == 2
+    mdio.convert(adk["xtc"], alone, stop=60, **options)
+    mdio.append(adk["xtc"], out, executor=executor)
+    mdio.append(adk["xtc"], alone)
+    same(frames_of(out), frames_of(alone))
+    found = mdio.verify(out, executor=executor)
+    assert found.ok, found.bad
+    assert found.units == mdio.verify(out).units
+
+
+def test_splitting(adk, tmp_path, executor):
+    out = tmp_path / "a.segments"
+    mdio.split(adk["xtc"], out, 3, executor=executor)
+    found = mdio.verify(out, adk["xtc"], executor=executor)
+    assert (found.ok, found.frames_compared) == (True, 98)
+    same(frames_of(out), frames_of(adk["xtc"]))
+
+
+@pytest.mark.parametrize("kernel", [mdio.RMSD("name CA"), mdio.MSD("name CA")])
+def test_analyses(adk, executor, kernel):
+    found = mdio.analyze(adk["xtc"], top=adk["psf"], kernel=kernel, executor=executor)
+    expected = mdio.analyze(adk["xtc"], top=adk["psf"], kernel=kernel)
+    np.testing.assert_array_equal(found.values, expected.values)
+    np.testing.assert_array_equal(found.time, expected.time)
+    assert (found.executor, found.workers) == ("custom", 2)
+
+
+@pytest.mark.parametrize("n_members", [2, 5])
+def test_ensembles(adk, tmp_path, executor, n_members):
+    members = {f"r{n}": adk["xtc"] for n in range(n_members)}
+    out = tmp_path / "all.zarr"
+    mdio.convert_ensemble(members, out, top=adk["psf"], step=10, executor=executor)
+    assert mdio.verify(out, executor=executor).ok
+    found = mdio.analyze(out, kernel=mdio.RMSD("name CA"), executor=executor)
+    expected = mdio.analyze(out, kernel=mdio.RMSD("name CA"))
+    np.testing.assert_array_equal(found.values, expected.values)
+    np.testing.assert_array_equal(found.label, expected.label)
+
+
+def test_map_reduce(adk, executor):
+    program = {"map": Counted().map, "reduce": Counted().reduce, "select": "name CA"}
+    given = {"trajectory": adk["xtc"], "top": adk["psf"], **program}
+    if not executor.shares_files:
+        with pytest.raises(PlanError, match=r"^workers of FarExecutor\(2\) .*shares_files"):
+            mdio.map_reduce(**given, executor=executor)
+        return
+    found = mdio.map_reduce(**given, executor=executor)
+    expected = mdio.map_reduce(**given)
+    np.testing.assert_array_equal(found.keys, expected.keys)
+    for name, column in expected.columns.items():
+        np.testing.assert_array_equal(found.columns[name], column)
+
+
+def fails(block):
+    raise ValueError("no such thing")
+
+
+def test_failures(adk, tmp_path, executor):
+    with pytest.raises(BlockError, match=r"block \d .* no such thing"):
+        mdio.analyze(adk["xtc"], top=adk["psf"], kernel=fails, executor=executor)
+    cut = tmp_path / "cut.dcd"
+    cut.write_bytes(adk["dcd"].read_bytes()[:-1000])
+    with pytest.raises(SourceError, match=r"cut\.dcd"):
+        mdio.convert(cut, tmp_path / "a.zarr", executor=executor)
+    assert not (tmp_path / "a.zarr").exists()
