@@ -18,11 +18,11 @@ from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints
 from mdio.layouts.writer import EncodedChunk, PieceRecord
 from mdio.parallel.executors import Executor, item_error
-from mdio.parallel.mpi_executor import MPIExecutor
 from mdio.parallel.ranks.agreement import Agreement
 
 if TYPE_CHECKING:
     from mdio.layouts.h5md.mpio.writer import H5MDMPIOWriter
+    from mdio.parallel.mpi_executor import MPIExecutor
 
 
 class MPIOConversion(Conversion):

@@ -28,7 +28,6 @@ from mdio.mapreduce.frames import Frames, choose_frames
 from mdio.mapreduce.job import Job, Progress, Settings
 from mdio.mapreduce.mapping import MapWork, block_label, head, part_of
 from mdio.mapreduce.program import Program
-from mdio.mapreduce.ranks import map_reduce_on_ranks
 from mdio.mapreduce.reducing import ReduceItem, ReduceWork, Table, joined, range_label
 from mdio.mapreduce.results import MapReduceResult
 from mdio.mapreduce.runs import choose_cuts, kind_of
@@ -181,6 +180,8 @@ def map_reduce(
     settings = Settings(program, memory, local_dir, keep_going, progress)
     with terminations_raised(), ExitStack() as stack:
         if run_in.ranks is not None:
+            from mdio.mapreduce.ranks import map_reduce_on_ranks
+
             return map_reduce_on_ranks(requests, settings, run_in.ranks, stack)
         plans = {}
         for label, request in requests.items():
