@@ -301,6 +301,7 @@ class Conversion:
                 executor.ranks.imap, at_own_pace=True, owner_works=not self.plan.by_owner
             )
         writer: LayoutWriter = work.writer
+        work.lends = executor.takes_at_once
         writer.lags = bool(self.plan.direct) and executor.shares_memory
         pieces = spread(self._pieces(writer), writer.plan.segment_frames, executor.n_workers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -76,6 +77,13 @@ def sum_of(one: NotFinite | None, other: NotFinite | None, first: int) -> NotFin
     return other if one is None else one + other
 
 
+def _copy(done: Any) -> Any:
+    """Return what was done in memory of its own."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(done, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(head, buffers=[bytearray(one) for one in buffers])
+
+
 class WriteTaskWorker:
     """Reads one piece from the source and hands it to the writer, a batch after the other.
 
@@ -84,7 +92,7 @@ class WriteTaskWorker:
     """
 
     lends = True
-    """What a call returns lies in memory that the next one overwrites."""
+    """Whether what a call returns may lie in memory that the next one overwrites."""
 
     def __init__(self, source: Layout, writer: LayoutWriter, former: Layout | None = None) -> None:
         self.source = source
@@ -136,7 +144,8 @@ class WriteTaskWorker:
         if not self.writer.lags:
             self.writer.drain()
         box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        return PieceRecord(start, stop, crcs, nbytes, box, time, number, odd), left
+        done = PieceRecord(start, stop, crcs, nbytes, box, time, number, odd), left
+        return done if self.lends else _copy(done)
 
     def _stored(self, start: int, stop: int) -> list[EncodedChunk] | None:
         """Return what the former output has of a piece, if it is whole there."""

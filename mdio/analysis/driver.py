@@ -268,8 +268,12 @@ def _analyze(
 ) -> AnalysisResult:
     watch = Stopwatch()
     items = list(enumerate(plan.blocks))
-    if plan.units is not None:
-        items = _placed(plan, executor, blocks_per_worker)
+    if plan.units is not None and executor.cluster is not None:
+        from mdio.analysis.placing import blocks_on_dask
+
+        # Where the caches of nodes have them.
+        items, places = blocks_on_dask(plan, executor.cluster.client, blocks_per_worker)
+        executor.cluster.place(places)
         plan.blocks = [block for _, block in sorted(items, key=lambda item: item[0])]
     if executor.shares_memory:  # then progress need not wait for whole blocks
         work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
@@ -298,17 +302,6 @@ def _analyze(
         tasks=[task | {"block": items[task["block"]][0]} for task in executor.tasks],
         notes=plan.notes,
     )
-
-
-def _placed(plan: Plan, executor: Executor, blocks_per_worker: int) -> list[NumberedBlock]:
-    """Return numbered blocks; those of Dask are placed where the caches of nodes have them."""
-    if executor.cluster is None:
-        return list(enumerate(plan.blocks))
-    from mdio.analysis.placing import blocks_on_dask
-
-    items, places = blocks_on_dask(plan, executor.cluster.client, blocks_per_worker)
-    executor.cluster.place(places)
-    return items
 
 
 def _keeps_rows(plan: Plan) -> bool:

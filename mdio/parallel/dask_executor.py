@@ -29,15 +29,7 @@ def _call(token: str, pickled_func: bytes, item: Any) -> Any:
     """
     if getattr(_local, "token", None) != token:
         _local.token, _local.func = token, pickle.loads(pickled_func)
-    result = _local.func(item)
-    return _copy(result) if getattr(_local.func, "lends", False) else result
-
-
-def _copy(result: Any) -> Any:
-    """Return a result in memory of its own: dask sends it while the next item is worked at."""
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
-    return pickle.loads(head, buffers=[bytearray(one) for one in buffers])
+    return _local.func(item)
 
 
 class DaskExecutor(Executor):

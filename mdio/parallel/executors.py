@@ -63,6 +63,8 @@ class Executor(Closing, ABC):
     """Whether `imap` calls the function itself in this process, one item after the other."""
     shares_files: ClassVar[bool] = False
     """Whether workers have the folders of this machine: what they write there is found here."""
+    takes_at_once: ClassVar[bool] = False
+    """Whether what a call returns is used or sent before that worker's next: it may be lent."""
     tasks: Sequence[dict[str, Any]] = ()
     """Of the last `imap` that came to its end, if it is known: which worker had which item when."""
     ranks: Any = None
@@ -184,7 +186,7 @@ class Serial(Executor):
     """
 
     name = "serial"
-    shares_memory = shares_files = True
+    shares_memory = shares_files = takes_at_once = True
 
     @property
     def n_workers(self) -> int:
@@ -231,7 +233,7 @@ class Processes(Executor):
     """
 
     name = "processes"
-    shares_files = True
+    shares_files = takes_at_once = True
 
     def __init__(self, n_workers: int | None = None) -> None:
         count = available_cores() if n_workers is None else n_workers

@@ -62,6 +62,7 @@ class MPIExecutor(Executor):
     """
 
     name = "mpi"
+    takes_at_once = True
     ranks = property(lambda self: self)
 
     def __init__(

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -13,7 +12,7 @@ import pytest
 from parallel.on_dask import dask_client
 
 from mdio.core.errors import BlockError, MissingExtraError, PlanError, SourceError
-from mdio.parallel.dask_executor import DaskExecutor, _call, _result
+from mdio.parallel.dask_executor import DaskExecutor, _result
 
 pytest.importorskip("distributed")
 
@@ -44,19 +43,6 @@ class Exclusive:
         self.calls += 1
         self.busy = False
         return os.getpid(), threading.get_ident(), self.calls
-
-
-class Lending:
-    """Returns the same memory at each call."""
-
-    lends = True
-
-    def __init__(self):
-        self.room = np.zeros(3)
-
-    def __call__(self, item):
-        self.room[:] = item
-        return {"room": self.room[:2]}
 
 
 def boom_at_five(x):
@@ -196,9 +182,3 @@ def test_a_result_lost_with_its_worker_is_made_again():
             return 7
 
     assert _result(Again(), "frames 1") == 7
-
-
-def test_results_have_memory_of_their_own():
-    pickled = pickle.dumps(Lending())
-    results = [_call("lent", pickled, item)["room"] for item in (1, 2)]
-    assert [result.tolist() for result in results] == [[1, 1], [2, 2]]
