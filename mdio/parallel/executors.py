@@ -122,7 +122,9 @@ class Executor(Closing, ABC):
         Raises
         ------
         BlockError
-            An item failed, or its worker was killed; the first failure ends all work.
+            An item failed; the first failure ends all work.
+        WorkerDiedError
+            An item's worker was killed; map-reduce gives what is left to others.
         MdioError
             An item failed with an error of mdio, which keeps its class.
         PlanError

@@ -1,43 +1,44 @@
 """An executor of somebody else: everything runs on it, with the results of one process."""
 
 import pickle
+import threading
 import uuid
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from itertools import islice
 
 import numpy as np
 import pytest
-from suites.every_command import Counted
+from suites.every_command import Counted, make_sources
 
 import mdio
 from mdio.core.errors import BlockError, PlanError, SourceError
 from mdio.parallel.executors import Executor, item_error
 
-_functions = {}
+_local = threading.local()
 
 
 def _call(token, pickled, item):
     """Run one item in a worker, which has a copy of the function from its first one on."""
-    if token not in _functions:
-        _functions.clear()
-        _functions[token] = pickle.loads(pickled)
-    return _functions[token](item)
+    if getattr(_local, "token", None) != token:
+        _local.token, _local.func = token, pickle.loads(pickled)
+    return _local.func(item)
 
 
 class PoolExecutor(Executor):
-    """Runs items in a pool of the standard library."""
+    """Runs items in a pool of processes of the standard library."""
 
     shares_files = True
     n_workers = 2
+    kind = ProcessPoolExecutor
 
     def __init__(self):
-        self._pool = ProcessPoolExecutor(self.n_workers)
+        self._pool = self.kind(self.n_workers)
 
     def imap(self, func, items, *, describe=str):
         token, pickled = uuid.uuid4().hex, pickle.dumps(func)
         source, under_way = enumerate(items), {}
         while True:
-            for number, item in islice(source, self.n_workers - len(under_way)):
+            for number, item in islice(source, self.n_workers + 2 - len(under_way)):
                 under_way[self._pool.submit(_call, token, pickled, item)] = number, item
             if not under_way:
                 return
@@ -51,13 +52,14 @@ class PoolExecutor(Executor):
         self._pool.shutdown(cancel_futures=True)
 
 
-class FarExecutor(PoolExecutor):
-    """Says nothing of itself."""
+class ThreadExecutor(PoolExecutor):
+    """In threads, and states nothing of itself."""
 
     shares_files = False
+    kind = ThreadPoolExecutor
 
 
-@pytest.fixture(scope="module", params=[PoolExecutor, FarExecutor])
+@pytest.fixture(scope="module", params=[PoolExecutor, ThreadExecutor])
 def executor(request):
     with request.param() as executor:
         yield executor
@@ -97,6 +99,15 @@ def test_conversions(adk, tmp_path, executor, name, options):
     assert found.units == mdio.verify(out).units
 
 
+def test_steps_that_go_on_from_frame_to_frame(tmp_path, executor):
+    make_sources(tmp_path, 60)
+    out, alone = tmp_path / "a.zarr", tmp_path / "alone.zarr"
+    options = {"pbc": "nojump", "chunk_frames": 5}
+    mdio.convert(tmp_path / "all.xtc", out, executor=executor, **options)
+    mdio.convert(tmp_path / "all.xtc", alone, **options)
+    same(frames_of(out), frames_of(alone))
+
+
 def test_splitting(adk, tmp_path, executor):
     out = tmp_path / "a.segments"
     mdio.split(adk["xtc"], out, 3, executor=executor)
@@ -106,8 +117,10 @@ def test_splitting(adk, tmp_path, executor):
 
 
 @pytest.mark.parametrize("kernel", [mdio.RMSD("name CA"), mdio.MSD("name CA")])
-def test_analyses(adk, executor, kernel):
-    found = mdio.analyze(adk["xtc"], top=adk["psf"], kernel=kernel, executor=executor)
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_analyses(adk, tmp_path, executor, kernel, is_cached):
+    where = {"executor": executor, "cache": tmp_path if is_cached else None}
+    found = mdio.analyze(adk["xtc"], top=adk["psf"], kernel=kernel, **where)
     expected = mdio.analyze(adk["xtc"], top=adk["psf"], kernel=kernel)
     np.testing.assert_array_equal(found.values, expected.values)
     np.testing.assert_array_equal(found.time, expected.time)
@@ -130,7 +143,7 @@ def test_map_reduce(adk, executor):
     program = {"map": Counted().map, "reduce": Counted().reduce, "select": "name CA"}
     given = {"trajectory": adk["xtc"], "top": adk["psf"], **program}
     if not executor.shares_files:
-        with pytest.raises(PlanError, match=r"^workers of FarExecutor\(2\) .*shares_files"):
+        with pytest.raises(PlanError, match=r"^workers of ThreadExecutor\(2\) .*shares_files"):
             mdio.map_reduce(**given, executor=executor)
         return
     found = mdio.map_reduce(**given, executor=executor)
