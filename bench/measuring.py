@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mdio.benches import records
+from mdio.cli.shared.common import parse_nbytes
+from mdio.core.errors import MdioError, PlanError
 
 
 def in_turn(cases: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
@@ -52,3 +56,25 @@ def append_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
     with path.open("a") as file:
         for row in rows:
             file.write(json.dumps({**row, "provenance": where}) + "\n")
+
+
+def sizes(text: str) -> list[int]:
+    """Return numbers of bytes, separated by commas: ``1K,1M``."""
+    return [parse_nbytes(part) for part in text.split(",")]
+
+
+def run_bench(
+    about: str,
+    setup: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], int],
+    words: list[str] | None = None,
+) -> int:
+    """Parse the command line of a script, run it; return the exit code, as ``mdio`` has them."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    setup(parser)
+    args = parser.parse_args(words)
+    try:
+        return run(args)
+    except MdioError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, PlanError) else 1

@@ -32,7 +32,7 @@ def run(words, **ranks):
         ((*CLI, "convert", "--mpi", "--bogus"), 2, "", "mdio convert: "),
         ((*CLI, "convert", "--help"), 0, "usage: mdio convert", ""),
         ((*CLI, "--version"), 0, "mdio ", ""),
-        ((*CLI, "bench", "layouts", "--help"), 0, "usage: mdio bench layouts", ""),
+        ((*CLI, "bench", "scaling", "--help"), 0, "usage: mdio bench scaling", ""),
         (("-c", MISSING), 1, "", "--mpi needs mpi4py"),
     ],
 )

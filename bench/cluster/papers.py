@@ -27,8 +27,7 @@ from runs import MDIO, ROOT, run
 from study import N_TILES, prepare
 
 from mdio.benches.records import append_jsonl
-from mdio.benches.scaling import summarise, write_csv
-from mdio.benches.scaling_pictures import save_scaling_page
+from mdio.benches.scaling import save_scaling_page, summarise, write_csv
 
 SELECT = "name CA"
 PYTHON = MDIO.with_name("python")

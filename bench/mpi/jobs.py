@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mdio.benches.layouts import Case
+from layouts import Case
 from mdio.benches.records import mpiexec_command
 from mdio.core.files.marks import parts_of
 

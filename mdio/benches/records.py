@@ -83,8 +83,14 @@ def told_by(command: Sequence[str], file: Path | None = None) -> dict[str, Any]:
     return found
 
 
-def mpiexec_command(mpiexec: str | None, n_ranks: int, *words: str) -> list[str]:
-    """Return the command line that runs ``mdio WORDS`` on `n_ranks` ranks.
+MDIO = ("-m", "mdio.cli.main")
+"""What Python runs as ``mdio``."""
+
+
+def mpiexec_command(
+    mpiexec: str | None, n_ranks: int, *words: str, program: Sequence[str] = MDIO
+) -> list[str]:
+    """Return the command line that runs a Python `program` with `words` on `n_ranks` ranks.
 
     `mpiexec`: the launcher with its options, such as ``srun --mpi=pmi2``; by default the
     ``mpiexec`` beside this Python, or else on PATH.
@@ -97,7 +103,7 @@ def mpiexec_command(mpiexec: str | None, n_ranks: int, *words: str) -> list[str]
         if found is None:
             raise MissingExtraError(
                 "this bench starts MPI programs and finds no mpiexec; make mpi builds an "
-                "environment that has one (.venv-mpi/bin/mdio bench ...), or name it: --mpiexec"
+                "environment that has one (.venv-mpi), or name it: --mpiexec"
             )
         launcher = [found]
-    return [*launcher, "-n", str(n_ranks), sys.executable, "-m", "mdio.cli.main", *words]
+    return [*launcher, "-n", str(n_ranks), sys.executable, *program, *words]

@@ -35,7 +35,7 @@ COMMANDS = {
     "analyze": "run RMSD, dihedrals or a function of your own over all frames, in parallel",
     "cache": "inspect, check and clean the node-local caches of trajectories",
     "mapreduce": "map frames to keys and values and reduce the values of each key, in parallel",
-    "bench": "measure how analyses, gathers and schedulers scale on this machine",
+    "bench": "measure how an analysis scales on this machine",
     "advise": "measure here which layout is best for an analysis",
     "model": "fit a machine profile to timings; predict how an analysis scales",
 }

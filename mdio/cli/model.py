@@ -12,8 +12,7 @@ from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import fit_profile, residuals
 from mdio.advisor.model.profile import NAMES, load_profile, save_profile
 from mdio.advisor.model.timings import read_timings
-from mdio.cli.bench import positives
-from mdio.cli.shared.common import add, positive, print_json
+from mdio.cli.shared.common import add, positive, positives, print_json
 
 
 def setup(parser: argparse.ArgumentParser) -> None:

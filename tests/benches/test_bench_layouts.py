@@ -1,23 +1,33 @@
-"""``mdio bench layouts``: every way to write and read, on a tiny trajectory."""
+"""``bench/layouts.py``: every way to write and read, on a tiny trajectory."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
-from suites.under_mpi import needs_mpi, run_under_mpi
+from suites.under_mpi import ROOT, needs_mpi, run_under_mpi
 
 import mdio
-from mdio.benches import layouts
-from mdio.benches.layouts import Case, cases, summarise
-from mdio.cli.main import main
 from mdio.core.errors import PlanError
 from mdio.parallel.executors import Processes, Serial
+
+sys.path.insert(0, str(ROOT / "bench"))
+from measuring import run_bench
+
+import layouts
+from layouts import Case, cases, summarise
+
+SCRIPT = ROOT / "bench/layouts.py"
+
+
+def main(words):
+    return run_bench(layouts.__doc__, layouts.setup, layouts.run, words)
 
 
 def test_runs_and_saves(adk, tmp_path, capsys):
     target, out = tmp_path / "target", tmp_path / "out"
     target.mkdir()
-    words = ["bench", "layouts", str(adk["xtc"]), "--folder", str(target), "-o", str(out)]
+    words = [str(adk["xtc"]), "--folder", str(target), "-o", str(out)]
     words += ["--layouts", "h5md,split", "-w", "2", "--repeats", "2", "--chunk-frames", "10"]
     assert main([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
@@ -80,7 +90,7 @@ def test_reading_reads_every_frame_once(adk, executor):
 
 @needs_mpi
 def test_reading_on_ranks(adk):
-    words = ("-m", "mdio.cli.main", "bench", "layouts", adk["xtc"], "--read", "--mpi")
+    words = (SCRIPT, adk["xtc"], "--read", "--mpi")
     code, out, err = run_under_mpi(3, *words)
     assert code == 0, err
     assert json.loads(out)["n_frames"] == 98
@@ -97,10 +107,10 @@ def test_medians_and_spread():
 
 
 def test_a_command_that_fails_says_why(tmp_path, capsys):
-    words = ["bench", "layouts", str(tmp_path / "none.xtc"), "--folder", str(tmp_path)]
+    words = [str(tmp_path / "none.xtc"), "--folder", str(tmp_path)]
     assert main([*words, "-o", str(tmp_path / "out"), "-w", "1", "--quiet"]) == 1
     assert "none.xtc: no such file" in capsys.readouterr().err
-    assert main([*words[:3], "--folder", str(tmp_path / "nowhere")]) == 2
+    assert main([words[0], "--folder", str(tmp_path / "nowhere")]) == 2
 
 
 @needs_mpi
@@ -108,8 +118,8 @@ def test_a_command_that_fails_says_why(tmp_path, capsys):
 def test_ranks_read_each_a_share(adk, tmp_path, n_ranks):
     out = tmp_path / "a.h5md"
     mdio.convert(adk["xtc"], out, chunk_frames=40)
-    words = ("bench", "layouts", out, "--read", "--mpi")
-    code, text, err = run_under_mpi(n_ranks, "-m", "mdio.cli.main", *words)
+    words = (SCRIPT, out, "--read", "--mpi")
+    code, text, err = run_under_mpi(n_ranks, *words)
     assert code == 0, err
     found = json.loads(text)
     assert (found["n_frames"], found["nbytes"]) == (98, 98 * 3341 * 12)

@@ -1,4 +1,4 @@
-"""``mdio bench``: tiny runs of each bench, and the arithmetic of speed-ups."""
+"""Tiny runs of the benches of scaling, gathers and schedulers, and the arithmetic of speed-ups."""
 
 import csv
 import json
@@ -9,20 +9,24 @@ import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, PSF
 from oracles.report_pages import page_of
-from suites.under_mpi import MPI, needs_mpi
+from suites.under_mpi import MPI, ROOT, needs_mpi
 
-from mdio.benches.gather import summarise as summarise_gather
-from mdio.benches.gather import verdict
-from mdio.benches.records import mpiexec_command
+from mdio.benches.records import MDIO, mpiexec_command
 from mdio.benches.scaling import Case, cases_of, summarise, write_csv
-from mdio.benches.scheduler import SCHEDULERS, measure
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError
 
+sys.path.insert(0, str(ROOT / "bench"))
+import scheduler
+from gather import summarise as summarise_gather
+from gather import verdict
+from measuring import run_bench
+from scheduler import SCHEDULERS, measure
 
-def mdio_with_mpi(*words):
-    """Run the command line in the environment that has MPI."""
-    command = [MPI[1], "-m", "mdio.cli.main", *map(str, words)]
+
+def mdio_with_mpi(*words, program=MDIO):
+    """Run the command line, or a script, in the environment that has MPI."""
+    command = [MPI[1], *map(str, (*program, *words))]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -141,7 +145,7 @@ def test_scaling_tells_why_ranks_failed(tmp_path):
 @needs_mpi
 def test_gather(tmp_path):
     words = ["-w", "1,2", "--nbytes", "1K,64K", "--repeats", "3", "-o", tmp_path, "--json"]
-    done = mdio_with_mpi("bench", "gather", *words)
+    done = mdio_with_mpi(*words, program=[ROOT / "bench/gather.py"])
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [(row["n_ranks"], row["nbytes_per_rank"]) for row in found["rows"]] == [
@@ -188,9 +192,9 @@ def test_scheduler(name):
 @pytest.mark.filterwarnings("default")  # dask's own
 def test_scheduler_command(tmp_path, capsys):
     pytest.importorskip("distributed")
-    words = ["bench", "scheduler", "--tasks", "50", "-w", "1", "--repeats", "1"]
+    words = ["--tasks", "50", "-w", "1", "--repeats", "1"]
     words += ["--scheduler", "threads,dask-distributed", "-o", str(tmp_path)]
-    assert main(words) == 0
+    assert run_bench(scheduler.__doc__, scheduler.setup, scheduler.run, words) == 0
     assert "dask-distributed" in capsys.readouterr().out
     assert len((tmp_path / "scheduler.jsonl").read_text().splitlines()) == 2
     page = page_of(tmp_path / "scheduler.html")
@@ -202,7 +206,7 @@ def test_what_stands_in_the_way(tmp_path, monkeypatch, capsys):
         main(["bench", "scaling", DCD, "--executor", "slurm"])
     assert "'slurm' is none of serial, processes, dask, mpi" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
-    assert main(["bench", "scheduler", "-o", str(tmp_path / "file")]) == 1
+    assert main(["bench", "scaling", DCD, "-o", str(tmp_path / "file")]) == 1
     assert "cannot be made" in capsys.readouterr().err
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -212,8 +216,14 @@ def test_what_stands_in_the_way(tmp_path, monkeypatch, capsys):
 
 
 def test_help_of_each_bench(capsys):
-    for words in (["bench"], ["bench", "scaling"], ["bench", "gather"], ["bench", "scheduler"]):
+    for words in (["bench"], ["bench", "scaling"], ["bench", "darshan"]):
         with pytest.raises(SystemExit) as end:
             main([*words, "--help"])
         assert end.value.code == 0
         assert "usage: mdio bench" in capsys.readouterr().out
+
+
+def test_benches_that_are_scripts_now(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "layouts", "a.xtc", "--folder", "out"])
+    assert "python bench/layouts.py" in capsys.readouterr().err

@@ -253,6 +253,25 @@ def add_no_verify(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def positives(text: str) -> list[int]:
+    """Return whole numbers of at least 1, separated by commas."""
+    return [positive(part) for part in text.split(",")]
+
+
+def one_of(names: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """Return a parser of names separated by commas."""
+
+    def parse(text: str) -> list[str]:
+        for name in text.split(","):
+            if name not in names:
+                raise argparse.ArgumentTypeError(
+                    f"{name!r} is none of {', '.join(names)}; separate several by commas"
+                )
+        return text.split(",")
+
+    return parse
+
+
 def add_bench_output(parser: argparse.ArgumentParser, name: str, files: str) -> None:
     """Add where the bench `name` keeps its `files`, and what it prints."""
     add(

@@ -41,6 +41,8 @@ MEANT = {
 
 
 MEANT_VALUES = {"multiprocessing": "processes", "distributed": "dask", "none": "serial"}
+SCRIPTS = ("layouts", "gather", "scheduler")
+"""Benches that were commands once."""
 
 
 def hint_for(word: str, parser: argparse.ArgumentParser) -> str:
@@ -85,6 +87,8 @@ class FriendlyParser(argparse.ArgumentParser):
             hint = (
                 f" (did you mean {meant!r}?)" if meant in choices else did_you_mean(value, choices)
             )
+            if action.dest == "bench" and value in SCRIPTS:
+                hint = f" (in the sources: python bench/{value}.py)"
             error.message += hint
             raise
 

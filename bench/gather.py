@@ -6,19 +6,25 @@ non-blocking sends would do as well; `verdict` answers it for one's own machine.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
 import numpy as np
+from measuring import run_bench, sizes
 
 from mdio.analysis.pages import page
-from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, svg_of
-from mdio.benches.records import mpiexec_command, told_by
+from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, need_matplotlib, svg_of
+from mdio.benches.records import append_jsonl, make_folder, mpiexec_command, told_by
+from mdio.cli.shared.common import add, add_bench_output, positive, positives, print_json
+from mdio.cli.shared.ranks import root_speaks, world
 from mdio.core.errors import BlockError
+from mdio.core.words import human_nbytes, plural
 from mdio.parallel import GATHERS
 from mdio.parallel.gather import GlobalArray, gather_rows
 
@@ -91,9 +97,9 @@ def launch(
 
     Raises MissingExtraError: there is no mpiexec. BlockError: the program failed.
     """
-    words = ["bench", "gather", "--on-ranks", "--json", "--repeats", str(repeats)]
+    words = ["--on-ranks", "--json", "--repeats", str(repeats)]
     words += ["--nbytes", ",".join(map(str, sizes))]
-    command = mpiexec_command(mpiexec, n_ranks, *words)
+    command = mpiexec_command(mpiexec, n_ranks, *words, program=(__file__,))
     records: list[dict[str, Any]] = told_by(command)["records"]
     return records
 
@@ -171,3 +177,77 @@ def _picture(rows: Sequence[dict[str, Any]]) -> str:
         axes.set(xlabel="bytes per rank", ylabel="milliseconds (median)", title=title)
         made.legend(loc="outside lower center", ncols=2)
         return svg_of(made, f"Time of the gathers on {title}")
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    add(
+        parser,
+        "-w --workers N,N",
+        "numbers of ranks (default: %(default)s)",
+        positives,
+        default="1,2",
+    )
+    add(
+        parser,
+        "--nbytes S,S",
+        "that each rank sends (default: %(default)s)",
+        sizes,
+        default="1K,16K,256K,4M",
+    )
+    add(parser, "--repeats N", "runs of each (default: 20)", positive, default=20)
+    add(parser, "--mpiexec CMD", "launcher of MPI programs, with options")
+    add(
+        parser,
+        "--on-ranks",
+        "this is an MPI program already: measure on its ranks, print, save nothing",
+    )
+    add_bench_output(parser, "gather", "gather.jsonl and gather.html")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure on each number of ranks, save, print a table."""
+    if args.on_ranks:
+        return _run_on_ranks(args)
+    need_matplotlib("bench/gather.py")
+    folder = make_folder(args.out)
+    records = []
+    for n_ranks in args.workers:
+        if not (args.quiet or args.json):
+            print(plural(n_ranks, "rank"), file=sys.stderr, flush=True)
+        found = launch(n_ranks, args.nbytes, args.repeats, args.mpiexec)
+        append_jsonl(folder / "gather.jsonl", [{"bench": "gather", **one} for one in found])
+        records += found
+    rows = summarise(records)
+    save_gather_page(folder / "gather.html", rows)
+    if args.json:
+        print_json({"out": str(folder), "rows": rows, "verdict": verdict(rows)})
+    elif not args.quiet:
+        _print(rows)
+        print(f"{folder}: gather.html, gather.jsonl")
+    return 0
+
+
+def _run_on_ranks(args: argparse.Namespace) -> int:
+    comm = world("--on-ranks")
+    with root_speaks(comm):
+        records = measure(comm, args.nbytes, args.repeats)
+        if comm.rank == 0:
+            rows = summarise(records)
+            if args.json:
+                print_json({"records": records, "rows": rows})
+            elif not args.quiet:
+                _print(rows)
+    return 0
+
+
+def _print(rows: list[dict[str, float]]) -> None:
+    print(f"ranks   per rank {''.join(f'{how:>15}' for how in WAYS)}")
+    for row in rows:
+        times = "".join(f"{1e3 * row[how]:12.3f} ms" for how in WAYS)
+        print(f"{row['n_ranks']:5}{human_nbytes(row['nbytes_per_rank']):>11} {times}")
+    print(verdict(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(run_bench(__doc__, setup, run))

@@ -1,0 +1,236 @@
+"""``mdio bench``: how an analysis scales here, and what Darshan counted in a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mdio.analysis.pages.pictures import need_matplotlib
+from mdio.benches.records import append_jsonl, make_folder
+from mdio.benches.scaling import (
+    EXECUTORS,
+    KERNELS,
+    Study,
+    cases_of,
+    run_all,
+    save_scaling_page,
+    summarise,
+    write_csv,
+)
+from mdio.cli.shared.common import (
+    add,
+    add_bench_output,
+    one_of,
+    positive,
+    positives,
+    print_json,
+)
+from mdio.core.errors import MissingExtraError, SourceError
+from mdio.core.words import duration, human_nbytes
+from mdio.parallel import GATHERS
+from mdio.parallel.executors import available_cores
+
+PREFIXES = {"POSIX": "POSIX", "MPI-IO": "MPIIO", "STDIO": "STDIO", "H5D": "H5D"}
+"""Darshan's modules whose counters are read, and how the names of these begin."""
+OPENS = ("OPENS", "INDEP_OPENS", "COLL_OPENS")
+READS = ("READS", "INDEP_READS", "COLL_READS", "SPLIT_READS", "NB_READS")
+WRITES = ("WRITES", "INDEP_WRITES", "COLL_WRITES", "SPLIT_WRITES", "NB_WRITES")
+
+
+def _counts() -> str:
+    cores = available_cores()
+    powers = [1 << n for n in range(cores.bit_length()) if 1 << n <= cores]
+    return ",".join(map(str, sorted({*powers, cores})))
+
+
+def _setup_scaling(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    add(parser, "trajectory TRAJ", "a series for each, any layout", nargs="+")
+    add(parser, "-s --top FILE", "topology")
+    add(parser, "--select SEL", "which atoms (default: all, or protein)")
+    add(parser, "--stop N", "use the first N frames", positive)
+    add(parser, "--kernel", "default: rmsd", choices=KERNELS, default="rmsd")
+    add(
+        parser,
+        "--repeat X,X",
+        "compute RMSD X times a frame; the papers have 1,40,70,100 (default: 1)",
+        positives,
+        default=[1],
+    )
+    add(
+        parser,
+        "-w --workers N,N",
+        "numbers of workers or ranks (default: %(default)s)",
+        positives,
+        default=_counts(),
+    )
+    add(
+        parser,
+        "--executor E,E",
+        f"of {', '.join(EXECUTORS)} (default: processes)",
+        one_of(EXECUTORS),
+        default="processes",
+    )
+    add(
+        parser,
+        "--gather G,G",
+        f"with mpi, of {', '.join(GATHERS)} (default: blocking)",
+        one_of(GATHERS),
+        default="blocking",
+    )
+    add(parser, "--repeats N", "runs of each case (default: 5)", positive, default=5)
+    add(parser, "--mpiexec CMD", "launcher of MPI programs, with options")
+    add_bench_output(parser, "scaling", "scaling.jsonl, scaling.csv and scaling.html")
+
+
+def _run_scaling(args: argparse.Namespace) -> int:
+    """Run all cases, save, print a table."""
+    need_matplotlib("mdio bench scaling")
+    folder = make_folder(args.out)
+    study = Study(args.kernel, args.top, args.select, args.stop, args.mpiexec)
+    cases = cases_of(args.trajectory, args.executor, args.gather, args.repeat, args.workers)
+    silent = args.quiet or args.json
+
+    def tell(line: str) -> None:
+        if not silent:
+            print(line, file=sys.stderr, flush=True)
+
+    runs = []
+    for record in run_all(study, cases, args.repeats, tell):
+        append_jsonl(folder / "scaling.jsonl", [record])
+        runs.append(record)
+    rows = summarise(runs)
+    write_csv(folder / "scaling.csv", rows)
+    save_scaling_page(folder / "scaling.html", f"Scaling of {args.kernel}", rows, runs)
+    if args.json:
+        print_json({"out": str(folder), "rows": rows})
+    elif not args.quiet:
+        print("workers   t_total s      t_comp      t_IO    t_comm  comp/IO  speed-up  efficiency")
+        for row in rows:
+            if row["n_ranks"] == row["base_ranks"]:
+                print(row["series"])
+            ratio = row["ratio_comp_io"]
+            print(
+                f"{row['n_ranks']:7}{row['t_total_max_s']:9.4f} ± {row['t_total_std_s']:.4f}"
+                f"{row['t_comp_mean_s']:10.4f}{row['t_io_mean_s']:10.4f}"
+                f"{row['t_comm_mean_s']:10.4f}{'-' if ratio is None else f'{ratio:.2f}':>9}"
+                f"{row['speedup']:7.2f} ± {row['speedup_std']:.2f}"
+                f"{row['efficiency']:6.2f} ± {row['efficiency_std']:.2f}"
+            )
+        print(f"{folder}: scaling.html, scaling.csv, scaling.jsonl")
+    return 0
+
+
+def _setup_darshan(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    parser.add_argument("log", metavar="LOG", help="what Darshan wrote of a run")
+    add(parser, "--files TEXT", "count files only whose path has this in it", default="")
+    add(parser, "--timings FILE", "what `mdio analyze --timings` wrote of the same run")
+    add(parser, "--json", "print one JSON object")
+
+
+def _run_darshan(args: argparse.Namespace) -> int:
+    """Read both, print."""
+    modules = counters(args.log, args.files)
+    ours = None
+    if args.timings:
+        try:
+            ours = int(json.loads(Path(args.timings).read_text())["nbytes_source"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SourceError(
+                f"{args.timings}: no timings of `mdio analyze --timings` ({error})"
+            ) from error
+    if args.json:
+        print_json({"modules": modules, "nbytes_source": ours})
+        return 0
+    print(
+        f"{'':<8}{'opens':>9}{'reads':>11}{'read':>13}{'writes':>11}{'written':>13}{'reading':>11}"
+    )
+    for name, row in modules.items():
+        print(
+            f"{name:<8}{row['opens']:>9,}{row['reads']:>11,}{human_nbytes(row['nbytes_read']):>13}"
+            f"{row['writes']:>11,}{human_nbytes(row['nbytes_written']):>13}"
+            f"{duration(row['t_read_s']):>11}"
+        )
+    if ours is not None:
+        rest = modules.get("POSIX", {}).get("nbytes_read", 0) - ours
+        print(
+            f"mdio counted {human_nbytes(ours)} read of files by its blocks; "
+            + (
+                f"the other {human_nbytes(rest)} were read to open, index and prepare"
+                if rest >= 0
+                else "more than Darshan saw: give the log of the same run, and a wider --files"
+            )
+        )
+    return 0
+
+
+def counters(log: str, files: str = "") -> dict[str, dict[str, Any]]:
+    """Return the sums over ranks and files of each of Darshan's modules.
+
+    Raises MissingExtraError: there is no pydarshan. SourceError: no log.
+    """
+    try:
+        import darshan
+    except ImportError as error:
+        raise MissingExtraError(
+            "mdio bench darshan needs pydarshan: pip install 'mdio-layouts[darshan]'"
+        ) from error
+    try:
+        report = darshan.DarshanReport(log, read_all=False)
+    except (OSError, RuntimeError) as error:
+        raise SourceError(f"{log}: no log of Darshan ({error})") from error
+    found = {}
+    for module, prefix in PREFIXES.items():
+        if module not in report.modules:
+            continue
+        report.mod_read_all_records(module)
+        names = report.name_records
+        frames = report.records[module].to_df()
+        counts, times = (frames[kind] for kind in ("counters", "fcounters"))
+        kept = [files in names.get(int(number), "") for number in counts["id"]]
+        counts, times = counts[kept], times[kept]
+
+        def total(*names: str, of: Any = counts, prefix: str = prefix) -> int:
+            return sum(int(of[f"{prefix}_{n}"].sum()) for n in names if f"{prefix}_{n}" in of)
+
+        found[module] = {
+            "opens": total(*OPENS),
+            "reads": total(*READS),
+            "nbytes_read": total("BYTES_READ"),
+            "writes": total(*WRITES),
+            "nbytes_written": total("BYTES_WRITTEN"),
+            "t_read_s": float(times[f"{prefix}_F_READ_TIME"].sum()),
+        }
+    return found
+
+
+def setup(parser: argparse.ArgumentParser) -> None:
+    """Add the benches, with their own options."""
+    benches = parser.add_subparsers(dest="bench", metavar="BENCH", required=True)
+    for name, (text, add_options, _) in BENCHES.items():
+        chosen = benches.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        add_options(chosen)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the bench that was chosen."""
+    return BENCHES[args.bench][2](args)
+
+
+BENCHES = {
+    "scaling": (
+        "the same analysis on more and more workers: speed-up, efficiency, components",
+        _setup_scaling,
+        _run_scaling,
+    ),
+    "darshan": (
+        "what Darshan counted in a run, by module, beside what mdio did",
+        _setup_darshan,
+        _run_darshan,
+    ),
+}
+"""What each does, and the functions that add its options and run it."""
