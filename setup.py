@@ -1,8 +1,4 @@
-"""Builds the two native modules; everything else is in setup.cfg.
-
-Both are optional: without a compiler mdio installs and gives the same results through NumPy and
-MDAnalysis, only slower.
-"""
+"""Builds the two native modules, which mdio needs; everything else is in setup.cfg."""
 
 import platform
 from glob import glob
@@ -23,7 +19,6 @@ setup(
             depends=sorted(glob(f"mdio/native/{folder}/*.h")),
             cxx_std=17,
             extra_compile_args=FLAGS,
-            optional=True,
         )
         for name, folder in (("_kernels", "kernels"), ("_xtc", "xtc"))
         if glob(f"mdio/native/{folder}/*.cpp")

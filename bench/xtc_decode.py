@@ -21,7 +21,7 @@ import numpy as np
 from adk import tiled
 from measuring import in_turn, provenance, summary
 
-from mdio.core.xtc.codec import NATIVE, XTCFrames, scan
+from mdio.core.xtc.codec import XTCFrames, scan
 
 BLOCK_NBYTES = 2 << 20
 TILES = 10
@@ -94,7 +94,6 @@ def measure(path: Path, repeats: int) -> list[dict[str, Any]]:
             "n_frames": n_frames,
             "n_atoms": n_atoms,
             "who": name,
-            "native": NATIVE,
             "repeats": repeats,
             "us_per_frame": us,
             "ns_per_atom": 1e3 * us["median"] / n_atoms,

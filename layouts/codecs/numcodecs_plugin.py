@@ -32,8 +32,6 @@ class XTCFrame(Codec):  # type: ignore[misc]
         header = parse_header(raw[:HEADER_NBYTES].tobytes(), 0, 0)
         if header.nbytes != raw.size:
             raise ValueError(f"an XTC frame of {header.nbytes} bytes in a chunk of {raw.size}")
-        if not xtc_native.NATIVE:
-            raise NotImplementedError("frames of XTC need the compiled module, mdio._xtc")
         data = np.zeros(raw.size + xtc_native.kernels.PADDING, np.uint8)
         data[: raw.size] = raw
         positions = np.empty((1, header.n_atoms, 3), np.float32)

@@ -39,8 +39,8 @@ differences of each atom to the one before, the others as those to the frame bef
 several times faster than an entropy coder's output, and about a tenth larger.
 
 In modes 9 and 10 the first part describes the chunk, and the second holds its frames; see
-`mdio.core.kernels.plain_rigid`. They take two thirds to four fifths of the room of an XTC. What has
-one frame is bit-packed instead, and so is what is written without a compiler.
+``tests/oracles/plain_rigid``. They take two thirds to four fifths of the room of an XTC. What has
+one frame is bit-packed instead.
 
 First parts beside bit-packed or entropy-coded numbers are written by LZ4, for which little code is
 needed: HDF5's filter (`packaging/hdf5-filter`) has no Blosc. Older ones are Zstandard's, and those

@@ -36,15 +36,10 @@ TIMES = ("time_first_ps", "time_last_ps", "dt_ps")
 
 
 class _Version(argparse.Action):
-    """Prints the version and which decoders are in use."""
+    """Prints the version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from mdio.core import kernels
-        from mdio.core.xtc import codec as xtc_codec
-
         print(f"mdio {__version__}")
-        print(f"kernels: {'native' if kernels.NATIVE else 'NumPy (no compiled module)'}")
-        print(f"XTC decoder: {'native' if xtc_codec.NATIVE else 'MDAnalysis (no compiled module)'}")
         parser.exit()
 
 

@@ -20,7 +20,7 @@ from mdio._version import __version__
 from mdio.cli.shared.common import add
 from mdio.cli.shared.help import FriendlyParser, examples, hint_for
 from mdio.cli.shared.ranks import launched_ranks, parse_once
-from mdio.core.errors import MdioError, PlanError
+from mdio.core.errors import MdioError, MissingExtensionError, PlanError
 from mdio.core.words import did_you_mean, without_passwords
 
 STALL_TIMEOUT_S = 60.0
@@ -179,7 +179,11 @@ def _run(words: list[str]) -> int:
     if command in COMMANDS:
         _import_numpy(words)
     with parse_once(words):
-        parser = _parser(command, alone=words[0] == command in COMMANDS)
+        try:
+            parser = _parser(command, alone=words[0] == command in COMMANDS)
+        except MissingExtensionError as error:
+            print(f"mdio: {error}", file=sys.stderr)
+            return 1
         if command is not None and command not in COMMANDS:
             hint = did_you_mean(command, COMMANDS)
             parser.error(f"no command {command!r}{hint}; the commands are {', '.join(COMMANDS)}")

@@ -14,7 +14,8 @@
     ├── FrameReadError     (RuntimeError)  a frame cannot be read through MDAnalysis
     ├── BlockError         (RuntimeError)  one block of a parallel run failed
     │   └── WorkerDiedError                the process that was at it is gone
-    └── MissingExtraError  (ImportError)   an optional dependency is not installed
+    ├── MissingExtraError  (ImportError)   an optional dependency is not installed
+    └── MissingExtensionError (ImportError) a compiled part of mdio is not there
 
 Each message is one line that names the file, what was found, what was expected and what to do.
 Every error takes that one message, so that all survive pickling from a worker to its parent.
@@ -87,6 +88,10 @@ class WorkerDiedError(BlockError):
 
 class MissingExtraError(MdioError, ImportError):
     """An optional dependency is not installed; the message has the pip command."""
+
+
+class MissingExtensionError(MdioError, ImportError):
+    """A compiled part of mdio cannot be imported: it was not built, or for another Python."""
 
 
 def named(path: object, error: OSError) -> SourceError | None:

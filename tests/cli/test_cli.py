@@ -28,7 +28,6 @@ def test_help_lists_every_command_and_is_quick(tmp_path):
         assert command in text
         assert "usage: mdio" in mdio(command, "--help", cwd=tmp_path).stdout
     assert mdio("--version", cwd=tmp_path).stdout.startswith("mdio ")
-    assert "XTC decoder" in mdio("info", "--version", cwd=tmp_path).stdout
 
 
 INFO_KEYS = {

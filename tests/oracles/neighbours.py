@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mdio.core.kernels.plain_integers import BACK, neighbour_order, neighbour_places
+from oracles.plain_integers import BACK, neighbour_order, neighbour_places
 
 __all__ = ["choose_neighbours", "difference_neighbours"]
 

@@ -5,14 +5,13 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
-from oracles import neighbours
+from oracles import neighbours, plain
 
-from mdio.core import kernels
-from mdio.core.kernels import backend, plain
+from mdio.core.kernels import backend
 
-SIDES = ["numpy", *(["native", "plain"] if kernels.NATIVE else [])]
+SIDES = ["numpy", "native", "plain"]
 """plain: native code without the instructions of newer processors."""
-WIDE_SIDES = [*SIDES, *(["avx2"] if kernels.NATIVE else [])]
+WIDE_SIDES = [*SIDES, "avx2"]
 """Of kernels that know AVX-512, too."""
 
 NUMPY = SimpleNamespace(**vars(plain))

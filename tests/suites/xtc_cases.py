@@ -7,33 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import pytest
 from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 
-from mdio.core.xtc import fallback as xtc_fallback
 from mdio.core.xtc import native as xtc_native
 from mdio.core.xtc.codec import XTCFrames, scan
 
-SIDES = ["native", "plain", "fallback"]
+SIDES = ["native", "plain"]
 """plain: native code without the instructions of newer processors."""
 VECTORS_NM = np.array([[8.1, 0, 0], [1.25, 7.5, 0], [-0.5, 2.25, 9]], np.float32)
 
 
 @contextmanager
 def use_side(side: str) -> Iterator[None]:
-    """Make XTC go through the native module, or through libmdaxdr."""
-    is_native = side != "fallback"
-    kernels = pytest.importorskip("mdio._xtc") if is_native else xtc_fallback
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(xtc_native, "kernels", kernels)
-        patch.setattr(xtc_native, "NATIVE", is_native)
-        if is_native:
-            kernels._plain_only(side == "plain")
-        try:
-            yield
-        finally:
-            if is_native:
-                kernels._plain_only(False)
+    """Make XTC go through native code with or without newer instructions."""
+    xtc_native.kernels._plain_only(side == "plain")
+    try:
+        yield
+    finally:
+        xtc_native.kernels._plain_only(False)
 
 
 def write(path: Path, frames_nm: np.ndarray, precision: float = 1000.0) -> Path:

@@ -41,9 +41,6 @@ def check_frames(data: NDArray[np.uint8], run: range, frames: FrameBytes, n_atom
     n_frames = len(run)
     edges = frames.edges[run.start : run.stop + 1]
     last = np.array([n_atoms - 1])
-    if not native.NATIVE:
-        _check_with_mdanalysis(frames.path, run, frames, n_atoms)
-        return
     with source_errors(frames.path):
         native.kernels.decode(
             data,
@@ -58,15 +55,6 @@ def check_frames(data: NDArray[np.uint8], run: range, frames: FrameBytes, n_atom
             None,
             1,
         )
-
-
-def _check_with_mdanalysis(path: Path, run: range, frames: FrameBytes, n_atoms: int) -> None:
-    from mdio.core.xtc import fallback
-
-    positions = np.empty((len(run), n_atoms, 3), np.float32)
-    edges = frames.edges[run.start : run.stop + 1]
-    with source_errors(path):
-        fallback.read_positions(path, frames.first + run.start, edges, n_atoms, positions, None)
 
 
 def _marks(n_atoms: int) -> FrameMarks:
@@ -86,8 +74,8 @@ class XTCLayout(IndexedLayout):
     """An XTC file.
 
     `path`: the file. `n_threads` (int, optional): threads that decode the frames of one `read`; 1
-    by default, since those who read in parallel have a process for every core. Without the native
-    module there is only one. `salvage` (bool, optional): look for frames behind damage too; what
+    by default, since those who read in parallel have a process for every core. `salvage`
+    (bool, optional): look for frames behind damage too; what
     lies between is listed as a frame that does not read.
     """
 

@@ -6,6 +6,7 @@ in others it may take an image that is farther.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ HALF = 0.5 + 1e-5
 """Boxes are rounded to float32."""
 BATCH = 1 << 15
 """Distances at a time: each has 27 images that are looked at."""
+ROUNDING = 1e-9
+MANY = 100
+"""More rounds than the reduction of any cell takes."""
 
 
 def skewed_cells(boxes: NDArray[np.float32]) -> dict[int, NDArray[np.float64]]:
@@ -33,8 +37,6 @@ def skewed_cells(boxes: NDArray[np.float32]) -> dict[int, NDArray[np.float64]]:
         along = np.abs(cells[:, (1, 2, 2), (0, 0, 1)])
         far = (along > HALF * lengths[:, (0, 0, 1)]).any(axis=1) & (lengths > 0).all(axis=1)
         if far.any():
-            from mdio.core.kernels.plain_distances import is_reduced
-
             rows = np.flatnonzero(far).tolist()
             found = {int(tilted[k]): cells[k] for k in rows if not is_reduced(cells[k])}
     return found
@@ -42,8 +44,6 @@ def skewed_cells(boxes: NDArray[np.float32]) -> dict[int, NDArray[np.float64]]:
 
 def shortest(apart: NDArray[Any], cell: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the shortest image of each of `apart`, (N, 3), in a cell."""
-    from mdio.core.kernels.plain_distances import nearest
-
     images = np.empty(apart.shape)
     for start in range(0, len(apart), BATCH):
         run = slice(start, start + BATCH)
@@ -66,3 +66,70 @@ def bond_lengths(
     if cell is None:
         return np.asarray(calc_bonds(one, other, box=box))
     return np.asarray(np.linalg.norm(shortest(one.astype(np.float64) - other, cell), axis=1))
+
+
+def nearest(
+    apart: NDArray[np.float64], cell: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return, of distances, what to subtract for the shortest image, and its square.
+
+    `apart`, (N, 3): of any length. `cell`, (3, 3): the vectors, of any shape: a lower triangle.
+    Returns (N, 3) numbers of vectors, and (N,) squares.
+    """
+    images = np.zeros_like(apart)
+    for axis in (2, 1, 0):
+        images[:, axis] = np.rint((apart - images @ cell)[:, axis] / cell[axis, axis])
+    left = apart - images @ cell
+    squares = np.einsum("nc,nc->n", left, left)
+    # No vector of the lattice is shorter than the least of the three.
+    waiting = np.flatnonzero(squares > np.square(cell.diagonal().min() / 2))
+    if np.array_equal(cell, np.diag(cell.diagonal())) or not waiting.size:
+        return images, squares
+    steps = np.array([*itertools.product((0, -1, 1), repeat=3)], np.float64) @ _reduced(cell)
+    while waiting.size:  # from any image to the nearest, always by one that is shorter
+        tried = left[waiting, None] - steps @ cell
+        lengths = np.einsum("nsc,nsc->ns", tried, tried)
+        best = lengths.argmin(axis=1)
+        shorter = lengths.min(axis=1) < squares[waiting] * (1 - ROUNDING)
+        waiting, best = waiting[shorter], best[shorter]
+        images[waiting] += steps[best]
+        left[waiting] = apart[waiting] - images[waiting] @ cell
+        squares[waiting] = np.einsum("nc,nc->n", left[waiting], left[waiting])
+    return images, squares
+
+
+def is_reduced(cell: NDArray[np.float64]) -> bool:
+    """Return whether the vectors of a cell are as short as those of its lattice can be."""
+    if np.array_equal(cell, np.diag(cell.diagonal())):
+        return True
+    before, after = (np.sort((one**2).sum(axis=1)) for one in (cell, _reduced(cell) @ cell))
+    return bool((after >= before * (1 - 1e-5)).all())
+
+
+def _reduced(cell: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return numbers of vectors that give three as short as they can be (a row each).
+
+    Semaev's reduction (10.1007/3-540-44670-2_13).
+    """
+    rows = np.eye(3)
+
+    def square(row: int) -> float:
+        return float(np.square(rows[row] @ cell).sum())
+
+    for _ in range(MANY):
+        rows = rows[np.argsort([square(row) for row in range(3)], kind="stable")]
+        for _ in range(MANY):
+            one, two, _ = rows @ cell
+            rows[1] -= np.rint(two @ one / (one @ one)) * rows[0]
+            if square(1) >= square(0) * (1 - ROUNDING):
+                break
+            rows[:2] = rows[1::-1].copy()
+        vectors = rows @ cell
+        by = np.rint(np.linalg.solve(vectors[:2] @ vectors[:2].T, vectors[:2] @ vectors[2]))
+        tried = rows[2] - (by + list(itertools.product((0, -1, 1), repeat=2))) @ rows[:2]
+        shortest = tried[np.square(tried @ cell).sum(axis=1).argmin()]
+        if np.square(shortest @ cell).sum() < square(2) * (1 - ROUNDING):
+            rows[2] = shortest
+        if square(2) >= square(1) * (1 - ROUNDING):
+            break
+    return rows

@@ -1,8 +1,7 @@
 """The small kernels under layouts and analyses: checksums, transposition, integers, geometry.
 
-Each runs in C++ where the extension is built and in NumPy otherwise, with the same results (RMSD
-and dihedral angles: to rounding); what is written without the extension may be larger. The native
-ones release the GIL. Shapes and dtypes are checked here, once, so that neither side does.
+Each runs in C++ and releases the GIL. Shapes and dtypes are checked here, so that native code does
+not. What it has to equal in NumPy (RMSD and dihedral angles: to rounding) is in ``tests/oracles``.
 
 Arrays of coordinates, in and out, are (F, A, 3) with contiguous frames and any stride from frame to
 frame, so that views into raw file buffers and slices of atoms of a larger block need no copy.
@@ -14,7 +13,6 @@ range IndexError.
 # ruff: noqa: F401
 from __future__ import annotations
 
-from mdio.core.kernels.backend import NATIVE
 from mdio.core.kernels.checksums import crc32c, crc32c_joined, crc32c_pieces, shuffle, unshuffle
 from mdio.core.kernels.coordinates import gather_atoms, planar_to_xyz, swap_to_native, xyz_to_planar
 from mdio.core.kernels.distances import (

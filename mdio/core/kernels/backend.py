@@ -1,39 +1,28 @@
-"""Which module the kernels run in: the compiled one, or NumPy where there is none.
-
-``MDIO_PURE_PYTHON=1`` in the environment turns the compiled one off.
-"""
+"""The compiled modules, without which mdio does not work."""
 
 from __future__ import annotations
 
-import os
-import warnings
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__all__ = ["NATIVE", "module"]
+from mdio.core.errors import MissingExtensionError
+
+__all__ = ["compiled", "module"]
 
 
-def _choose() -> tuple[ModuleType, bool]:
-    plain = "mdio.core.kernels.plain"
-    if os.environ.get("MDIO_PURE_PYTHON", "0") not in ("", "0"):
-        return import_module(plain), False
+def compiled(name: str) -> ModuleType:
+    """Import a compiled module; raises MissingExtensionError."""
     try:
-        return import_module("mdio._kernels"), True
-    except ImportError:  # installed without a compiler
-        warnings.warn(
-            "mdio was installed without a C++ compiler: everything works, but reading, converting "
-            "and analysing are several times slower, and quantised positions may take more room; "
-            "install a compiler (g++), then mdio again",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return import_module(plain), False
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtensionError(
+            f"{name}, a compiled part of mdio, cannot be imported ({error}); install a wheel of "
+            "mdio, or a C++ compiler (g++) and then mdio again (in a checkout: make install)"
+        ) from error
 
 
-if TYPE_CHECKING:  # the two have the same functions
+if TYPE_CHECKING:
     from mdio import _kernels as module
-
-    NATIVE: bool
 else:
-    module, NATIVE = _choose()
+    module = compiled("mdio._kernels")

@@ -1,4 +1,4 @@
-"""Checks of what the kernels are given, so that neither NumPy nor native code has to check.
+"""Checks of what the kernels are given, so that native code has not to check.
 
 Wrong dtypes raise TypeError, wrong shapes and strides ValueError, indices out of range IndexError.
 """

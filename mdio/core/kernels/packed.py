@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Int32s, Int64s
-from mdio.core.kernels.plain_packed import BEHIND, GROUP
 
 Bytes = NDArray[np.uint8]
 
+GROUP = 32
+BEHIND = 16
+"""Bytes of zeros behind the groups."""
 NEIGHBOUR_ROWS = 4
 """Native code sums so many frames at a time."""
 
@@ -135,14 +137,14 @@ def encode_rigid(
 ) -> tuple[bytes, Bytes] | None:
     """Encode integers by what stays the same: lengths, triangles, bonds that turn slowly.
 
-    `mdio.core.kernels.plain_rigid` has the format.
+    ``tests/oracles/plain_rigid`` has the format.
 
     `positions` ((F, A, 3) float32): become integers as by `quantise_deltas`, `scale` being the
     step; as by `quantise_xtc` if `xtc`, `scale` being the precision. `key_every`: every so many
     frames one needs none before it, up to 255. `least`: so many atoms, up to 4,096, can be decoded
     without the others; both 0: only all. Returns tuple, or None: A description, which another
-    compressor makes small, and (n,) uint8, which none does. None of a single frame, where there are
-    no such integers, or where mdio was installed without a compiler.
+    compressor makes small, and (n,) uint8, which none does. None of a single frame, or where
+    there are no such integers.
     """
     positions = checks.native_rows(positions, "positions")
     scale = checks.step_size(scale, "scale")

@@ -1,10 +1,8 @@
-"""XTC: finding, decoding and encoding frames, with the native module or without it.
+"""XTC: finding, decoding and encoding frames, with compiled functions.
 
 Positions come out bit-identical to those of MDAnalysis' XTCReader: xdrfile multiplies each integer
 by the float32 1/precision, MDAnalysis multiplies the product by the float32 10. Encoded bytes are
 those that xdrfile writes for the same numbers.
-
-``MDIO_PURE_PYTHON=1`` in the environment turns the native side off.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.xtc import native as xtc_native
 from mdio.core.xtc.frames import XTCFrames
 from mdio.core.xtc.header import HEADER_NBYTES, XTCHeader, parse_header
-from mdio.core.xtc.native import NATIVE, opened, source_errors
+from mdio.core.xtc.native import opened, source_errors
 
-__all__ = ["NATIVE", "XTCFrames", "encode", "read_header", "scan"]
+__all__ = ["XTCFrames", "encode", "read_header", "scan"]
 
 CUT = re.compile(r"frame (\d+) at byte (\d+): .*the file ends after")
 """What `kernels.scan` says of a file that ends within a frame."""

@@ -17,7 +17,6 @@ from mdio.core.files.index import FrameIndex
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.requests import ByteRange
-from mdio.core.xtc import fallback as xtc_fallback
 from mdio.core.xtc import native as xtc_native
 from mdio.core.xtc.header import HEADER_NBYTES, XTCHeader, parse_header
 from mdio.core.xtc.native import source_errors
@@ -43,8 +42,6 @@ class XTCFrames(Closing):
         self._buffer = np.empty(0, np.uint8)
         self.file = OpenFile(path)
         self._fd = self.file.fileno()
-        if self.file.remote is not None and not xtc_native.NATIVE:
-            xtc_native.open_file(path)
 
     def header(self, frame: int) -> XTCHeader:
         """Return the header of one frame; raises FrameRangeError or SourceError."""
@@ -73,7 +70,7 @@ class XTCFrames(Closing):
         they are in the file; C-contiguous, as are the others. `time`, (F,) float64: filled, ps.
         `step`, (F,) int64: filled. `atoms`, (k,) int64, optional: which atoms, in which order; all
         by default. Decoding ends after the last of them. `n_threads`: threads that decode, each its
-        own frames (the native module only).
+        own frames.
         Raises FrameRangeError: frames or atoms that are not there. ValueError: arrays of other
         shapes. SourceError: the bytes are not what the index says, or do not decode.
         """
@@ -92,21 +89,17 @@ class XTCFrames(Closing):
             )
         edges = self._edges[start : stop + 1]
         with source_errors(self.path):
-            if n_wanted and xtc_native.NATIVE:
+            if n_wanted:
                 self._decode(start, edges, (positions, vectors, time, step), atoms, n_threads)
                 return
             if self.file.remote is not None:
                 self._read_headers(start, edges, vectors, time, step)
                 return
-            if n_wanted and self.sums is not None:  # the fallback reads by itself
-                self._read_run(int(edges[0]), int(edges[-1] - edges[0]))
-            elif self.sums is not None:
+            if self.sums is not None:
                 _ = list(self._heads(edges))
             xtc_native.kernels.read_headers(
                 self._fd, start, edges, self.n_atoms, vectors, time, step
             )
-            if n_wanted:
-                xtc_fallback.read_positions(self.path, start, edges, self.n_atoms, positions, atoms)
 
     def _read_headers(self, start: int, edges: NDArray[np.int64], *out: NDArray[Any]) -> None:
         """Read headers of an object's frames."""
@@ -146,7 +139,7 @@ class XTCFrames(Closing):
         atoms: NDArray[np.int64] | None,
         n_threads: int,
     ) -> None:
-        """Read and decode into the arrays of `out` with the native module, some MiB at a time."""
+        """Read and decode into the arrays of `out`, some MiB at a time."""
         targets = None
         if atoms is not None:
             atoms = np.ascontiguousarray(atoms, np.int64)

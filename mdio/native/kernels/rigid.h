@@ -2,7 +2,7 @@
 //
 // Each atom is stored as a vector from an atom before it, its parent (or from the origin). Atoms
 // whose vectors are told alike make a class, and have three numbers a frame, of which the high bits
-// go through an entropy coder; mdio/core/kernels/plain_rigid says how they lie.
+// go through an entropy coder; tests/oracles/plain_rigid says how they lie.
 #pragma once
 
 #include <array>

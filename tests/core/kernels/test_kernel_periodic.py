@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from MDAnalysis.lib.mdamath import triclinic_vectors
 from MDAnalysis.transformations import NoJump, center_in_box, unwrap
 from numpy.testing import assert_allclose, assert_array_equal
+from oracles import plain_distances as plain
 from oracles.versions import needs_mda_2_11
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
-from mdio.core.kernels import plain_distances as plain
 from mdio.core.topology.molecules import molecules_of
 
 

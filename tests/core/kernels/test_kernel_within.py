@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from MDAnalysis.lib.distances import capped_distance
+from oracles import plain_distances
 
 from mdio.core.boxes import vectors_from_boxes
-from mdio.core.kernels import within
-from mdio.core.kernels.plain_distances import within as plain
+from mdio.core.kernels import backend, within
 
 BOXES = {
     "none": [0, 0, 0, 0, 0, 0],
@@ -44,7 +44,9 @@ def test_as_all_distances(box, radius, spread):
         maybe[pairs[distances <= radius + 1e-4, 1]] = True
         assert np.all(found[frame] >= sure) and np.all(found[frame] <= maybe)
     same = np.zeros_like(found)
-    plain(positions, vectors_from_boxes(boxes).astype(float), sources, targets, radius, same)
+    plain_distances.within(
+        positions, vectors_from_boxes(boxes).astype(float), sources, targets, radius, same
+    )
     np.testing.assert_array_equal(found, same)
     assert found[:, :20].all()  # a source is near itself
 
@@ -65,13 +67,10 @@ def test_just_at_the_radius_and_not_finite():
     assert not within(positions, boxes, zero[:0], every, 2.0).any()
 
 
-@pytest.mark.parametrize("pure", [False, True])
-def test_refusals(pure, monkeypatch):
-    if pure:
-        from mdio.core.kernels import backend
-        from mdio.core.kernels import plain as module
-
-        monkeypatch.setattr(backend, "module", module)
+@pytest.mark.parametrize("side", ["numpy", "native"])
+def test_refusals(side, monkeypatch):
+    if side == "numpy":
+        monkeypatch.setattr(backend, "module", plain_distances)
     positions = np.zeros((1, 3, 3), np.float32)
     boxes = np.array([[10, 12, 14, 90, 90, 90]], np.float32)
     some = np.arange(3)

@@ -1,10 +1,6 @@
 """The kernels against NumPy, google_crc32c and HDF5; native code and its twin, bit for bit."""
 
-import importlib.util
 import itertools
-import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -236,23 +232,6 @@ def test_read_only_output():
     out.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         kernels.swap_to_native(GOOD, out)
-
-
-# --- which side runs
-
-
-@pytest.mark.parametrize("value", ["", "0", "1"])
-def test_pure_python_is_a_switch(value):
-    code = (
-        "from mdio.core import kernels as k; import sys;"
-        "print(k.NATIVE, k.crc32c(b'123456789') == 0xE3069283, 'MDAnalysis' in sys.modules)"
-    )
-    environment = {**os.environ, "MDIO_PURE_PYTHON": value}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    native = importlib.util.find_spec("mdio._kernels") is not None and value != "1"
-    assert done.stdout.split() == [str(native), "True", "False"]
 
 
 @pytest.mark.parametrize("side", [side for side in SIDES if side != "numpy"], indirect=True)

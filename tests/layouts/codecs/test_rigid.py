@@ -12,7 +12,6 @@ from scipy.spatial.transform import Rotation
 from suites.kernel_sides import WIDE_SIDES as SIDES
 from suites.kernel_sides import kernels_of
 
-from mdio.core import kernels
 from mdio.core.kernels import decode_rigid, encode_rigid
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.quantised import QuantisedFormat, decode_chunk, encode_chunk
@@ -74,7 +73,7 @@ def decoded(data: bytes, shape: tuple[int, ...], *part) -> np.ndarray:
 def test_all_sides_give_the_integers_back(n_frames, monkeypatch):
     x = system(n_frames)
     data = encode_chunk(x, RIGID)
-    assert data[4] == (9 if n_frames > 1 and kernels.NATIVE else data[4])
+    assert data[4] == (9 if n_frames > 1 else data[4])
     for side in SIDES:
         with kernels_of(side, monkeypatch):
             assert decoded(data, x.shape).tobytes() == expected(x).tobytes()
@@ -136,9 +135,6 @@ def wild(draw) -> np.ndarray:
 @given(wild(), st.sampled_from(CUTS))
 def test_integers_of_any_kind(values, cut):
     made = encode_rigid(values, 1.0, *cut, xtc=False)
-    if not kernels.NATIVE:
-        assert made is None
-        return
     assert made is not None
     description, data = np.frombuffer(made[0], np.uint8), made[1]
     for side in SIDES:
@@ -182,7 +178,7 @@ def test_all_processors_write_the_same_bytes(n_frames, form, monkeypatch):
             data = encode_chunk(x, form)
             assert np.array_equal(decoded(data, x.shape), expected(x))
             made.add(data)
-    assert len(made) == kernels.NATIVE
+    assert len(made) == 1
 
 
 def outcome(data: bytes, shape: tuple[int, ...]) -> bytes | None:
@@ -309,8 +305,8 @@ def test_golden_chunks(side, rule, version, monkeypatch):
 
 
 def test_as_small_as_promised(tmp_path):
-    """Beside the XTC of the same frames; without a compiler it is bit-packed."""
-    mode, room = (10, 1.0) if kernels.NATIVE else (6, 1.6)
+    """Beside the XTC of the same frames."""
+    mode, room = 10, 1.0
     for top, trajectory, most in ((PSF, DCD, 0.62), (None, XTC, 0.74)):
         path = Path(trajectory)
         universe = mda.Universe(*([top, trajectory] if top else [trajectory]))

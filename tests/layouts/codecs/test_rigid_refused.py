@@ -8,7 +8,6 @@ import pytest
 from suites.kernel_sides import WIDE_SIDES as SIDES
 from suites.kernel_sides import kernels_of
 
-from mdio.core import kernels
 from mdio.core.kernels import decode_rigid
 
 FREE, TIME, SWING, SPHERE, CIRCLE = range(5)
@@ -192,8 +191,6 @@ def test_frames_that_cannot_be(side, message, monkeypatch):
 @pytest.mark.parametrize("side", NATIVE)
 def test_sections_of_no_atoms_that_are_wanted_are_left_alone(side, monkeypatch):
     """A section of one class, then one of another: the states of the second are cut short."""
-    if not kernels.NATIVE:
-        pytest.skip("NumPy reads all")
     cut = bytes([0, 1, 0])
     description = described(
         a_class(), a_class(), lanes=128 + LANES, cut=cut, numbers=(0, 1, 1), backs=(0, 0, 0)

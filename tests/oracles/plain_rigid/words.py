@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mdio.core.kernels.plain_rigid.description import LOWEST, USES, Class
+from oracles.plain_rigid.description import LOWEST, USES, Class
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]

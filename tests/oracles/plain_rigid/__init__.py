@@ -45,9 +45,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from oracles.plain_rigid.frames import Chunk
 
 from mdio.core.kernels.checks import Int32s
-from mdio.core.kernels.plain_rigid.frames import Chunk
 
 Bytes = NDArray[np.uint8]
 

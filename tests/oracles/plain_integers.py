@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from oracles.plain_packed import unpacked
+from oracles.plain_rigid import decode
 
 from mdio.core.kernels.checks import Float32s, Float64s, Int32s, Int64s
-from mdio.core.kernels.plain_packed import unpacked
-from mdio.core.kernels.plain_rigid import decode
 
 Bytes = NDArray[np.uint8]
 Floats = Callable[[Int32s, float], NDArray[np.floating]]

@@ -1,4 +1,4 @@
-"""Periodic boundaries in NumPy; see `mdio.core.kernels.plain`."""
+"""Periodic boundaries in NumPy; see `oracles.plain`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.analysis.kernels.images import is_reduced, nearest
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
 PAIRS_AT_ONCE = 1 << 20
-ROUNDING = 1e-9
-MANY = 100
-"""More rounds than the reduction of any cell takes."""
 
 
 def within(
@@ -115,71 +113,6 @@ def gather(
             nearer = found < squares
             shifts[nearer], squares[nearer] = images[nearer], found[nearer]
         frame[atoms] -= np.repeat(total @ cell, sizes, axis=0)
-
-
-def nearest(apart: Float64s, cell: Float64s) -> tuple[Float64s, Float64s]:
-    """Return, of distances, what to subtract for the shortest image, and its square.
-
-    `apart`, (N, 3): of any length. `cell`, (3, 3): the vectors, of any shape: a lower triangle.
-    Returns (N, 3) numbers of vectors, and (N,) squares.
-    """
-    images = np.zeros_like(apart)
-    for axis in (2, 1, 0):
-        images[:, axis] = np.rint((apart - images @ cell)[:, axis] / cell[axis, axis])
-    left = apart - images @ cell
-    squares = np.einsum("nc,nc->n", left, left)
-    # No vector of the lattice is shorter than the least of the three.
-    waiting = np.flatnonzero(squares > np.square(cell.diagonal().min() / 2))
-    if np.array_equal(cell, np.diag(cell.diagonal())) or not waiting.size:
-        return images, squares
-    steps = np.array([*itertools.product((0, -1, 1), repeat=3)], np.float64) @ _reduced(cell)
-    while waiting.size:  # from any image to the nearest, always by one that is shorter
-        tried = left[waiting, None] - steps @ cell
-        lengths = np.einsum("nsc,nsc->ns", tried, tried)
-        best = lengths.argmin(axis=1)
-        shorter = lengths.min(axis=1) < squares[waiting] * (1 - ROUNDING)
-        waiting, best = waiting[shorter], best[shorter]
-        images[waiting] += steps[best]
-        left[waiting] = apart[waiting] - images[waiting] @ cell
-        squares[waiting] = np.einsum("nc,nc->n", left[waiting], left[waiting])
-    return images, squares
-
-
-def is_reduced(cell: Float64s) -> bool:
-    """Return whether the vectors of a cell are as short as those of its lattice can be."""
-    if np.array_equal(cell, np.diag(cell.diagonal())):
-        return True
-    before, after = (np.sort((one**2).sum(axis=1)) for one in (cell, _reduced(cell) @ cell))
-    return bool((after >= before * (1 - 1e-5)).all())
-
-
-def _reduced(cell: Float64s) -> Float64s:
-    """Return numbers of vectors that give three as short as they can be (a row each).
-
-    Semaev's reduction (10.1007/3-540-44670-2_13).
-    """
-    rows = np.eye(3)
-
-    def square(row: int) -> float:
-        return float(np.square(rows[row] @ cell).sum())
-
-    for _ in range(MANY):
-        rows = rows[np.argsort([square(row) for row in range(3)], kind="stable")]
-        for _ in range(MANY):
-            one, two, _ = rows @ cell
-            rows[1] -= np.rint(two @ one / (one @ one)) * rows[0]
-            if square(1) >= square(0) * (1 - ROUNDING):
-                break
-            rows[:2] = rows[1::-1].copy()
-        vectors = rows @ cell
-        by = np.rint(np.linalg.solve(vectors[:2] @ vectors[:2].T, vectors[:2] @ vectors[2]))
-        tried = rows[2] - (by + list(itertools.product((0, -1, 1), repeat=2))) @ rows[:2]
-        shortest = tried[np.square(tried @ cell).sum(axis=1).argmin()]
-        if np.square(shortest @ cell).sum() < square(2) * (1 - ROUNDING):
-            rows[2] = shortest
-        if square(2) >= square(1) * (1 - ROUNDING):
-            break
-    return rows
 
 
 def centre(positions: Float32s, vectors: Float64s, picked: Int64s) -> None:

@@ -13,10 +13,7 @@ from functools import lru_cache
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
-
-from mdio.core.kernels import checks
-from mdio.core.kernels.checks import Buffer, Float32s, Float64s, Folded, Int32s, Int64s
-from mdio.core.kernels.plain_distances import (
+from oracles.plain_distances import (
     centre,
     cut_frames,
     follow,
@@ -25,7 +22,7 @@ from mdio.core.kernels.plain_distances import (
     put_in_cell,
     within,
 )
-from mdio.core.kernels.plain_integers import (
+from oracles.plain_integers import (
     decode_rigid_step,
     decode_rigid_xtc,
     dequantise_deltas,
@@ -39,7 +36,10 @@ from mdio.core.kernels.plain_integers import (
     sum_packed_step,
     sum_packed_xtc,
 )
-from mdio.core.kernels.plain_packed import pack
+from oracles.plain_packed import pack
+
+from mdio.core.kernels import checks
+from mdio.core.kernels.checks import Buffer, Float32s, Float64s, Folded, Int32s, Int64s
 
 CASTAGNOLI, ONE = 0x82F63B78, 1 << 31
 

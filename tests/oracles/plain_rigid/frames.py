@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mdio.core.kernels.checks import Int32s
-from mdio.core.kernels.plain_rigid.description import (
+from oracles.plain_rigid.description import (
     BLOCK,
     CIRCLE,
     CUT,
@@ -22,7 +20,9 @@ from mdio.core.kernels.plain_rigid.description import (
     Cursor,
     class_of,
 )
-from mdio.core.kernels.plain_rigid.words import Section
+from oracles.plain_rigid.words import Section
+
+from mdio.core.kernels.checks import Int32s
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]
