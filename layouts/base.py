@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,17 +14,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mdio.core.blocks import Spans
 from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError, named
-from mdio.core.files.remote.paths import path_of
-from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
-from mdio.layouts.capabilities import Capabilities, boundaries_of
-from mdio.layouts.expecting import AtomIndices, Expecting
+from mdio.core.files.in_flight import InFlight
+from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.requests import ByteRange
+from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
+from mdio.core.words import plural
 from mdio.layouts.units import Unit, Wanted, check_units, mendable, runs_of_frames
 
 if TYPE_CHECKING:
+    from xarray import Dataset
+
     from mdio.core.cache.folder import Cache
+    from mdio.core.frame_data import FrameData
+    from mdio.core.topology.topology import Topology
+    from mdio.layouts.caching.reads import UnitReads
     from mdio.layouts.output import EncodedChunk
+    from mdio.layouts.places import FrameBytes, PlacedPositions
+
 
 __all__ = ["AtomIndices", "Layout"]
 
@@ -31,7 +42,59 @@ ASSUMED = {"dt": ("--timestep", "times"), "length_unit": ("--length-unit", "unit
 """What options are called that say what a format does not hold, and what that is."""
 
 
-class Layout(Expecting, Capabilities, Closing, ABC):
+TIMES_MADE_UP = "times are made up"
+"""How that is told begins (`TrajectoryInfo.made_up`), ..."""
+STEPS_KNOWN = f"{TIMES_MADE_UP}, though steps are known"
+"""... and where the format numbers integration steps."""
+
+
+def boundaries_of(info: TrajectoryInfo) -> NDArray[np.int64]:
+    """Return where chunks begin, or frames where there are no chunks, and ``n_frames``."""
+    edges = np.arange(0, info.n_frames, info.chunk_frames or 1, dtype=np.int64)
+    return np.append(edges, info.n_frames)
+
+
+def fields_in_some(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
+    """Return the fields that some frames lack, of one of the files or all of one."""
+    lacking = {name for info in infos for name in info.sparse}
+    for name in ("velocities", "forces"):
+        if len({getattr(info, f"has_{name}") for info in infos}) > 1:
+            lacking.add(name)
+    return tuple(sorted(lacking))
+
+
+def notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
+    """Yield what is odd about keeping units of the trajectory `path` in `cache`.
+
+    `works` is whether its layout says where its frames lie.
+    """
+    if not works:
+        yield (
+            f"{path}: no unit of it can be kept, since only MDAnalysis or a library knows where "
+            "its frames lie; it is read from the source: convert it, and keep units of the output"
+        )
+    from mdio.layouts.striping.networks import is_network
+    from mdio.layouts.striping.stripes import file_system_type
+
+    kind = file_system_type(cache.root)
+    if is_network(kind):
+        yield (
+            f"{cache.root}: it lies on a file system of the network ({kind}), where a cache gains "
+            "nothing and all nodes share it; give a folder on a disk of each node"
+        )
+
+
+Runs = Iterable[tuple[int, int]]
+RUNS_AHEAD = 1000
+GUESSED_RUNS = 8
+"""So many are looked at while nobody knows how much will be read, and as many as have been:
+see `mdio.core.files.in_flight.GUESSED_NBYTES`."""
+APART_AHEAD = 24
+"""Of runs with gaps between them, so many."""
+AtomIndices = NDArray[np.int64]
+
+
+class Layout(Closing, ABC):
     """A trajectory on disk, opened for reading on first use.
 
     A layout pickles as (path, options) and reopens in the process that unpickles it: no handle
@@ -64,6 +127,39 @@ class Layout(Expecting, Capabilities, Closing, ABC):
     known_options: ClassVar[frozenset[str] | None] = frozenset()
     """Names of its options; None if it takes any, for somebody else."""
     _known: Any = None  # what opening it found in another process
+    writer: ClassVar[str | None] = None
+    """For plug-ins: where their `LayoutWriter` is, as ``module:Class``."""
+    reads_with: ClassVar[tuple[str, ...]] = ()
+    """Modules that are imported when one is opened, and can be before."""
+    continuation: ClassVar[str | None] = None
+    """Where its `Continuation` is, in the same way, if frames can be added to outputs of it."""
+    is_folder: ClassVar[bool] = False
+    """Whether it is a folder of files."""
+    in_segments: ClassVar[bool] = False
+    """Whether an output is as many files as are asked for."""
+    in_chunks: ClassVar[bool] = False
+    """Whether arrays are cut into chunks, which can be compressed."""
+    keeps_columns: ClassVar[bool] = False
+    """Whether box, time and step come back to the bit; others keep what their fields allow."""
+    counts_steps: ClassVar[bool] = False
+    """Whether steps are not stored, and the frames of a file are counted instead."""
+    rounds: ClassVar[tuple[str, ...]] = ()
+    """Fields that are stored in other units than those in memory, and rounded on the way."""
+
+    reads_remote: ClassVar[bool] = False
+    """Whether it reads objects of stores where they lie."""
+    keeps_topology: ClassVar[bool] = False
+    """Whether outputs hold what atoms are."""
+    flavours: ClassVar[tuple[str, ...]] = ()
+    """As which other programs want them its outputs can be written."""
+
+    cache: Cache | None = None
+    """Where units of it are kept on this node."""
+    _ahead: InFlight | None = None
+    _unit_reads: dict[str, UnitReads] | None = None
+    _told: tuple[str, ...] = ()
+    _is_led = False
+    """Whether somebody says what will be read."""
 
     def __init__(
         self,
@@ -291,6 +387,304 @@ class Layout(Expecting, Capabilities, Closing, ABC):
             Some of it is not what was written.
         """
         raise CorruptLayoutError(f"{self.path}: {self.name} keeps no checksums of what it stores")
+
+    @classmethod
+    def ensemble_at(cls, path: Path) -> dict[str, Path]:  # noqa: ARG003
+        """Return, by label, where the trajectories are that one output at `path` has as groups."""
+        return {}
+
+    @classmethod
+    def parts_at(cls, path: Path) -> Path | None:  # noqa: ARG003
+        """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
+        return None
+
+    @classmethod
+    def uuid_at(cls, path: Path) -> str | None:  # noqa: ARG003
+        """Return the identity of the output of mdio that is at `path` now; None if it has none."""
+        return None
+
+    @property
+    def has_times(self) -> bool:
+        """Whether times are the file's own; if not, frames are but counted."""
+        return not any(text.startswith(TIMES_MADE_UP) for text in self.info.made_up)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the file numbers its frames by integration steps, if it has no times."""
+        known = any(text.startswith(STEPS_KNOWN) for text in self.info.made_up)
+        return known and not self.counts_steps
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """What lies between frames of a damaged file and may be several."""
+        return ()
+
+    @property
+    def step_ps(self) -> float | None:
+        """Length of an integration step in ps, where times follow from counted ones."""
+        return None
+
+    @property
+    def joined(self) -> Mapping[str, Any] | None:
+        """What an output notes of how files were joined; None if just as given."""
+        return None
+
+    @property
+    def manifest(self) -> Mapping[str, Any] | None:
+        """What mdio wrote of this output's making; None for files of others."""
+        return None
+
+    def made_as(self) -> dict[str, Any]:
+        """Return what fields of a plan are to be for an output that is laid out as this one."""
+        return {}
+
+    @property
+    def decodes(self) -> bool:
+        """Whether reading is mostly work that other threads need not wait for."""
+        return False
+
+    @property
+    def container(self) -> str | None:
+        """Format of the files whose frames can be copied as bytes; None if there is none."""
+        return None
+
+    def topology(self) -> Topology | None:
+        """Return what is stored of its atoms; None if nothing is.
+
+        Raises
+        ------
+        CorruptLayoutError
+            It is damaged.
+        """
+        first = self.members[0]
+        return None if first is self else first.topology()
+
+    def frame_data(self) -> FrameData:
+        """Return numbers of each frame beside its atoms, by name, (F,) or (F, k).
+
+        Of AMBER's replica exchange: ``temp0`` (K), ``remd_indices`` and others.
+
+        Raises
+        ------
+        CorruptLayoutError
+            They are damaged.
+        """
+        from mdio.core.frame_data import from_json, joined
+
+        n_frames = self.info.n_frames
+        if self.manifest is None and self.members[0] is not self:
+            parts = [(one.frame_data(), start, stop) for one, start, stop in self.kept]
+            return joined([{name: v[a:b] for name, v in data.items()} for data, a, b in parts])
+        return from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
+
+    def frame_bytes(self) -> FrameBytes | None:
+        """Return where its frames lie, as bytes that can be copied into another file.
+
+        None where copies would not make valid files.
+
+        Raises
+        ------
+        SourceError
+            The file is damaged.
+        """
+        return None
+
+    def placed(self) -> PlacedPositions | None:
+        """Return where its positions lie, so that others read them without a copy.
+
+        None where they are stored in a way that others do not know.
+
+        Raises
+        ------
+        SourceError
+            The file is damaged.
+        """
+        return None
+
+    @property
+    def members(self) -> tuple[Any, ...]:
+        """The trajectories that it joins; of one, itself."""
+        return (self,)
+
+    def to_xarray(self) -> Dataset:
+        """Return the trajectory as a dataset of xarray, which dask reads chunk by chunk.
+
+        Variables are ``positions``, ``velocities`` and ``forces`` (frame, atom, axis) and ``box``
+        (frame, edge), as far as they are there; what is picked of frames and atoms is all that is
+        read. What `frame_data` returns is in memory. Coordinates are ``time`` (frame), ps, and of
+        the atoms what the trajectory holds: ``name``, ``resid``, ``resname``, ``segid``. Units are
+        those of `FrameBlock`.
+
+        Raises
+        ------
+        MissingExtraError
+            xarray or dask is not installed.
+
+        Examples
+        --------
+        >>> import mdio
+        >>> from MDAnalysisTests.datafiles import DCD
+        >>> dataset = mdio.open(DCD).to_xarray()
+        >>> dataset.positions.isel(atom=0).mean("frame").values.round(1)
+        array([ 3.4,  9.8, -8.2], dtype=float32)
+        """
+        dataset: Dataset = import_module("mdio.layouts.views.notebooks").as_dataset(self)
+        return dataset
+
+    def __repr__(self) -> str:
+        """Return the path and, once it is open, what is in it."""
+        return self._shown(repr(str(self.path)))
+
+    def _shown(self, named: str) -> str:
+        if self._info is None:
+            return f"{type(self).__name__}({named})"
+        frames = plural(self._info.n_frames, "frame")
+        told = [f"{frames} of {plural(self._info.n_atoms, 'atom')}", self._info.times]
+        return f"<{type(self).__name__} {named}: {', '.join(filter(None, told))}>"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: a table of what is in it."""
+        html: str = import_module("mdio.layouts.views.notebooks").as_html(self)
+        return html
+
+    def preopened(self) -> Any:
+        """Return a layout that pickles with what opening finds; itself if opening is cheap."""
+        return self
+
+    def cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
+        """Return what the cache keeps for reads of `atoms`: its name, and which atoms it has.
+
+        All of the frames by default, and then no name and no atoms.
+        """
+        return "", None
+
+    def unit_reads(self, atoms: AtomIndices | None) -> UnitReads | None:
+        """Return what reads `atoms` through the cache; None without one, or without atoms."""
+        if self.cache is None or (atoms is not None and not atoms.size):
+            return None
+        _ = self.info
+        label, kept = self.cached_as(atoms)
+        if self._unit_reads is None:
+            self._unit_reads = {}
+        found = self._unit_reads.get(label)
+        if found is None:
+            from mdio.layouts.caching.reads import UnitReads
+
+            found = self._unit_reads[label] = UnitReads(self, self.cache, label, kept)  # type: ignore[arg-type]
+            for note in notes_on(self.cache, self.path, found.works):
+                found.source.note(note)
+        return found
+
+    @property
+    def cache_notes(self) -> tuple[str, ...]:
+        """What is to be told of the cache, each once."""
+        own = (note for one in (self._unit_reads or {}).values() for note in one.source.notes)
+        others = (note for one in self.members if one is not self for note in one.cache_notes)
+        return tuple(dict.fromkeys([*self._told, *own, *others]))
+
+    def byte_ranges(
+        self,
+        start: int,  # noqa: ARG002
+        stop: int,  # noqa: ARG002
+        atoms: AtomIndices | None,  # noqa: ARG002
+    ) -> Iterator[ByteRange]:
+        """Yield the bytes that reading frames ``start:stop`` of `atoms` takes, in its order.
+
+        Small tables may be left out, and all may where nothing is gained.
+        Raises SourceError or CorruptLayoutError as reading does.
+        """
+        yield from ()
+
+    @property
+    def in_store(self) -> bool:
+        """Whether its frames come from a store; of what is open."""
+        return isinstance(self.path, RemotePath)
+
+    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
+        """Ask for objects that reading runs of frames opens, for no others any more.
+
+        `runs`: first frame, and one beyond the last; they ascend, with gaps between them.
+        """
+
+    def source_ranges(
+        self, start: int, stop: int, atoms: AtomIndices | None
+    ) -> Iterator[ByteRange]:
+        """Yield what of `byte_ranges` will come from files, and not from a cache of the node."""
+        reads = self.unit_reads(atoms)
+        if reads is None:
+            yield from self.byte_ranges(start, stop, atoms)
+        else:
+            yield from reads.source_ranges(start, stop)
+
+    def expect(
+        self, runs: Runs, atoms: AtomIndices | None = None, *, guessed: bool = False
+    ) -> None:
+        """Say what will be read next; what was said before is forgotten.
+
+        `runs`: first frame, and one beyond the last, of the reads to come, in their order. Looked
+        at as reading goes on, so that there may be many. `atoms`: as those reads have them.
+        `guessed`: whether reading may end at any time: then little is asked of stores at first.
+        """
+        self._is_led = True
+        _ = self.info  # opens it
+        self._expect(runs, atoms, guessed=guessed)
+
+    def expect_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
+        """Ask for what reading objects' frames takes now, unless somebody leads."""
+        if self.in_store and not self._is_led:
+            if stop - start > 1:
+                self._expect([(start, stop)], atoms)
+            else:
+                self.look_ahead([(start, stop)], atoms)
+
+    def _expect(self, runs: Runs, atoms: AtomIndices | None, *, guessed: bool = False) -> None:
+        if self._ahead is None:
+            self._ahead = InFlight()
+        remote = self.in_store
+        runs = (run for run in runs if run[0] < run[1])
+        runs = self._announced(runs, atoms, guessed=guessed) if remote else runs
+        wanted = (
+            wanted for start, stop in runs for wanted in self.source_ranges(start, stop, atoms)
+        )
+        self._ahead.expect(wanted, guessed=guessed and remote)
+
+    def _announced(
+        self, runs: Runs, atoms: AtomIndices | None, *, guessed: bool
+    ) -> Iterator[tuple[int, int]]:
+        """Yield `runs`, and look ahead at those that come next."""
+        rest = iter(runs)
+        following, near = next(rest, None), deque[tuple[int, int]]()
+        joined = deque[tuple[int, int]]()
+        """Those near, joined where there is no gap between them."""
+        most, more = (GUESSED_RUNS, 1) if guessed else (RUNS_AHEAD, 0)
+        while near or following is not None:
+            while following is not None and len(near) < most and len(joined) < APART_AHEAD:
+                goes_on = bool(joined) and joined[-1][1] == following[0]
+                begin = joined.pop()[0] if goes_on else following[0]
+                joined.append((begin, following[1]))
+                near.append(following)
+                following = next(rest, None)
+            self.look_ahead(tuple(joined), atoms)
+            yield near[0]
+            _, until = near.popleft()
+            _, end = joined.popleft()
+            if until < end:
+                joined.appendleft((until, end))
+            most = min(most + more, RUNS_AHEAD)
+
+    def expect_nothing(self) -> None:
+        """Let go of what was asked for and not read."""
+        self._is_led = False
+        if self._ahead is not None:
+            self._ahead.stop()
+            self.look_ahead((), None)
+
+    def let_go_of_units(self) -> None:
+        """Close what is open of the cache."""
+        self._told = self.cache_notes
+        for reads in (self._unit_reads or {}).values():
+            reads.close()
+        self._unit_reads = None
 
     def close(self) -> None:
         """Close files; reading again opens them again."""

@@ -23,7 +23,7 @@ from mdio.core.files.remote.paths import is_remote
 from mdio.core.frames import absent
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
-from mdio.readers.cache import FrameCache
+from mdio.readers.frames import FrameCache
 
 
 class LayoutReader(ReaderBase):  # type: ignore[misc]

@@ -9,8 +9,8 @@ from typing import Any, Self
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.layouts.base import Layout
-from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.output import EncodedChunk, PieceRecord
+from mdio.layouts.places import FrameBytes
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import load_class
 from mdio.layouts.views.view import within

@@ -11,7 +11,7 @@ from mdio.converters.strategies.job import Job
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
 from mdio.layouts.output import EncodedChunk, PieceRecord
-from mdio.layouts.placed import PlacedPositions
+from mdio.layouts.places import PlacedPositions
 from mdio.layouts.writer import LayoutWriter
 from mdio.parallel.executors import Executor
 

@@ -10,9 +10,8 @@ from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import LayoutWriter, PieceRecord
 from mdio.layouts.zarr.layout import ZarrLayout
-from mdio.layouts.zarr.metadata import METADATA
 from mdio.layouts.zarr.own import OwnTree
-from mdio.layouts.zarr.tree import array_nodes, atom_arrays
+from mdio.layouts.zarr.tree import METADATA, array_nodes, atom_arrays
 
 
 class ZarrContinuation(Continuation):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.piece_sums import Sums
 from mdio.core.files.reading import OpenFile
-from mdio.layouts.chunked.grid import AtomIndices
+from mdio.layouts.chunked.array import AtomIndices
 from mdio.layouts.chunked.in_file import ChunksInFile, inflate
 
 LARGEST_NBYTES = 64 << 20

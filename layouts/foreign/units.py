@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.errors import SourceError
-from mdio.layouts.capabilities import STEPS_KNOWN, TIMES_MADE_UP
+from mdio.layouts.base import STEPS_KNOWN, TIMES_MADE_UP
 
 UNITS_OF_PROGRAMS = {"GROMACS": "nm"}
 """Unit of lengths of programs that may leave units out."""

@@ -24,8 +24,8 @@ from mdio.core.frames import ELEMENTS
 from mdio.layouts.chunk_shapes import MAX_PADDING
 from mdio.layouts.h5md.disk import Written, open_output
 from mdio.layouts.h5md.encoding import FILTER, FILTER_VERSION, coder_of
+from mdio.layouts.h5md.foreign import Flavour, flavour_of
 from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
-from mdio.layouts.h5md.others.flavours import Flavour, flavour_of
 
 if TYPE_CHECKING:
     from mdio.layouts.plan import ArrayPlan, LayoutPlan

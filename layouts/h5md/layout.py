@@ -28,7 +28,7 @@ from mdio.layouts.units import Wanted
 if TYPE_CHECKING:
     import h5py
 
-    from mdio.layouts.placed import PlacedPositions
+    from mdio.layouts.places import PlacedPositions
 
 
 def _names_mdio(file: h5py.File) -> bool:

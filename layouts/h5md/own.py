@@ -19,12 +19,12 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.frames import ELEMENTS, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.topology.topology import Topology
-from mdio.layouts.chunked.groups import stored_topology
 from mdio.layouts.chunked.in_file import inflate
-from mdio.layouts.chunked.own import OwnOutput
+from mdio.layouts.chunked.own import OwnOutput, stored_topology
 from mdio.layouts.h5md.chunks import PlacedChunks, Unpack, plans_of, stored_chunks
 from mdio.layouts.h5md.encoding import FILTER, unpack
 from mdio.layouts.h5md.file import chunk_table, run_table, value_path
+from mdio.layouts.h5md.foreign import TOPOLOGY, flavour_of
 from mdio.layouts.h5md.io import (
     ARRAYS,
     BOX,
@@ -37,10 +37,8 @@ from mdio.layouts.h5md.io import (
     manifest_text,
 )
 from mdio.layouts.h5md.opening import is_sealed
-from mdio.layouts.h5md.others.flavours import flavour_of
-from mdio.layouts.h5md.others.topology import TOPOLOGY
 from mdio.layouts.h5md.seal import check_seal
-from mdio.layouts.placed import PlacedPositions, in_frames
+from mdio.layouts.places import PlacedPositions, in_frames
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:

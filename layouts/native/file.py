@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.files.in_flight import InFlight, asked
 from mdio.core.files.index import FrameIndex, load_index
+from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import Layout
-from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.fixed_records import PositionalFile, open_positional
-from mdio.layouts.native.in_parts import FrameMarks, extended, scan_fast
-from mdio.layouts.native.salvage import scan_around_damage
+from mdio.layouts.places import FrameBytes
+from mdio.layouts.striping.networks import is_network
+from mdio.layouts.striping.stripes import file_system_type
 
 NO_ATOMS = np.empty(0, np.int64)
 
@@ -52,7 +60,7 @@ class IndexedLayout(NativeLayout):
     """A file whose frames are found through an index (`mdio.core.files.index`)."""
 
     check_frames: ClassVar[staticmethod[[NDArray[np.uint8], range, FrameBytes, int], None]]
-    """Its `mdio.layouts.frame_bytes.FrameCheck`."""
+    """Its `mdio.layouts.places.FrameCheck`."""
 
     _index: FrameIndex
     _whole: list[int] | None
@@ -135,3 +143,244 @@ class IndexedLayout(NativeLayout):
             lost=self._index.lost(self.path),
             **more,
         )
+
+
+SCANNED_NBYTES = 1 << 20
+STORE_PIECE_NBYTES = 8 << 20
+"""An object is looked at in pieces of this size, ..."""
+MAX_STORE_PIECES = 4
+"""... of which so many are kept."""
+
+Peek = Callable[[int, int], bytes]
+"""Gives up to so many bytes from a place on; fewer only at the end."""
+
+
+def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[int]]:
+    """Find the frames of a file whose frames have headers with their sizes.
+
+    A frame counts if its header can be one and the next follows it, or the file ends. Where that
+    is not so, the next such header is looked for; what lies before it is listed as a frame too,
+    which cannot be read.
+
+    `path`: the file. `marks`: how its frames are known.
+    Returns `index` (FrameIndex). `whole` (list of int): numbers of the frames with a header.
+    """
+    offsets: list[int] = []
+    whole: list[int] = []
+    with OpenFile(path) as file, _peeking(file) as peek:
+        size = file.nbytes
+
+        def end_of(at: int) -> int | None:
+            """Return where the frame that begins here ends; None if none does."""
+            nbytes = marks.size_of(peek(at, marks.head_nbytes))
+            return None if nbytes is None or at + nbytes > size else at + nbytes
+
+        at = end = 0
+        while at < size:
+            stop = end_of(at)
+            sound = stop is not None and (stop == size or end_of(stop) is not None)
+            following = stop
+            if not sound:
+                following = _next(peek, size, marks.begins, at + 1, end_of)
+                # A frame before damage is whole if what comes next does not begin within it.
+                sound = stop is not None and (following is None or following >= stop)
+                if sound and following != stop:
+                    following = stop
+            if sound:
+                whole.append(len(offsets))
+                end = stop or end
+            if sound or following is not None:
+                offsets.append(at)
+            if following is None:
+                break
+            at = following
+        lost_nbytes = size - end
+    return FrameIndex(np.array(offsets, np.int64), end, marks.n_atoms, lost_nbytes), whole
+
+
+@contextmanager
+def _peeking(file: OpenFile) -> Iterator[Peek]:
+    """Yield what gives bytes of a file, of an object in pieces that are asked for ahead."""
+    if file.remote is None:
+        yield file.peek
+        return
+    ahead, kept, newest = InFlight(), OrderedDict[int, bytes](), -1
+
+    def piece(number: int) -> bytes:
+        nonlocal newest
+        if number in kept:
+            return kept[number]
+        begin = number * STORE_PIECE_NBYTES
+        if number != newest + 1 or not kept:
+            ahead.expect([ByteRange(file, begin, file.nbytes - begin)])
+        newest = number
+        kept[number] = file.peek(begin, STORE_PIECE_NBYTES)
+        if len(kept) > MAX_STORE_PIECES:
+            kept.popitem(last=False)
+        return kept[number]
+
+    def peek(at: int, nbytes: int) -> bytes:
+        end = min(at + nbytes, file.nbytes)
+        if end <= at:
+            return b""
+        first, last = at // STORE_PIECE_NBYTES, (end - 1) // STORE_PIECE_NBYTES
+        if nbytes < SCANNED_NBYTES and last > newest + 1 and first not in kept:
+            return file.peek(at, nbytes)  # far away, where a damaged header leads
+        found = b"".join(piece(number) for number in range(first, last + 1))
+        at -= first * STORE_PIECE_NBYTES
+        return found[at : at + nbytes]
+
+    try:
+        yield peek
+    finally:
+        ahead.stop()
+
+
+def _next(
+    peek: Peek,
+    size: int,
+    begins: Sequence[bytes],
+    at: int,
+    end_of: Callable[[int], int | None],
+) -> int | None:
+    """Return where the next frame begins, from `at` on; None if none does."""
+    more = max(map(len, begins)) - 1
+    while at < size:
+        data = peek(at, SCANNED_NBYTES + more)
+        for place in sorted(_places(data, begins)):
+            if end_of(at + place) is not None:
+                return at + place
+        at += SCANNED_NBYTES
+    return None
+
+
+def _places(data: bytes, begins: Sequence[bytes]) -> Iterator[int]:
+    for begin in begins:
+        place = data.find(begin)
+        while place >= 0:
+            yield place
+            place = data.find(begin, place + 1)
+
+
+PIECE_NBYTES = 1 << 20
+
+Part = tuple[NDArray[np.int64], int]
+"""Where the frames begin that begin in a part of a file, and where the last of them ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameMarks:
+    """How the frames of a file are known, whose headers tell how long they are."""
+
+    n_atoms: int
+    begins: Sequence[bytes]
+    """Bytes with which frames begin."""
+    size_of: Callable[[bytes], int | None]
+    """Bytes of the frame whose header this is; None if it is none."""
+    head_nbytes: int
+    """Bytes of a header that `size_of` needs."""
+
+
+def comes_over_a_network(path: Path) -> bool:
+    """Return whether a file lies elsewhere than on a disk of this machine."""
+    return isinstance(path, RemotePath) or is_network(file_system_type(path))
+
+
+def scan_fast(path: Path, marks: FrameMarks, scan: Callable[[Path], FrameIndex]) -> FrameIndex:
+    """Find the frames of a whole file; over a network, by reading it with many requests at a time.
+
+    `scan` walks from header to header, and says what is wrong.
+    """
+    if comes_over_a_network(path):
+        found = joined([scan_part(path, marks, 0, 1)], marks.n_atoms, path.stat().st_size)
+        if found is not None:
+            return found
+    return scan(path)
+
+
+def extended(path: Path, marks: FrameMarks, former: FrameIndex) -> FrameIndex | None:
+    """Add the frames behind those of `former`, of a file that was written on.
+
+    None if something else follows, or the beginning of a header: a scan can say what.
+    """
+    offsets, at = [], former.nbytes
+    with OpenFile(path) as file:
+        while at < file.nbytes:
+            raw = file.peek(at, marks.head_nbytes)
+            nbytes = marks.size_of(raw) if len(raw) == marks.head_nbytes else None
+            if nbytes is None:
+                return None
+            if at + nbytes > file.nbytes:
+                break
+            offsets.append(at)
+            at += nbytes
+        every = np.append(former.offsets, np.array(offsets, np.int64))
+        return FrameIndex(every, at, former.n_atoms, file.nbytes - at)
+
+
+def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> Part | None:
+    """Find the frames that begin in one of `n_parts` equal parts of a file.
+
+    Returns Part or None: None if there is anything but frames; a walk over the file can say what.
+    Raises SourceError: the file cannot be read.
+    """
+    with OpenFile(path) as file:
+        begin, end = (file.nbytes * k // n_parts for k in (part, part + 1))
+        with asked([ByteRange(file, begin, end - begin)]):
+            return _frames(file, marks, begin, end)
+
+
+def _frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Part | None:
+    offsets: list[int] = []
+    at = 0 if begin == 0 else -1
+    edges = [begin, *range((begin // PIECE_NBYTES + 1) * PIECE_NBYTES, end, PIECE_NBYTES), end]
+    for first, last in itertools.pairwise(edges):
+        data = file.array(first, last - first).data
+        if at < 0:
+            at = _first_header(file, data, first, marks)
+        while 0 <= at < last:
+            raw = bytes(data[at - first : at - first + marks.head_nbytes])
+            if len(raw) < marks.head_nbytes:
+                raw = file.peek(at, marks.head_nbytes)
+            nbytes = marks.size_of(raw)
+            if nbytes is None:
+                return None
+            offsets.append(at)
+            at += nbytes
+    return np.array(offsets, np.int64), at if at >= 0 else end
+
+
+def _first_header(file: OpenFile, data: memoryview, first: int, marks: FrameMarks) -> int:
+    """Return where the first frame begins in a piece of a file; -1 if none does.
+
+    Coordinates may hold what looks like a header, but hardly one whose frame ends at another.
+    """
+    raw = bytes(data) + file.peek(first + len(data), marks.head_nbytes)
+    at = -1
+    while True:
+        found = [k for k in (raw.find(begin, at + 1) for begin in marks.begins) if k >= 0]
+        if not found or min(found) >= len(data):
+            return -1
+        at = min(found)
+        nbytes = marks.size_of(raw[at : at + marks.head_nbytes])
+        end = first + at + (nbytes or file.nbytes)
+        if end == file.nbytes and nbytes:
+            return first + at
+        if end < file.nbytes and marks.size_of(file.peek(end, marks.head_nbytes)) is not None:
+            return first + at
+
+
+def joined(parts: Sequence[Part | None], n_atoms: int, nbytes: int) -> FrameIndex | None:
+    """Return the index of a file that was found in parts; None if they do not fit together."""
+    at = 0
+    offsets = []
+    for part in parts:
+        if part is None:
+            return None
+        starts, end = part
+        if starts.size:
+            if starts[0] != at:
+                return None
+            offsets.append(starts)
+            at = end
+    return FrameIndex(np.concatenate(offsets), nbytes, n_atoms) if at == nbytes else None

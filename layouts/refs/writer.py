@@ -21,7 +21,7 @@ from mdio.core.files.remote.paths import is_remote
 from mdio.core.files.writing.calls import write_whole
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.manifest import manifest_of
-from mdio.layouts.placed import PlacedPositions
+from mdio.layouts.places import PlacedPositions
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 

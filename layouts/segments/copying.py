@@ -26,8 +26,8 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc.native import kernels
 from mdio.layouts.base import Layout
-from mdio.layouts.frame_bytes import FrameBytes, joined_index
 from mdio.layouts.output import NotFinite
+from mdio.layouts.places import FrameBytes, joined_index
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name

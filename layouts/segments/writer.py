@@ -26,7 +26,7 @@ from mdio.layouts.native.xtc.layout import XTCLayout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import HEADS, MANIFEST, Segment, segment_name, write_sums
-from mdio.layouts.segments.plan import plan_segments
+from mdio.layouts.segments.manifest import plan_segments
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 
 

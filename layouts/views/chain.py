@@ -16,8 +16,7 @@ from mdio.core.errors import SourceError
 from mdio.core.files.handles import Handles
 from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.capabilities import boundaries_of, fields_in_some
+from mdio.layouts.base import AtomIndices, Layout, boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join

@@ -18,8 +18,7 @@ from mdio.core.files.requests import ByteRange
 from mdio.core.frame_data import FrameData
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
-from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.expecting import APART_AHEAD
+from mdio.layouts.base import APART_AHEAD, AtomIndices, Layout
 from mdio.layouts.manifest import runs_from_indices
 
 Frames = range | NDArray[np.int64]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mdio.core.files.publish import flush_tree
 from mdio.layouts.chunked.ensembles import Ensemble
-from mdio.layouts.zarr.metadata import METADATA, group_metadata
-from mdio.layouts.zarr.series import write_file
+from mdio.layouts.zarr.array import write_file
+from mdio.layouts.zarr.tree import METADATA, group_metadata
 
 
 class ZarrEnsemble(Ensemble):

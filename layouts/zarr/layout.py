@@ -15,7 +15,7 @@ from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.units import Wanted
 from mdio.layouts.zarr.folder import Folder
-from mdio.layouts.zarr.metadata import (
+from mdio.layouts.zarr.tree import (
     METADATA,
     members_in,
     parse_metadata,
@@ -64,7 +64,7 @@ class ZarrLayout(BackendLayout):
     """A Zarr tree with H5MD's groups.
 
     Of trees of mdio whatever is read is compared with the tree's checksums (see
-    `mdio.layouts.zarr.checksums`). `check` covers every file, but none that others add. Where
+    `mdio.layouts.zarr.array`). `check` covers every file, but none that others add. Where
     others change ``zarr.json`` (attributes, consolidated metadata), it says so, and reading goes
     on; attributes at the root of the tree, beside the manifest, are of that kind, too.
 

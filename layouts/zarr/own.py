@@ -18,28 +18,23 @@ from mdio.core.files.remote.objects import LARGE_NBYTES, look_ahead
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import ELEMENTS, FIELDS, TrajectoryInfo
 from mdio.core.topology.topology import Topology
-from mdio.layouts.chunked.grid import AtomIndices
-from mdio.layouts.chunked.groups import stored_topology
-from mdio.layouts.chunked.own import OwnOutput
+from mdio.layouts.chunked.array import AtomIndices
+from mdio.layouts.chunked.own import OwnOutput, stored_topology
 from mdio.layouts.manifest import crcs_in
 from mdio.layouts.units import Unit
-from mdio.layouts.zarr.checksums import Checksums
-from mdio.layouts.zarr.chunks import ShardedChunks
+from mdio.layouts.zarr.array import Checksums, SeriesArray, ShardedChunks
 from mdio.layouts.zarr.folder import Folder
-from mdio.layouts.zarr.metadata import (
-    METADATA,
-    ArrayMetadata,
-    group_metadata,
-    parse_metadata,
-    read_node,
-)
-from mdio.layouts.zarr.series import SeriesArray
 from mdio.layouts.zarr.tree import (
+    METADATA,
     SERIES,
     TOPOLOGY,
+    ArrayMetadata,
     SeriesName,
     TableName,
+    group_metadata,
+    parse_metadata,
     pieces_metadata,
+    read_node,
     series_node,
     table_path,
 )

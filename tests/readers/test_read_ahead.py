@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 
 import mdio
 from mdio.core.errors import FrameReadError
-from mdio.readers import cache as cache_module
+from mdio.readers import frames as cache_module
 
 N_FRAMES = 294
 

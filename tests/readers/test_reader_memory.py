@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import mdio
-from mdio.readers import cache, ring
+from mdio.readers import frames
 
 KINDS = ["xtc", "h5md", "zarr", "gzip.h5md", "step.zarr", "segments"]
 
@@ -128,13 +128,13 @@ def test_any_order_with_changes_and_kept_arrays(trajectory, reference, data):
 
 def test_memory_is_used_again_and_bounded(paths, monkeypatch):
     made = []
-    real = ring._Buffer.__init__
+    real = frames._Buffer.__init__
 
     def counting(self, *args):
         made.append(args)
         real(self, *args)
 
-    monkeypatch.setattr(ring._Buffer, "__init__", counting)
+    monkeypatch.setattr(frames._Buffer, "__init__", counting)
     trajectory = universe(paths["zarr"]).trajectory
     for _ in trajectory:
         pass
@@ -157,7 +157,7 @@ def test_memory_is_used_again_and_bounded(paths, monkeypatch):
 @pytest.mark.parametrize("kind", ["zarr", "h5md", "xtc"])
 def test_runs_are_read_into_one_place(paths, reference, monkeypatch, kind, direction):
     """Also while the caller still looks at the last frame of the run before."""
-    monkeypatch.setattr(cache, "RUN_NBYTES", 14 * 12 * 3341)
+    monkeypatch.setattr(frames, "RUN_NBYTES", 14 * 12 * 3341)
     trajectory = universe(paths[kind]).trajectory
     places = set()
     real = trajectory.layout.read
@@ -209,7 +209,7 @@ def test_velocities_and_forces_too(tmp_path):
 
 
 def test_a_frame_knows_its_own_views():
-    rows = ring._Memory((3, 4, 3), np.float32).rows(3)
+    rows = frames._Memory((3, 4, 3), np.float32).rows(3)
     assert all(type(row) is np.ndarray and row.flags.writeable for row in rows)
     part = rows[1][1:3][:, 0]
     assert part.base is rows[1]

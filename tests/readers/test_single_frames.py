@@ -16,10 +16,10 @@ from numpy.testing import assert_array_equal
 import mdio
 from mdio.core.errors import FrameReadError
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.zarr import series as zarr_series
+from mdio.layouts.zarr import array as zarr_array
 from mdio.layouts.zarr import tree as zarr_tree
 from mdio.layouts.zarr.folder import Folder
-from mdio.readers import ring
+from mdio.readers import frames
 
 FRAME_NBYTES = 12 * 3341
 PLAIN = ["h5md", "zarr"]
@@ -218,7 +218,7 @@ def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
     options = {"chunk_frames": CHUNK_FRAMES, "precision": "none"}
     mdio.convert(adk["xtc"], tmp_path / "a.zarr", **options)
     assert len(list((tmp_path / "a.zarr/mdio/box").glob("c.*"))) == 10
-    monkeypatch.setattr(zarr_series, "KEPT_NBYTES", kept_files * 10 * 6 * 4)
+    monkeypatch.setattr(zarr_array, "KEPT_NBYTES", kept_files * 10 * 6 * 4)
     n_read = []
     real = Folder.read
     monkeypatch.setattr(Folder, "read", lambda *a: n_read.append(a[1]) or real(*a))
@@ -239,7 +239,7 @@ def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
 
 def test_room_that_is_in_use_is_not_given_out():
     info = TrajectoryInfo("zarr", "a", 10, 4, 1.0, 0.0, 9.0)
-    buffers = ring.BufferRing(info, ("positions",), 2)
+    buffers = frames.BufferRing(info, ("positions",), 2)
     room = buffers.take(3)
     other = buffers.take(3)
     assert other is not room

@@ -36,12 +36,16 @@ from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.frame_bytes import FrameBytes
-from mdio.layouts.native.dcd.bytes import bytes_of
-from mdio.layouts.native.dcd.header import CELL_NBYTES, DCDHeader, looks_like_dcd, read_header
+from mdio.layouts.native.dcd.header import (
+    CELL_NBYTES,
+    DCDHeader,
+    bytes_of,
+    looks_like_dcd,
+    read_header,
+)
 from mdio.layouts.native.file import NativeLayout
 from mdio.layouts.native.fixed_records import Rows, batches, spare_gaps, whole_frames
-from mdio.layouts.placed import PlacedPositions, in_frames
+from mdio.layouts.places import FrameBytes, PlacedPositions, in_frames
 
 CELL_ORDER = (0, 2, 5, 4, 3, 1)
 """Where lengths and alpha, beta, gamma are in a cell's record: A, gamma, B, beta, alpha, C."""

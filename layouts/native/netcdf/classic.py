@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.layouts.native.fixed_records import PositionalFile, spare_gaps
+from mdio.layouts.places import FrameBytes
 
 TYPES = {
     1: ">i1",
@@ -283,3 +285,37 @@ class ClassicFile:
         n_items = span[1] - span[0]
         begin = variable.begin + span[0] * item_nbytes
         return begin, n_items * item_nbytes, (n_items, *variable.shape[2:])
+
+
+CDF5 = 5
+"""Version of classic NetCDF that counts in 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The header of a classic NetCDF file: it counts the records."""
+
+    raw: bytes
+
+    def __call__(self, start: int, stop: int) -> bytes:
+        count = struct.pack(">q" if self.raw[3] == CDF5 else ">i", stop - start)
+        return self.raw[:4] + count + self.raw[4 + len(count) :]
+
+
+def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameBytes | None:
+    """Return where records lie; None if copies would not make valid files (without times)."""
+    if "time" not in data.variables:
+        return None  # without times the frames are counted, again in each file
+    records = [variable for variable in data.variables.values() if variable.is_record]
+    begin = min((variable.begin for variable in records), default=0)
+    edges = begin + data.record_nbytes * np.arange(n_frames + 1, dtype=np.int64)
+    fixed = [
+        v.begin + v.dtype.itemsize * math.prod(v.shape)
+        for v in data.variables.values()
+        if v not in records
+    ]
+    if not data.variables["coordinates"].is_record or edges[-1] > data.file.nbytes:
+        return None
+    if max(fixed, default=0) > begin:
+        return None
+    return FrameBytes(path, edges, _Header(data.file.peek(0, begin)), byte_order=">")

@@ -31,13 +31,11 @@ from mdio.core.kernels import swap_to_native
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.foreign.spelled_units import WITHOUT, factor_of
 from mdio.layouts.foreign.units import length_factor, made_up
-from mdio.layouts.frame_bytes import FrameBytes
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout
 from mdio.layouts.native.fixed_records import batches, whole_frames
-from mdio.layouts.native.netcdf.bytes import bytes_of
-from mdio.layouts.native.netcdf.classic import ClassicFile
+from mdio.layouts.native.netcdf.classic import ClassicFile, bytes_of
 from mdio.layouts.native.netcdf.encoder import REMD_DIMTYPE, UNITS, VARIABLES
-from mdio.layouts.placed import PlacedPositions, in_frames
+from mdio.layouts.places import FrameBytes, PlacedPositions, in_frames
 
 if TYPE_CHECKING:
     from mdio.layouts.native.netcdf.hdf5 import HDF5File

@@ -29,19 +29,19 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.frame_bytes import FrameBytes
-from mdio.layouts.native.file import IndexedLayout
+from mdio.layouts.native.file import FrameMarks, IndexedLayout
 from mdio.layouts.native.fixed_records import Rows, batches, spare_gaps, whole_frames
-from mdio.layouts.native.in_parts import FrameMarks
 from mdio.layouts.native.trr.header import (
     FIXED_NBYTES,
     MAX_HEADER_NBYTES,
     FrameHeader,
+    header_of,
     looks_like_trr,
+    marks_of,
     parse_header,
+    scan,
 )
-from mdio.layouts.native.trr.scanning import header_of, marks_of, scan
-from mdio.layouts.placed import PlacedPositions, in_frames
+from mdio.layouts.places import FrameBytes, PlacedPositions, in_frames
 
 __all__ = ["TRRLayout", "scan"]
 

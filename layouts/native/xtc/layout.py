@@ -24,10 +24,8 @@ from mdio.core.xtc.codec import XTCFrames, read_header, scan
 from mdio.core.xtc.header import HEADER_NBYTES, MAGICS, parse_header
 from mdio.core.xtc.native import source_errors
 from mdio.layouts.base import AtomIndices
-from mdio.layouts.frame_bytes import FrameBytes
-from mdio.layouts.native.file import IndexedLayout
-from mdio.layouts.native.in_parts import FrameMarks
-from mdio.layouts.placed import PlacedPositions
+from mdio.layouts.native.file import FrameMarks, IndexedLayout
+from mdio.layouts.places import FrameBytes, PlacedPositions
 
 XTC_CODEC = "mdio.xtc"
 """Of whole frames, as numcodecs knows it."""

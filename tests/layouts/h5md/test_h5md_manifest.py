@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.layouts.chunked.groups import StoredGroups
+from mdio.layouts.chunked.own import StoredGroups
 from mdio.layouts.manifest import (
     check_manifest,
     indices_from_runs,

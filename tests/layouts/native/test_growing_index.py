@@ -8,7 +8,6 @@ import pytest
 import mdio
 from mdio.core.files.index import index_paths
 from mdio.layouts.native import file as native_file
-from mdio.layouts.native import in_parts
 
 
 @pytest.fixture(params=["xtc", "trr"])
@@ -34,13 +33,13 @@ def test_only_what_is_new_is_read(written, tmp_path, monkeypatch):
     with mdio.open(whole) as layout:
         expected = layout.read(0, 30).positions
     looked_at, n_scans = [], []
-    peek, scan_fast = in_parts.OpenFile.peek, native_file.scan_fast
+    peek, scan_fast = native_file.OpenFile.peek, native_file.scan_fast
 
     def counted(self, at, nbytes):
         looked_at.append((at, nbytes))
         return peek(self, at, nbytes)
 
-    monkeypatch.setattr(in_parts.OpenFile, "peek", counted)
+    monkeypatch.setattr(native_file.OpenFile, "peek", counted)
     monkeypatch.setattr(
         native_file, "scan_fast", lambda *words: n_scans.append(1) or scan_fast(*words)
     )

@@ -5,8 +5,8 @@ import pytest
 
 import mdio
 from mdio.core.xtc.codec import scan
-from mdio.layouts.native import in_parts
-from mdio.layouts.native.in_parts import comes_over_a_network, joined, scan_fast, scan_part
+from mdio.layouts.native import file as native_file
+from mdio.layouts.native.file import comes_over_a_network, joined, scan_fast, scan_part
 from mdio.layouts.native.trr.layout import TRRLayout
 from mdio.layouts.native.trr.layout import scan as scan_trr
 from mdio.layouts.native.xtc.layout import XTCLayout
@@ -57,7 +57,7 @@ def test_over_a_network_the_file_is_read_once(adk, tmp_path, monkeypatch, kind, 
     path = tmp_path / name
     mdio.convert(adk["xtc"], path, stop=20)
     expected = {XTCLayout: scan, TRRLayout: scan_trr}[kind](path)
-    monkeypatch.setattr(in_parts, "comes_over_a_network", lambda _: True)
+    monkeypatch.setattr(native_file, "comes_over_a_network", lambda _: True)
 
     def walk(path):
         raise AssertionError(f"{path}: walked through")
@@ -70,5 +70,5 @@ def test_over_a_network_the_file_is_read_once(adk, tmp_path, monkeypatch, kind, 
 
 def test_disks_of_the_machine_are_known(adk, monkeypatch):
     for system, expected in (("ext4", False), ("tmpfs", False), ("lustre", True)):
-        monkeypatch.setattr(in_parts, "file_system_type", lambda _, found=system: found)
+        monkeypatch.setattr(native_file, "file_system_type", lambda _, found=system: found)
         assert comes_over_a_network(adk["xtc"]) == expected

@@ -20,7 +20,6 @@ from suites.zarr_cases import (
 )
 
 from mdio.core.errors import OutputError
-from mdio.layouts.zarr import series as zarr_series
 from mdio.layouts.zarr import tree as zarr_tree
 from mdio.layouts.zarr.layout import ZarrLayout
 from mdio.testing.blocks import store_piece
@@ -282,4 +281,4 @@ def test_files_end_with_their_checksum(tmp_path):
     data = (tmp_path / "a.zarr/particles/trajectory/position/time/c.0").read_bytes()
     assert data[:-4] == block.time.astype("<f8").tobytes()
     assert int.from_bytes(data[-4:], "little") == google_crc32c.value(data[:-4])
-    assert zarr_series.SERIES["time"].unit == "ps"
+    assert zarr_tree.SERIES["time"].unit == "ps"

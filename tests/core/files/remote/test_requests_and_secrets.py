@@ -23,7 +23,7 @@ from mdio.core.errors import MdioError
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.paths import path_of
 from mdio.layouts import plan
-from mdio.readers import cache
+from mdio.readers import frames
 
 N_SHARDS = 1000
 
@@ -72,7 +72,7 @@ def test_what_a_frame_takes_is_asked_for_at_once(web, many_shards, monkeypatch):
 
 
 def test_a_reader_asks_for_little_until_much_was_read(web, many_shards, monkeypatch):
-    monkeypatch.setattr(cache, "RUN_NBYTES", 1)
+    monkeypatch.setattr(frames, "RUN_NBYTES", 1)
     universe = mda.Universe.empty(20).load_new(f"{web.url}/many.zarr", format="MDIO")
     for ts in universe.trajectory[:4]:
         assert (ts.positions == many_shards[ts.frame]).all()
@@ -153,7 +153,7 @@ def backwards(url, _):
 def test_frames_far_apart_are_asked_for_many_at_once(
     web, many_shards, under_way, tmp_path, monkeypatch, read
 ):
-    monkeypatch.setattr(cache, "RUN_NBYTES", 1)
+    monkeypatch.setattr(frames, "RUN_NBYTES", 1)
     # Where a Universe begins, and the first two jumps, after which it is known how far they go.
     under_way["alone"] = [f"c.{n}.0.0" for n in (0, 10, 20, 990, 980, 970)]
     assert np.array_equal(read(f"{web.url}/many.zarr", tmp_path), many_shards[::10])
@@ -163,7 +163,7 @@ def test_frames_far_apart_are_asked_for_many_at_once(
 def test_frame_after_frame_backwards_is_asked_for_many_at_once(
     web, many_shards, under_way, monkeypatch
 ):
-    monkeypatch.setattr(cache, "RUN_NBYTES", 1)
+    monkeypatch.setattr(frames, "RUN_NBYTES", 1)
     under_way["alone"] = [f"c.{n}.0.0" for n in (0, 98, 99, 100)]
     universe = mda.Universe.empty(20).load_new(f"{web.url}/many.zarr", format="MDIO")
     found = [ts.positions.copy() for ts in universe.trajectory[100::-1]]

@@ -7,7 +7,7 @@ import pytest
 from suites.native_files import CELLS, made_up, write_dcd
 
 import mdio
-from mdio.layouts.native import salvage
+from mdio.layouts.native import file as native_file
 
 N_FRAMES = 400
 
@@ -57,7 +57,9 @@ def test_is_looked_at_in_large_pieces(web, whole, seed):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_is_found_by_pieces_of_any_size(web, whole, seed, monkeypatch):
-    monkeypatch.setattr(salvage, "PIECE_NBYTES", 20_000)
-    monkeypatch.setattr(salvage, "STORE_PIECE_NBYTES", random.Random(seed).randrange(9000, 70_000))
+    monkeypatch.setattr(native_file, "SCANNED_NBYTES", 20_000)
+    monkeypatch.setattr(
+        native_file, "STORE_PIECE_NBYTES", random.Random(seed).randrange(9000, 70_000)
+    )
     here, there = indices(web, f"cut{seed}{whole[2]}", damaged(whole, seed))
     assert here == there

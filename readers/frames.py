@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.frames import FIELDS, FrameBlock
+from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import Layout
-from mdio.readers.ahead import ReadAhead, may_read_ahead
-from mdio.readers.ring import BufferRing, FrameBuffer
 
 FloatArray = NDArray[np.float32]
 
@@ -236,3 +239,157 @@ class FrameCache:
     ) -> None:
         block = FrameBlock.empty(stop - start, 0)
         self._layout.read(start, stop, atoms=atoms, out=replace(block, positions=out))
+
+
+class _Memory(np.ndarray[Any, Any]):
+    """An array that owns its memory, of a type of its own.
+
+    NumPy lets a view of a view refer to the array that owns the memory, but stops where the type
+    changes. So each plain view of a row of this is referred to by what is made of it, and
+    `sys.getrefcount` of the row says whether anybody has any of it.
+    """
+
+    def rows(self, n_rows: int) -> list[FloatArray]:
+        return [row.view(np.ndarray) for row in self[:n_rows]]
+
+
+@dataclass(slots=True)
+class FrameBuffer:
+    """A block to read into, and its per-atom arrays frame by frame."""
+
+    block: FrameBlock
+    memory: dict[str, _Memory]
+
+    def rows(self, field: str) -> Iterable[FloatArray | None]:
+        """Return the frames of positions, velocities or forces; None each if there are none."""
+        n_frames = self.block.n_frames
+        if field not in self.memory:
+            return [None] * n_frames
+        return self.memory[field].rows(n_frames)
+
+
+class _Buffer:
+    """The per-atom arrays of some frames, and the room that was made of them last."""
+
+    def __init__(self, fields: tuple[str, ...], n_frames: int, n_atoms: int) -> None:
+        self.n_frames = n_frames
+        self._memory = {name: _Memory((n_frames, n_atoms, 3), np.float32) for name in fields}
+        self._room = self._made(n_frames)
+        self._idle = self._n_references()
+
+    def _n_references(self) -> list[int]:
+        return [sys.getrefcount(self._room), *map(sys.getrefcount, self._memory.values())]
+
+    def is_idle(self) -> bool:
+        """Return whether nobody has the room any more, nor any array of a frame."""
+        return self._n_references() == self._idle
+
+    def room(self, n_frames: int) -> FrameBuffer:
+        if self._room.block.n_frames != n_frames:
+            self._room = self._made(n_frames)
+        return self._room
+
+    def _made(self, n_frames: int) -> FrameBuffer:
+        block = FrameBlock.empty(n_frames, 0)
+        for name, memory in self._memory.items():
+            setattr(block, name, memory.view(np.ndarray)[:n_frames])
+        return FrameBuffer(block, self._memory)
+
+
+class BufferRing:
+    """Gives out blocks to read into, in memory that nobody looks at any more.
+
+    Whoever keeps an array of a block, or a view of one, keeps its memory: that is not given out
+    again, and left to him if more is needed.
+
+    `info`, `fields`: of the layout: what a block has. `n_buffers`: how many are kept at most.
+    """
+
+    def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...], n_buffers: int) -> None:
+        there = {"positions": True, "velocities": info.has_velocities, "forces": info.has_forces}
+        self._fields = tuple(
+            name for name, has in there.items() if has and (name in fields or name == "positions")
+        )
+        self._n_atoms = info.n_atoms
+        self._n_buffers = n_buffers
+        self._buffers: list[_Buffer] = []
+
+    def take(self, n_frames: int) -> FrameBuffer:
+        """Return room for `n_frames`; nobody minds what becomes of what is in it."""
+        for buffer in self._buffers:
+            if buffer.n_frames >= n_frames and buffer.is_idle():
+                return buffer.room(n_frames)
+        if len(self._buffers) >= self._n_buffers:
+            idle = [buffer for buffer in self._buffers if buffer.is_idle()]
+            left = idle[0] if idle else self._buffers[0]
+            self._buffers = [buffer for buffer in self._buffers if buffer is not left]
+        buffer = _Buffer(self._fields, n_frames, self._n_atoms)
+        self._buffers.append(buffer)
+        return buffer.room(n_frames)
+
+
+_all: WeakSet[ReadAhead] = WeakSet()
+
+
+def may_read_ahead(layout: Layout) -> bool:
+    """Return whether to read ahead: if asked to, with a core to spare and something to decode.
+
+    It is asked for with ``MDIO_READ_AHEAD=1`` in the environment, since it pays only where nobody
+    else works on the other cores: the workers of a parallel analysis would be in each other's way.
+    """
+    if os.environ.get("MDIO_READ_AHEAD", "0") in ("", "0") or not layout.decodes:
+        return False
+    if hasattr(os, "sched_getaffinity"):
+        n_cores = len(os.sched_getaffinity(0))
+    else:
+        n_cores = os.cpu_count() or 1
+    return n_cores > 1 and layout.info.compression is not None
+
+
+class ReadAhead:
+    """One run of frames at a time on its way into memory, in a thread.
+
+    The layout is the thread's from `begin` until `take` or `stop` has returned. The thread ends
+    with `stop`, with the last reference to this, and before the process forks.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._thread: ThreadPoolExecutor | None = None
+        self._begun: tuple[int, int, FrameBuffer, Future[FrameBlock]] | None = None
+        _all.add(self)
+
+    def begin(self, start: int, stop: int, room: FrameBuffer) -> None:
+        """Begin to read frames ``start:stop``."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "mdio read-ahead")
+        future = self._thread.submit(self._layout.read, start, stop, out=room.block)
+        self._begun = start, stop, room, future
+
+    def take(self, start: int, stop: int) -> FrameBuffer | None:
+        """Wait for what was begun, and return it if it is frames ``start:stop``.
+
+        None also if they could not be read: the error comes again when they are read for good,
+        and belongs to the frame that is asked for then.
+        """
+        begun, self._begun = self._begun, None
+        if begun is None or begun[3].exception() is not None or begun[:2] != (start, stop):
+            return None
+        return begun[2]
+
+    def stop(self) -> None:
+        """Wait for the thread, forget what it has read, and end it."""
+        self._begun = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown()
+
+
+def _stop_all() -> None:
+    for ahead in list(_all):
+        ahead.stop()
+
+
+if hasattr(os, "register_at_fork"):
+    # The child would have no such thread, but what the thread was about.
+    os.register_at_fork(before=_stop_all)

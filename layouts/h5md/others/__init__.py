@@ -1,1 +1,0 @@
-"""What other programs write, and want."""
