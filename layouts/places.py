@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.index import FrameIndex
 from mdio.core.files.piece_sums import PieceSums
 
 EXPONENT, SWAPPED = 0x7F800000, 0x0000807F
@@ -73,17 +72,6 @@ class FrameBytes:
         """Return frames ``start:stop`` of these."""
         edges = self.edges[start : stop + 1]
         return replace(self, edges=edges, first=self.first + start)
-
-
-def joined_index(parts: list[tuple[FrameBytes, int, int]], n_atoms: int) -> FrameIndex:
-    """Return the index of a file of frames ``start:stop`` of each part, one after the other."""
-    at = 0
-    offsets = []
-    for frames, start, stop in parts:
-        edges = frames.edges[start : stop + 1]
-        offsets.append(edges[:-1] - edges[0] + at)
-        at += int(edges[-1] - edges[0])
-    return FrameIndex(np.concatenate(offsets), at, n_atoms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

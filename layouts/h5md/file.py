@@ -24,7 +24,7 @@ from mdio.core.frames import ELEMENTS
 from mdio.layouts.chunk_shapes import MAX_PADDING
 from mdio.layouts.h5md.disk import Written, open_output
 from mdio.layouts.h5md.encoding import FILTER, FILTER_VERSION, coder_of
-from mdio.layouts.h5md.foreign import Flavour, flavour_of
+from mdio.layouts.h5md.flavours import Flavour, flavour_of
 from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
 
 if TYPE_CHECKING:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import PlanError, SourceError
-from mdio.core.frames import ELEMENTS, absent
-from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
+from mdio.core.errors import SourceError
+from mdio.core.frames import ELEMENTS
+from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.foreign.chunks import Datasets
 from mdio.layouts.foreign.heaps import check_heaps
 from mdio.layouts.foreign.sampling import Series, child
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
-from mdio.layouts.h5md.io import FULL_SYSTEM, descriptor_of
-from mdio.layouts.manifest import runs_from_indices
-
-if TYPE_CHECKING:
-    from mdio.layouts.plan import LayoutPlan
-
+from mdio.layouts.h5md.gromacs_topology import topology_in
+from mdio.layouts.h5md.io import descriptor_of
 
 MAX_DEPTH = 4
 """Virtual datasets of virtual datasets are followed so far."""
@@ -154,213 +147,3 @@ class ForeignFile(ForeignTrajectory):
         """Close the file."""
         self._datasets.close()
         self._file.close()
-
-
-SLAB_NBYTES = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Flavour:
-    """In which units numbers are stored."""
-
-    units: Mapping[str, str]
-    to_file: Mapping[str, float] = field(default_factory=dict)
-    """By field, what numbers in memory are multiplied with; 1 where it has none."""
-    from_file: Mapping[str, float] = field(default_factory=dict)
-    system: str | None = None
-    """Another name of the group of all atoms, whose cells are then always there."""
-
-    def store(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return numbers as they are stored."""
-        return values * np.float32(self.to_file[name]) if name in self.to_file else values
-
-
-_FLAVOURS = MappingProxyType(
-    {
-        None: Flavour(
-            {
-                "positions": "Angstrom",
-                "velocities": "Angstrom ps-1",
-                "forces": "kJ mol-1 Angstrom-1",
-            }
-        ),
-        "gromacs": Flavour(
-            {"positions": "nm", "velocities": "nm ps-1", "forces": "kJ mol-1 nm-1"},
-            {"positions": 0.1, "velocities": 0.1, "forces": 10.0},
-            {"positions": 10.0, "velocities": 10.0, "forces": 0.1},
-            "system",
-        ),
-    }
-)
-
-
-def flavour_of(name: str | None) -> Flavour:
-    """Return a flavour by name; raises PlanError for one that is none."""
-    if name not in _FLAVOURS:
-        known = ", ".join(key for key in _FLAVOURS if key)
-        raise PlanError(f"--flavour {name}: there is no such flavour of h5md, only {known}")
-    return _FLAVOURS[name]
-
-
-def add_system(file: h5py.File, plan: LayoutPlan) -> None:
-    """Add the group of all atoms under the name that a program looks for.
-
-    A field that some frames lack is shown with the others only, by virtual datasets.
-    """
-    name = flavour_of(plan.flavour).system
-    if name is None:
-        return
-    full = file[f"particles/{FULL_SYSTEM}"]
-    if not plan.sparse:
-        file[f"particles/{name}"] = full
-        return
-    system = file.create_group(f"particles/{name}")
-    box = system.create_group("box")
-    box.attrs.update(full["box"].attrs)
-    for field_name in dict.fromkeys(array.field for array in plan.arrays):
-        element = ELEMENTS[field_name]
-        rows = _present(full[element]["value"])
-        shown = system.create_group(element)
-        _show(shown, full[element], rows)
-        for column in ("step", "time"):
-            shown[column] = full[element][column][...][rows]
-            shown[column].attrs.update(full[element][column].attrs)
-        if field_name == "positions":
-            edges = box.create_group("edges")
-            _show(edges, full["box/edges"], rows)
-            edges["step"], edges["time"] = shown["step"], shown["time"]
-
-
-def _present(dataset: h5py.Dataset) -> NDArray[np.int64]:
-    rows = max(1, SLAB_NBYTES // (12 * dataset.shape[1]))
-    if dataset.chunks is not None:
-        rows = max(dataset.chunks[0], rows - rows % dataset.chunks[0])
-    found = [~absent(dataset[at : at + rows]) for at in range(0, dataset.shape[0], rows)]
-    return np.flatnonzero(np.concatenate(found)).astype(np.int64)
-
-
-def _show(group: h5py.Group, source: h5py.Group, rows: NDArray[np.int64]) -> None:
-    """Make a dataset ``value`` of some rows of that of another group."""
-    dataset = source["value"]
-    layout = h5py.VirtualLayout((len(rows), *dataset.shape[1:]), dataset.dtype)
-    inside = h5py.VirtualSource(".", dataset.name, dataset.shape)
-    at = 0
-    for start, stop, step in runs_from_indices(rows):
-        count = len(range(start, stop, step))
-        layout[at : at + count] = inside[start:stop:step]
-        at += count
-    group.create_virtual_dataset("value", layout, fillvalue=np.nan)
-    group["value"].attrs.update(dataset.attrs)
-
-
-TOPOLOGY = "mdio/topology"
-MODULE = "h5md/modules/gromacs_topology"
-CONNECTIVITY = "connectivity"
-COUNT = "bond_count"
-_TABLE = """
-X H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr
-Rb Sr Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb
-Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At Rn
-"""
-SYMBOLS = _TABLE.split()
-"""By atomic number."""
-MAX_ATOMS = 1 << 31
-
-
-def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
-    """Write what other programs find: bonds, and what atoms of a particle group are."""
-    particles = file[f"particles/{group}"]
-    for name, column, unit in (("mass", "masses", "u"), ("charge", "charges", "e")):
-        values = topology.numbers(column)
-        if values is not None:
-            dataset = particles.create_dataset(name, data=values.astype("<f4"))
-            dataset.attrs["unit"] = np.bytes_(unit)
-    elements = topology.texts("elements")
-    if elements is not None:
-        place = {symbol.upper(): number for number, symbol in enumerate(SYMBOLS)}
-        known = np.array([place.get(text.strip().upper(), 0) for text in elements.table], "<i4")
-        particles.create_dataset("species", data=known[elements.codes])
-    bonds = topology.numbers(BONDS)
-    if bonds is not None:
-        connectivity = file.create_group(CONNECTIVITY)
-        connectivity.attrs.create(COUNT, len(bonds), dtype="<i8")
-        dataset = connectivity.create_dataset("bonds", data=bonds.reshape(-1, 2).astype("<i8"))
-        dataset.attrs["particles_group"] = particles.ref
-
-
-def topology_in(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
-    """Return what a file of another program says of the atoms of a group; None if nothing.
-
-    Raises ValueError, LookupError: its parts do not fit each other.
-    """
-    columns: dict[str, Any] = _of_molecules(file[MODULE], n_atoms) if MODULE in file else {}
-    for name, column in (("mass", "masses"), ("charge", "charges")):
-        node = group.get(name)
-        if isinstance(node, h5py.Dataset) and node.shape == (n_atoms,) and node.dtype.kind in "fiu":
-            columns.setdefault(column, node[...].astype("f8"))
-    node = file.get(f"{CONNECTIVITY}/bonds")
-    if isinstance(node, h5py.Dataset) and node.ndim == 2 and node.shape[1] == 2:
-        pairs = node[...].astype("i8")
-        if pairs.min(initial=0) >= 0 and pairs.max(initial=0) < n_atoms:
-            columns[BONDS] = pairs
-    if not columns:
-        return None
-    found = Topology(n_atoms, columns)
-    found.check()
-    return found
-
-
-def _of_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
-    """Return the columns of GROMACS' module: a row of molecule types, each some times."""
-    names = [_text(name) for name in np.atleast_1d(module.attrs["molecule_block_names"])]
-    counts = [int(count) for count in np.atleast_1d(module.attrs["molecule_block_counts"])]
-    texts: dict[str, list[str]] = {"names": [], "resnames": [], "segids": names}
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in ("masses", "charges", "elements")}
-    parts |= {name: [] for name in ("names", "resnames", "residues", "segments")}
-    first_residue = total = 0
-    for number, (name, count) in enumerate(zip(names, counts, strict=True)):
-        kind = module[name]
-        size = int(kind.attrs["particle_count"])
-        n_residues = int(kind.attrs["residue_count"])
-        total += size * count
-        if count < 0 or size < 0 or total > min(n_atoms, MAX_ATOMS):
-            raise ValueError(f"{module.name} has more atoms than the {n_atoms} of the trajectory")
-        for column, dataset in (("masses", "mass"), ("charges", "charge"), ("elements", "species")):
-            parts[column].append(np.tile(kind[dataset][...], count))
-        for column, dataset in (("names", "particle_name"), ("resnames", "residue_name")):
-            table = [_text(text) for text in kind[f"{dataset}_table"][...]]
-            codes = kind[dataset][...] + len(texts[column])
-            texts[column] += table
-            codes = codes if column == "names" else _first_of(codes, kind["residue_id"][...])
-            parts[column].append(np.tile(codes, count))
-        own = kind["residue_id"][...].astype("i8") - 1
-        shift = first_residue + n_residues * np.arange(count)
-        parts["residues"].append((own + shift[:, None]).ravel())
-        parts["segments"].append(np.full(n_residues * count, number))
-        first_residue += n_residues * count
-    if total != n_atoms:
-        raise ValueError(f"{module.name} has {total} atoms, the trajectory {n_atoms}")
-    flat = {name: np.concatenate(part) for name, part in parts.items()}
-    symbols = np.where(
-        (flat["elements"] > 0) & (flat["elements"] < len(SYMBOLS)), flat["elements"], 0
-    )
-    return {
-        "names": Texts(flat["names"], tuple(texts["names"])),
-        "elements": Texts(symbols, ("", *SYMBOLS[1:])),
-        "masses": flat["masses"].astype("f8"),
-        "charges": flat["charges"].astype("f8"),
-        "resids": np.arange(1, first_residue + 1),
-        "resnames": Texts(flat["resnames"], tuple(texts["resnames"])),
-        "segids": Texts(np.arange(len(names)), tuple(names)),
-        RESINDEX: flat["residues"],
-        SEGINDEX: flat["segments"],
-    }
-
-
-def _first_of(values: NDArray[Any], residues: NDArray[Any]) -> NDArray[Any]:
-    """Return the value of the first atom of each residue."""
-    return values[np.unique(residues, return_index=True)[1]]
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

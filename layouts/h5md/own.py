@@ -24,7 +24,8 @@ from mdio.layouts.chunked.own import OwnOutput, stored_topology
 from mdio.layouts.h5md.chunks import PlacedChunks, Unpack, plans_of, stored_chunks
 from mdio.layouts.h5md.encoding import FILTER, unpack
 from mdio.layouts.h5md.file import chunk_table, run_table, value_path
-from mdio.layouts.h5md.foreign import TOPOLOGY, flavour_of
+from mdio.layouts.h5md.flavours import flavour_of
+from mdio.layouts.h5md.gromacs_topology import TOPOLOGY
 from mdio.layouts.h5md.io import (
     ARRAYS,
     BOX,

@@ -50,7 +50,8 @@ from mdio.layouts.h5md.file import (
     write_edges,
     write_steps,
 )
-from mdio.layouts.h5md.foreign import TOPOLOGY, add_system, flavour_of, write_topology
+from mdio.layouts.h5md.flavours import add_system, flavour_of
+from mdio.layouts.h5md.gromacs_topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.io import ARRAYS, FULL_SYSTEM, MANIFEST, PIECES, RUN_FRAMES, writing
 from mdio.layouts.h5md.remaking import FormerChunks, holds_chunks, placed, remake
 from mdio.layouts.h5md.seal import check_written, seal_of

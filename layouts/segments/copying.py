@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.copying import link_or_copy, write_sliced
 from mdio.core.files.in_flight import asked
-from mdio.core.files.index import store_index
+from mdio.core.files.index import FrameIndex, store_index
 from mdio.core.files.piece_sums import PieceSums, Sums, changed, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
@@ -27,7 +27,7 @@ from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc.native import kernels
 from mdio.layouts.base import Layout
 from mdio.layouts.output import NotFinite
-from mdio.layouts.places import FrameBytes, joined_index
+from mdio.layouts.places import FrameBytes
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name
@@ -142,7 +142,7 @@ class SegmentsCopier(SegmentsWriter):
         with output_errors(path), path.open("wb", buffering=0) as file:
             crc, sums, suspects = self._copy_parts(parts, file.fileno())
         if parts[0][0].header is None:
-            store_index(path, joined_index(parts, self.plan.n_atoms))
+            store_index(path, _joined_index(parts, self.plan.n_atoms))
         odd = self._not_finite(path, suspects) if suspects else None
         return crc, sums, odd
 
@@ -247,3 +247,14 @@ class SegmentsCopier(SegmentsWriter):
         """Leave the buffer behind; sources have their whole names, as the output has."""
         frames = [replace(one, path=one.path.absolute()) for one in self.frames]
         return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8), "frames": frames}
+
+
+def _joined_index(parts: list[tuple[FrameBytes, int, int]], n_atoms: int) -> FrameIndex:
+    """Return the index of a file of frames ``start:stop`` of each part, one after the other."""
+    at = 0
+    offsets = []
+    for frames, start, stop in parts:
+        edges = frames.edges[start : stop + 1]
+        offsets.append(edges[:-1] - edges[0] + at)
+        at += int(edges[-1] - edges[0])
+    return FrameIndex(np.concatenate(offsets), at, n_atoms)

@@ -24,7 +24,7 @@ from mdio.core.files.temporaries import temporary_for
 from mdio.layouts.h5md.disk import open_output
 from mdio.layouts.h5md.encoding import atom_ids
 from mdio.layouts.h5md.file import LIBVER, Places, create_columns, create_groups, value_path
-from mdio.layouts.h5md.foreign import flavour_of
+from mdio.layouts.h5md.flavours import flavour_of
 from mdio.layouts.h5md.io import writing
 from mdio.layouts.h5md.parts.reader import IN_PARTS, Part, part_name
 from mdio.layouts.h5md.writer import H5MDWriter

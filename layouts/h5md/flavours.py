@@ -1,0 +1,127 @@
+"""H5MD files as other programs want theirs: in their units, under their names.
+
+``gromacs`` is what GROMACS 2026's reader takes (src/gromacs/fileio/h5md of its sources, at commit
+b1a82ec1956e). It opens ``/particles/system`` (h5md.cpp, lines 507 to 512 and 570) and in it
+``position``, ``velocity`` and ``force`` where there are any, each with ``value`` in float32 of
+shape (F, N, 3), ``step`` in int64 and ``time`` in float64 of as many frames (518 to 540;
+h5md_timedatablock.cpp, 74 to 99; h5md_datasetbase.cpp, 92 to 115). With positions there have to be
+``box/edges/value`` of shape (F, 3, 3), by number of frame those of the positions (h5md.cpp, 528 to
+531 and 762; h5md_particleblock.cpp, 115 to 122). A frame is the least step that is left in any of
+them (709 to 732), so a field that some frames lack has steps of its own. Numbers are in nm and ps
+(127 to 131), whatever units the file names. Chunks and compression are as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import PlanError
+from mdio.core.frames import ELEMENTS, absent
+from mdio.layouts.h5md.io import FULL_SYSTEM
+from mdio.layouts.manifest import runs_from_indices
+
+if TYPE_CHECKING:
+    from mdio.layouts.plan import LayoutPlan
+
+SLAB_NBYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """In which units numbers are stored."""
+
+    units: Mapping[str, str]
+    to_file: Mapping[str, float] = field(default_factory=dict)
+    """By field, what numbers in memory are multiplied with; 1 where it has none."""
+    from_file: Mapping[str, float] = field(default_factory=dict)
+    system: str | None = None
+    """Another name of the group of all atoms, whose cells are then always there."""
+
+    def store(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return numbers as they are stored."""
+        return values * np.float32(self.to_file[name]) if name in self.to_file else values
+
+
+_FLAVOURS = MappingProxyType(
+    {
+        None: Flavour(
+            {
+                "positions": "Angstrom",
+                "velocities": "Angstrom ps-1",
+                "forces": "kJ mol-1 Angstrom-1",
+            }
+        ),
+        "gromacs": Flavour(
+            {"positions": "nm", "velocities": "nm ps-1", "forces": "kJ mol-1 nm-1"},
+            {"positions": 0.1, "velocities": 0.1, "forces": 10.0},
+            {"positions": 10.0, "velocities": 10.0, "forces": 0.1},
+            "system",
+        ),
+    }
+)
+
+
+def flavour_of(name: str | None) -> Flavour:
+    """Return a flavour by name; raises PlanError for one that is none."""
+    if name not in _FLAVOURS:
+        known = ", ".join(key for key in _FLAVOURS if key)
+        raise PlanError(f"--flavour {name}: there is no such flavour of h5md, only {known}")
+    return _FLAVOURS[name]
+
+
+def add_system(file: h5py.File, plan: LayoutPlan) -> None:
+    """Add the group of all atoms under the name that a program looks for.
+
+    A field that some frames lack is shown with the others only, by virtual datasets.
+    """
+    name = flavour_of(plan.flavour).system
+    if name is None:
+        return
+    full = file[f"particles/{FULL_SYSTEM}"]
+    if not plan.sparse:
+        file[f"particles/{name}"] = full
+        return
+    system = file.create_group(f"particles/{name}")
+    box = system.create_group("box")
+    box.attrs.update(full["box"].attrs)
+    for field_name in dict.fromkeys(array.field for array in plan.arrays):
+        element = ELEMENTS[field_name]
+        rows = _present(full[element]["value"])
+        shown = system.create_group(element)
+        _show(shown, full[element], rows)
+        for column in ("step", "time"):
+            shown[column] = full[element][column][...][rows]
+            shown[column].attrs.update(full[element][column].attrs)
+        if field_name == "positions":
+            edges = box.create_group("edges")
+            _show(edges, full["box/edges"], rows)
+            edges["step"], edges["time"] = shown["step"], shown["time"]
+
+
+def _present(dataset: h5py.Dataset) -> NDArray[np.int64]:
+    rows = max(1, SLAB_NBYTES // (12 * dataset.shape[1]))
+    if dataset.chunks is not None:
+        rows = max(dataset.chunks[0], rows - rows % dataset.chunks[0])
+    found = [~absent(dataset[at : at + rows]) for at in range(0, dataset.shape[0], rows)]
+    return np.flatnonzero(np.concatenate(found)).astype(np.int64)
+
+
+def _show(group: h5py.Group, source: h5py.Group, rows: NDArray[np.int64]) -> None:
+    """Make a dataset ``value`` of some rows of that of another group."""
+    dataset = source["value"]
+    layout = h5py.VirtualLayout((len(rows), *dataset.shape[1:]), dataset.dtype)
+    inside = h5py.VirtualSource(".", dataset.name, dataset.shape)
+    at = 0
+    for start, stop, step in runs_from_indices(rows):
+        count = len(range(start, stop, step))
+        layout[at : at + count] = inside[start:stop:step]
+        at += count
+    group.create_virtual_dataset("value", layout, fillvalue=np.nan)
+    group["value"].attrs.update(dataset.attrs)

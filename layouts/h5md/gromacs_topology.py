@@ -1,0 +1,129 @@
+"""Topologies in H5MD files: ours, and what GROMACS and others write of the atoms.
+
+Ours lies under ``/mdio/topology``, as bytes (`mdio.core.topology`). For other programs bonds stand
+in ``/connectivity/bonds``, as GROMACS 2026 writes them, and mass, charge and species (the atomic
+number) beside the positions, as H5MD 1.1 has them. Of GROMACS' files
+``/h5md/modules/gromacs_topology`` is read: molecule types, and how often each follows the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
+
+TOPOLOGY = "mdio/topology"
+MODULE = "h5md/modules/gromacs_topology"
+CONNECTIVITY = "connectivity"
+COUNT = "bond_count"
+_TABLE = """
+X H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr
+Rb Sr Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb
+Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At Rn
+"""
+SYMBOLS = _TABLE.split()
+"""By atomic number."""
+MAX_ATOMS = 1 << 31
+
+
+def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
+    """Write what other programs find: bonds, and what atoms of a particle group are."""
+    particles = file[f"particles/{group}"]
+    for name, column, unit in (("mass", "masses", "u"), ("charge", "charges", "e")):
+        values = topology.numbers(column)
+        if values is not None:
+            dataset = particles.create_dataset(name, data=values.astype("<f4"))
+            dataset.attrs["unit"] = np.bytes_(unit)
+    elements = topology.texts("elements")
+    if elements is not None:
+        place = {symbol.upper(): number for number, symbol in enumerate(SYMBOLS)}
+        known = np.array([place.get(text.strip().upper(), 0) for text in elements.table], "<i4")
+        particles.create_dataset("species", data=known[elements.codes])
+    bonds = topology.numbers(BONDS)
+    if bonds is not None:
+        connectivity = file.create_group(CONNECTIVITY)
+        connectivity.attrs.create(COUNT, len(bonds), dtype="<i8")
+        dataset = connectivity.create_dataset("bonds", data=bonds.reshape(-1, 2).astype("<i8"))
+        dataset.attrs["particles_group"] = particles.ref
+
+
+def topology_in(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
+    """Return what a file of another program says of the atoms of a group; None if nothing.
+
+    Raises ValueError, LookupError: its parts do not fit each other.
+    """
+    columns: dict[str, Any] = _of_molecules(file[MODULE], n_atoms) if MODULE in file else {}
+    for name, column in (("mass", "masses"), ("charge", "charges")):
+        node = group.get(name)
+        if isinstance(node, h5py.Dataset) and node.shape == (n_atoms,) and node.dtype.kind in "fiu":
+            columns.setdefault(column, node[...].astype("f8"))
+    node = file.get(f"{CONNECTIVITY}/bonds")
+    if isinstance(node, h5py.Dataset) and node.ndim == 2 and node.shape[1] == 2:
+        pairs = node[...].astype("i8")
+        if pairs.min(initial=0) >= 0 and pairs.max(initial=0) < n_atoms:
+            columns[BONDS] = pairs
+    if not columns:
+        return None
+    found = Topology(n_atoms, columns)
+    found.check()
+    return found
+
+
+def _of_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
+    """Return the columns of GROMACS' module: a row of molecule types, each some times."""
+    names = [_text(name) for name in np.atleast_1d(module.attrs["molecule_block_names"])]
+    counts = [int(count) for count in np.atleast_1d(module.attrs["molecule_block_counts"])]
+    texts: dict[str, list[str]] = {"names": [], "resnames": [], "segids": names}
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in ("masses", "charges", "elements")}
+    parts |= {name: [] for name in ("names", "resnames", "residues", "segments")}
+    first_residue = total = 0
+    for number, (name, count) in enumerate(zip(names, counts, strict=True)):
+        kind = module[name]
+        size = int(kind.attrs["particle_count"])
+        n_residues = int(kind.attrs["residue_count"])
+        total += size * count
+        if count < 0 or size < 0 or total > min(n_atoms, MAX_ATOMS):
+            raise ValueError(f"{module.name} has more atoms than the {n_atoms} of the trajectory")
+        for column, dataset in (("masses", "mass"), ("charges", "charge"), ("elements", "species")):
+            parts[column].append(np.tile(kind[dataset][...], count))
+        for column, dataset in (("names", "particle_name"), ("resnames", "residue_name")):
+            table = [_text(text) for text in kind[f"{dataset}_table"][...]]
+            codes = kind[dataset][...] + len(texts[column])
+            texts[column] += table
+            codes = codes if column == "names" else _first_of(codes, kind["residue_id"][...])
+            parts[column].append(np.tile(codes, count))
+        own = kind["residue_id"][...].astype("i8") - 1
+        shift = first_residue + n_residues * np.arange(count)
+        parts["residues"].append((own + shift[:, None]).ravel())
+        parts["segments"].append(np.full(n_residues * count, number))
+        first_residue += n_residues * count
+    if total != n_atoms:
+        raise ValueError(f"{module.name} has {total} atoms, the trajectory {n_atoms}")
+    flat = {name: np.concatenate(part) for name, part in parts.items()}
+    symbols = np.where(
+        (flat["elements"] > 0) & (flat["elements"] < len(SYMBOLS)), flat["elements"], 0
+    )
+    return {
+        "names": Texts(flat["names"], tuple(texts["names"])),
+        "elements": Texts(symbols, ("", *SYMBOLS[1:])),
+        "masses": flat["masses"].astype("f8"),
+        "charges": flat["charges"].astype("f8"),
+        "resids": np.arange(1, first_residue + 1),
+        "resnames": Texts(flat["resnames"], tuple(texts["resnames"])),
+        "segids": Texts(np.arange(len(names)), tuple(names)),
+        RESINDEX: flat["residues"],
+        SEGINDEX: flat["segments"],
+    }
+
+
+def _first_of(values: NDArray[Any], residues: NDArray[Any]) -> NDArray[Any]:
+    """Return the value of the first atom of each residue."""
+    return values[np.unique(residues, return_index=True)[1]]
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
