@@ -13,7 +13,7 @@ from mdio.cli.main import main
 from mdio.converters.follow import follow
 from mdio.core.errors import OutputError, SourceError
 from mdio.layouts import plan
-from mdio.layouts.segments import manifest as segments
+from mdio.layouts.segments import writer as segments
 
 N_ATOMS = 30
 LAYOUTS = ["zarr", "h5md", "segments"]

@@ -16,7 +16,7 @@ import mdio
 from mdio.converters.follow import follow
 from mdio.core.errors import PlanError, SourceError
 from mdio.layouts import plan
-from mdio.layouts.segments import manifest as segments
+from mdio.layouts.segments import writer as segments
 
 N_ATOMS, N_FRAMES, UNIT = 30, 40, 8
 WRITER = """
@@ -190,7 +190,7 @@ def test_a_signal_ends_it_with_what_is_complete(tmp_path, whole, grow, number):
 FOLLOW = f"""
 import sys
 from mdio.cli.main import main
-from mdio.layouts.segments import manifest as writer
+from mdio.layouts.segments import writer as writer
 writer.SEGMENT_NBYTES = {UNIT * 12 * N_ATOMS}
 sys.exit(main(sys.argv[1:]))
 """

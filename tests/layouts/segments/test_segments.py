@@ -27,8 +27,7 @@ from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segments.files import even_split
 from mdio.layouts.segments.layout import SegmentsLayout
-from mdio.layouts.segments.manifest import plan_segments
-from mdio.layouts.segments.writer import SegmentsWriter
+from mdio.layouts.segments.writer import SegmentsWriter, plan_segments
 from mdio.testing.blocks import info_of, random_block
 from mdio.testing.reading import LayoutReadingTests, ReadingCase
 
