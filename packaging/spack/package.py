@@ -27,7 +27,6 @@ class PyMdioLayouts(PythonPackage):
         depends_on("py-netcdf4@1.7.1:")
         depends_on("py-zarr@3.1.4:")
         depends_on("py-numcodecs@0.16.6:")
-        depends_on("py-google-crc32c@1.6:")
         depends_on("py-tqdm@4.60:")
         depends_on("py-mpi4py@4:", when="+mpi")
         depends_on("py-dask@2025.1:", when="+dask")
