@@ -1,6 +1,7 @@
 """Run mdio under an MPI that does not end (`run_endless.py COMMAND...`)."""
 
 import ctypes
+import os
 import sys
 from types import SimpleNamespace
 
@@ -11,6 +12,13 @@ ending._hydra = lambda MPI: None  # as under another launcher
 ending.FINALIZE_S = 1.0
 hangs = ctypes.CDLL(None).sleep  # without the interpreter's lock, as MPI's own function
 library = ctypes.CDLL
+leave = os._exit
+
+
+def leave_announced(code):
+    """End as another launcher allows: Hydra, which is there, ends all once one left unannounced."""
+    ending._ask(int(os.environ["PMI_FD"]), b"finalize", b"finalize_ack", ending.LAUNCHER_S)
+    leave(code)
 
 
 def load(path, *args, **options):
@@ -20,5 +28,6 @@ def load(path, *args, **options):
 
 
 ctypes.CDLL = load
+os._exit = leave_announced
 if __name__ == "__main__":
     sys.exit(program.main())
