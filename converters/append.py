@@ -24,9 +24,8 @@ from mdio.converters.periodic.layout import TransformedLayout
 from mdio.converters.provenance import Appended
 from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
 from mdio.converters.storage import StripeRequest
-from mdio.converters.strategies.choice import choose
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.job import Job
+from mdio.converters.strategies.job import Job, choose
 from mdio.converters.timeline import Timeline
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint
@@ -37,12 +36,12 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import continuation_of
 from mdio.layouts.manifest import has_source_integers, indices_from_runs, runs_from_indices
-from mdio.layouts.output import NotFinite
 from mdio.layouts.registry import open_layout, writer_class
 from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.chain import ChainLayout, chain_of
 from mdio.layouts.views.joining import Joining
 from mdio.layouts.views.view import ViewLayout, select_frames, times_of
+from mdio.layouts.writer import NotFinite
 from mdio.parallel.executors import Executor
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]

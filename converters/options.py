@@ -12,8 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from mdio.converters.selection import Selection
 from mdio.core.errors import OptionError, PlanError
 from mdio.core.words import did_you_mean
-from mdio.layouts.chunk_shapes import Pattern
-from mdio.layouts.plan import LayoutPlan, StoredAs
+from mdio.layouts.plan import LayoutPlan, Pattern, StoredAs
 from mdio.layouts.registry import layout_class
 
 P = ParamSpec("P")
@@ -64,7 +63,7 @@ class ConversionOptions(StoredAs):
     """Selection of atoms to move to the middle of the cell, before molecules are put into it."""
     pattern: Pattern | None = None
     """How an h5md or zarr output will be read, for which its chunks are planned; one of
-    `mdio.layouts.chunk_shapes.PATTERNS`, None = ``blocks``."""
+    `mdio.layouts.plan.PATTERNS`, None = ``blocks``."""
     stripe_nbytes: int | None = None
     """Stripe size to plan for and to ask of the file system; None = that of the output's folder on
     Lustre, else 1 MiB."""

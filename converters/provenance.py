@@ -16,8 +16,7 @@ from mdio.core.frames import Stretch, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.continuing.continuation import Continuation
-from mdio.layouts.output import NotFinite
-from mdio.layouts.writer import OutputMeta
+from mdio.layouts.writer import NotFinite, OutputMeta
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,10 @@ from mdio.layouts.manifest import (
     indices_from_runs,
     runs_from_indices,
 )
-from mdio.layouts.output import NotFinite
 from mdio.layouts.registry import open_layout
 from mdio.layouts.units import check_units, named
 from mdio.layouts.views.view import ViewLayout
-from mdio.layouts.writer import OutputMeta
+from mdio.layouts.writer import NotFinite, OutputMeta
 from mdio.parallel.executors import Executor, Processes, Serial
 
 AnyPath = str | PathLike[str]

@@ -13,8 +13,13 @@ from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing.direct import Direct
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
 from mdio.layouts.registry import layout_class
-from mdio.layouts.striping.file_systems import get_stripe, set_stripe, stripes
-from mdio.layouts.striping.networks import has_one_writer, is_network
+from mdio.layouts.striping.file_systems import (
+    get_stripe,
+    has_one_writer,
+    is_network,
+    set_stripe,
+    stripes,
+)
 from mdio.layouts.striping.stripes import StripeRecord, file_system_type, record
 from mdio.parallel.executors import Executor
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mdio.core.blocks import Spans
-from mdio.core.files.requests import ByteRange
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
-    from mdio.layouts.output import EncodedChunk
+    from mdio.layouts.writer import EncodedChunk
 
 
 class Backend(Protocol):

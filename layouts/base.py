@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from mdio.core.blocks import Spans
 from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError, named
-from mdio.core.files.in_flight import InFlight
+from mdio.core.files.in_flight import ByteRange, InFlight
 from mdio.core.files.remote.paths import RemotePath, path_of
-from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.units import Unit, Wanted, check_units, mendable, runs_of_frames
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from mdio.core.frame_data import FrameData
     from mdio.core.topology.topology import Topology
     from mdio.layouts.caching.reads import UnitReads
-    from mdio.layouts.output import EncodedChunk
     from mdio.layouts.places import FrameBytes, PlacedPositions
+    from mdio.layouts.writer import EncodedChunk
 
 
 __all__ = ["AtomIndices", "Layout"]
@@ -73,7 +72,7 @@ def notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
             f"{path}: no unit of it can be kept, since only MDAnalysis or a library knows where "
             "its frames lie; it is read from the source: convert it, and keep units of the output"
         )
-    from mdio.layouts.striping.networks import is_network
+    from mdio.layouts.striping.file_systems import is_network
     from mdio.layouts.striping.stripes import file_system_type
 
     kind = file_system_type(cache.root)

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.in_flight import asked
-from mdio.core.files.requests import ByteRange
+from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_gone
 from mdio.core.words import frames_text

@@ -9,12 +9,11 @@ from typing import Any, Self
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.layouts.base import Layout
-from mdio.layouts.output import EncodedChunk, PieceRecord
 from mdio.layouts.places import FrameBytes
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import load_class
 from mdio.layouts.views.view import within
-from mdio.layouts.writer import LayoutWriter
+from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 from mdio.parallel.executors import Executor
 
 

@@ -23,12 +23,11 @@ from mdio.core.files.publish import output_errors
 from mdio.core.files.remote.paths import is_remote, refuse_remote
 from mdio.core.files.temporaries import temporary_for
 from mdio.layouts.base import Layout
-from mdio.layouts.output import NotFinite
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import load_class, open_layout, parts_at
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.views.view import ViewLayout
-from mdio.layouts.writer import LayoutWriter, PieceRecord
+from mdio.layouts.writer import LayoutWriter, NotFinite, PieceRecord
 from mdio.parallel.executors import Executor
 
 if TYPE_CHECKING:

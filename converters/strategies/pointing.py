@@ -10,9 +10,8 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
-from mdio.layouts.output import EncodedChunk, PieceRecord
 from mdio.layouts.places import PlacedPositions
-from mdio.layouts.writer import LayoutWriter
+from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 from mdio.parallel.executors import Executor
 
 

@@ -19,9 +19,8 @@ from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journals.journal import Journal, Record
 from mdio.core.files.temporaries import TEMPORARY
 from mdio.core.kernels import crc32c
-from mdio.layouts.output import NotFinite
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
+from mdio.layouts.writer import LayoutWriter, NotFinite, OutputMeta, PieceRecord
 
 ANY_WAY = {"notes", "direct", "by_owner", "nbytes", "n_files", "n_pieces", "n_writes"}
 """What of a plan does not change the output, or follows from the rest."""

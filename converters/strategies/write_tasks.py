@@ -17,8 +17,7 @@ from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
 from mdio.layouts.base import Layout
-from mdio.layouts.output import NotFinite
-from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
+from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceRecord
 from mdio.parallel.executors import Executor
 
 Piece = tuple[int, int]

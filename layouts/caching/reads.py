@@ -21,8 +21,8 @@ from mdio.core.cache.folder import Cache
 from mdio.core.cache.source import CachedSource
 from mdio.core.cache.unit import DamagedUnitError, HeldUnit, SourceRange
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.reading import OpenFile, reading_from
-from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock
 
 AtomIndices = NDArray[np.int64]

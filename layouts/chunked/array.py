@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.piece_sums import ROW_PIECE_NBYTES, Sums, changed, row_sums, widened
 from mdio.core.files.reading import Buffer, OpenFile
-from mdio.core.files.requests import ByteRange
 from mdio.core.kernels import crc32c, gather_atoms
 
 FloatArray = NDArray[np.float32]

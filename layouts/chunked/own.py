@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError, PlanError
-from mdio.core.files.requests import ByteRange
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.chunked.array import AtomIndices, ChunkedArray

@@ -14,7 +14,7 @@ from numcodecs.registry import register_codec
 from numpy.typing import NDArray
 
 from mdio.core.xtc import native as xtc_native
-from mdio.core.xtc.header import HEADER_NBYTES, parse_header
+from mdio.core.xtc.codec import HEADER_NBYTES, parse_header
 
 
 class XTCFrame(Codec):  # type: ignore[misc]

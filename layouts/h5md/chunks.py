@@ -15,8 +15,8 @@ from mdio.layouts.chunked.in_file import ChunksInFile
 from mdio.layouts.h5md.io import Column
 
 if TYPE_CHECKING:
-    from mdio.layouts.output import EncodedChunk
     from mdio.layouts.plan import ArrayPlan
+    from mdio.layouts.writer import EncodedChunk
 
 Unpack = Callable[[NDArray[np.uint8], NDArray[np.float32]], None]
 
@@ -96,7 +96,7 @@ def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChun
 
     Raises CorruptLayoutError: one of them is not what was written.
     """
-    from mdio.layouts.output import EncodedChunk
+    from mdio.layouts.writer import EncodedChunk
 
     for (group, field), array in arrays.items():
         rows = range(start // array.chunk_frames, -(-stop // array.chunk_frames))

@@ -28,8 +28,8 @@ from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
 from mdio.layouts.h5md.io import FULL_SYSTEM
 
 if TYPE_CHECKING:
-    from mdio.layouts.output import AtomIndices, OutputMeta
     from mdio.layouts.plan import ArrayPlan, LayoutPlan
+    from mdio.layouts.writer import AtomIndices, OutputMeta
 
 FILTER = 397
 """Of integers; HDF5 leaves 256 to 511 to whoever has not registered a filter."""

@@ -43,7 +43,7 @@ from mdio.layouts.places import PlacedPositions, in_frames
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
-    from mdio.layouts.output import EncodedChunk
+    from mdio.layouts.writer import EncodedChunk
 
 
 class OwnFile(OwnOutput[PlacedChunks]):

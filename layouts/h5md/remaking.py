@@ -28,8 +28,8 @@ from mdio.layouts.h5md.encoding import coder_of, unpack
 from mdio.layouts.h5md.file import Places, create_file, value_path
 from mdio.layouts.h5md.io import checksum
 from mdio.layouts.h5md.seal import gaps
-from mdio.layouts.output import EncodedChunk, PieceRecord
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
+from mdio.layouts.writer import EncodedChunk, PieceRecord
 
 
 def _beside(path: Path, ending: str) -> Path:

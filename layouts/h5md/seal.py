@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, OutputError
-from mdio.core.files.in_flight import asked
+from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.requests import ByteRange
 from mdio.core.kernels import crc32c
 from mdio.layouts.h5md.disk import Written
 from mdio.layouts.h5md.io import MANIFEST, checksum

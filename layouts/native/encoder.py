@@ -22,9 +22,9 @@ from mdio.core.errors import PlanError
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.core.xtc.header import UNCOMPRESSED_ATOMS
-from mdio.layouts.output import PieceRecord
+from mdio.core.xtc.codec import UNCOMPRESSED_ATOMS
 from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.writer import PieceRecord
 
 Bytes = NDArray[np.uint8]
 

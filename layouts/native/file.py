@@ -14,16 +14,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.in_flight import InFlight, asked
+from mdio.core.files.in_flight import ByteRange, InFlight, asked
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.native.fixed_records import PositionalFile, open_positional
 from mdio.layouts.places import FrameBytes
-from mdio.layouts.striping.networks import is_network
+from mdio.layouts.striping.file_systems import is_network
 from mdio.layouts.striping.stripes import file_system_type
 
 NO_ATOMS = np.empty(0, np.int64)

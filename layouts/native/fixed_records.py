@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.in_flight import asked
+from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.requests import ByteRange
 
 BATCH_NBYTES = 4 * 2**20
 """Bytes read before they are decoded: stays in the cache of the processor."""

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import NAMES, fingerprint, head_of
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.paths import path_of
-from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout

@@ -14,26 +14,24 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.copying import link_or_copy, write_sliced
-from mdio.core.files.in_flight import asked
+from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.files.index import FrameIndex, store_index
 from mdio.core.files.piece_sums import PieceSums, Sums, changed, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.elsewhere import was_sent
-from mdio.core.files.requests import ByteRange
 from mdio.core.files.writing.calls import write_all
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc.native import kernels
 from mdio.layouts.base import Layout
-from mdio.layouts.output import NotFinite
 from mdio.layouts.places import FrameBytes
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
-from mdio.layouts.writer import OutputMeta, PieceRecord
+from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord
 
 RUN_NBYTES = 1 << 20
 """Bytes that are read, looked at and written at a time: they stay in the processor's cache."""

@@ -20,11 +20,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.in_flight import asked
+from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.elsewhere import Elsewhere
-from mdio.core.files.requests import ByteRange
 from mdio.core.kernels import crc32c
 
 MANIFEST = "manifest.json"

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import Spans, runs_of_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.elsewhere import Elsewhere
 from mdio.core.files.remote.objects import forget, look_ahead
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.requests import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import AtomIndices, Layout
@@ -38,7 +38,7 @@ from mdio.layouts.segments.manifest import read_manifest, state_of
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
-    from mdio.layouts.output import EncodedChunk
+    from mdio.layouts.writer import EncodedChunk
 
 
 MAX_EARLY = 48
@@ -324,7 +324,7 @@ class SegmentsLayout(Layout):
             data = file.array(int(edges[0]), int(edges[-1] - edges[0])).data
         sums.check(path, int(edges[0]), data)
         crcs = sums.of_frames(first, first + stop - start).tolist()
-        from mdio.layouts.output import EncodedChunk  # reading frames needs none
+        from mdio.layouts.writer import EncodedChunk  # reading frames needs none
 
         return [EncodedChunk(str(start), data, [crc32c(data), *crcs])]
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import SourceError
-from mdio.core.files.handles import Handles
-from mdio.core.files.requests import ByteRange
+from mdio.core.files.in_flight import ByteRange
+from mdio.core.files.reading import Handles
 from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout, boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout

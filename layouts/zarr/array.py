@@ -17,9 +17,8 @@ from mdio.core import kernels
 from mdio.core.blocks import Spans
 from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
-from mdio.core.files.handles import Handles
 from mdio.core.files.piece_sums import Sums, pieces_of_row
-from mdio.core.files.reading import OpenFile
+from mdio.core.files.reading import Handles, OpenFile
 from mdio.core.files.remote.objects import forget, look_ahead
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.writing.calls import Data
@@ -37,9 +36,8 @@ from mdio.layouts.zarr.tree import (
 )
 
 if TYPE_CHECKING:
-    from mdio.layouts.output import EncodedChunk
     from mdio.layouts.plan import LayoutPlan
-    from mdio.layouts.writer import PieceRecord
+    from mdio.layouts.writer import EncodedChunk, PieceRecord
 
 
 FloatArray = NDArray[np.float32]
@@ -415,7 +413,7 @@ class ShardedChunks(ChunkedArray):
 
     def stored(self, start: int, stop: int) -> EncodedChunk:
         """Return the shard of frames ``start:stop``, in which all has been checked."""
-        from mdio.layouts.output import EncodedChunk  # reading frames needs none
+        from mdio.layouts.writer import EncodedChunk  # reading frames needs none
 
         rows = range(start // self.chunk_frames, -(-stop // self.chunk_frames))
         decoded: list[int] = []

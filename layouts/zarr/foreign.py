@@ -26,7 +26,7 @@ from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.codecs.compressors import QUANTISED_NAME
-from mdio.layouts.codecs.packing import BLOSC_HEADER
+from mdio.layouts.codecs.quantised import BLOSC_HEADER
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
 
 CACHE_NBYTES = 256 << 20

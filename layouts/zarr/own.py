@@ -40,7 +40,7 @@ from mdio.layouts.zarr.tree import (
 )
 
 if TYPE_CHECKING:
-    from mdio.layouts.output import EncodedChunk
+    from mdio.layouts.writer import EncodedChunk
 
 
 class OwnTree(OwnOutput[ShardedChunks]):

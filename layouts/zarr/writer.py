@@ -22,11 +22,10 @@ from mdio.core.files.remote.elsewhere import was_sent
 from mdio.core.files.writing.direct import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_option
-from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
-from mdio.layouts.codecs.scratch import Scratch
+from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, check_group_names, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
-from mdio.layouts.striping.networks import is_network
+from mdio.layouts.striping.file_systems import is_network
 from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
 from mdio.layouts.zarr.array import (
     SeriesWriter,

@@ -16,8 +16,7 @@ from mdio.advisor.measure.measure import measure
 from mdio.advisor.measure.measurements import load_measurements, save_measurements
 from mdio.advisor.measure.storage_probe import Share, ask_storage, bandwidth_of
 from mdio.advisor.model.profile import Profile, load_profile
-from mdio.advisor.report.page import html_of, save_page
-from mdio.advisor.report.text import headline, lines
+from mdio.advisor.report.page import headline, html_of, lines, save_page
 from mdio.core.errors import PlanError
 from mdio.core.files.remote.paths import path_of
 from mdio.parallel.executors import Executor, available_cores

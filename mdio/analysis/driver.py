@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel
-from mdio.analysis.kernels.registry import as_kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, as_kernel
 from mdio.analysis.plan import Plan, Request, Trajectory
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult, side_by_side

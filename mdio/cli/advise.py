@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from mdio.advisor.advise import LOCAL, Advice, advise
 from mdio.advisor.measure.interleaved_repeats import Progress
 from mdio.advisor.model.profile import NAMES
-from mdio.analysis.kernels.registry import KERNELS
+from mdio.analysis.kernels.kernel import KERNELS
 from mdio.analysis.pages.report import check_report
 from mdio.analysis.results import check_output
 from mdio.cli.shared.common import (

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.kernel import Kernel, UserKernel
-from mdio.analysis.kernels.registry import FORMER_NAMES, KERNELS, named_kernel
+from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, UserKernel, named_kernel
 from mdio.analysis.pages.overview import shown
 from mdio.analysis.plan import Trajectory
 from mdio.analysis.results import AnalysisResult, check_output

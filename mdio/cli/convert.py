@@ -25,9 +25,8 @@ from mdio.cli.shared.common import (
     progress_bar,
     source_options,
 )
-from mdio.cli.shared.placing import add_placing
 from mdio.cli.shared.plan_table import plan_table
-from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
+from mdio.cli.shared.workers import add_placing, add_workers, chosen_executor, executor_name
 from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.opening import salvage_offered

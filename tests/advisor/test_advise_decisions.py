@@ -19,7 +19,7 @@ from mdio.advisor.measure.measurements import (
 )
 from mdio.advisor.measure.trial import fit_conversion
 from mdio.advisor.model.profile import load_profile
-from mdio.advisor.report.text import headline
+from mdio.advisor.report.page import headline
 from mdio.core.errors import PlanError, SourceError
 
 RECORDED = Path(__file__).parents[1] / "golden/advise_rmsd_xtc.json"

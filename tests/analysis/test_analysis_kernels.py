@@ -12,7 +12,7 @@ from MDAnalysisTests.datafiles import DCD, GRO, PSF, XTC, PDB_small
 from memory_layout import MemoryLayout, save_memory, save_universe
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels import dihedrals, image_distances
+from mdio.analysis.kernels import dihedrals, images
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSF, RadiusOfGyration, ReferenceDistances
 from mdio.analysis.kernels.kernel import UserKernel
@@ -218,7 +218,7 @@ class TestDihedrals:
 
 
 def test_distances(adk, layout, monkeypatch):
-    monkeypatch.setattr(image_distances, "PAIRS_AT_ONCE", 3 * 214 * 214)
+    monkeypatch.setattr(images, "PAIRS_AT_ONCE", 3 * 214 * 214)
     got = analyze(layout, top=PSF, kernel=ReferenceDistances(CA, reference=3)).values
     ca = adk.select_atoms(CA)
     adk.trajectory[3]

@@ -9,7 +9,7 @@ import pytest
 
 import mdio
 from mdio.converters.strategies.write_tasks import WriteTaskWorker
-from mdio.core.files import requests
+from mdio.core.files import in_flight
 from mdio.core.files.reading import OpenFile
 from mdio.layouts import plan
 from mdio.layouts.h5md import seal
@@ -30,16 +30,16 @@ def outputs(adk, tmp_path_factory):
 def requested(monkeypatch):
     """Storage of which every read has to be waited for; the requests that were made ahead."""
     made = []
-    read = requests.read
+    read = in_flight.read
 
     def note(fd, buffer, offset):
         made.append(buffer.nbytes)
         return read(fd, buffer, offset)
 
-    monkeypatch.setattr(requests, "is_local", lambda *_: False)
-    monkeypatch.setattr(requests, "n_waits", itertools.count().__next__)
-    monkeypatch.setattr(requests, "CACHED_NBYTES_PER_S", float("inf"))
-    monkeypatch.setattr(requests, "read", note)
+    monkeypatch.setattr(in_flight, "is_local", lambda *_: False)
+    monkeypatch.setattr(in_flight, "n_waits", itertools.count().__next__)
+    monkeypatch.setattr(in_flight, "CACHED_NBYTES_PER_S", float("inf"))
+    monkeypatch.setattr(in_flight, "read", note)
     return made
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from MDAnalysisTests import datafiles
 
 from mdio._version import __version__
-from mdio.analysis.kernels.registry import KERNELS
+from mdio.analysis.kernels.kernel import KERNELS
 
 WORKFLOWS = Path(__file__).resolve().parents[2] / "packaging/workflows"
 WRAPPER = WORKFLOWS / "snakemake/wrapper.py"

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
     Span,
@@ -22,6 +21,7 @@ from mdio.layouts.foreign.text.format import (
     skip_atoms,
 )
 from mdio.layouts.foreign.text.lines import Lines
+from mdio.layouts.foreign.whole_file import Snapshot
 
 NAMES = 20
 """Columns before those of coordinates."""

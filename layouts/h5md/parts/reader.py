@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
-from mdio.core.files.handles import Handles
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.marks import owner_of
-from mdio.core.files.requests import ByteRange
+from mdio.core.files.reading import Handles
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.opening import open_hdf5
@@ -32,7 +32,7 @@ from mdio.layouts.h5md.own import OwnFile
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
-    from mdio.layouts.output import EncodedChunk
+    from mdio.layouts.writer import EncodedChunk
 
 AtomIndices = NDArray[np.int64]
 IN_PARTS = "in_parts"

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.requests import ByteRange
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.frame_data import FrameData
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native

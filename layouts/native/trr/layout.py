@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.in_flight import asked
-from mdio.core.files.requests import ByteRange
+from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM

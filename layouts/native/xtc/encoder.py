@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.frames import FrameBlock
 from mdio.core.xtc import codec as xtc_codec
-from mdio.core.xtc.header import HEADER_NBYTES, parse_header
+from mdio.core.xtc.codec import HEADER_NBYTES, parse_header
 from mdio.layouts.native.encoder import Bytes, Encoder
 
 DEFAULT_STEP = 0.01

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.requests import ByteRange
+from mdio.core.files.in_flight import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
 from mdio.core.xtc import native
-from mdio.core.xtc.codec import XTCFrames, read_header, scan
-from mdio.core.xtc.header import HEADER_NBYTES, MAGICS, parse_header
+from mdio.core.xtc.codec import HEADER_NBYTES, MAGICS, XTCFrames, parse_header, read_header, scan
 from mdio.core.xtc.native import source_errors
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.native.file import FrameMarks, IndexedLayout

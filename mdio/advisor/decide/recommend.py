@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mdio.advisor.decide.calibrate import Calibration, calibrated
-from mdio.advisor.decide.commands import commands_for
-from mdio.advisor.decide.decision import Decision, Option, Recommended
+from mdio.advisor.decide.decision import Decision, Option, Recommended, Rule
 from mdio.advisor.decide.forecast import CACHES, Forecaster, Total
 from mdio.advisor.decide.node_cache import node_cache
-from mdio.advisor.decide.reasons import Setting, papers_rule, reasons
 from mdio.advisor.measure.candidates import segments_for
 from mdio.advisor.measure.measurements import Measurements, Trial
 from mdio.advisor.model.profile import Profile
 from mdio.core.errors import PlanError
+from mdio.core.words import duration, plural
 from mdio.layouts.registry import layout_class
 
 IO_BOUND, COMPUTE_BOUND = 1.0, 10.0
@@ -219,3 +220,189 @@ def _option(trial: Trial, total: Total | None, is_chosen: bool) -> Option:
     if problem is None and not trial.fits:
         problem = f"{trial.nbytes:,.0f} bytes do not fit into the target folder"
     return Option(trial.name, trial.layout, trial.nbytes, total, is_chosen, problem)
+
+
+PAPERS_RATIO = 100.0
+"""From this t_comp/t_IO on, Khoshlessan et al. call an analysis compute-bound."""
+SMALL_RESULT_NBYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is decided upon."""
+
+    measurements: Measurements
+    forecaster: Forecaster
+    ranks: int
+    passes: int
+
+
+def papers_rule(setting: Setting, chosen: Trial, totals: dict[str, Total]) -> Rule:
+    """Return what the guidelines of Khoshlessan et al. say, and why ours may differ."""
+    measurements = setting.measurements
+    ratio = measurements.ratio_comp_io
+    small = (
+        measurements.question.result_nbytes_frame * measurements.source.n_frames
+        <= SMALL_RESULT_NBYTES
+    )
+    gather = "one-sided" if small else "blocking"
+    if ratio is None or ratio >= PAPERS_RATIO:
+        layout, text = "as-is", f"t_comp/t_IO is {_text(ratio)}, 100 or more: no need to convert"
+    elif measurements.host.parallel_hdf5:
+        layout = "h5md"
+        text = f"t_comp/t_IO is {_text(ratio)}, below 100: parallel HDF5"
+    else:
+        layout = "segments"
+        text = (
+            f"t_comp/t_IO is {_text(ratio)}, below 100, and there is no parallel HDF5 here: "
+            "one segment per rank"
+        )
+    if layout == chosen.layout:
+        return Rule(layout, gather, text, True, "")
+    tried = [trial for trial in measurements.trials if trial.layout == layout]
+    measured = [totals[trial.name] for trial in tried if trial.name in totals]
+    theirs = min(measured, key=lambda total: total.total_s, default=None)
+    if theirs is None:
+        problem = next((trial.problem for trial in tried if trial.problem), "it was not tried")
+        return Rule(layout, gather, text, False, f"{layout} could not be measured: {problem}")
+    ours = totals[chosen.name]
+    times = f"{duration(theirs.total_s)} with {layout}, {duration(ours.total_s)} with {chosen.name}"
+    passes = plural(setting.passes, "pass")
+    why = f"the rule looks at the ratio alone; the time for {passes} is {times}"
+    if chosen.name == "as-is":
+        why += f", as converting takes {duration(theirs.convert_s)}, which has to pay"
+    elif chosen.groups:
+        why += ", which reads a stored group of just the analysed atoms"
+    return Rule(layout, gather, text, False, why)
+
+
+def _text(ratio: float | None) -> str:
+    return "beyond measure" if ratio is None else f"{ratio:.2g}"
+
+
+def reasons(
+    setting: Setting, chosen: Trial, totals: dict[str, Total], alike: Sequence[str], useful: int
+) -> list[str]:
+    """Return what should be known of this advice, as sentences."""
+    found = []
+    measurements = setting.measurements
+    if len(alike) > 1:
+        others = ", ".join(name for name in alike if name != chosen.name)
+        least = min(alike, key=lambda name: totals[name].total_s)
+        taken = "either will do" if least == chosen.name else "the simpler one is recommended"
+        found.append(f"{chosen.name} and {others} differ by less than the noise: {taken}")
+    if useful < setting.ranks:
+        fewer = totals[chosen.name].run.t_total_s
+        asked = setting.forecaster.one_pass(chosen, setting.ranks).t_total_s
+        found.append(
+            f"more ranks than {useful} do not help: one pass takes {duration(fewer)} with "
+            f"{useful}, {duration(asked)} with {setting.ranks}"
+        )
+    forecaster = setting.forecaster
+    cores = forecaster.nodes * measurements.host.cores
+    if forecaster.profile is None and setting.ranks > cores:
+        where = "this machine's" if forecaster.nodes == 1 else f"{forecaster.nodes} nodes'"
+        found.append(
+            f"{setting.ranks} ranks take turns on {where} {plural(cores, 'core')}; use --nodes N "
+            "if there are more nodes, or --machine to forecast for a cluster"
+        )
+    cold = forecaster.profile is None and forecaster.cache_of(chosen) == "cold"
+    if cold and forecaster.storage_nbytes_per_s is not None:
+        rate = forecaster.storage_nbytes_per_s / 1e6
+        found.append(
+            f"passes are assumed to read from storage, which gave {rate:,.0f} MB/s to all readers "
+            "together (--warm: from memory)"
+        )
+    if measurements.host.cold_problem:
+        found.append(
+            f"nothing was measured from disk ({measurements.host.cold_problem}); "
+            "reads are assumed to come from memory"
+        )
+    if measurements.ratio_comp_io is not None and measurements.ratio_comp_io >= PAPERS_RATIO:
+        found.append("computing takes at least 100 times as long as reading: no layout can help")
+    found += [
+        f"{trial.name}: {trial.problem}"
+        for trial in measurements.trials
+        if trial.problem is not None
+    ]
+    total = totals[chosen.name]
+    if total.relative > 0.3:
+        found.append(
+            f"measurements vary a lot ({100 * total.relative:.0f}%): repeat them on a quiet machine"
+        )
+    return [*found, *measurements.notes]
+
+
+def commands_for(
+    measurements: Measurements,
+    chosen: Trial,
+    recommended: Recommended,
+    *,
+    is_local: bool,
+    ranks: int,
+    n_nodes: int = 1,
+) -> list[str]:
+    """Return the conversion or the copies, where there are any, and the analysis."""
+    sources = list(measurements.source.paths)
+    found = []
+    if chosen.layout == "local-copy":
+        folder = Path(measurements.question.local_folder or "/tmp")
+        words = ["cp", *sources, str(folder)]
+        if n_nodes > 1:
+            words = ["mpiexec", "-n", str(n_nodes), "-ppn", "1", *words]
+        found.append(shlex.join(words))
+        sources = [str(folder / Path(path).name) for path in sources]
+    elif chosen.layout != "as-is":
+        stem = Path(sources[0]).name.split(".")[0] or "trajectory"
+        out = str(Path(measurements.question.target) / f"{stem}.{chosen.layout}")
+        found.append(_convert(measurements, chosen, recommended, sources, out, is_local, ranks))
+        sources = [out]
+    found.append(_analyze(measurements, recommended, sources, is_local))
+    return found
+
+
+def _convert(
+    measurements: Measurements,
+    chosen: Trial,
+    recommended: Recommended,
+    sources: list[str],
+    out: str,
+    is_local: bool,
+    ranks: int,
+) -> str:
+    words = ["mdio", "convert", *sources, out]
+    top = measurements.question.top
+    if chosen.groups and top is not None:
+        words += ["-s", top]
+    for option, value in chosen.convert_options.items():
+        words += [option, value]
+    if recommended.segments is not None:
+        words += ["--segments", str(recommended.segments)]
+    if recommended.stripe["count"] is not None:
+        words += ["--stripe-count", str(recommended.stripe["count"])]
+    if is_local:
+        words += ["-w", str(min(ranks, measurements.host.cores))]
+    else:
+        words = ["mpiexec", "-n", str(ranks), *words, "--mpi"]
+    return shlex.join(words)
+
+
+def _analyze(
+    measurements: Measurements, recommended: Recommended, sources: list[str], is_local: bool
+) -> str:
+    question = measurements.question
+    words = ["mdio", "analyze", question.analysis, *sources]
+    if question.top is not None:
+        words += ["-s", question.top]
+    if question.select is not None:
+        words += ["--select", question.select]
+    for option, value in question.options.items():
+        words += [option, value]
+    if recommended.blocks_per_worker > 1:
+        words += ["--blocks-per-worker", str(recommended.blocks_per_worker)]
+    if not is_local:
+        words += ["--executor", "mpi", "--gather", recommended.gather]
+        words = ["mpiexec", "-n", str(recommended.ranks), *words]
+    elif recommended.ranks > 1:
+        words += ["-w", str(recommended.ranks)]
+    return shlex.join([*words, "-o", "result.npz"]).replace("'$TMPDIR/", '"$TMPDIR"/\'')

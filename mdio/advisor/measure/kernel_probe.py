@@ -16,8 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, UserKernel, check_rows
-from mdio.analysis.kernels.registry import KERNELS
+from mdio.analysis.kernels.kernel import (
+    KERNELS,
+    BlockFunction,
+    Kernel,
+    Prepared,
+    UserKernel,
+    check_rows,
+)
 from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
 from mdio.core.errors import BlockError, MdioError

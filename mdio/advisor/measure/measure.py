@@ -24,8 +24,7 @@ from mdio.advisor.measure.storage_probe import (
     stripe_of,
 )
 from mdio.advisor.measure.trial import scratch
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared
-from mdio.analysis.kernels.registry import as_kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, as_kernel
 from mdio.analysis.system import System
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.page_cache import free_memory

@@ -63,7 +63,7 @@ class Pairs(Kernel):
         names = system.atom_names(None) or [str(at) for at in range(system.layout.info.n_atoms)]
         labels = [f"{names[a]}-{names[b]}" for a, b in zip(one, other, strict=True)]
         atoms, local = np.unique(np.concatenate([one, other]), return_inverse=True)
-        from mdio.analysis.kernels.image_distances import distances_of_pairs
+        from mdio.analysis.kernels.images import distances_of_pairs
 
         function = partial(distances_of_pairs, pairs=local.reshape(2, -1))
         return Prepared(function, atoms, labels=labels)
@@ -94,7 +94,7 @@ class ReferenceDistances(Kernel):
         """Read the reference."""
         atoms = system.select(self.select)
         reference = reference_of(system, self.reference, atoms).astype(np.float32)
-        from mdio.analysis.kernels.image_distances import distances_to_reference
+        from mdio.analysis.kernels.images import distances_to_reference
 
         function = partial(distances_to_reference, reference=reference)
         return Prepared(function, atoms, labels=("mean_reference_distance_angstrom",))

@@ -14,33 +14,37 @@ range IndexError.
 from __future__ import annotations
 
 from mdio.core.kernels.checksums import crc32c, crc32c_joined, crc32c_pieces, shuffle, unshuffle
-from mdio.core.kernels.coordinates import gather_atoms, planar_to_xyz, swap_to_native, xyz_to_planar
-from mdio.core.kernels.distances import (
+from mdio.core.kernels.coordinates import (
     centre,
+    choose_neighbours,
     cut_frames,
+    difference_neighbours,
+    dihedrals,
     follow,
     gather,
+    gather_atoms,
     make_whole,
+    planar_to_xyz,
     put_in_cell,
+    rmsd,
+    sum_neighbours,
+    swap_to_native,
     within,
+    xyz_to_planar,
 )
-from mdio.core.kernels.geometry import dihedrals, rmsd
-from mdio.core.kernels.integers import (
-    dequantise_deltas,
-    dequantise_xtc,
-    fold,
-    quantise_deltas,
-    quantise_xtc,
-    unfold,
-)
-from mdio.core.kernels.neighbours import choose_neighbours, difference_neighbours, sum_neighbours
 from mdio.core.kernels.packed import (
     decode_rigid,
+    dequantise_deltas,
+    dequantise_xtc,
     difference_first,
     encode_rigid,
+    fold,
     neighbours_room,
     pack,
     packed_limit,
+    quantise_deltas,
+    quantise_xtc,
     sum_packed,
     sum_packed_neighbours,
+    unfold,
 )

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdio.core.files import in_flight, requests
-from mdio.core.files.in_flight import InFlight
+from mdio.core.files import in_flight
+from mdio.core.files.in_flight import ByteRange, InFlight, Pace
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.requests import ByteRange, Pace
 
 SIZE = 300_000
 DATA = np.random.default_rng(5).integers(0, 256, SIZE, dtype=np.uint8)
@@ -36,7 +35,7 @@ def file(path):
 @pytest.fixture(scope="module", autouse=True)
 def _as_over_a_network():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests, "is_local", lambda *_: False)
+        patch.setattr(in_flight, "is_local", lambda *_: False)
         yield
 
 
@@ -50,8 +49,8 @@ def _ended():
 @pytest.fixture(scope="module")
 def _as_if_all_reads_waited():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests, "n_waits", itertools.count().__next__)
-        patch.setattr(requests, "CACHED_NBYTES_PER_S", 1e30)
+        patch.setattr(in_flight, "n_waits", itertools.count().__next__)
+        patch.setattr(in_flight, "CACHED_NBYTES_PER_S", 1e30)
         yield
 
 
@@ -60,7 +59,7 @@ def slow(monkeypatch):
     """Storage that takes some milliseconds a request; counts how many are under way."""
     seen = {"now": 0, "most": 0, "requests": []}
     lock = threading.Lock()
-    read = requests.read
+    read = in_flight.read
 
     def slowly(fd, buffer, offset):
         with lock:
@@ -73,7 +72,7 @@ def slow(monkeypatch):
             seen["now"] -= 1
         return 0.002
 
-    monkeypatch.setattr(requests, "read", slowly)
+    monkeypatch.setattr(in_flight, "read", slowly)
     return seen
 
 
@@ -129,7 +128,7 @@ def test_asking_goes_on_where_readers_leave_the_ends_of_requests(file, slow):
 def test_as_many_requests_are_under_way_as_are_wanted(file, slow):
     flight = InFlight(64_000, 4_000)
     flight.expect([ByteRange(file, 0, SIZE)])
-    assert len(flight._requests) == requests.FIRST_REQUESTS
+    assert len(flight._requests) == in_flight.FIRST_REQUESTS
     flight.pace.n_wanted = 16
     fetch(file, 0, 100)
     assert sum(not request.taken for request in flight._requests) == 16
@@ -140,7 +139,7 @@ def test_as_many_requests_are_under_way_as_are_wanted(file, slow):
 def rates(monkeypatch, pace, nbytes_per_s, *, waited=True):
     """Return how many requests are wanted after each look at storage that gives so much."""
     now, wanted = 100.0, []
-    monkeypatch.setattr(requests, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(in_flight, "time", SimpleNamespace(perf_counter=lambda: now))
     pace.begin()
     for _ in range(6):
         n_requests = pace.n_wanted
@@ -187,7 +186,7 @@ def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypat
 
 
 def test_nothing_is_asked_for_where_the_page_cache_answers(file, monkeypatch):
-    monkeypatch.setattr(requests, "n_waits", lambda: 0)
+    monkeypatch.setattr(in_flight, "n_waits", lambda: 0)
     others = set(threading.enumerate())  # of a layout that another test has left open
     flight = InFlight(64_000, 4_000)
     flight.expect([ByteRange(file, 0, SIZE)])
@@ -200,7 +199,7 @@ def test_nothing_is_asked_for_where_the_page_cache_answers(file, monkeypatch):
 
 
 def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
-    monkeypatch.setattr(requests, "is_local", lambda *_: True)
+    monkeypatch.setattr(in_flight, "is_local", lambda *_: True)
     flight = InFlight()
     flight.expect([ByteRange(file, 0, SIZE)])
     assert file.ahead is None
@@ -208,7 +207,7 @@ def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
 
 
 def test_scattered_ranges_are_read_alone_and_neighbours_together(file, slow, monkeypatch):
-    monkeypatch.setattr(requests, "GAP_NBYTES", 100)
+    monkeypatch.setattr(in_flight, "GAP_NBYTES", 100)
     flight = InFlight(64_000, 50_000)
     flight.expect([ByteRange(file, 0, 10), ByteRange(file, 60, 40), ByteRange(file, 20_000, 7)])
     for offset, nbytes in ((0, 10), (60, 40), (20_000, 7)):

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files import handles, reading
-from mdio.core.files.handles import Handles, handles_allowed
-from mdio.core.files.reading import OpenFile
+from mdio.core.files import reading
+from mdio.core.files.reading import Handles, OpenFile, handles_allowed
 from mdio.core.files.writing.calls import write_all
 
 DATA = np.random.default_rng(1).integers(0, 256, 3_000_000, dtype=np.uint8)
@@ -127,7 +126,7 @@ def test_a_handle_that_cannot_be_opened_is_not_kept():
 
 def test_handles_keep_to_what_the_process_may_have(monkeypatch):
     for soft, expected in ((1024, 100), (256, 32), (4, 1), (resource.RLIM_INFINITY, 100)):
-        monkeypatch.setattr(handles.resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        monkeypatch.setattr(reading.resource, "getrlimit", lambda _, soft=soft: (soft, soft))
         assert handles_allowed(100) == expected
 
 
@@ -136,7 +135,7 @@ def test_many_files_under_a_low_limit(tmp_path):
 import resource
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
-from mdio.core.files.handles import Handles
+from mdio.core.files.reading import Handles
 from mdio.core.files.reading import OpenFile
 files = Handles(lambda number: OpenFile(Path({str(tmp_path)!r}, str(number))), 100)
 for number in range(100):

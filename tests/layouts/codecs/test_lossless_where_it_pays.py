@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 import mdio
 from mdio.cli.main import main
 from mdio.converters import storage
-from mdio.layouts.striping.networks import is_network
+from mdio.layouts.striping.file_systems import is_network
 
 
 @pytest.fixture

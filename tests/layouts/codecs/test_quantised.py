@@ -15,8 +15,14 @@ from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 from MDAnalysisTests.datafiles import DCD, PSF
 from suites.kernel_sides import NUMPY, SIDES, kernels_of
 
-from mdio.layouts.codecs.quantised import HEADER, QuantisedFormat, decode_chunk, encode_chunk
-from mdio.layouts.codecs.scratch import MAX_KEPT_NBYTES, Scratch
+from mdio.layouts.codecs.quantised import (
+    HEADER,
+    MAX_KEPT_NBYTES,
+    QuantisedFormat,
+    Scratch,
+    decode_chunk,
+    encode_chunk,
+)
 
 QUICK = settings(max_examples=80)
 COMPRESSORS = ("bitpack", "rigid", "zstd", "lz4")

@@ -10,7 +10,7 @@ from suites.under_mpi import needs_mpi, run_under_mpi
 import mdio
 from mdio.advisor.measure.kernel_probe import probe
 from mdio.advisor.measure.storage_probe import bandwidths
-from mdio.analysis.kernels.registry import as_kernel
+from mdio.analysis.kernels.kernel import as_kernel
 from mdio.analysis.system import System
 from mdio.cli.main import main
 from mdio.core.files.page_cache import files_in
