@@ -24,8 +24,9 @@ from mdio.converters.periodic.layout import TransformedLayout
 from mdio.converters.provenance import Appended
 from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
 from mdio.converters.storage import StripeRequest
+from mdio.converters.strategies.choice import choose
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.job import Job, choose
+from mdio.converters.strategies.job import Job
 from mdio.converters.timeline import Timeline
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint

@@ -34,8 +34,9 @@ from mdio.converters.storage import (
     goes_through_owner,
     telling_file_system,
 )
+from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.job import Job, Repairs, check_options, choose
+from mdio.converters.strategies.job import Job, Repairs
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.remote.paths import path_of

@@ -12,7 +12,8 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from mdio.converters.selection import Selection
 from mdio.core.errors import OptionError, PlanError
 from mdio.core.words import did_you_mean
-from mdio.layouts.plan import LayoutPlan, Pattern, StoredAs
+from mdio.layouts.chunk_shapes import Pattern
+from mdio.layouts.plan import LayoutPlan, StoredAs
 from mdio.layouts.registry import layout_class
 
 P = ParamSpec("P")

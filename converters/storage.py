@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mdio.core.errors import PlanError
+from mdio.core.files.direct import Direct
 from mdio.core.files.page_cache import free_memory
 from mdio.core.files.publish import output_errors
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.writing.direct import Direct
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
 from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import (

@@ -56,9 +56,9 @@ LAYOUTS = MappingProxyType(
             "segments.layout:SegmentsLayout", "segments.writer:SegmentsWriter", ".segments"
         ),
         "h5md": _own("h5md.layout:H5MDLayout", "h5md.writer:H5MDWriter", ".h5md", ".h5"),
-        "refs": _own("refs.layout:RefsLayout", "refs.writer:RefsWriter", ".refs"),
-        "xtc": _own("native.xtc.layout:XTCLayout", "native.writer:XTCFileWriter", ".xtc"),
-        "trr": _own("native.trr.layout:TRRLayout", "native.writer:TRRFileWriter", ".trr"),
+        "refs": _own("refs:RefsLayout", "refs:RefsWriter", ".refs"),
+        "xtc": _own("native.xtc:XTCLayout", "native.writer:XTCFileWriter", ".xtc"),
+        "trr": _own("native.trr:TRRLayout", "native.writer:TRRFileWriter", ".trr"),
         "dcd": _own("native.dcd.layout:DCDLayout", "native.writer:DCDFileWriter", ".dcd"),
         "mdtraj": _own("foreign.mdtraj:MDTrajLayout"),
         "gsd": _own("foreign.gsd:GSDLayout"),

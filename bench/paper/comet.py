@@ -20,7 +20,8 @@ from measuring import append_jsonl
 from model.cases import Case, cases, errors, from_nothing, order
 from paper.simulate import simulate
 
-from mdio.advisor.model.closed_form import GATHERS, LAYOUTS, predict, reference_workload
+from mdio.advisor.model.access_model import GATHERS, LAYOUTS
+from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import Residual, residuals
 from mdio.advisor.model.profile import Profile, save_profile
 from mdio.advisor.model.timings import read_timings

@@ -23,7 +23,7 @@ from measuring import append_jsonl, summary
 
 import mdio
 from mdio.core import kernels
-from mdio.core.files.journals.journal import Journal
+from mdio.core.files.journal import Journal
 
 LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "zarr, floats": ("a.zarr", {"precision": "none"}),

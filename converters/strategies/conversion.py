@@ -25,8 +25,7 @@ from mdio.converters.strategies.topology import holds
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread, sum_of
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
-from mdio.core.files.journals.journal import Journal
-from mdio.core.files.journals.unfinished import allocated_nbytes
+from mdio.core.files.journal import Journal, allocated_nbytes
 from mdio.core.files.publish import output_errors, publish
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.remote.uploading import Upload

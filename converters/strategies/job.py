@@ -12,22 +12,15 @@ from mdio.converters.options import ConversionOptions
 from mdio.converters.provenance import Appended, output_meta
 from mdio.converters.selection import AtomChoice
 from mdio.converters.storage import StripeRequest
-from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.copied import CopiedBytes
-from mdio.converters.strategies.mpio import MPIOConversion
-from mdio.converters.strategies.parts import PartsConversion
-from mdio.converters.strategies.pointing import Pointing
 from mdio.converters.strategies.topology import topologies
-from mdio.core.errors import PlanError, SourceError
+from mdio.core.errors import SourceError
 from mdio.core.files.turns import State
 from mdio.core.frames import Stretch
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import Layout
-from mdio.layouts.plan import PATTERNS, LayoutPlan
-from mdio.layouts.registry import writable_layouts, writer_class
+from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, OutputMeta
-from mdio.parallel.executors import Executor
 
 SUMS = ("file_crc32c", "column_crc32c", "table_crc32c", "segments", "piece_checksums", "parts")
 """Keys of a manifest under which checksums are, directly or of tables of them."""
@@ -112,52 +105,3 @@ class Job:
         Those of what is repaired are there.
         """
         return {} if self.repairs else topologies(self.choice, self.out, self.files)
-
-
-STRATEGIES: tuple[type[Conversion], ...] = (
-    Pointing,
-    CopiedBytes,
-    MPIOConversion,
-    PartsConversion,
-    Conversion,
-)
-"""In the order in which they are asked; the last makes whatever can be made."""
-OWN = {
-    "container": "--container",
-    "segments": "--segments",
-    "chunk_frames": "--chunk-frames",
-    "chunk_atoms": "--chunk-atoms",
-    "pattern": "--for",
-    "contiguous": "--contiguous",
-    "per_rank": "--per-rank",
-    "mpio": "--mpio",
-}
-"""Options that not every layout has."""
-
-
-def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
-    """Refuse what a layout does not have, or what does not go together; raises PlanError."""
-    has = writer_class(layout).own_options
-    asked = [name for name in OWN if getattr(options, name) and name not in has]
-    if asked:
-        every = {name: writer_class(name).own_options for name in writable_layouts()}
-        others = sorted(name for name, theirs in every.items() if asked[0] in theirs)
-        where = f"layout{'s' if len(others) > 1 else ''} {' and '.join(others)}"
-        option = "--collective" if options.mpio == "collective" else OWN["mpio"]
-        option = option if asked[0] == "mpio" else OWN[asked[0]]
-        raise PlanError(
-            f"{out}: {option} belongs to the {where}, not to {layout}; leave it out, or "
-            "choose another output"
-        )
-    if options.pattern is not None and options.pattern not in PATTERNS:
-        raise PlanError(f"--for {options.pattern}: give one of {', '.join(PATTERNS)}")
-    if options.per_rank and options.mpio is not None:
-        raise PlanError(
-            "--per-rank is for writing without parallel HDF5; leave --mpio and --collective out"
-        )
-
-
-def choose(job: Job, executor: Executor) -> Conversion:
-    """Return the planned conversion; raises what `Conversion.planned` raises."""
-    made = (strategy.planned(job, executor) for strategy in STRATEGIES)
-    return next(one for one in made if one is not None)

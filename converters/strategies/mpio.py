@@ -11,8 +11,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on
 from mdio.core.errors import MdioError, OutputError, PlanError
-from mdio.core.files.journals.journal import journal_of
-from mdio.core.files.journals.unfinished import refuse_unfinished, unfinished
+from mdio.core.files.journal import journal_of, refuse_unfinished, unfinished
 from mdio.core.files.temporaries import temporary_for
 from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints

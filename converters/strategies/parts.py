@@ -16,8 +16,7 @@ from mdio.converters.strategies.read_back import read_back_joined
 from mdio.converters.strategies.resuming import record_of, take_up
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, sum_of
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.journals.journal import Journal
-from mdio.core.files.journals.unfinished import unfinished
+from mdio.core.files.journal import Journal, unfinished
 from mdio.core.files.marks import parts_for, parts_of
 from mdio.core.files.publish import output_errors
 from mdio.core.files.remote.paths import is_remote, refuse_remote

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.fingerprint import fingerprint
-from mdio.core.files.journals.journal import Journal, Record
+from mdio.core.files.journal import Journal, Record
 from mdio.core.files.temporaries import TEMPORARY
 from mdio.core.kernels import crc32c
 from mdio.layouts.plan import LayoutPlan

@@ -22,12 +22,13 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.foreign.packed import PACKED, UNPACKED_BY, head_unpacked, packed_as
+from mdio.layouts.foreign.snapshot import Frames, Snapshot
 from mdio.layouts.foreign.text.frames import FORMATS as TEXT_FORMATS
 from mdio.layouts.foreign.text.frames import TextFrames
 from mdio.layouts.foreign.tng import tng_frames
 from mdio.layouts.foreign.units import length_factor, made_up
 from mdio.layouts.foreign.universe import topology_of
-from mdio.layouts.foreign.whole_file import Frames, Snapshot, WholeFile
+from mdio.layouts.foreign.whole_file import WholeFile
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
 """Formats that mdio reads itself: a file that is called so and gets here is none."""

@@ -22,7 +22,8 @@ import numpy as np
 from mdio.core.errors import SourceError
 from mdio.core.files.regular import open_regular
 from mdio.core.frames import LostBytes
-from mdio.layouts.foreign.whole_file import Frames, Snapshot, WholeFile
+from mdio.layouts.foreign.snapshot import Frames, Snapshot
+from mdio.layouts.foreign.whole_file import WholeFile
 
 FIXED = 40
 """Bytes of a header before the name."""

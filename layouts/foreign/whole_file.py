@@ -7,16 +7,13 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from mdio.core.errors import AtomCountError, MdioError, SourceError
-from mdio.core.frames import FIELDS, LostBytes
+from mdio.core.frames import LostBytes
 from mdio.layouts.foreign.packed import let_mdanalysis_read, opened_unpacked
+from mdio.layouts.foreign.snapshot import Snapshot, forget, lacking, snapshot_of
 from mdio.layouts.foreign.text.format import has_all_digits
 
 TEXT = ("CRD", "CONFIG", "FHIAIMS", "IN", "DATA", "GMS")
@@ -175,91 +172,3 @@ def _one_line(error: Exception) -> str:
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-Vectors = NDArray[np.float32]
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """What one frame holds; what it lacks is None, whichever frame was read before."""
-
-    positions: Vectors
-    velocities: Vectors | None = None
-    forces: Vectors | None = None
-    box: NDArray[np.float32] | None = None
-    """Lengths and angles; a length of 0 where an axis is not periodic."""
-    time: float | None = None
-    step: int | None = None
-
-    @property
-    def n_atoms(self) -> int:
-        """Number of atoms."""
-        return len(self.positions)
-
-
-def snapshot_of(ts: Any) -> Snapshot:
-    """Return what a timestep of MDAnalysis holds, copied out of it."""
-    box = None if ts.dimensions is None else np.array(ts.dimensions, np.float32)
-    if box is not None and not box[:3].any():
-        box = None
-    return Snapshot(
-        positions=np.array(ts.positions, np.float32),
-        velocities=np.array(ts.velocities, np.float32) if ts.has_velocities else None,
-        forces=np.array(ts.forces, np.float32) if ts.has_forces else None,
-        box=box,
-        time=float(ts.time) if "time" in ts.data else None,
-        step=int(ts.data["step"]) if "step" in ts.data else None,
-    )
-
-
-def forget(ts: Any) -> None:
-    """Take from a timestep what its reader would leave there if the next frame lacks it."""
-    ts.dimensions = None
-    for name in FIELDS:
-        if getattr(ts, f"has_{name}"):
-            getattr(ts, name)[:] = np.nan
-    for name in ("time", "step"):
-        ts.data.pop(name, None)
-
-
-def lacking(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the fields that a reader did not fill since they were forgotten."""
-    values = {name: getattr(snapshot, name) for name in FIELDS}
-    return tuple(
-        name for name, one in values.items() if one is not None and one.size and np.isnan(one).all()
-    )
-
-
-class Frames(Protocol):
-    """What gives the frames of a file, whichever library reads them."""
-
-    n_frames: int
-    n_atoms: int
-    fields: tuple[str, ...]
-    """Of velocities and forces, those that any frame has."""
-    sparse: tuple[str, ...]
-    """Those that some frames lack."""
-    has_times: bool
-    counts: str
-    """Of what times are made where there are none."""
-    lost: tuple[LostBytes, ...]
-
-    @property
-    def names_lengths(self) -> bool:
-        """Whether the unit of lengths is known."""
-        ...
-
-    def read(self, frame: int) -> Snapshot:
-        """Return a frame; raises SourceError."""
-        ...
-
-    def remarks(self) -> Iterator[str]:
-        """Yield what is assumed or not read, in words."""
-        ...
-
-    def topology_file(self) -> Any:
-        """Return what a parser of MDAnalysis reads for the topology."""
-
-    def close(self) -> None:
-        """Let go of the file."""

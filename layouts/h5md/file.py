@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from mdio._version import __version__
 from mdio.core.boxes import edges_from_boxes, periodic_axes
+from mdio.core.files.direct import allocate
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.writing.calls import allocate
 from mdio.core.frames import ELEMENTS
+from mdio.layouts.chunk_shapes import MAX_PADDING
 from mdio.layouts.h5md.disk import Written, open_output
 from mdio.layouts.h5md.encoding import FILTER, FILTER_VERSION, coder_of
 from mdio.layouts.h5md.flavours import Flavour, flavour_of
 from mdio.layouts.h5md.io import BOX, CREATOR, FULL_SYSTEM, SOURCE_STEP, Column
-from mdio.layouts.plan import MAX_PADDING
 
 if TYPE_CHECKING:
     from mdio.layouts.plan import ArrayPlan, LayoutPlan
@@ -104,7 +104,7 @@ def create_file(
                 dataset = file[value_path(array.group, array.field)]
                 chunks[array.group, array.field] = _offsets(dataset, array)
     if plan.direct:
-        from mdio.core.files.writing.direct import WrittenFile  # reading needs none
+        from mdio.core.files.direct import WrittenFile  # reading needs none
 
         with WrittenFile(path) as opened:
             allocate(opened.fileno(), path.stat().st_size)

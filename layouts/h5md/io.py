@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError
+from mdio.core.files.direct import write_all
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.regular import open_regular
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.temporaries import TEMPORARY
-from mdio.core.files.writing.calls import write_all
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.heaps import check_heaps
 

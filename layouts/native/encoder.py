@@ -29,8 +29,8 @@ from mdio.layouts.writer import PieceRecord
 Bytes = NDArray[np.uint8]
 
 CONTAINERS = {
-    "xtc": ("mdio.layouts.native.xtc.encoder", "XTCEncoder"),
-    "trr": ("mdio.layouts.native.trr.encoder", "TRREncoder"),
+    "xtc": ("mdio.layouts.native.xtc", "XTCEncoder"),
+    "trr": ("mdio.layouts.native.trr", "TRREncoder"),
     "dcd": ("mdio.layouts.native.dcd.encoder", "DCDEncoder"),
     "ncdf": ("mdio.layouts.native.netcdf.encoder", "NCDFEncoder"),
 }

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.copying import link_or_copy, write_sliced
+from mdio.core.files.direct import write_all
 from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.files.index import FrameIndex, store_index
 from mdio.core.files.piece_sums import PieceSums, Sums, changed, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.elsewhere import was_sent
-from mdio.core.files.writing.calls import write_all
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc.native import kernels

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.copying import copy_bytes
+from mdio.core.files.direct import WrittenFile, write_all
 from mdio.core.files.piece_sums import PieceSums, piece_edges
 from mdio.core.files.publish import output_errors
-from mdio.core.files.writing.calls import write_all
-from mdio.core.files.writing.direct import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_joined, crc32c_pieces
 from mdio.layouts.manifest import manifest_of
@@ -31,7 +30,7 @@ from mdio.layouts.native.encoder import (
     native_plan,
     summed,
 )
-from mdio.layouts.native.xtc.layout import XTCLayout
+from mdio.layouts.native.xtc import XTCLayout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (

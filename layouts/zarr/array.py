@@ -17,12 +17,11 @@ from mdio.core import kernels
 from mdio.core.blocks import Spans
 from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
+from mdio.core.files.direct import Data, WrittenFile
 from mdio.core.files.piece_sums import Sums, pieces_of_row
 from mdio.core.files.reading import Handles, OpenFile
 from mdio.core.files.remote.objects import forget, look_ahead
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.writing.calls import Data
-from mdio.core.files.writing.direct import WrittenFile
 from mdio.layouts.chunked.array import AtomIndices, ChunkedArray
 from mdio.layouts.codecs.quantised import decode_chunk
 from mdio.layouts.zarr.folder import Folder

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
 from mdio.core.files.copying import link_or_copy
+from mdio.core.files.direct import WrittenFile
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
 from mdio.core.files.remote.elsewhere import was_sent
-from mdio.core.files.writing.direct import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_option
 from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from mdio.advisor.model.closed_form import GATHERS, LAYOUTS, predict, reference_workload
+from mdio.advisor.model.access_model import GATHERS, LAYOUTS
+from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import fit_profile, residuals
 from mdio.advisor.model.profile import NAMES, load_profile, save_profile
 from mdio.advisor.model.timings import read_timings

@@ -19,8 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from mdio.core.files import reading
-from mdio.core.files.writing import calls
+from mdio.core.files import direct, reading
 
 STALL_TIMEOUT_S = 60.0
 MOST_POLL_S = 5.0
@@ -31,8 +30,8 @@ WATCHED: dict[CodeType, tuple[str, tuple[str, ...]]] = {
     reading.OpenFile.fill.__code__: ("reading", ("offset", "found")),
     reading.OpenFile.peek.__code__: ("reading", ("offset", "done")),
     reading.OpenFile.__init__.__code__: ("opening", ()),
-    calls.write_all.__code__: ("writing", ("offset",)),
-    calls.flush.__code__: ("flushing", ()),
+    direct.write_all.__code__: ("writing", ("offset",)),
+    direct.flush.__code__: ("flushing", ()),
 }
 """What a thread does in which function, and the variables that change as it gets on."""
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import BlockError, OutputError, SourceError
+from mdio.core.files.direct import WrittenFile
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.writing.direct import WrittenFile
 from mdio.mapreduce.pairs import Kind, Pairs
 
 SAMPLE_EVERY, LEAST_SAMPLES = 4096, 256

@@ -12,8 +12,8 @@ from mdio.core.errors import MdioError
 from mdio.core.files.index import FrameIndex, load_index, store_index
 from mdio.layouts.base import Layout
 from mdio.layouts.native.file import comes_over_a_network, joined, scan_part
-from mdio.layouts.native.trr.layout import TRRLayout
-from mdio.layouts.native.xtc.layout import XTCLayout
+from mdio.layouts.native.trr import TRRLayout
+from mdio.layouts.native.xtc import XTCLayout
 from mdio.parallel.sleeping import bcast
 
 

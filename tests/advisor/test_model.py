@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mdio.advisor.model.access_model import GATHERS, LAYOUTS, PAIRS
 from mdio.advisor.model.closed_form import (
-    GATHERS,
-    LAYOUTS,
     MAX_RANKS,
-    PAIRS,
     Workload,
     expected_max,
     max_quantile,

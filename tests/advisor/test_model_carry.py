@@ -8,7 +8,8 @@ from statistics import median
 import numpy as np
 import pytest
 
-from mdio.advisor.model.closed_form import LAYOUTS, PAIRS, predict, reference_workload
+from mdio.advisor.model.access_model import LAYOUTS, PAIRS
+from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import fit_profile, residuals
 from mdio.advisor.model.profile import load_profile
 from mdio.advisor.model.timings import TimingRow, read_timings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mdio.advisor.model.closed_form import LAYOUTS
+from mdio.advisor.model.access_model import LAYOUTS
 from mdio.advisor.model.profile import load_profile
 from mdio.cli.main import main
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mdio.advisor.model.closed_form import GATHERS, LAYOUTS, PAIRS, predict, reference_workload
+from mdio.advisor.model.access_model import GATHERS, LAYOUTS, PAIRS
+from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import fit_profile, residuals
 from mdio.advisor.model.profile import load_profile, save_profile
 from mdio.advisor.model.single_rank import guess_cores, measured_task

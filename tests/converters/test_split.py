@@ -146,7 +146,7 @@ def test_indexes_come_from_the_source(tmp_path, monkeypatch):
         raise AssertionError("scanned again")
 
     from mdio.core.xtc import codec as xtc_codec
-    from mdio.layouts.native.xtc import layout as xtc
+    from mdio.layouts.native import xtc
 
     monkeypatch.setattr(xtc_codec, "scan", scan)
     monkeypatch.setattr(xtc, "scan", scan, raising=False)

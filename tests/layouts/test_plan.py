@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.plan import WriteOptions, fit_parts, plan_chunks, plan_pieces, split_atoms
+from mdio.layouts.chunk_shapes import fit_parts, plan_chunks, split_atoms
+from mdio.layouts.plan import WriteOptions, plan_pieces
 
 KIB, MIB = 1 << 10, 1 << 20
 

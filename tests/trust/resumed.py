@@ -35,7 +35,7 @@ from suites.h5md_parts_cases import folder_of
 
 import mdio
 from mdio.core.errors import OutputError
-from mdio.core.files.journals.unfinished import unfinished
+from mdio.core.files.journal import unfinished
 
 ROOT = Path(__file__).resolve().parents[2]
 MPI = ROOT / ".venv-mpi" / "bin"

@@ -14,7 +14,7 @@ import time
 from mdio.cli.main import main
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.write_tasks import WriteTaskWorker
-from mdio.core.files.journals import journal
+from mdio.core.files import journal
 from mdio.layouts import plan
 from mdio.layouts.native import encoder
 

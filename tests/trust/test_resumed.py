@@ -17,8 +17,7 @@ from suites.under_mpi import MPI, needs_mpi
 import mdio
 from mdio.converters import convert, storage
 from mdio.core.errors import OutputError
-from mdio.core.files.journals.journal import Journal
-from mdio.core.files.journals.unfinished import unfinished
+from mdio.core.files.journal import Journal, unfinished
 
 ROUNDS = "24"
 STOPPING = str(Path(__file__).with_name("stopping.py"))

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from mdio.core.errors import AtomCountError
+from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, plain, shown
 from mdio.layouts.foreign.text.lines import Lines
-from mdio.layouts.foreign.whole_file import Snapshot
 
 PER_LINE, WIDTH = 10, 8
 _NUMBERS = re.compile(rb"(?:[ \d*+-]{4}[.*][\d*]{3}){1,10}[ \t]*\r?\n?")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
     SameAtoms,
@@ -24,7 +25,6 @@ from mdio.layouts.foreign.text.format import (
     without_axes,
 )
 from mdio.layouts.foreign.text.lines import Lines
-from mdio.layouts.foreign.whole_file import Snapshot
 
 BEGINS = b"timestep"
 LEAST_NBYTES = 8

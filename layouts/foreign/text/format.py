@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.layouts.foreign.snapshot import Snapshot, snapshot_of
 from mdio.layouts.foreign.text.lines import Lines
-from mdio.layouts.foreign.whole_file import Snapshot, snapshot_of
 
 _NUMBER = re.compile(rb"[-+]?\d+\.\d+")
 _REAL = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?")

@@ -18,6 +18,7 @@ from mdio.core.errors import AtomCountError, MdioError, SourceError
 from mdio.core.frames import LostBytes
 from mdio.core.words import plural
 from mdio.layouts.foreign.packed import UNPACKED_BY, opened_unpacked, packed_as
+from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.amber import MDCRD
 from mdio.layouts.foreign.text.dlpoly import History
 from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, odd_line
@@ -29,7 +30,6 @@ from mdio.layouts.foreign.text.mol2 import MOL2
 from mdio.layouts.foreign.text.pdb import PDB, PQR
 from mdio.layouts.foreign.text.tinker import Tinker
 from mdio.layouts.foreign.text.xyz import XYZ
-from mdio.layouts.foreign.whole_file import Snapshot
 
 FORMATS: Mapping[str, type[TextFormat]] = {
     **dict.fromkeys(("PDB", "ENT", "XPDB", "PDBQT"), PDB),

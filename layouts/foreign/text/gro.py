@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
     Span,
@@ -21,7 +22,6 @@ from mdio.layouts.foreign.text.format import (
     skip_atoms,
 )
 from mdio.layouts.foreign.text.lines import Lines
-from mdio.layouts.foreign.whole_file import Snapshot
 
 NAMES = 20
 """Columns before those of coordinates."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
     SameAtoms,
@@ -25,7 +26,6 @@ from mdio.layouts.foreign.text.format import (
     without_axes,
 )
 from mdio.layouts.foreign.text.lines import Lines
-from mdio.layouts.foreign.whole_file import Snapshot
 
 LEAST_NBYTES = 6
 """Of a line such as ``0 0 0``, with its end."""

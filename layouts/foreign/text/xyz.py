@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mdio.core.boxes import boxes_from_vectors
+from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
     Span,
@@ -25,7 +26,6 @@ from mdio.layouts.foreign.text.format import (
     without_axes,
 )
 from mdio.layouts.foreign.text.lines import Lines
-from mdio.layouts.foreign.whole_file import Snapshot
 
 LEAST_NBYTES = 8
 """Of a line such as ``C 0 0 0``, with its end."""

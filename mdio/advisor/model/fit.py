@@ -20,7 +20,8 @@ from statistics import geometric_mean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.advisor.model.closed_form import GATHERS, LAYOUTS, PAIRS, predict, reference_workload
+from mdio.advisor.model.access_model import GATHERS, LAYOUTS, PAIRS
+from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.profile import Gather, Noise, Profile, Task, load_profile
 from mdio.advisor.model.single_rank import guess_cores, measured_task, rates_reached
 from mdio.advisor.model.timings import TimingRow

@@ -10,7 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mdio.advisor.model.closed_form import GATHERS, LARGEST, LAYOUTS, made_of
+from mdio.advisor.model.access_model import GATHERS, LAYOUTS
+from mdio.advisor.model.plain import LARGEST, made_of
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.regular import read_regular
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import geometric_mean, median
 
-from mdio.advisor.model.closed_form import io_family
+from mdio.advisor.model.access_model import io_family
 from mdio.advisor.model.profile import Profile, Task
 from mdio.advisor.model.timings import TimingRow
 

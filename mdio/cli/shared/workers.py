@@ -10,7 +10,7 @@ from typing import Any
 from mdio.cli.shared.common import add, auto_or_positive, parse_nbytes, parse_stripes, positive
 from mdio.cli.shared.ranks import root_speaks, world
 from mdio.core.errors import PlanError
-from mdio.layouts.plan import PATTERNS
+from mdio.layouts.chunk_shapes import PATTERNS
 from mdio.parallel.executors import Executor, Processes, Serial
 
 EXECUTORS = ("serial", "processes", "dask", "mpi")

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from mdio.core.cache.folder import TEMPORARY, Cache, is_private
 from mdio.core.cache.unit import DamagedUnitError, HeldUnit, SourceRange, open_unit, write_unit
 from mdio.core.errors import SourceError
+from mdio.core.files.direct import write_whole
 from mdio.core.files.fingerprint import COUNTS_NBYTES, file_state
 from mdio.core.files.regular import read_regular
-from mdio.core.files.writing.calls import write_whole
 
 RECORD = "source.json"
 REPLACED = "replaced"

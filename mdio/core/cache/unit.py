@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.cache.folder import TEMPORARY, is_private
+from mdio.core.files.direct import write_whole
 from mdio.core.files.in_flight import copy
 from mdio.core.files.reading import reads
 from mdio.core.files.regular import open_regular
-from mdio.core.files.writing.calls import write_whole
 from mdio.core.kernels import crc32c, crc32c_pieces
 
 MAGIC = b"MDIOUNIT"

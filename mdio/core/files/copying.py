@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import SourceError
+from mdio.core.files.direct import flush, write_all
 from mdio.core.files.marks import TELL_OUTPUTS
 from mdio.core.files.remote.elsewhere import stand_in
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.writing.calls import flush, write_all
 
 AT_FDCWD = -100
 NOREPLACE, EXCHANGE = 1, 2

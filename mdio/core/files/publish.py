@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
 from mdio.core.files.copying import INDEX_ENDING, remove
-from mdio.core.files.journals.journal import journal_of
-from mdio.core.files.journals.unfinished import refuse_unfinished, unfinished
+from mdio.core.files.direct import flush
+from mdio.core.files.journal import journal_of, refuse_unfinished, unfinished
 from mdio.core.files.marks import PARTS_MARKER, is_output, name_of_parts, parts_of
 from mdio.core.files.remote.paths import RemotePath, is_remote, path_of
 from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name
 from mdio.core.files.turns import State, state_at
-from mdio.core.files.writing.calls import flush
 from mdio.core.signals import terminations_raised
 
 if TYPE_CHECKING:

@@ -39,12 +39,11 @@ from mdio.core.files.copying import (
     remove,
     rename,
 )
-from mdio.core.files.journals.journal import journal_of
-from mdio.core.files.journals.unfinished import unfinished_of
+from mdio.core.files.direct import flush
+from mdio.core.files.journal import journal_of, unfinished_of
 from mdio.core.files.marks import identity_of, is_identical, is_output, parts_of
 from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
 from mdio.core.files.turns import State, changed, clear_dead_turn, state_at, turn_at
-from mdio.core.files.writing.calls import flush
 
 INDEX_HALVES = f"{INDEX_ENDING}-*"
 """Frame indexes that were being written when the process ended."""

@@ -19,9 +19,8 @@ from mdio.converters import storage
 from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.conversion import Conversion
 from mdio.core.errors import OutputError, PlanError
-from mdio.core.files.writing import direct
-from mdio.core.files.writing.calls import allocate
-from mdio.core.files.writing.direct import WrittenFile
+from mdio.core.files import direct
+from mdio.core.files.direct import WrittenFile, allocate
 from mdio.layouts import plan
 from mdio.layouts.h5md.parts.writer import H5MDPartsWriter
 from mdio.layouts.native import encoder

@@ -13,8 +13,7 @@ import mdio
 from mdio.converters.strategies import conversion
 from mdio.core.errors import OutputError
 from mdio.core.files import temporaries
-from mdio.core.files.journals.journal import MAGIC, Journal, Record, journal_of, read_journal
-from mdio.core.files.journals.unfinished import unfinished
+from mdio.core.files.journal import MAGIC, Journal, Record, journal_of, read_journal, unfinished
 from mdio.core.files.marks import identity_of, mark_parts
 from mdio.core.files.publish import publish
 from mdio.core.files.replacing import tidy

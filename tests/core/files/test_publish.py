@@ -15,7 +15,7 @@ from suites.permissions import folder_of_ordinary_user
 
 from mdio.core.errors import OutputError
 from mdio.core.files import temporaries
-from mdio.core.files.journals.journal import Journal
+from mdio.core.files.journal import Journal
 from mdio.core.files.publish import publish
 from mdio.core.files.temporaries import temporary_for
 

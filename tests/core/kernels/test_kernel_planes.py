@@ -13,7 +13,7 @@ from mdio.core.kernels import xyz_to_planar
 from mdio.layouts.native.dcd.encoder import DCDEncoder
 from mdio.layouts.native.encoder import EncodingBuffer
 from mdio.layouts.native.netcdf.encoder import NCDFEncoder
-from mdio.layouts.native.trr.encoder import TRREncoder
+from mdio.layouts.native.trr import TRREncoder
 
 
 @pytest.fixture(params=SIDES)

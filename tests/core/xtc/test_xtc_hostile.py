@@ -23,7 +23,7 @@ from suites.xtc_cases import (
 from mdio.core.errors import SourceError
 from mdio.core.files.index import FrameIndex
 from mdio.core.xtc.codec import XTCFrames, scan
-from mdio.layouts.native.xtc.layout import XTCLayout
+from mdio.layouts.native.xtc import XTCLayout
 
 N_ATOMS = 24
 SIZES = (8, 10, 12, 16, 20, 25, 32, 40, 50, 64, 80, 101, 128, 161, 203, 256)

@@ -7,9 +7,9 @@ import mdio
 from mdio.core.xtc.codec import scan
 from mdio.layouts.native import file as native_file
 from mdio.layouts.native.file import comes_over_a_network, joined, scan_fast, scan_part
-from mdio.layouts.native.trr.layout import TRRLayout
-from mdio.layouts.native.trr.layout import scan as scan_trr
-from mdio.layouts.native.xtc.layout import XTCLayout
+from mdio.layouts.native.trr import TRRLayout
+from mdio.layouts.native.trr import scan as scan_trr
+from mdio.layouts.native.xtc import XTCLayout
 
 
 @pytest.mark.parametrize("n_parts", [1, 2, 7, 400])

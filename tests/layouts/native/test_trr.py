@@ -15,7 +15,7 @@ from suites.native_files import trr_frame, write_trr
 
 from mdio.core.errors import MdioError, SourceError
 from mdio.core.frames import absent
-from mdio.layouts.native.trr.layout import TRRLayout
+from mdio.layouts.native.trr import TRRLayout
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
 
@@ -157,7 +157,7 @@ def test_offsets_of_mdanalysis_do_not_hide_a_truncated_frame(tmp_path):
 def test_offsets_of_mdanalysis_are_used(tmp_path):
     path = write_trr(tmp_path / "a.trr", ["x"] * 4)
     oracle = oracle_from_mdanalysis(None, path)
-    import mdio.layouts.native.trr.layout as module
+    import mdio.layouts.native.trr as module
 
     def refuse(path):
         raise AssertionError("scanned")

@@ -11,7 +11,7 @@ from MDAnalysisTests import datafiles
 from suites.xtc_cases import SIDES, chain, use_side, write
 
 from mdio.core.errors import SourceError
-from mdio.layouts.native.xtc.layout import XTCLayout
+from mdio.layouts.native.xtc import XTCLayout
 from mdio.layouts.registry import open_layout
 from mdio.testing.reading import (
     LayoutReadingTests,

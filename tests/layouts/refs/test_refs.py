@@ -16,7 +16,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError
 from mdio.layouts.codecs.numcodecs_plugin import XTCFrame
-from mdio.layouts.refs.layout import RefsLayout
+from mdio.layouts.refs import RefsLayout
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
 SOURCES = ("xtc", "trr", "dcd", "ncdf")

@@ -17,7 +17,7 @@ from mdio.core.errors import SourceError, UnknownLayoutError
 from mdio.layouts.base import Layout
 from mdio.layouts.native.dcd.layout import DCDLayout
 from mdio.layouts.native.netcdf.layout import NCDFLayout
-from mdio.layouts.native.trr.layout import TRRLayout
+from mdio.layouts.native.trr import TRRLayout
 from mdio.layouts.views.chain import MAX_OPEN, ChainLayout
 from mdio.layouts.views.opening import open_source
 from mdio.testing.reading import (

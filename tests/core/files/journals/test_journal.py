@@ -9,9 +9,8 @@ import pytest
 
 import mdio
 from mdio.core.errors import OutputError
-from mdio.core.files.journals import journal as journals
-from mdio.core.files.journals.journal import MAGIC, Journal, Record, journal_of, read_journal
-from mdio.core.files.journals.unfinished import unfinished
+from mdio.core.files import journal as journals
+from mdio.core.files.journal import MAGIC, Journal, Record, journal_of, read_journal, unfinished
 
 SAID = {"of": {"version of mdio": "1", "plan": {"chunk": [4, 2]}}, "n_frames": 12, "uuid": "a"}
 

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.boxes import boxes_from_vectors
+from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 from mdio.core.files.fingerprint import head_of
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
+from mdio.core.xtc import codec as xtc_codec
 from mdio.core.xtc import native
 from mdio.core.xtc.codec import HEADER_NBYTES, MAGICS, XTCFrames, parse_header, read_header, scan
 from mdio.core.xtc.native import source_errors
 from mdio.layouts.base import AtomIndices
+from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import FrameMarks, IndexedLayout
 from mdio.layouts.places import FrameBytes, PlacedPositions
 
@@ -157,3 +160,38 @@ class XTCLayout(IndexedLayout):
             n_threads=self.options.get("n_threads", 1),
         )
         block.box[...] = boxes_from_vectors(vectors_nm, scale=NM_TO_ANGSTROM)
+
+
+DEFAULT_STEP = 0.01
+
+
+@dataclass(frozen=True)
+class XTCEncoder(Encoder):
+    """XTC: positions rounded to `precision` (angstrom), box, time in single precision, step."""
+
+    @property
+    def frame_nbytes(self) -> None:
+        """Frames are compressed, each to its own size."""
+        return
+
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:  # noqa: ARG002
+        """Return the bytes of all frames; see the base class."""
+        box = block.box.copy()
+        box[:, :3] *= np.float32(0.1)
+        data = xtc_codec.encode(
+            block.positions,
+            vectors_from_boxes(box),
+            block.time,
+            block.step,
+            10.0 / (self.precision or DEFAULT_STEP),
+        )
+        return np.frombuffer(data, np.uint8)
+
+    def offsets(self, data: Bytes) -> NDArray[np.int64]:
+        """Return where each frame of `data` begins, and where the last one ends."""
+        view, edges = data.data, [0]
+        while edges[-1] < len(view):
+            at = edges[-1]
+            header = parse_header(view[at : at + HEADER_NBYTES].tobytes(), len(edges) - 1, at)
+            edges.append(at + header.nbytes)
+        return np.array(edges, np.int64)

@@ -1,1 +1,0 @@
-"""TRR of GROMACS."""

@@ -1,1 +1,0 @@
-"""XTC of GROMACS."""

@@ -1,1 +1,0 @@
-"""Journals of what is done of outputs, and what is left of those that were not finished."""
