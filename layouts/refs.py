@@ -1,4 +1,10 @@
-"""Reading through references: the source, if it still is what they point into."""
+"""Reading through references: the source, if it still is what they point into.
+
+Writing references: kerchunk's, of version 1, over arrays of Zarr's format 2.
+
+https://fsspec.github.io/kerchunk/spec.html. Positions are one array of which each chunk is a run of
+bytes of the source; times, steps and cells, which are small, are in the file itself.
+"""
 
 from __future__ import annotations
 

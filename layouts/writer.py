@@ -1,4 +1,11 @@
-"""What passes between the owner of an output and the workers that fill it."""
+"""The contract of a layout that is written.
+
+Writing is two steps, since the work is done by many workers while a file may have one owner only:
+`LayoutWriter.encode` is pure and runs in the workers, `LayoutWriter.store` runs where the key is
+owned (everywhere, if `LayoutWriter.parallel_store`).
+
+What passes between the owner of an output and the workers that fill it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A cache of decoded frames between a layout and a reader that asks for one frame at a time."""
+"""A cache of decoded frames between a layout and a reader that asks for one frame at a time.
+
+Memory that is read into again and again: fresh pages cost more than the bytes put into them.
+
+Reading the next run of frames in a thread, while the analysis looks at the present one.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Chunks that lie as they are in memory go from the file straight to where they ar
 with one call. Chunks that are read whole are compared with their crc32c. Of uncompressed chunks at
 the ends of a run of frames, and of frames much larger than the wanted atoms, only the pieces that
 hold what is wanted are read, and each is compared with a checksum of its own.
+
+Which chunks of an array hold which frames and atoms, and how many of their bytes are read.
 """
 
 from __future__ import annotations

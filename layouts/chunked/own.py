@@ -1,4 +1,7 @@
-"""What mdio writes in chunks, in HDF5 or Zarr, as it is read: arrays, columns, stored groups."""
+"""What mdio writes in chunks, in HDF5 or Zarr, as it is read: arrays, columns, stored groups.
+
+Which stored atom group answers a selection of atoms with the fewest bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,57 @@
-"""Memory that is kept from chunk to chunk.
+"""The bytes of a chunk of quantised positions: integers, differenced, packed.
+
+A chunk tells by itself how it is to be read; numbers are little-endian:
+
+====== ==== ===========================================================================
+offset size what
+====== ==== ===========================================================================
+0      4    ``mdq1``
+4      1    mode: 0 floats as they are; differences along the frames of 1 integers of a
+            step, 2 the integers of an XTC; along the atoms of 3 integers of a step, 4 the
+            integers of an XTC; 5 to 8 as 1 to 4, but bit-packed; by what stays the same of 9
+            integers of a step, 10 the integers of an XTC
+5      1    bytes of a stored difference: 2 or 4; 4 in mode 0, 0 in modes 5 to 8; in modes 9
+            and 10 how many zeros fill up the first part, 0 to 7
+6      2    zero
+8      4    frames F
+12     4    atoms A
+16     8    float64: step in angstrom (odd modes), precision per nm (even ones), zero (0)
+24     4    bytes of the first part
+28     4    bytes of the second part
+32          the two parts, each a Blosc 1 buffer, but the second of modes 5 to 10; the first
+            is empty in modes 5 and 6, the second in mode 0, and in modes 1 and 2 if F is 1
+====== ==== ===========================================================================
+
+In modes 1 and 2 the first part holds the first frame, the second the differences of each other
+frame to the one before; they suit frames that are close in time. In modes 3 and 4 the first part
+has a byte for each atom, the second the differences of each atom to one of the four before it, the
+atoms sorted; `mdio.core.kernels.neighbours` says how. Which takes fewer bits is estimated for each
+chunk. In mode 0 the first part holds all frames.
+
+Integers are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), so that small ones have leading
+zeros whatever their sign. In modes 1 to 4 they take two bytes where all differences allow. Each
+Blosc part is shuffled as one block and filled up with zeros to a multiple of 8 numbers, without
+which Blosc leaves the last block unshuffled.
+
+In modes 5 to 8 the second part holds rows of numbers, each group of them with just as many bits as
+it needs; `mdio.core.kernels.packed` says how. A row is a frame: in modes 5 and 6 the first frame as
+differences of each atom to the one before, the others as those to the frame before. It is read
+several times faster than an entropy coder's output, and about a tenth larger.
+
+In modes 9 and 10 the first part describes the chunk, and the second holds its frames; see
+`mdio.core.kernels.plain_rigid`. They take two thirds to four fifths of the room of an XTC. What has
+one frame is bit-packed instead, and so is what is written without a compiler.
+
+First parts beside bit-packed or entropy-coded numbers are written by LZ4, for which little code is
+needed: HDF5's filter (`packaging/hdf5-filter`) has no Blosc. Older ones are Zstandard's, and those
+of `rigid` outside of HDF5.
+
+A chunk with a number that is not finite or beyond the integers' range, or (XTC) that would not come
+back bit for bit, is written in mode 0; so is one that would be larger than floats when bit-packed.
+
+How the parts of a quantised chunk become Blosc buffers.
+
+Memory that is kept from chunk to chunk.
 
 Fresh memory for every chunk would be cleared by the system first, a page at a time, which can take
 several times as long as decoding it.

@@ -2,6 +2,8 @@
 
 h5py and zarr show groups and arrays in the same way; what differs between them is left to
 `layouts.h5md.foreign` and `layouts.zarr.foreign`. The numbers are those of MDAnalysis' H5MDReader.
+
+Unit cells in H5MD trees of others: of every frame or of all, as lengths or as vectors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Writes H5MD files: one file that many workers fill, or one that its owner fills for them."""
+"""Writes H5MD files: one file that many workers fill, or one that its owner fills for them.
+
+Plans of H5MD files. Pure arithmetic.
+
+The tables of an H5MD file that tell where chunks lie, and their checksums.
+"""
 
 from __future__ import annotations
 

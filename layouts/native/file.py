@@ -1,4 +1,15 @@
-"""What layouts of native files share: how they open, and how frames are found by an index."""
+"""What layouts of native files share: how they open, and how frames are found by an index.
+
+Finding the frames of an XTC or TRR file in several parts of it at a time.
+
+Where a file comes over a network, walking from header to header costs a round trip each, or the
+bytes in between all the same. So every process reads a part of the file once, many requests at a
+time, finds the first header in it, and follows the frames from there. The parts fit together if
+each ends where the next begins; and what was read is in the memory of the machine that will want
+it for the analysis.
+
+Frames of files that are damaged between their ends: where the next one begins.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,27 @@
-"""The header of a TRR frame.
+"""TRR files of GROMACS, read without MDAnalysis.
+
+Frames are found through a stored index (`mdio.core.files.index`). Consecutive frames that hold the
+same parts are read at one go, and of these only what is wanted where that spares enough. What comes
+back is what MDAnalysis' TRRReader gives, times in single precision. Frames need not be alike:
+
+- A frame without positions is an error when it is read (box, time and step can be had of it).
+- ``has_velocities`` and ``has_forces`` tell of the first 64 frames and the first of any size; in
+  frames that lack them, they are NaN.
+
+The header of a TRR frame.
 
 XDR, so all big-endian: the magic number 1993, the string ``GMX_trn_file``, the sizes in bytes of
 ten parts, the number of atoms, step, an unused number, and time and lambda in the precision of the
 frame. Of the parts, box, virial, pressure, positions, velocities and forces follow in this order;
 facts as in GROMACS' xdrfile library (``xdrfile_trr.c``).
+
+Finding the frames of TRR files.
+
+Bytes of GROMACS TRR frames: XDR, big-endian, single precision, nm.
+
+Frame header and order of the arrays as GROMACS' trxio reads them
+(https://manual.gromacs.org/current/reference-manual/file-formats.html#trr); values and arithmetic
+are those of MDAnalysis' writer, so the files are the same to the byte.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Frames are found through a stored index (`mdio.core.files.index`) and decoded in runs. What comes
 back is what MDAnalysis' XTCReader gives, times included, which the file has in single precision.
+
+Bytes of GROMACS XTC frames: the codec's, with boxes and precision as MDAnalysis writes them.
 """
 
 from __future__ import annotations

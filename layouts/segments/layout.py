@@ -1,4 +1,7 @@
-"""Reading a trajectory that lies in segments: ``NAME.segments/``, files of a native format."""
+"""Reading a trajectory that lies in segments: ``NAME.segments/``, files of a native format.
+
+Segments in a store that are opened next: their beginnings are asked for many at a time.
+"""
 
 from __future__ import annotations
 

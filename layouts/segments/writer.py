@@ -1,4 +1,7 @@
-"""Writing a trajectory into segments, from decoded frames (bytes are copied by `mdio split`)."""
+"""Writing a trajectory into segments, from decoded frames (bytes are copied by `mdio split`).
+
+Plans of segments. Pure arithmetic.
+"""
 
 from __future__ import annotations
 

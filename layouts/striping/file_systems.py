@@ -1,4 +1,7 @@
-"""Which file systems lie behind a network."""
+"""Which file systems stripe, and how each is asked.
+
+Which file systems lie behind a network.
+"""
 
 from __future__ import annotations
 

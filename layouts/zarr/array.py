@@ -1,4 +1,25 @@
-"""A per-atom array of our own Zarr trees: its chunks, found in shards and decoded without zarr."""
+"""A per-atom array of our own Zarr trees: its chunks, found in shards and decoded without zarr.
+
+Shard files: chunks one after the other, each with its crc32c, and an index at the end.
+
+The index has offset and size (uint64) of every chunk, with a crc32c of its own; a chunk that is not
+there has all bits set in both.
+
+The checksums that a tree holds of a per-atom array, by which whatever is read is verified.
+
+========================== ============================ =========================================
+array under ``/mdio``      shape                        crc32c of
+========================== ============================ =========================================
+``crc32c/G/F``             chunks: (frames, atoms)      a chunk, decoded
+``crc32c_stored/G/F``      chunks: (frames, atoms)      a chunk's bytes on disk, where it is encoded
+``crc32c_pieces/G/F``      frames, pieces of a frame    a frame's row of an uncompressed chunk, or
+                                                        runs of 64 KiB of it where it is larger
+========================== ============================ =========================================
+
+G is a particle group, F a field. Trees of older versions have the first only.
+
+Per-frame numbers of a Zarr tree: times, steps, cells; many frames a file, with a crc32c.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,12 @@ Only numbers, and only codecs that are known to do no more than decode, are touc
 arrays of Python objects, whose codec ``pickle`` runs what the tree's writer wants.
 
 ZarrMD 0.2.0 is H5MD 1.1 as a Zarr tree in which every array names its own unit.
+
+Looks at Blosc chunks of other writers before they are decoded.
+
+c-blosc takes the length of a chunk from the chunk's own header: of one that was cut it reads what
+lies behind it in memory, and the numbers change from one reading to the next.
+Format: https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst
 """
 
 from __future__ import annotations

@@ -1,4 +1,20 @@
-"""Writing Zarr trees: a shard a piece, written whole by whoever encoded it."""
+"""Writing Zarr trees: a shard a piece, written whole by whoever encoded it.
+
+How a Zarr tree stores positions: as integers of a source, rounded, or as floats. Pure.
+
+Floats are compressed unasked only where bytes are dearer than decoding them. Measured on one core
+(EPYC, 2.25 GHz) with frames of 3,341 and 16,122 atoms in full precision: lz4 after a shuffle of
+bytes leaves 0.84 of them and decodes 5.5 to 8 GB/s; zstd leaves 0.90 to 0.93 and decodes 1.6 GB/s.
+Reading then takes less time with lz4 if what is read comes at less than (1 - 0.84) of 5.5 GB/s.
+
+Integers are bit-packed, or by what stays the same (``rigid``). Measured by `bench/codecs.py` on one
+core of a busy machine (EPYC with AVX-512, load 25): rigid leaves 0.8 (protein) to 1.4 bytes (in
+water) an atom fewer, and decodes in 3.7 and 3.6 ns an atom more. Reading takes less time with it if
+what is read comes at less than 0.8 bytes in 3.7 ns to 1.4 in 3.6; what lies behind a network seldom
+comes faster to each of several processes. Frames that are read one by one cost it several times as
+much as bit-packed ones: outputs for that are not written so unasked. Those for a selection get
+``rigid-seek``, by which fewer atoms are decoded beside the selected ones, in 2 to 4% more bytes.
+"""
 
 from __future__ import annotations
 

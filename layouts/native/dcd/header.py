@@ -5,6 +5,8 @@ readers of VMD (dcdplugin) and MDAnalysis (libdcd): 84 bytes that begin with ``C
 integers, a record with titles, one with the number of atoms, and with fixed atoms one with the
 numbers of the free ones. Frames are a record with the unit cell (where the header says so), and
 one for all x, all y, all z and, in CHARMM files with a fourth dimension, all w.
+
+DCD frames as bytes that can be copied: the header counts them and dates the first one.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The format is that of the NetCDF Users Guide, appendix "File Format Specifications"
 (https://docs.unidata.ucar.edu/nug/current/file_format_specifications.html). Everything is
 big-endian. Variables whose first dimension is the unlimited one are interleaved, a record each.
+
+Records of classic NetCDF files as bytes that can be copied: the header counts them.
 """
 
 from __future__ import annotations

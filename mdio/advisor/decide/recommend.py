@@ -1,4 +1,9 @@
-"""From measurements to advice. Pure: numbers in, a `Decision` out; no disk, no clock."""
+"""From measurements to advice. Pure: numbers in, a `Decision` out; no disk, no clock.
+
+Why the advice is what it is, and what the published guidelines would have one do.
+
+The commands that do what is advised, as one would type them.
+"""
 
 from __future__ import annotations
 

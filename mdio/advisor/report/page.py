@@ -1,4 +1,9 @@
-"""``mdio advise --report``: one page on which layout serves, what it costs, and why."""
+"""``mdio advise --report``: one page on which layout serves, what it costs, and why.
+
+A decision as text: the headline, why, a table of the options, and what to run.
+
+Pictures of a decision, as SVG: totals, parts, scaling, and where the analysis stands.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 MDAnalysis finds it in cells whose vectors are as short as they can be, as simulations have them;
 in others it may take an image that is farther.
+
+Distances by MDAnalysis' own functions, which workers import with this file, not as they compute.
+
+What is measured as computing would else be mostly the import of MDAnalysis.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The contract of a kernel: what is computed for each frame, and what it needs for that."""
+"""The contract of a kernel: what is computed for each frame, and what it needs for that.
+
+All kernels, and how the command line finds one by name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who shares the work: ``--executor``, ``-w``, ``--scheduler`` and ``--mpi`` in all commands."""
+"""Who shares the work: ``--executor``, ``-w``, ``--scheduler`` and ``--mpi`` in all commands.
+
+Options of how an output lies on disk.
+"""
 
 from __future__ import annotations
 

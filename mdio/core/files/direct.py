@@ -1,4 +1,13 @@
-"""Writing by position: all of what is given, at its place, however many calls that takes."""
+"""Files that are written by position; large writes of new ones past the page cache (O_DIRECT).
+
+New pages of memory may cost more than the disk does, and what is written this way waits for none
+and leaves the memory to others. The system wants whole blocks, at places and in memory that begin
+on blocks, so bytes are copied, and a thread writes them; what is left at both ends goes through the
+page cache, as all does where the file system refuses. Nothing is on disk for good before fsync,
+here as elsewhere.
+
+Writing by position: all of what is given, at its place, however many calls that takes.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ How many it asks for is found out: the number doubles as long as the reader has 
 and these come faster for it. Disks of the machine itself, known by their answer to a read that must
 not wait, are left to the system's own reading ahead. Where bytes come from the page cache all the
 same, the first requests notice it, for which nobody had to wait, and reading goes on without.
+
+The requests that are made ahead: their bounds, and what one tells of the storage.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ the process ended is none, and is dropped.
 A record is written as soon as something is stored, so that a process that is killed loses little.
 What is stored is flushed to the disk now and then, and a mark behind it says which records that
 was; what has no mark is looked at before it counts.
+
+What runs that ended before they were done have left, and another run can go on with.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Whatever mdio reads by position it reads through an `OpenFile`, so that there is
 that come in pieces, and one wording for what goes wrong. Files are read with preadv, never mapped
 into memory: a file that is cut while it is read then gives an error and not a signal, and a forked
 process shares no file position with its parent.
+
+Handles that are kept open, the ones used last, within what the system allows a process.
 """
 
 from __future__ import annotations

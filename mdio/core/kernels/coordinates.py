@@ -1,4 +1,23 @@
-"""Coordinates in and out of raw file buffers: interleaved, swapped, scaled, picked."""
+"""Coordinates in and out of raw file buffers: interleaved, swapped, scaled, picked.
+
+RMSD, and dihedral angles as cosines and sines, which need no angle to be computed.
+
+With the bonds a, b, c from atom to atom, x = (a x b) . (b x c) and y = |b| a . (b x c) are the
+cosine and the sine but for one common factor (Blondel & Karplus 1996,
+10.1002/(SICI)1096-987X(19960715)17:9<1132::AID-JCC5>3.0.CO;2-T, with the sign of IUPAC).
+
+Periodic boundaries: which atoms are near others across them, molecules that are cut by them.
+
+Integers differenced along the atoms: what differences along the frames give way to.
+
+Each atom is differenced against one of the four before it, in all frames the same: in water the
+hydrogens against their oxygen, along a chain an atom against one it is bound to. The atoms are
+sorted by the size of their differences, so that the leading zeros of small ones lie together.
+
+Of each atom a byte is kept. Its low two bits are how many atoms before it the other one is, less
+one; the rest is a class, by which the atoms are sorted, those of one class in their own order. What
+lies before the first atom is at the origin. Frames do not depend on each other.
+"""
 
 from __future__ import annotations
 

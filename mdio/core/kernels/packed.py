@@ -1,4 +1,19 @@
-"""Coordinates as integers, differenced along the frames and folded, and back."""
+"""Rows of integers in as few bits as are needed: smaller than floats, and quick to read.
+
+The numbers of a row are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...) and taken in groups of
+32; zeros fill the last group of a row up to a multiple of 8. Each group is stored with as many bits
+a number as its largest needs. There are, one after the other:
+
+- the widths: for each row, for each group a byte, 0 to 32;
+- the groups, of as many bytes for every 8 numbers as their width says; the lowest bit of a number
+  and of a byte comes first;
+- 16 bytes of zeros, so that native code can load whole vectors.
+
+The size has to be what the widths say: anything else raises ValueError, and no bytes are read
+outside.
+
+Coordinates as integers, differenced along the frames and folded, and back.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,19 @@
-"""The header of an XTC frame, checked as far as it can be checked without its coordinates.
+"""XTC: finding, decoding and encoding frames, with the native module or without it.
+
+Positions come out bit-identical to those of MDAnalysis' XTCReader: xdrfile multiplies each integer
+by the float32 1/precision, MDAnalysis multiplies the product by the float32 10. Encoded bytes are
+those that xdrfile writes for the same numbers.
+
+``MDIO_PURE_PYTHON=1`` in the environment turns the native side off.
+
+The header of an XTC frame, checked as far as it can be checked without its coordinates.
 
 Big-endian, four bytes a number: magic, atoms, step, time (ps), nine box components (nm), atoms
 again. Then, for up to nine atoms, the coordinates as floats (nm); for more, precision, the lowest
 and highest integer of each axis, the index of the first small size, the number of bytes (eight
 bytes long where the magic is 2023) and the compressed coordinates, padded to four bytes.
+
+Frames of an XTC file, decoded into the caller's arrays.
 """
 
 from __future__ import annotations
