@@ -25,7 +25,7 @@ offset size what
 In modes 1 and 2 the first part holds the first frame, the second the differences of each other
 frame to the one before; they suit frames that are close in time. In modes 3 and 4 the first part
 has a byte for each atom, the second the differences of each atom to one of the four before it, the
-atoms sorted; `mdio.core.kernels.neighbours` says how. Which takes fewer bits is estimated for each
+atoms sorted; `mdio.core.kernels.packed` says how. Which takes fewer bits is estimated for each
 chunk. In mode 0 the first part holds all frames.
 
 Integers are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), so that small ones have leading
@@ -39,8 +39,8 @@ differences of each atom to the one before, the others as those to the frame bef
 several times faster than an entropy coder's output, and about a tenth larger.
 
 In modes 9 and 10 the first part describes the chunk, and the second holds its frames; see
-`mdio.core.kernels.plain_rigid`. They take two thirds to four fifths of the room of an XTC. What has
-one frame is bit-packed instead, and so is what is written without a compiler.
+``tests/oracles/plain_rigid``. They take two thirds to four fifths of the room of an XTC. What has
+one frame is bit-packed instead.
 
 First parts beside bit-packed or entropy-coded numbers are written by LZ4, for which little code is
 needed: HDF5's filter (`packaging/hdf5-filter`) has no Blosc. Older ones are Zstandard's, and those

@@ -3,7 +3,7 @@
 H5MD: https://www.nongnu.org/h5md/h5md.html; Zarr has no links, so that the steps, times and cells
 that H5MD's elements share are copies. What H5MD has no place for lies under ``/mdio``:
 ``/mdio/box`` (cells as six numbers), ``/mdio/step`` (the source's own steps) and
-the tables of checksums of `mdio.layouts.zarr.checksums`.
+the tables of checksums of `mdio.layouts.zarr.array`.
 
 ``zarr.json`` of groups and arrays, written and read as plain JSON: importing zarr takes 0.3 s.
 

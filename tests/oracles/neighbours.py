@@ -1,4 +1,4 @@
-"""Differences along the atoms in NumPy; `mdio.core.kernels.coordinates` says what they are."""
+"""Differences along the atoms in NumPy; `mdio.core.kernels.packed` says what they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels in NumPy: what runs where mdio was installed without a compiler.
+"""The kernels in NumPy, an oracle of the compiled ones.
 
 Names, arguments and results are those of ``mdio._kernels``, but that nothing is chosen to be
 differenced along the atoms, nor by what stays the same: what is written then may be larger.

@@ -16,9 +16,7 @@ from __future__ import annotations
 from mdio.core.kernels.checksums import crc32c, crc32c_joined, crc32c_pieces, shuffle, unshuffle
 from mdio.core.kernels.coordinates import (
     centre,
-    choose_neighbours,
     cut_frames,
-    difference_neighbours,
     dihedrals,
     follow,
     gather,
@@ -27,16 +25,17 @@ from mdio.core.kernels.coordinates import (
     planar_to_xyz,
     put_in_cell,
     rmsd,
-    sum_neighbours,
     swap_to_native,
     within,
     xyz_to_planar,
 )
 from mdio.core.kernels.packed import (
+    choose_neighbours,
     decode_rigid,
     dequantise_deltas,
     dequantise_xtc,
     difference_first,
+    difference_neighbours,
     encode_rigid,
     fold,
     neighbours_room,
@@ -44,6 +43,7 @@ from mdio.core.kernels.packed import (
     packed_limit,
     quantise_deltas,
     quantise_xtc,
+    sum_neighbours,
     sum_packed,
     sum_packed_neighbours,
     unfold,

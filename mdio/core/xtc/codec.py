@@ -1,10 +1,8 @@
-"""XTC: finding, decoding and encoding frames, with the native module or without it.
+"""XTC: finding, decoding and encoding frames, with compiled functions.
 
 Positions come out bit-identical to those of MDAnalysis' XTCReader: xdrfile multiplies each integer
 by the float32 1/precision, MDAnalysis multiplies the product by the float32 10. Encoded bytes are
 those that xdrfile writes for the same numbers.
-
-``MDIO_PURE_PYTHON=1`` in the environment turns the native side off.
 
 The header of an XTC frame, checked as far as it can be checked without its coordinates.
 
