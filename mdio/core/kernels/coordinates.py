@@ -288,6 +288,3 @@ def _vectors(boxes: Float32s, n_frames: int) -> Float64s:
     if len(vectors) != n_frames:
         raise ValueError(f"there are {len(vectors)} boxes for {n_frames} frames")
     return vectors
-
-
-Bytes = NDArray[np.uint8]
