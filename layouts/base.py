@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from mdio.layouts.writer import EncodedChunk
 
 
-__all__ = ["AtomIndices", "Layout"]
-
-
 ASSUMED = {"dt": ("--timestep", "times"), "length_unit": ("--length-unit", "units of lengths")}
 """What options are called that say what a format does not hold, and what that is."""
 

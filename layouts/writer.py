@@ -134,8 +134,6 @@ class PieceRecord:
     """What else its writer needs to know of it: numbers that a journal can hold."""
 
 
-__all__ = ["CHUNK_OPTIONS", "EncodedChunk", "LayoutWriter", "OutputMeta", "PieceRecord"]
-
 CHUNK_OPTIONS = frozenset({"pattern", "chunk_frames", "chunk_atoms"})
 """Options of conversions that layouts in chunks have."""
 

@@ -58,7 +58,9 @@ from mdio.layouts.native.fixed_records import (
 )
 from mdio.layouts.places import FrameBytes, PlacedPositions, in_frames
 
-START = struct.pack(">iii", 1993, 13, 12) + b"GMX_trn_file"
+MAGIC = 1993
+VERSION = b"GMX_trn_file"
+START = struct.pack(">iii", MAGIC, len(VERSION) + 1, len(VERSION)) + VERSION
 SIZES = struct.Struct(">11i")
 """ir, e, box, vir, pres, top, sym, x, v, f, and the number of atoms."""
 FIXED_NBYTES = len(START) + SIZES.size
@@ -204,9 +206,6 @@ def header_of(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameH
             "a trajectory has the same atoms throughout"
         )
     return header
-
-
-__all__ = ["TRRLayout", "scan"]
 
 
 def check_frames(data: NDArray[np.uint8], run: range, frames: FrameBytes, n_atoms: int) -> None:
@@ -414,8 +413,6 @@ def _alike(rows: Rows) -> Iterator[tuple[int, int]]:
     yield from itertools.pairwise([0, *differ.tolist(), rows.n_rows])
 
 
-MAGIC = 1993
-VERSION = b"GMX_trn_file"
 FACTORS = {"positions": 0.1, "velocities": 0.1, "forces": 10.0}
 """From angstrom, angstrom/ps, kJ/(mol angstrom) to nm, nm/ps, kJ/(mol nm)."""
 

@@ -308,8 +308,6 @@ def _check_array(
         )
 
 
-__all__ = ["XTCFrames", "encode", "read_header", "scan"]
-
 CUT = re.compile(r"frame (\d+) at byte (\d+): .*the file ends after")
 """What `kernels.scan` says of a file that ends within a frame."""
 
