@@ -62,9 +62,9 @@ def readable(source: Layout, frames: Frames) -> tuple[Frames, list[list[int]]]:
     for unit in runs_of_frames(source.info, source.boundaries(), source.read):
         if not _reads(unit.check):
             every = range(*unit.frames or (0, 0))
-            source.expect((at, at + 1) for at in every)
+            source.prefetch((at, at + 1) for at in every)
             bad += [at for at in every if not _reads(partial(source.read, at, at + 1))]
-            source.expect_nothing()
+            source.prefetch(())
     if not bad:
         return frames, []
     kept = np.setdiff1d(np.asarray(frames, np.int64), bad)

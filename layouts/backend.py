@@ -8,22 +8,24 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mdio.core.blocks import Spans
-from mdio.core.files.in_flight import ByteRange
+from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
+    from mdio.layouts.tables import Tables
     from mdio.layouts.writer import EncodedChunk
 
 
 class Backend(Protocol):
     """An opened file or tree, of mdio or of others.
 
-    It may also have `units`, `stored` and `made_as`, as `Layout` has, and `byte_ranges`, which gets
-    the fields, too; and `holds`: then it pickles, without open files, and goes on where it is
-    unpickled once the attribute of that name has been opened again (`OpenFile.open_again`).
+    It may also have `units`, `stored` and `made_as`, as `Layout` has, and `byte_ranges` and
+    `openings`, which get the fields, too; and `holds`: then it pickles, without open files, and
+    goes on where it is unpickled once the attribute of that name has been opened again
+    (`OpenFile.open_again`).
     """
 
     @property
@@ -91,17 +93,15 @@ class BackendLayout(Layout):
     ) -> None:
         self.contents.read_into(start, stop, atoms, block)
 
-    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield what reading takes; see `Layout.byte_ranges`."""
+    def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         ranges = getattr(self.contents, "byte_ranges", None)
         if ranges is not None:
             yield from ranges(start, stop, atoms, self.fields)
 
-    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
-        """Ask for objects to be opened; see `Layout.look_ahead`."""
-        ahead = getattr(self.contents, "look_ahead", None)
-        if ahead is not None:
-            ahead(runs, atoms, self.fields)
+    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
+        openings = getattr(self.contents, "openings", None)
+        if openings is not None:
+            yield from openings(runs, atoms, self.fields)
 
     def cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
         """Return the stored group that has `atoms`, with its fields, and the group's atoms."""
@@ -112,6 +112,13 @@ class BackendLayout(Layout):
         fields = [field for field in self.fields if (group, field) in contents.arrays]
         whole = None if group == contents.group else contents.groups.members(group)
         return f"{group}: {', '.join(fields)}", whole
+
+    def tables(self) -> Tables:
+        """Return where positions lie in a file of mdio; see `Layout.tables`."""
+        from mdio.layouts.tables import Tables  # for those who point
+
+        positions = getattr(self.contents, "positions", None)
+        return super().tables() if positions is None else Tables(positions=positions)
 
     def topology(self) -> Topology | None:
         """Return what is stored of the atoms; see `Layout.topology`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -17,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from mdio.core.blocks import Spans
 from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError, named
-from mdio.core.files.in_flight import ByteRange, InFlight
+from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
 from mdio.core.words import plural
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from mdio.core.frame_data import FrameData
     from mdio.core.topology.topology import Topology
     from mdio.layouts.caching.reads import UnitReads
-    from mdio.layouts.places import FrameBytes, PlacedPositions
+    from mdio.layouts.tables import Tables
     from mdio.layouts.writer import EncodedChunk
 
 
@@ -81,12 +80,6 @@ def notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
 
 
 Runs = Iterable[tuple[int, int]]
-RUNS_AHEAD = 1000
-GUESSED_RUNS = 8
-"""So many are looked at while nobody knows how much will be read, and as many as have been:
-see `mdio.core.files.in_flight.GUESSED_NBYTES`."""
-APART_AHEAD = 24
-"""Of runs with gaps between them, so many."""
 AtomIndices = NDArray[np.int64]
 
 
@@ -151,9 +144,10 @@ class Layout(Closing, ABC):
 
     cache: Cache | None = None
     """Where units of it are kept on this node."""
-    _ahead: InFlight | None = None
+    _prefetch: Prefetch | None = None
     _unit_reads: dict[str, UnitReads] | None = None
     _told: tuple[str, ...] = ()
+    _in_store = False
     _is_led = False
     """Whether somebody says what will be read."""
 
@@ -233,6 +227,7 @@ class Layout(Closing, ABC):
         if self._info is None:
             try:
                 self._info = self._open()
+                self._in_store = self._lies_in_store()
             except OSError as error:
                 self._explain(error)
                 raise
@@ -332,7 +327,8 @@ class Layout(Closing, ABC):
             raise ValueError(f"out holds {found}, but {stop - start} of {n_atoms} are read")
         if start < stop:
             try:
-                self.expect_run(start, stop, indices)
+                if self._in_store and not self._is_led:
+                    self._prefetch_run(start, stop, indices)
                 reads = self.unit_reads(indices)
                 (self._read_into if reads is None else reads.read)(start, stop, indices, out)
             except OSError as error:
@@ -473,29 +469,17 @@ class Layout(Closing, ABC):
             return joined([{name: v[a:b] for name, v in data.items()} for data, a, b in parts])
         return from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
 
-    def frame_bytes(self) -> FrameBytes | None:
-        """Return where its frames lie, as bytes that can be copied into another file.
-
-        None where copies would not make valid files.
+    def tables(self) -> Tables:
+        """Return where frames and positions lie, as far as others can use them there.
 
         Raises
         ------
         SourceError
             The file is damaged.
         """
-        return None
+        from mdio.layouts.tables import Tables  # for those who copy or point
 
-    def placed(self) -> PlacedPositions | None:
-        """Return where its positions lie, so that others read them without a copy.
-
-        None where they are stored in a way that others do not know.
-
-        Raises
-        ------
-        SourceError
-            The file is damaged.
-        """
-        return None
+        return Tables()
 
     @property
     def members(self) -> tuple[Any, ...]:
@@ -575,107 +559,87 @@ class Layout(Closing, ABC):
     def cache_notes(self) -> tuple[str, ...]:
         """What is to be told of the cache, each once."""
         own = (note for one in (self._unit_reads or {}).values() for note in one.source.notes)
-        others = (note for one in self.members if one is not self for note in one.cache_notes)
+        others = (note for one in self._below for note in one.cache_notes)
         return tuple(dict.fromkeys([*self._told, *own, *others]))
 
-    def byte_ranges(
-        self,
-        start: int,  # noqa: ARG002
-        stop: int,  # noqa: ARG002
-        atoms: AtomIndices | None,  # noqa: ARG002
-    ) -> Iterator[ByteRange]:
-        """Yield the bytes that reading frames ``start:stop`` of `atoms` takes, in its order.
+    @property
+    def _below(self) -> tuple[Layout, ...]:
+        """The layouts that it reads, if it is made of others."""
+        return ()
 
-        Small tables may be left out, and all may where nothing is gained.
+    def _lies_in_store(self) -> bool:
+        return isinstance(self.path, RemotePath) or any(one._lies_in_store() for one in self._below)
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield the bytes of files that reading frames ``start:stop`` of `atoms` takes, in order.
+
+        What the node's cache has of them is left out. Small tables may be left out, and all may
+        where nothing is gained.
         Raises SourceError or CorruptLayoutError as reading does.
         """
-        yield from ()
-
-    @property
-    def in_store(self) -> bool:
-        """Whether its frames come from a store; of what is open."""
-        return isinstance(self.path, RemotePath)
-
-    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
-        """Ask for objects that reading runs of frames opens, for no others any more.
-
-        `runs`: first frame, and one beyond the last; they ascend, with gaps between them.
-        """
-
-    def source_ranges(
-        self, start: int, stop: int, atoms: AtomIndices | None
-    ) -> Iterator[ByteRange]:
-        """Yield what of `byte_ranges` will come from files, and not from a cache of the node."""
         reads = self.unit_reads(atoms)
         if reads is None:
-            yield from self.byte_ranges(start, stop, atoms)
+            _ = self.info
+            yield from self._ranges(start, stop, atoms)
         else:
             yield from reads.source_ranges(start, stop)
 
-    def expect(
+    def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield what `byte_ranges` does, without a cache; by default what the members' are."""
+        for member, first, last in self._members_of(start, stop):
+            yield from member.byte_ranges(first, last, atoms)
+
+    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:  # noqa: ARG002
+        """Yield of which other layouts frames ``start:stop`` are, opened, and which of theirs."""
+        yield from ()
+
+    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
+        """Yield the objects that reading runs opens, those near the first of all, in order."""
+        for run in runs:
+            for member, *span in self._members_of(*run):
+                yield from member._openings([(span[0], span[1])], atoms)
+
+    def prefetch(
         self, runs: Runs, atoms: AtomIndices | None = None, *, guessed: bool = False
     ) -> None:
-        """Say what will be read next; what was said before is forgotten.
+        """Ask for what will be read next, and for nothing else any more.
 
-        `runs`: first frame, and one beyond the last, of the reads to come, in their order. Looked
-        at as reading goes on, so that there may be many. `atoms`: as those reads have them.
-        `guessed`: whether reading may end at any time: then little is asked of stores at first.
+        `runs`: first frame, and one beyond the last, of the reads to come, in their order; none at
+        all: nothing will be read. Looked at as reading goes on, so that there may be many. `atoms`:
+        as those reads have them. `guessed`: whether reading may end at any time: then little is
+        asked of stores at first.
         """
-        self._is_led = True
-        _ = self.info  # opens it
-        self._expect(runs, atoms, guessed=guessed)
+        if runs == ():
+            self._lead(False)
+            if self._prefetch is not None:
+                self._prefetch.stop()
+            return
+        self._lead(True)
+        self._prefetching.begin(runs, atoms, guessed=guessed)
 
-    def expect_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
-        """Ask for what reading objects' frames takes now, unless somebody leads."""
-        if self.in_store and not self._is_led:
-            if stop - start > 1:
-                self._expect([(start, stop)], atoms)
-            else:
-                self.look_ahead([(start, stop)], atoms)
+    @property
+    def _prefetching(self) -> Prefetch:
+        if self._prefetch is None:
+            _ = self.info  # opens it
+            self._prefetch = Prefetch(self, in_store=self._in_store)
+        return self._prefetch
 
-    def _expect(self, runs: Runs, atoms: AtomIndices | None, *, guessed: bool = False) -> None:
-        if self._ahead is None:
-            self._ahead = InFlight()
-        remote = self.in_store
-        runs = (run for run in runs if run[0] < run[1])
-        runs = self._announced(runs, atoms, guessed=guessed) if remote else runs
-        wanted = (
-            wanted for start, stop in runs for wanted in self.source_ranges(start, stop, atoms)
-        )
-        self._ahead.expect(wanted, guessed=guessed and remote)
+    def _lead(self, led: bool) -> None:
+        """Take note, with all members, of whether somebody says what will be read."""
+        self._is_led = led
+        for one in self._below:
+            one._lead(led)
 
-    def _announced(
-        self, runs: Runs, atoms: AtomIndices | None, *, guessed: bool
-    ) -> Iterator[tuple[int, int]]:
-        """Yield `runs`, and look ahead at those that come next."""
-        rest = iter(runs)
-        following, near = next(rest, None), deque[tuple[int, int]]()
-        joined = deque[tuple[int, int]]()
-        """Those near, joined where there is no gap between them."""
-        most, more = (GUESSED_RUNS, 1) if guessed else (RUNS_AHEAD, 0)
-        while near or following is not None:
-            while following is not None and len(near) < most and len(joined) < APART_AHEAD:
-                goes_on = bool(joined) and joined[-1][1] == following[0]
-                begin = joined.pop()[0] if goes_on else following[0]
-                joined.append((begin, following[1]))
-                near.append(following)
-                following = next(rest, None)
-            self.look_ahead(tuple(joined), atoms)
-            yield near[0]
-            _, until = near.popleft()
-            _, end = joined.popleft()
-            if until < end:
-                joined.appendleft((until, end))
-            most = min(most + more, RUNS_AHEAD)
+    def _prefetch_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
+        """Ask for what reading objects' frames takes now."""
+        for one in self._below:
+            one._lead(True)
+        if stop - start > 1:
+            self._prefetching.begin([(start, stop)], atoms, guessed=False)
+        else:
+            self._prefetching.open_for(start, atoms)
 
-    def expect_nothing(self) -> None:
-        """Let go of what was asked for and not read."""
-        self._is_led = False
-        if self._ahead is not None:
-            self._ahead.stop()
-            self.look_ahead((), None)
-
-    def let_go_of_units(self) -> None:
+    def _close_cached(self) -> None:
         """Close what is open of the cache."""
         self._told = self.cache_notes
         for reads in (self._unit_reads or {}).values():
@@ -685,8 +649,9 @@ class Layout(Closing, ABC):
     def close(self) -> None:
         """Close files; reading again opens them again."""
         if self._info is not None:
-            self.expect_nothing()
-            self.let_go_of_units()
+            self.prefetch(())
+            self._prefetch = None
+            self._close_cached()
             self._info = None
             self._close()
 

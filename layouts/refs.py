@@ -19,20 +19,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.direct import write_whole
 from mdio.core.files.fingerprint import NAMES, fingerprint, head_of
-from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.paths import is_remote, path_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.manifest import check_manifest, count_of_runs, indices_from_runs, manifest_of
-from mdio.layouts.places import PlacedPositions
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import open_layout
+from mdio.layouts.tables import ChunkTable
 from mdio.layouts.units import Unit
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
@@ -151,22 +149,12 @@ class RefsLayout(Layout):
     ) -> None:
         self._source.read(start, stop, atoms=atoms, out=block)
 
-    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield what reading takes of the source."""
-        _ = self.info
-        yield from self._source.byte_ranges(start, stop, atoms)
-
     @property
-    def in_store(self) -> bool:
-        """Whether the source lies in a store."""
-        _ = self.info
-        return self._source.in_store
+    def _below(self) -> tuple[Layout, ...]:
+        return (self._source,) if "_source" in self.__dict__ else ()  # it may not be open
 
-    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
-        """Have the source ask for objects; see `Layout.look_ahead`."""
-        _ = self.info
-        self._source._is_led = bool(runs)  # by this, and not by each of its reads
-        self._source.look_ahead(runs, atoms)
+    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
+        yield self._source, start, stop
 
     def units(self) -> Iterator[Unit]:
         """Yield what there is to check of the source."""
@@ -204,7 +192,7 @@ class RefsWriter(LayoutWriter):
     points = True
 
     def __init__(
-        self, path: Path, plan: LayoutPlan, meta: OutputMeta, placed: Sequence[PlacedPositions]
+        self, path: Path, plan: LayoutPlan, meta: OutputMeta, placed: Sequence[ChunkTable]
     ) -> None:
         super().__init__(path, plan, meta)
         self._placed = placed

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, tee
+from itertools import groupby, islice, tee
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.in_flight import ByteRange, asked
+from mdio.core.files.in_flight import MOST_APART, ByteRange, Opening, asked, prefetch_openings
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_gone
 from mdio.core.words import frames_text
@@ -44,6 +45,8 @@ class Unit:
     """Of the atoms that need it; None = all."""
     ranges: Callable[[], Iterable[ByteRange]] = tuple
     """Returns what of open files is read; less, or nothing, where nobody gains by knowing."""
+    openings: Callable[[], Iterable[Opening]] = tuple
+    """Returns the objects of stores that are opened for that."""
 
 
 def runs_of_frames(
@@ -85,10 +88,18 @@ def check_units(units: Iterable[Unit], wanted: Wanted | None) -> Iterator[tuple[
 
 
 def _ranges(units: Iterable[Unit]) -> Iterator[ByteRange]:
-    """Yield what checking units reads, as far as that can be found out."""
-    for unit in units:
+    """Yield what checking units reads, as far as that can be found out; objects open meanwhile."""
+    coming, near, last = iter(units), deque[Unit](), None
+    while True:
+        new = list(islice(coming, MOST_APART - len(near)))
+        openings = {one.path: one for unit in new for one in unit.openings()}
+        prefetch_openings(one for path, one in openings.items() if path != last)
+        near.extend(new)
+        if not near:
+            return
+        last = next(reversed(openings), last)
         with suppress(OSError):  # checking it will meet it, too
-            yield from unit.ranges()
+            yield from near.popleft().ranges()
 
 
 def named(name: str, problem: str) -> str:

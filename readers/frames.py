@@ -163,7 +163,7 @@ class FrameCache:
             return
         self._expects = step
         if not step:
-            self._layout.expect_nothing()
+            self._layout.prefetch(())
             return
         n_frames = self._run if goes_on else self._jump_unit
         if goes_on:
@@ -173,7 +173,7 @@ class FrameCache:
             jumps = range(frame, self._n_frames if step > 0 else -1, step)
             starts = (at for at, _ in groupby(at - at % n_frames for at in jumps))
         runs = ((max(at, 0), min(at + n_frames, self._n_frames)) for at in starts)
-        self._layout.expect(runs, guessed=True)
+        self._layout.prefetch(runs, guessed=True)
 
     def _window(self, frame: int, *, again: bool) -> tuple[int, int, bool]:
         """Return which frames to read for one, and whether to keep them."""
@@ -229,13 +229,13 @@ class FrameCache:
             return self.positions(frames[::-1], atoms)[::-1]
         rows_per_read = max(1, self._run // frames.step)
         parts = [frames[row : row + rows_per_read] for row in range(0, len(frames), rows_per_read)]
-        self._layout.expect([(part[0], part[-1] + 1) for part in parts], atoms)
+        self._layout.prefetch([(part[0], part[-1] + 1) for part in parts], atoms)
         for row, part in enumerate(parts):
             run = np.empty((part[-1] + 1 - part[0], n_atoms, 3), np.float32)
             self._read_positions(part[0], part[-1] + 1, atoms, run)
             begin = row * rows_per_read
             out[begin : begin + len(part)] = run[:: frames.step]
-        self._layout.expect_nothing()
+        self._layout.prefetch(())
         self._expects = 0
         return out
 

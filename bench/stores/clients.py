@@ -56,7 +56,7 @@ def mdio_cases(folder: Path) -> dict[str, Ready]:
     def read(layout: mdio.Layout) -> None:
         with layout:
             blocks = aligned_blocks(layout.boundaries(), range(layout.info.n_frames), BLOCK_FRAMES)
-            layout.expect([(block.start, block.stop) for block in blocks])
+            layout.prefetch([(block.start, block.stop) for block in blocks])
             for block in blocks:
                 layout.read(block.start, block.stop)
 

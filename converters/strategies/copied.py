@@ -9,9 +9,9 @@ from typing import Any, Self
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.layouts.base import Layout
-from mdio.layouts.places import FrameBytes
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import load_class
+from mdio.layouts.tables import FrameTable
 from mdio.layouts.views.view import within
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 from mdio.parallel.executors import Executor
@@ -92,20 +92,20 @@ class _Worker:
         """Nothing is open."""
 
 
-def _all_bytes(layouts: Sequence[Layout]) -> list[FrameBytes] | None:
+def _all_bytes(layouts: Sequence[Layout]) -> list[FrameTable] | None:
     """Return the frames of all files as bytes; None if these cannot be copied together."""
     if len({layout.container for layout in layouts}) > 1:
         return None
     found = []
     for layout in layouts:
         with layout:
-            found.append(layout.frame_bytes())
+            found.append(layout.tables().frames)
     frames = [one for one in found if one is not None]
     headed = any(one.header is not None for one in frames)
     return None if len(frames) < len(found) or (headed and len(frames) > 1) else frames
 
 
-def _cut(frames: Sequence[FrameBytes], first: int, stop: int) -> Iterator[FrameBytes]:
+def _cut(frames: Sequence[FrameTable], first: int, stop: int) -> Iterator[FrameTable]:
     """Yield the part of each file that lies in frames ``first:stop`` of all."""
     at = 0
     for one in frames:

@@ -10,7 +10,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
-from mdio.layouts.places import PlacedPositions
+from mdio.layouts.tables import ChunkTable
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 from mdio.parallel.executors import Executor
 
@@ -39,7 +39,7 @@ class Pointing(Conversion):
         placed = []
         for layout in origin.files():
             with layout:
-                found = layout.placed()
+                found = layout.tables().positions()
             if found is None:
                 raise PlanError(
                     f"{layout.path}: its positions do not lie there as others can read them "
@@ -53,7 +53,7 @@ class Pointing(Conversion):
         return _Columns(writer, self.view)
 
 
-def _cut(placed: list[PlacedPositions], job: Job) -> list[PlacedPositions]:
+def _cut(placed: list[ChunkTable], job: Job) -> list[ChunkTable]:
     """Return the chunks of the frames that are kept."""
     kinds = {one.kind for one in placed}
     frames = np.asarray(job.view.frames, np.int64)

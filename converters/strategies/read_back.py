@@ -64,7 +64,7 @@ def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
     """Read frames, each with a layout of its own: stores answer late."""
 
     def read(layout: Layout, at: int) -> None:
-        layout.expect([(at, at + 1)])
+        layout.prefetch([(at, at + 1)])
         layout.read(at, at + 1)
 
     with ExitStack() as stack:  # what one has asked for the others have, until it is closed

@@ -110,7 +110,7 @@ class WriteTaskWorker:
         """Ask for the bytes of pieces while those before them are written."""
         if self.former is None:
             self._is_told = True
-            self.source.expect(batch for piece in pieces for batch in batches(*piece, self._step))
+            self.source.prefetch(batch for piece in pieces for batch in batches(*piece, self._step))
 
     def __call__(self, piece: Piece) -> tuple[PieceRecord, list[EncodedChunk]]:
         """Return the record, and the items that their owner has to store."""
@@ -123,7 +123,7 @@ class WriteTaskWorker:
         kept = self._stored(start, stop)
         cut = batches(start, stop, self._step)
         if kept is None and not self._is_told:
-            self.source.expect(cut)
+            self.source.prefetch(cut)
         for first, end in cut:
             if kept is None:
                 block = self._read(first, end)

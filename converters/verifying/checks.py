@@ -246,7 +246,7 @@ class Checks:
         rounded = (layout if layout.container is None else layout_class(layout.container)).rounds
         starts = [at * self.rows for at in blocks if self.wanted(at)]
         for one in (layout, source):
-            one.expect((at, min(at + self.rows, n_frames)) for at in starts)
+            one.prefetch((at, min(at + self.rows, n_frames)) for at in starts)
         for start in starts:
             stop = min(start + self.rows, n_frames)
             try:

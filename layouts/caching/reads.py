@@ -50,9 +50,7 @@ class _Readable(Protocol):
     info: Any
 
     def boundaries(self) -> NDArray[np.int64]: ...
-    def byte_ranges(
-        self, start: int, stop: int, atoms: AtomIndices | None
-    ) -> Iterator[ByteRange]: ...
+    def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]: ...
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None: ...
@@ -94,7 +92,7 @@ class UnitReads:
         self.works = True
         """Whether the layout says where its frames lie."""
         if layout.uuid is None:
-            first = next(layout.byte_ranges(0, int(self.edges[1]), atoms), None)
+            first = next(layout._ranges(0, int(self.edges[1]), atoms), None)
             self.works = first is not None
             opened = None if first is None else os.fstat(first.file.fileno())
         self.source = CachedSource(
@@ -133,7 +131,7 @@ class UnitReads:
             begin, end = self.edges[number : number + 2].tolist()
             if number != self._expected and not self.source.held([number], [end])[0]:
                 with reading_from(self):  # it may read indexes
-                    found = list(self._layout.byte_ranges(begin, end, self._atoms))
+                    found = list(self._layout._ranges(begin, end, self._atoms))
                 yield from found
             self._expected = number
             number += 1
@@ -184,7 +182,7 @@ class UnitReads:
         self._current = None
         try:
             with reading_from(self):
-                wanted = _merged(self._layout.byte_ranges(begin, end, self._atoms))
+                wanted = _merged(self._layout._ranges(begin, end, self._atoms))
             data = np.empty(sum(one.nbytes for one in wanted), np.uint8)
             ranges: list[SourceRange] = []
             at = 0

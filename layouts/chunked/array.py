@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.in_flight import ByteRange
+from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.files.piece_sums import ROW_PIECE_NBYTES, Sums, changed, row_sums, widened
 from mdio.core.files.reading import Buffer, OpenFile
 from mdio.core.kernels import crc32c, gather_atoms
@@ -273,8 +273,18 @@ class ChunkedArray(ChunkGrid, ABC):
                 else:
                     yield ByteRange(file, offset, nbytes + self.behind_nbytes)
 
-    def look_ahead(self, runs: Spans, atoms: AtomIndices | None, share: int) -> None:
-        """Ask for files that reading runs opens, no others, within the memory of one of `share`."""
+    def openings(
+        self,
+        runs: Spans,  # noqa: ARG002
+        atoms: AtomIndices | None,  # noqa: ARG002
+        share: int,  # noqa: ARG002
+    ) -> Iterator[Opening]:
+        """Yield the objects that reading runs opens first, within the memory of one of `share`."""
+        yield from ()
+
+    def openings_of(self, i: int) -> Iterator[Opening]:  # noqa: ARG002
+        """Yield the objects that are opened to read chunks of row `i`."""
+        yield from ()
 
     def _fill(self, i: int, j: int, file: OpenFile, offset: int, *buffers: Buffer) -> None:
         try:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError, PlanError
-from mdio.core.files.in_flight import ByteRange
+from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.chunked.array import AtomIndices, ChunkedArray
@@ -156,15 +157,17 @@ class OwnOutput(ABC, Generic[Array]):
                 if (group, field) in self.arrays:
                     yield from self.arrays[group, field].byte_ranges(start, stop, atoms)
 
-    def look_ahead(self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]) -> None:
-        """Ask for objects that reading `fields` opens; see `Layout.look_ahead`."""
+    def openings(
+        self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]
+    ) -> Iterator[Opening]:
+        """Yield the objects that reading `fields` opens; of several fields by turns."""
         group, atoms = self.stored_as(atoms)
-        wanted = [field for field in fields if (group, field) in self.arrays]
-        for (name, field), array in self.arrays.items():
-            if name == group and field in wanted and (atoms is None or atoms.size):
-                array.look_ahead(runs, atoms, len(wanted))
-            else:
-                array.look_ahead((), None, 1)
+        if runs and (atoms is None or atoms.size):
+            wanted = [field for field in fields if (group, field) in self.arrays]
+            each = [
+                self.arrays[group, field].openings(runs, atoms, len(wanted)) for field in wanted
+            ]
+            yield from (one for some in zip_longest(*each) for one in some if one is not None)
 
     def stored_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
         """Return the group that atoms are read of, and which of its atoms; None for all."""
@@ -182,7 +185,8 @@ class OwnOutput(ABC, Generic[Array]):
             first = i * array.chunk_frames
             frames = (first, min(first + array.chunk_frames, array.n_frames))
             check, ranges = partial(array.check, i, j), partial(array.range_of, i, j)
-            yield Unit(array.name_of(i, j), check, frames, key[0], ranges)
+            openings = partial(array.openings_of, i)
+            yield Unit(array.name_of(i, j), check, frames, key[0], ranges, openings)
 
     def close(self) -> None:
         """Close files."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.marks import parts_named
@@ -27,8 +27,6 @@ from mdio.layouts.units import Wanted
 
 if TYPE_CHECKING:
     import h5py
-
-    from mdio.layouts.places import PlacedPositions
 
 
 def _names_mdio(file: h5py.File) -> bool:
@@ -139,12 +137,6 @@ class H5MDLayout(BackendLayout):
     ) -> None:
         with self._translated(f"frames {start} to {stop - 1} cannot be read"):
             super()._read_into(start, stop, atoms, block)
-
-    def placed(self) -> PlacedPositions | None:
-        """Return where positions lie in a file of mdio; see `Layout.placed`."""
-        _ = self.info
-        found = getattr(self._backend, "placed", None)
-        return None if found is None else cast("PlacedPositions | None", found())
 
     def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
         """Read every chunk and compare it with its checksum; see `Layout.check`."""

@@ -39,7 +39,7 @@ from mdio.layouts.h5md.io import (
 )
 from mdio.layouts.h5md.opening import is_sealed
 from mdio.layouts.h5md.seal import check_seal
-from mdio.layouts.places import PlacedPositions, in_frames
+from mdio.layouts.tables import ChunkTable, in_frames
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
@@ -192,8 +192,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
         data = self.rows("topology", 0, self._columns["topology"].shape[0]).tobytes()
         return stored_topology(data, self.manifest, self.group, self.path)
 
-    def placed(self) -> PlacedPositions | None:
-        """Return where the chunks are; see `Layout.placed`."""
+    def positions(self) -> ChunkTable | None:
+        """Return where the chunks are; see `mdio.layouts.tables.Tables`."""
         array = self.arrays[self.group or FULL_SYSTEM, "positions"]
         if not array.plain or self.manifest.get("flavour") is not None:
             return None
@@ -202,7 +202,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
             return in_frames(self.path, begins, np.zeros(1, np.int64), array.n_atoms)
         chunk = (array.chunk_frames, array.chunk_atoms, 3)
         offset, nbytes = array.offset[..., None], array.nbytes[..., None]
-        return PlacedPositions(self.path, chunk, offset, nbytes)
+        return ChunkTable(self.path, chunk, offset, nbytes)
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""

@@ -30,19 +30,23 @@ from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import FrameBlock, Stretch, TrajectoryInfo
-from mdio.layouts.base import Layout
+from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.native.fixed_records import PositionalFile, open_positional
-from mdio.layouts.places import FrameBytes
 from mdio.layouts.striping.file_systems import is_network
 from mdio.layouts.striping.stripes import file_system_type
+from mdio.layouts.tables import ChunkTable, FrameTable, Tables
 
 NO_ATOMS = np.empty(0, np.int64)
+SMALL_FRAME_NBYTES = 64 * 1024
+"""Frames up to this size are asked for as a whole, also where few atoms are wanted."""
 
 
 class NativeLayout(Layout):
     """A file that is opened by position, and closed again if it cannot be understood."""
 
     reads_remote = True
+    reads_whole_frames: ClassVar[bool] = False
+    """Whether a few atoms of a frame cost all of its bytes."""
     _file: PositionalFile
 
     @property
@@ -62,6 +66,19 @@ class NativeLayout(Layout):
     def _open_frames(self) -> TrajectoryInfo:
         """Say what is in the opened file; raises SourceError."""
 
+    @abstractmethod
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        """Return where frames ``start:stop`` begin in the opened file, and where they end."""
+
+    def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield where frames lie, if they are read as a whole or are small."""
+        if atoms is not None and not atoms.size:
+            return
+        begin, end = self._span(start, stop)
+        small = end - begin <= (stop - start) * SMALL_FRAME_NBYTES
+        if begin < end and (atoms is None or small or self.reads_whole_frames):
+            yield ByteRange(self._file, begin, min(end, self._file.nbytes) - begin)
+
     def _close(self) -> None:
         self._file.close()
 
@@ -69,8 +86,8 @@ class NativeLayout(Layout):
 class IndexedLayout(NativeLayout):
     """A file whose frames are found through an index (`mdio.core.files.index`)."""
 
-    check_frames: ClassVar[staticmethod[[NDArray[np.uint8], range, FrameBytes, int], None]]
-    """Its `mdio.layouts.places.FrameCheck`."""
+    check_frames: ClassVar[staticmethod[[NDArray[np.uint8], range, FrameTable, int], None]]
+    """Its `mdio.layouts.tables.FrameCheck`."""
 
     _index: FrameIndex
     _whole: list[int] | None
@@ -82,12 +99,28 @@ class IndexedLayout(NativeLayout):
         _ = self.info
         return self._index
 
-    def frame_bytes(self) -> FrameBytes | None:
-        """Return where its frames lie; see `Layout.frame_bytes`."""
+    def tables(self) -> Tables:
+        """Return where its frames, and their positions, lie; see `Layout.tables`."""
         edges = np.append(self.index.offsets, np.int64(self.index.nbytes))
-        sums = self.options.get("sums")
         order = None if self.info.xtc_integers else ">"
-        return FrameBytes(self.path, edges, sums=sums, check=self.check_frames, byte_order=order)
+        frames = FrameTable(
+            self.path,
+            edges,
+            sums=self.options.get("sums"),
+            check=self.check_frames,
+            byte_order=order,
+        )
+        return Tables(frames, self._positions)
+
+    @abstractmethod
+    def _positions(self) -> ChunkTable | None:
+        """Return where positions lie; see `Tables.positions`."""
+
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        begin, nbytes = self._index.offsets[start], self._index.nbytes
+        return int(begin), int(
+            nbytes if stop == self._index.n_frames else self._index.offsets[stop]
+        )
 
     @classmethod
     @abstractmethod
@@ -222,7 +255,7 @@ def _peeking(file: OpenFile) -> Iterator[Peek]:
             return kept[number]
         begin = number * STORE_PIECE_NBYTES
         if number != newest + 1 or not kept:
-            ahead.expect([ByteRange(file, begin, file.nbytes - begin)])
+            ahead.prefetch([ByteRange(file, begin, file.nbytes - begin)])
         newest = number
         kept[number] = file.peek(begin, STORE_PIECE_NBYTES)
         if len(kept) > MAX_STORE_PIECES:

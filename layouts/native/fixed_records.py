@@ -17,8 +17,6 @@ BATCH_NBYTES = 4 * 2**20
 """Bytes read before they are decoded: stays in the cache of the processor."""
 GAP_NBYTES = 16 * 1024
 """From this size on, a gap between wanted bytes is skipped; reading less is cheaper than a call."""
-SMALL_FRAME_NBYTES = 64 * 1024
-"""Over a network, frames up to this size are asked for as a whole."""
 
 
 def spare_gaps(unwanted_nbytes: int, n_gaps: int) -> bool:
@@ -149,11 +147,3 @@ def open_positional(path: Path, options: Mapping[str, Any]) -> PositionalFile:
     """Open a file for a layout with `options`: with checksums (``sums=``) where it has them."""
     sums = options.get("sums")
     return PositionalFile(path) if sums is None else CheckedFile(path, sums)
-
-
-def whole_frames(
-    file: OpenFile, begin: int, end: int, n_frames: int, atoms: NDArray[np.int64] | None
-) -> Iterator[ByteRange]:
-    """Yield where neighbouring frames lie, if they are read as a whole or are small."""
-    if atoms is None or (atoms.size and end - begin <= n_frames * SMALL_FRAME_NBYTES):
-        yield ByteRange(file, begin, min(end, file.nbytes) - begin)

@@ -54,9 +54,8 @@ from mdio.layouts.native.fixed_records import (
     Rows,
     batches,
     spare_gaps,
-    whole_frames,
 )
-from mdio.layouts.places import FrameBytes, PlacedPositions, in_frames
+from mdio.layouts.tables import ChunkTable, FrameTable, in_frames
 
 MAGIC = 1993
 VERSION = b"GMX_trn_file"
@@ -208,7 +207,7 @@ def header_of(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameH
     return header
 
 
-def check_frames(data: NDArray[np.uint8], run: range, frames: FrameBytes, n_atoms: int) -> None:
+def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atoms: int) -> None:
     """Compare the lengths that frames give with those that they have.
 
     Raises SourceError: a frame is damaged; the message names it.
@@ -283,8 +282,8 @@ class TRRLayout(IndexedLayout):
         with asked(ByteRange(self._file, begin, FIXED_NBYTES) for begin in begins):
             yield from map(self._frame_header, frames)
 
-    def placed(self) -> PlacedPositions | None:
-        """Return where positions lie, if all frames hold the same parts; see `Layout.placed`."""
+    def _positions(self) -> ChunkTable | None:
+        """Return where positions lie, if all frames hold the same parts."""
         _ = self.info
         n_frames = self._index.n_frames
         first = self._frame_header(0)
@@ -313,13 +312,6 @@ class TRRLayout(IndexedLayout):
         sizes = self._sizes[start:stop]
         differ = np.flatnonzero(sizes[1:] != sizes[:-1]) + start + 1
         yield from itertools.pairwise([start, *differ.tolist(), stop])
-
-    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Return where the frames lie; see `Layout.byte_ranges`."""
-        _ = self.info
-        begin = int(self._index.offsets[start])
-        end = int(self._index.offsets[stop - 1] + self._sizes[stop - 1])
-        return whole_frames(self._file, begin, end, stop - start, atoms)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

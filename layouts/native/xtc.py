@@ -9,7 +9,6 @@ Bytes of GROMACS XTC frames: the codec's, with boxes and precision as MDAnalysis
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.in_flight import ByteRange
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
 from mdio.core.xtc import codec as xtc_codec
@@ -29,13 +27,13 @@ from mdio.core.xtc.native import source_errors
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import FrameMarks, IndexedLayout
-from mdio.layouts.places import FrameBytes, PlacedPositions
+from mdio.layouts.tables import ChunkTable, FrameTable
 
 XTC_CODEC = "mdio.xtc"
 """Of whole frames, as numcodecs knows it."""
 
 
-def check_frames(data: NDArray[np.uint8], run: range, frames: FrameBytes, n_atoms: int) -> None:
+def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atoms: int) -> None:
     """Follow frames from the first to the last group of atoms: all that can go wrong in them.
 
     Raises SourceError: a frame is damaged; the message names it.
@@ -84,6 +82,7 @@ class XTCLayout(IndexedLayout):
     name = "xtc"
     suffixes: ClassVar[tuple[str, ...]] = (".xtc",)
     rounds = ("positions",)
+    reads_whole_frames = True
     known_options = frozenset({"n_threads", "salvage", "sums"})
     check_frames = staticmethod(check_frames)
 
@@ -94,19 +93,10 @@ class XTCLayout(IndexedLayout):
         """Return whether it begins with a magic number of XTC."""
         return int.from_bytes(head_of(path)[:4], "big") in MAGICS
 
-    def _open(self) -> TrajectoryInfo:
-        self._find_frames(read_header(self.path).n_atoms, scan)
-        self._frames = XTCFrames(self.path, self._index, self.options.get("sums"))
-        try:
-            return self._open_frames()
-        except BaseException:
-            self._close()
-            raise
-
-    def placed(self) -> PlacedPositions | None:
-        """Return where the frames lie, for the codec; see `Layout.placed`."""
+    def _positions(self) -> ChunkTable:
+        """Return where the frames lie, for the codec."""
         shape = (self.index.n_frames, 1, 1)
-        return PlacedPositions(
+        return ChunkTable(
             self.path,
             (1, self.index.n_atoms, 3),
             self.index.offsets.reshape(shape),
@@ -124,28 +114,21 @@ class XTCLayout(IndexedLayout):
         """XTC is nothing but decoding."""
         return True
 
-    def _close(self) -> None:
-        self._frames.close()
-
     def _open_frames(self) -> TrajectoryInfo:
+        self._find_frames(read_header(self.path).n_atoms, scan)
+        sums = self.options.get("sums")
+        self._frames = XTCFrames(self.path, self._index, sums, self._file)
         last = self._index.n_frames - 1
         if self._index.frame_nbytes[last] != self._frames.header(last).nbytes:
             # MDAnalysis stores offsets of files that end within a frame: see for ourselves.
-            self._frames.close()
             self._index = scan(self.path)
-            self._frames = XTCFrames(self.path, self._index)
+            self._frames = XTCFrames(self.path, self._index, sums, self._file)
         precision = self._frames.header(0).precision
         return self._describe(
             compression=None if precision is None else "xtc",
             precision=None if precision is None else NM_TO_ANGSTROM / precision,
             xtc_integers=precision is not None,
         )
-
-    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield where the frames lie: selected atoms are decoded from whole frames."""
-        _ = self.info
-        if atoms is None or atoms.size:
-            yield self._frames.byte_range(start, stop)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

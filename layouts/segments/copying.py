@@ -25,12 +25,12 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc.native import kernels
 from mdio.layouts.base import Layout
-from mdio.layouts.places import FrameBytes
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
+from mdio.layouts.tables import FrameTable
 from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord
 
 RUN_NBYTES = 1 << 20
@@ -38,7 +38,7 @@ RUN_NBYTES = 1 << 20
 ROOM_NBYTES = kernels.PADDING
 """What the decoder may read beyond the last frame."""
 
-Part = tuple[FrameBytes, int, int]
+Part = tuple[FrameTable, int, int]
 """Frames ``start:stop`` of a file."""
 Copied = tuple[int, PieceSums, NotFinite | None]
 """The crc32c of all bytes of a segment, those of pieces, and positions that are no numbers."""
@@ -62,7 +62,7 @@ class SegmentsCopier(SegmentsWriter):
         plan: LayoutPlan,
         meta: OutputMeta,
         *,
-        frames: Sequence[FrameBytes],
+        frames: Sequence[FrameTable],
         first_times_ps: Sequence[float],
         kept: TrajectoryInfo,
         n_taken: int = 0,
@@ -211,7 +211,7 @@ class SegmentsCopier(SegmentsWriter):
         return crc, PieceSums(offsets, HEADS[self.container], crcs), suspects
 
     def _runs(
-        self, source: OpenFile, frames: FrameBytes, start: int, stop: int
+        self, source: OpenFile, frames: FrameTable, start: int, stop: int
     ) -> Iterator[tuple[memoryview, range]]:
         """Yield the bytes of consecutive frames, which can be read, and their numbers."""
         edges = frames.edges
@@ -228,7 +228,7 @@ class SegmentsCopier(SegmentsWriter):
             yield data, run
             start = run.stop
 
-    def _sums(self, data: memoryview, frames: FrameBytes, run: range) -> Sums:
+    def _sums(self, data: memoryview, frames: FrameTable, run: range) -> Sums:
         """Return the checksums of pieces, which are those that the source has, if it has any."""
         edges = frames.edges[run.start : run.stop + 1] - frames.edges[run.start]
         found = crc32c_pieces(data, piece_edges(edges, HEADS[self.container]))
@@ -247,7 +247,7 @@ class SegmentsCopier(SegmentsWriter):
         return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8), "frames": frames}
 
 
-def _joined_index(parts: list[tuple[FrameBytes, int, int]], n_atoms: int) -> FrameIndex:
+def _joined_index(parts: list[tuple[FrameTable, int, int]], n_atoms: int) -> FrameIndex:
     """Return the index of a file of frames ``start:stop`` of each part, one after the other."""
     at = 0
     offsets = []

@@ -1,14 +1,12 @@
-"""Reading a trajectory that lies in segments: ``NAME.segments/``, files of a native format.
-
-Segments in a store that are opened next: their beginnings are asked for many at a time.
-"""
+"""Reading a trajectory that lies in segments: ``NAME.segments/``, files of a native format."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -17,12 +15,10 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import Spans, runs_of_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.in_flight import ByteRange
+from mdio.core.files.in_flight import Opening
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.elsewhere import Elsewhere
-from mdio.core.files.remote.objects import forget, look_ahead
-from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import AtomIndices, Layout
@@ -44,6 +40,8 @@ if TYPE_CHECKING:
     from mdio.layouts.writer import EncodedChunk
 
 
+AHEAD = 24
+"""Segments in a store that are opened at the same time."""
 MAX_EARLY = 48
 """Segments that may be open beyond the one that is read, where reads are expected."""
 
@@ -70,7 +68,6 @@ class SegmentsLayout(Layout):
     _edges: NDArray[np.int64]
     _opened: dict[int, Layout]
     _early: set[int]
-    _coming: ComingSegments
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -114,9 +111,6 @@ class SegmentsLayout(Layout):
         self._place = Elsewhere(self.path, manifest).place
         self._edges = np.array([0, *(segment.stop for segment in self._segments)], np.int64)
         self._opened, self._early = {}, set()
-        self._coming = ComingSegments(
-            self._edges, lambda number: self._place(self._segments[number].file), self._opened
-        )
         if self._known is not None:
             return cast(TrajectoryInfo, self._known[0])
         first = self._first().info
@@ -148,10 +142,7 @@ class SegmentsLayout(Layout):
         """Return an opened segment, and close the one before; those opened early stay open."""
         opened = self._opened
         if number not in opened:
-            if isinstance(self.path, RemotePath):
-                self._coming.begin(number)
             opened[number] = self._open_segment(number)
-            self._coming.end(number)
         if early:
             self._early.add(number)
         else:
@@ -241,15 +232,21 @@ class SegmentsLayout(Layout):
             if layout.counts_steps:
                 rows.step += at
 
-    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield what reading takes of the segments; opens them early."""
-        for number, first, last in runs_of_parts(self.boundaries(), start, stop):
-            yield from self._segment(number, early=True).byte_ranges(first, last, atoms)
+    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
+        for number, first, last in runs_of_parts(self._edges, start, stop):
+            yield self._segment(number, early=True), first, last
 
-    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:  # noqa: ARG002
-        """Ask for segments to be opened; see `Layout.look_ahead`."""
-        _ = self.info
-        self._coming.expect(runs)
+    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:  # noqa: ARG002
+        numbers = (
+            number
+            for start, stop in runs
+            for number in range(
+                int(self._edges.searchsorted(start, side="right")) - 1,
+                int(self._edges.searchsorted(stop)),
+            )
+        )
+        for number in islice(numbers, AHEAD):
+            yield Opening(self._place(self._segments[number].file), 0, number in self._opened)
 
     @property
     def decodes(self) -> bool:
@@ -330,51 +327,3 @@ class SegmentsLayout(Layout):
         from mdio.layouts.writer import EncodedChunk  # reading frames needs none
 
         return [EncodedChunk(str(start), data, [crc32c(data), *crcs])]
-
-
-AHEAD = 24
-
-
-class ComingSegments:
-    """What is asked for of segments before they are opened.
-
-    `edges` ((n + 1,) int64): first frame of each, and the number of frames. `place`: gives the path
-    of one by its number. `opened`: numbers of those that are open.
-    """
-
-    def __init__(
-        self, edges: NDArray[np.int64], place: Callable[[int], Path], opened: Container[int]
-    ) -> None:
-        self._edges, self._place, self._opened = edges, place, opened
-        self._runs: tuple[range, ...] = ()
-        self._asked: set[int] = set()
-
-    def expect(self, runs: Spans) -> None:
-        """Ask for the segments that runs of frames lie in, for no others any more."""
-        self._runs = tuple(
-            range(
-                int(self._edges.searchsorted(start, side="right")) - 1,
-                int(self._edges.searchsorted(stop)),
-            )
-            for start, stop in runs
-        )
-        for number in {n for n in self._asked if not any(n in run for run in self._runs)}:
-            forget(self._place(number))
-            self._asked.discard(number)
-        if self._runs:
-            self.begin(self._runs[0].start)
-
-    def begin(self, number: int) -> None:
-        """Ask for a segment that is opened now, and for those that follow it."""
-        coming: dict[int, None] = {}
-        for run in self._runs:
-            following = range(number, run.stop) if not coming and number in run else run
-            if coming or number in run:
-                coming |= dict.fromkeys(following[:AHEAD])
-        new = [n for n in [*coming][:AHEAD] if n not in self._opened and n not in self._asked]
-        look_ahead([self._place(n) for n in new], 0)
-        self._asked.update(new)
-
-    def end(self, number: int) -> None:
-        """Note that a segment has been opened."""
-        self._asked.discard(number)

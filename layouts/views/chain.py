@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import SourceError
-from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.reading import Handles
 from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout, boundaries_of, fields_in_some
@@ -281,12 +280,14 @@ class ChainLayout(Layout):
             self._read_member(number, first, last, atoms, block.frames(slice(0, last - first)))
             block = block.frames(slice(last - first, None))
 
-    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield what reading takes of the members; opens them early."""
-        _ = self.info
+    @property
+    def _below(self) -> tuple[Layout, ...]:
+        return self.members
+
+    def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         for number, first, last in self._pieces(start, stop):
             if first < last and self._use(number).info:
-                yield from self._use(number).source_ranges(first, last, atoms)
+                yield self._use(number), first, last
 
     def _read_member(
         self, number: int, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

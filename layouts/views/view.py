@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import Spans
 from mdio.core.errors import PlanError
-from mdio.core.files.in_flight import ByteRange
+from mdio.core.files.in_flight import MOST_APART, ByteRange, Opening
 from mdio.core.frame_data import FrameData
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
-from mdio.layouts.base import APART_AHEAD, AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.manifest import runs_from_indices
 
 Frames = range | NDArray[np.int64]
@@ -187,9 +187,8 @@ class ViewLayout(Layout):
         self.source.close()
 
     @property
-    def cache_notes(self) -> tuple[str, ...]:
-        """What there is to tell of the source's."""
-        return self.source.cache_notes
+    def _below(self) -> tuple[Layout, ...]:
+        return (self.source,)
 
     @property
     def has_times(self) -> bool:
@@ -254,27 +253,19 @@ class ViewLayout(Layout):
         for first, last in pairwise([0, *(np.flatnonzero(apart != 1) + 1).tolist(), len(frames)]):
             yield int(frames[first]), int(frames[first]) + last - first
 
-    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+    def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield what reading takes of the source; a chunk with several of the frames once."""
-        _ = self.source.info
         atoms = self._of_source(atoms)
         before = deque[ByteRange](maxlen=len(FIELDS))
         for run in self._source_runs(start, stop):
-            for one in self.source.source_ranges(*run, atoms):
+            for one in self.source.byte_ranges(*run, atoms):
                 if one not in before:
                     before.append(one)
                     yield one
 
-    @property
-    def in_store(self) -> bool:
-        """Whether the source's frames come from a store."""
-        return self.source.in_store
-
-    def look_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
-        """Have the source ask for objects; see `Layout.look_ahead`."""
-        self.source._is_led = bool(runs)  # by this, and not by each of its reads
+    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]:
         coming = (own for run in runs for own in self._source_runs(*run))
-        self.source.look_ahead(list(islice(coming, APART_AHEAD)), self._of_source(atoms))
+        yield from self.source._openings(list(islice(coming, MOST_APART)), self._of_source(atoms))
 
     def _of_source(self, atoms: AtomIndices | None) -> AtomIndices | None:
         """Return the source's numbers of atoms of the view."""

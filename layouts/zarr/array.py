@@ -39,9 +39,9 @@ from mdio.core.blocks import Spans
 from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
 from mdio.core.files.direct import Data, WrittenFile
+from mdio.core.files.in_flight import Opening
 from mdio.core.files.piece_sums import Sums, pieces_of_row
 from mdio.core.files.reading import Handles, OpenFile
-from mdio.core.files.remote.objects import forget, look_ahead
 from mdio.core.files.remote.paths import RemotePath
 from mdio.layouts.chunked.array import AtomIndices, ChunkedArray
 from mdio.layouts.codecs.quantised import decode_chunk
@@ -180,51 +180,29 @@ class ShardFiles:
         self._open = Handles(self._shard, MAX_OPEN)
         self._nbytes = packed_nbytes([metadata.chunk_nbytes] * self.n_chunks, self.n_chunks)
         """Of the shard that was opened last; at first, of one without compression."""
-        self._newest = -2
-        self._asked: set[int] = set()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what was asked for here."""
-        return {**self.__dict__, "_asked": set()}
 
     def _name_of(self, number: int) -> str:
         return f"{self._name}/{self.metadata.file_name(number)}"
 
     def _shard(self, number: int) -> Shard:
-        following = number == self._newest + 1
-        self._newest = number
-        if following and not self._asked:
-            n_files = -(-self.metadata.shape[0] // self.metadata.file_shape[0])
-            self.look_ahead(range(number, min(number + AHEAD, n_files)), set())
         shard = Shard(self._root, self._name_of(number), self.n_chunks)
         self._nbytes = shard.file.nbytes
-        self._asked.discard(number)
         return shard
 
-    def look_ahead(self, coming: Sequence[int], whole: Set[int], share: int = 1) -> None:
-        """Ask for the shards that are read next, and for no others any more.
+    def openings(self, coming: Sequence[int], whole: Set[int], share: int) -> Iterator[Opening]:
+        """Yield the shards that are opened first of those `coming`.
 
-        `coming`: these, in order. `whole`: of which all is read. `share`: how many arrays are read
-        at the same time.
+        `whole`: of which all is read: it comes as they are opened, if they are not large. `share`:
+        how many arrays are read at the same time.
         """
-        if not isinstance(self._root.path, RemotePath):  # whose answers take long
-            return
-        alone = len(coming) == 1  # and maybe one of several in a row, which are looked at then
-        if alone and coming[0] in self._asked:
-            return
-        ahead = AHEAD
+        ahead, index_nbytes = AHEAD, 16 * self.n_chunks + CRC_NBYTES
         if whole and self._nbytes <= WHOLE_NBYTES:
             ahead = min(max(2, AHEAD_NBYTES // (share * self._nbytes)), MAX_AHEAD)
         else:
             whole = set()
-        near = {number for number in coming[:ahead] if number not in self._open}
-        for number in self._asked - near:
-            forget(self._root.place(self._name_of(number)))
-        index_nbytes = 16 * self.n_chunks + CRC_NBYTES
-        for last_nbytes, numbers in ((WHOLE_NBYTES, whole), (index_nbytes, near - whole)):
-            new = sorted((near & numbers) - self._asked)
-            look_ahead([self._root.place(self._name_of(n)) for n in new], last_nbytes)
-        self._asked = set() if alone else near
+        for number in coming[:ahead]:
+            nbytes = WHOLE_NBYTES if number in whole else index_nbytes
+            yield Opening(self._root.place(self._name_of(number)), nbytes, number in self._open)
 
     def __getitem__(self, number: int) -> Shard:
         """Return shard `number` along the frames; raises CorruptLayoutError."""
@@ -239,7 +217,6 @@ class ShardFiles:
     def close(self) -> None:
         """Close all files."""
         self._open.close()
-        self._asked.clear()
 
 
 Crcs = NDArray[np.uint32]
@@ -266,15 +243,15 @@ class Checksums:
         self._pieces_per_row = pieces_per_row
         self.has_pieces = pieces is not None
 
-    def look_ahead(self, start: int, stop: int, *, whole: bool, parts: bool) -> None:
-        """Ask for the tables that reading frames ``start:stop`` takes, where they are objects.
+    def openings(self, start: int, stop: int, *, whole: bool, parts: bool) -> Iterator[Opening]:
+        """Yield the files of tables that reading frames ``start:stop`` takes.
 
         `whole`, `parts`: whether some chunks are read as a whole, and whether some in part.
         """
         if self._stored is not None and (whole or self._pieces is None):
-            self._stored.look_ahead(0, 1)
+            yield from self._stored.openings(0, 1)
         if self._pieces is not None and parts:
-            self._pieces.look_ahead(start, stop)
+            yield from self._pieces.openings(start, stop)
 
     def read(self) -> None:
         """Read all tables once; raises CorruptLayoutError."""
@@ -365,24 +342,28 @@ class ShardedChunks(ChunkedArray):
             )
         return shard.file, offset, nbytes
 
-    def look_ahead(self, runs: Spans, atoms: AtomIndices | None, share: int) -> None:
-        """Ask for shards, whole where all of their chunks are wanted; see the base class."""
-        if self.verifies and runs:
+    def openings(self, runs: Spans, atoms: AtomIndices | None, share: int) -> Iterator[Opening]:
+        """Yield shards, whole where all of their chunks are wanted; see the base class."""
+        if self.verifies:
             covered = [self._covered(*run, self.chunk_frames) for run in runs]
-            self.checksums.look_ahead(
+            yield from self.checksums.openings(
                 runs[0][0],
                 runs[-1][1],
                 whole=any(whole for _, whole in covered),
                 parts=any(len(touched) > len(whole) for touched, whole in covered),
             )
-        columns = self.columns(atoms) if runs else []
+        columns = self.columns(atoms)
         every = len(columns) == self.grid[1] and all(column.span is None for column in columns)
         coming, wholly = dict[int, None](), set[int]()
         for run in runs:
             touched, whole = self._covered(*run, self.frames_per_shard * self.chunk_frames)
             coming |= dict.fromkeys(touched[:MAX_AHEAD])
             wholly.update(whole[:MAX_AHEAD] if every else ())
-        self._files.look_ahead(list(coming), wholly, share)
+        yield from self._files.openings(list(coming), wholly, share)
+
+    def openings_of(self, i: int) -> Iterator[Opening]:
+        """Yield the shard of a row of chunks; see the base class."""
+        return self._files.openings([i // self.frames_per_shard], set(), 1)
 
     def _covered(self, start: int, stop: int, frames: int) -> tuple[range, range]:
         """Return which parts of so many frames a run of frames touches, and which it has whole."""
@@ -551,15 +532,12 @@ class SeriesArray:
         self._kept[number] = rows
         return rows
 
-    def look_ahead(self, start: int, stop: int) -> None:
-        """Ask for objects with rows ``start:stop`` that are not there, `SERIES_AHEAD` at most."""
-        if isinstance(self._root.path, RemotePath):
-            numbers = range(start // self.rows_per_file, -(-stop // self.rows_per_file))[
-                :SERIES_AHEAD
-            ]
-            names = [self.metadata.file_name(n) for n in numbers if n not in self._kept]
-            folder, nbytes = self._root.path / self._name, self.metadata.chunk_nbytes
-            look_ahead([folder / name for name in names], nbytes + CRC_NBYTES + 1)
+    def openings(self, start: int, stop: int) -> Iterator[Opening]:
+        """Yield the files with rows ``start:stop``, `SERIES_AHEAD` at most."""
+        numbers = range(start // self.rows_per_file, -(-stop // self.rows_per_file))
+        for number in numbers[:SERIES_AHEAD]:
+            place = self._root.path / self._name / self.metadata.file_name(number)
+            yield Opening(place, self.metadata.chunk_nbytes + CRC_NBYTES + 1, number in self._kept)
 
     def rows(self, start: int, stop: int) -> Numbers:
         """Return rows ``start:stop``, not to be changed; raises as `file` does."""

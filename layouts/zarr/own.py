@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from mdio.core import kernels
 from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError
+from mdio.core.files.in_flight import Opening, prefetch_openings
 from mdio.core.files.piece_sums import pieces_of_row
-from mdio.core.files.remote.objects import LARGE_NBYTES, look_ahead
+from mdio.core.files.remote.objects import LARGE_NBYTES, prefetch
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import ELEMENTS, FIELDS, TrajectoryInfo
 from mdio.core.topology.topology import Topology
@@ -76,15 +77,19 @@ class OwnTree(OwnOutput[ShardedChunks]):
             "step": self._series("mdio/step", "source_step"),
             "box": self._series("mdio/box", "box"),
         }
-        if not self.tells_times:
-            for name, frame in (("box", 0), ("time", 0), ("time", self.n_frames - 1)):
-                self._columns[name].look_ahead(frame, frame + 1)
+        if not self.tells_times and isinstance(path, RemotePath):
+            ends = (("box", 0), ("time", 0), ("time", self.n_frames - 1))
+            prefetch_openings(
+                one for name, at in ends for one in self._columns[name].openings(at, at + 1)
+            )
 
-    def look_ahead(self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]) -> None:
-        """Ask for objects that reading `fields` opens; see `Layout.look_ahead`."""
+    def openings(
+        self, runs: Spans, atoms: AtomIndices | None, fields: Sequence[str]
+    ) -> Iterator[Opening]:
+        """Yield the objects that reading `fields` opens; see the base class."""
         for column in self._columns.values() if runs else ():
-            column.look_ahead(runs[0][0], runs[-1][1])
-        super().look_ahead(runs, atoms, fields)
+            yield from column.openings(runs[0][0], runs[-1][1])
+        yield from super().openings(runs, atoms, fields)
 
     @cached_property
     def _topology(self) -> SeriesArray | None:
@@ -208,10 +213,10 @@ class OwnTree(OwnOutput[ShardedChunks]):
             yield from self._units_of((group, field))
         if isinstance(self.path, RemotePath):
             nodes = [self.path / path / METADATA for path in self._node_crcs]
-            look_ahead(nodes, LARGE_NBYTES)
+            prefetch(nodes, LARGE_NBYTES)
             for path, name in self._all_series():
                 with suppress(CorruptLayoutError):
-                    self._series(path, name).look_ahead(0, self.n_frames)
+                    prefetch_openings(self._series(path, name).openings(0, self.n_frames))
         for path, name in self._all_series():
             try:
                 series = self._series(path, name)

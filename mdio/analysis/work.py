@@ -134,7 +134,7 @@ class BlockWork:
             reads_to_come = ((run[0], run[-1] + 1) for run in runs)
         else:
             reads_to_come = ((frame, frame + 1) for frame in block)
-        self.layout.expect(reads_to_come, self.prepared.atoms)
+        self.layout.prefetch(reads_to_come, self.prepared.atoms)
         slowest: range | None = None
         for run in runs:
             watch.lap()

@@ -239,8 +239,8 @@ class LayoutReadingTests:
 
         asked("boundaries")
         asked("byte_ranges", 0, n_frames, None)
-        asked("look_ahead", [(0, n_frames)], None)
-        asked("look_ahead", [], None)
+        asked("prefetch", [(0, n_frames)])
+        asked("prefetch", ())
         asked("files")
         asked("units")
         with case.open() as layout:

@@ -47,7 +47,7 @@ def requested(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_expected_reads_give_the_same(outputs, requested, kind, atoms):
     with mdio.open(outputs / f"a.{kind}") as plain, mdio.open(outputs / f"a.{kind}") as layout:
-        layout.expect(RUNS, atoms)
+        layout.prefetch(RUNS, atoms)
         for start, stop in RUNS:
             mine, theirs = layout.read(start, stop, atoms), plain.read(start, stop, atoms)
             for name in ("positions", "box", "time", "step"):
@@ -58,7 +58,7 @@ def test_expected_reads_give_the_same(outputs, requested, kind, atoms):
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_reads_than_expected(outputs, requested, kind):
     with mdio.open(outputs / f"a.{kind}") as plain, mdio.open(outputs / f"a.{kind}") as layout:
-        layout.expect(RUNS)
+        layout.prefetch(RUNS)
         for start, stop in ((20, 23), (3, 9), (0, 1)):
             mine, theirs = layout.read(start, stop), plain.read(start, stop)
             assert np.array_equal(mine.positions, theirs.positions)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.layouts.native.fixed_records import PositionalFile
-from mdio.layouts.places import FrameBytes
+from mdio.layouts.tables import FrameTable
 
 FIRST_RECORD_NBYTES = 84
 CELL_NBYTES = 48
@@ -228,7 +228,7 @@ class _Check:
     """What every frame has to hold, and at which of its bytes, to be readable."""
 
     def __call__(
-        self, data: NDArray[np.uint8], run: range, frames: FrameBytes, _n_atoms: int
+        self, data: NDArray[np.uint8], run: range, frames: FrameTable, _n_atoms: int
     ) -> None:
         stride = int(frames.edges[1] - frames.edges[0])
         rows = data[: len(run) * stride].reshape(len(run), stride)
@@ -244,7 +244,7 @@ class _Check:
                 )
 
 
-def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameBytes | None:
+def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
     """Return where frames lie; None if copies would not make valid files.
 
     That is so with fixed atoms (only the first frame has them) or with steps beyond 32 bits.
@@ -258,7 +258,7 @@ def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameBytes | None:
     numbers = np.arange(n_frames + 1, dtype=np.int64)
     edges = header.nbytes + header.frame_nbytes(header.n_atoms) * numbers
     check = _Check(tuple(_markers(header)))
-    return FrameBytes(path, edges, own, check=check, byte_order=header.order)
+    return FrameTable(path, edges, own, check=check, byte_order=header.order)
 
 
 def _markers(header: DCDHeader) -> Iterator[tuple[int, bytes]]:

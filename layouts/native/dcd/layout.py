@@ -19,7 +19,6 @@ files of the other byte order have their own `delta`, which MDAnalysis 2.11 does
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,6 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.in_flight import ByteRange
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
@@ -44,8 +42,8 @@ from mdio.layouts.native.dcd.header import (
     read_header,
 )
 from mdio.layouts.native.file import NativeLayout
-from mdio.layouts.native.fixed_records import Rows, batches, spare_gaps, whole_frames
-from mdio.layouts.places import FrameBytes, PlacedPositions, in_frames
+from mdio.layouts.native.fixed_records import Rows, batches, spare_gaps
+from mdio.layouts.tables import ChunkTable, Tables, in_frames
 
 CELL_ORDER = (0, 2, 5, 4, 3, 1)
 """Where lengths and alpha, beta, gamma are in a cell's record: A, gamma, B, beta, alpha, C."""
@@ -140,15 +138,15 @@ class DCDLayout(NativeLayout):
             made_up=self._made_up(),
         )
 
-    def frame_bytes(self) -> FrameBytes | None:
-        """Return where its frames lie; see `Layout.frame_bytes`."""
-        if "dt" in self.options:
-            return None  # copies would not have what was said of this file
-        found = bytes_of(self.path, self.header, self.info.n_frames)
-        return found and replace(found, sums=self.options.get("sums"))
+    def tables(self) -> Tables:
+        """Return where its frames, and x, y and z of each, lie; see `Layout.tables`."""
+        frames = None  # copies would not have what was said of this file
+        if "dt" not in self.options:
+            frames = bytes_of(self.path, self.header, self.info.n_frames)
+            frames = frames and replace(frames, sums=self.options.get("sums"))
+        return Tables(frames, self._positions)
 
-    def placed(self) -> PlacedPositions | None:
-        """Return where x, y and z lie; see `Layout.placed`."""
+    def _positions(self) -> ChunkTable | None:
         header, n_frames = self.header, self.info.n_frames
         if header.free is not None:
             return None
@@ -156,6 +154,9 @@ class DCDLayout(NativeLayout):
         planes = np.arange(3) * header.record_nbytes(header.n_atoms)
         planes += header.cell_nbytes + header.marker.itemsize
         return in_frames(self.path, begins, planes, header.n_atoms, dtype=f"{header.order}f4")
+
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        return self._header.frame_offset(start), self._header.frame_offset(stop)
 
     def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
         """Return how many frames are whole, and what follows them."""
@@ -204,12 +205,6 @@ class DCDLayout(NativeLayout):
     def _times(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
         steps = frames + self._header.istart / self._interval
         return cast(NDArray[np.float64], steps * self._dt_ps)
-
-    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Return where the frames lie; see `Layout.byte_ranges`."""
-        _ = self.info
-        at = self._header.frame_offset
-        return whole_frames(self._file, at(start), at(stop), stop - start, atoms)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.layouts.native.fixed_records import PositionalFile, spare_gaps
-from mdio.layouts.places import FrameBytes
+from mdio.layouts.tables import FrameTable
 
 TYPES = {
     1: ">i1",
@@ -304,7 +304,7 @@ class _Header:
         return self.raw[:4] + count + self.raw[4 + len(count) :]
 
 
-def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameBytes | None:
+def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameTable | None:
     """Return where records lie; None if copies would not make valid files (without times)."""
     if "time" not in data.variables:
         return None  # without times the frames are counted, again in each file
@@ -320,4 +320,4 @@ def bytes_of(path: Path, data: ClassicFile, n_frames: int) -> FrameBytes | None:
         return None
     if max(fixed, default=0) > begin:
         return None
-    return FrameBytes(path, edges, _Header(data.file.peek(0, begin)), byte_order=">")
+    return FrameTable(path, edges, _Header(data.file.peek(0, begin)), byte_order=">")

@@ -13,7 +13,6 @@ convention, as LAMMPS and ASE write them, are converted; NetCDF's fill value is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.in_flight import ByteRange
 from mdio.core.frame_data import FrameData
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
@@ -32,10 +30,10 @@ from mdio.layouts.base import AtomIndices
 from mdio.layouts.foreign.spelled_units import WITHOUT, factor_of
 from mdio.layouts.foreign.units import length_factor, made_up
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout
-from mdio.layouts.native.fixed_records import batches, whole_frames
+from mdio.layouts.native.fixed_records import batches
 from mdio.layouts.native.netcdf.classic import ClassicFile, bytes_of
 from mdio.layouts.native.netcdf.encoder import REMD_DIMTYPE, UNITS, VARIABLES
-from mdio.layouts.places import FrameBytes, PlacedPositions, in_frames
+from mdio.layouts.tables import ChunkTable, Tables, in_frames
 
 if TYPE_CHECKING:
     from mdio.layouts.native.netcdf.hdf5 import HDF5File
@@ -120,15 +118,15 @@ class NCDFLayout(NativeLayout):
             )
         return self._check()
 
-    def frame_bytes(self) -> FrameBytes | None:
-        """Return where its frames lie; see `Layout.frame_bytes`."""
-        data = self.data
+    def tables(self) -> Tables:
+        """Return where its frames, and their coordinates, lie; see `Layout.tables`."""
+        data, frames = self.data, None
         if not isinstance(data, ClassicFile):  # NetCDF-4
-            return None
-        if "length_unit" in self.options or not self.has_times:
-            return None  # copies would not have what was said of this file
-        found = bytes_of(self.path, data, self.info.n_frames)
-        return found and replace(found, sums=self.options.get("sums"))
+            return Tables()
+        if "length_unit" not in self.options and self.has_times:
+            frames = bytes_of(self.path, data, self.info.n_frames)
+            frames = frames and replace(frames, sums=self.options.get("sums"))
+        return Tables(frames, self._positions)
 
     def frame_data(self) -> FrameData:
         """Return temperatures and indices of replica exchange; see `Layout.frame_data`."""
@@ -149,8 +147,7 @@ class NCDFLayout(NativeLayout):
             found[name] = values.astype(values.dtype.newbyteorder("="))
         return found
 
-    def placed(self) -> PlacedPositions | None:
-        """Return where coordinates lie; see `Layout.placed`."""
+    def _positions(self) -> ChunkTable | None:
         data, n_frames = self.data, self.info.n_frames
         is_plain = self._scale("coordinates") is None and self._factors["coordinates"] is None
         if not isinstance(data, ClassicFile) or not is_plain:
@@ -335,12 +332,11 @@ class NCDFLayout(NativeLayout):
         times = ("it names no unit of times: assumed to be ps",) if "time" in without else ()
         return (*text, *times)
 
-    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield where the frames lie; see `Layout.byte_ranges`."""
-        _ = self.info
-        if isinstance(self._data, ClassicFile) and self._data.record_nbytes:
-            begin, end = (self._data.end_of_rows(frame) for frame in (start, stop))
-            yield from whole_frames(self._data.file, begin, end, stop - start, atoms)
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        data = self._data
+        if not isinstance(data, ClassicFile):  # NetCDF-4: its library knows
+            return 0, 0
+        return data.end_of_rows(start), data.end_of_rows(stop)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

@@ -21,13 +21,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.blocks import Spans
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.remote import objects
 from mdio.core.files.remote.opened import RemoteObject
 
 if TYPE_CHECKING:
@@ -102,8 +105,8 @@ class InFlight:
         """Whether bytes come slowly enough for asking ahead, as far as is known."""
         return not self._local and self.pace.pays
 
-    def expect(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
-        """Say what will be read next, in this order; what was said before is forgotten.
+    def prefetch(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
+        """Ask for what will be read next, in this order, and for nothing else any more.
 
         `ranges`: looked at as far as there is room for requests, and later on while bytes are read:
         it may be long, and make its ranges as it goes. Their files may be closed meanwhile.
@@ -297,11 +300,139 @@ class InFlight:
 def asked(ranges: Iterable[ByteRange]) -> Iterator[None]:
     """Have ranges of files under way, which are read in this order meanwhile."""
     ahead = InFlight()
-    ahead.expect(ranges)
+    ahead.prefetch(ranges)
     try:
         yield
     finally:
         ahead.stop()
+
+
+AtomIndices = NDArray[np.int64]
+GUESSED_RUNS, MOST_RUNS = 8, 1000
+"""Of runs to come so many are looked at while nobody knows how much will be read, and as many as
+have been; and so many at the most, ..."""
+MOST_APART = 24
+"""... with gaps between them."""
+PIECES_AT_ONCE = 8
+"""After so many pieces of a layout (chunks, segments), the objects that come next are asked for."""
+
+
+class Opening(NamedTuple):
+    """An object that is opened before ranges of it are known, as a shard for its index."""
+
+    path: Path
+    last_nbytes: int
+    """Bytes at its end that come with the request that opens it; 0: those at its beginning do."""
+    is_open: bool
+    """Whether it is, so that it need not be asked for."""
+
+
+def prefetch_openings(openings: Iterable[Opening]) -> None:
+    """Ask for objects of stores that are not open yet."""
+    new: dict[int, list[Path]] = {}
+    for one in openings:
+        if not one.is_open:
+            new.setdefault(one.last_nbytes, []).append(one.path)
+    for last_nbytes, paths in new.items():
+        objects.prefetch(paths, last_nbytes)
+
+
+class Prefetched(Protocol):
+    """A layout, or what else says which bytes reading frames takes."""
+
+    def boundaries(self) -> NDArray[np.int64]:
+        """Return the frames at which its pieces begin; see `mdio.layouts.base.Layout`."""
+
+    def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
+        """Yield the bytes that reading takes, in its order."""
+
+    def _openings(self, runs: Spans, atoms: AtomIndices | None) -> Iterator[Opening]: ...
+
+
+class Prefetch:
+    """Asks for what the reads to come of one layout take.
+
+    `layout`: open. `in_store`: whether it lies in a store; then objects are opened ahead, too.
+    """
+
+    def __init__(self, layout: Prefetched, *, in_store: bool) -> None:
+        self._layout, self._in_store = layout, in_store
+        self._in_flight = InFlight()
+        self._asked: set[Path] = set()
+        """Objects that were asked for and are not open yet."""
+        self._edges = layout.boundaries() if in_store else np.zeros(1, np.int64)
+        self._stop = -1
+        """Behind the frame that was read last by itself."""
+
+    def begin(
+        self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, guessed: bool
+    ) -> None:
+        """Ask for what reading these runs of frames takes, and for nothing else any more."""
+        runs = (run for run in runs if run[0] < run[1])
+        if self._in_store:
+            runs = self._opened_ahead(self._cut(runs), atoms, guessed=guessed)
+        ranges = (one for run in runs for one in self._layout.byte_ranges(*run, atoms))
+        self._in_flight.prefetch(ranges, guessed=guessed and self._in_store)
+
+    def open_for(self, frame: int, atoms: AtomIndices | None) -> None:
+        """Ask for objects that reading one frame opens, and one after the other if they are."""
+        runs = [(frame, frame + 1)]
+        if frame == self._stop:
+            following = int(self._edges.searchsorted(frame, side="right"))
+            edges = self._edges[following : following + PIECES_AT_ONCE].tolist()
+            runs += [(at, at + 1) for at in edges if at < self._edges[-1]]
+        self._stop = frame + 1
+        self.open_ahead(runs, atoms)
+
+    def open_ahead(self, runs: Spans, atoms: AtomIndices | None) -> None:
+        """Ask for objects that reading runs opens, and for no others any more.
+
+        `runs`: first frame, and one beyond the last; they ascend, with gaps between them.
+        """
+        near = {one.path: one for one in self._layout._openings(runs, atoms)}
+        objects.drop(self._asked - near.keys())
+        prefetch_openings(one for one in near.values() if one.path not in self._asked)
+        self._asked = {one.path for one in near.values() if not one.is_open}
+
+    def stop(self) -> None:
+        """Ask for nothing any more, and end the threads."""
+        self._in_flight.stop()
+        if self._in_store:
+            self.open_ahead((), None)
+
+    def _cut(self, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Yield runs in parts of a few pieces of the layout each."""
+        edges = self._edges
+        for start, stop in runs:
+            while start < stop:
+                number = int(edges.searchsorted(start, side="right")) - 1 + PIECES_AT_ONCE
+                end = min(stop, int(edges[min(number, len(edges) - 1)]))
+                yield start, end
+                start = end
+
+    def _opened_ahead(
+        self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, guessed: bool
+    ) -> Iterator[tuple[int, int]]:
+        """Yield `runs`, piece by piece, and ask for the objects of those that come next."""
+        rest = iter(runs)
+        following, near = next(rest, None), deque[tuple[int, int]]()
+        joined = deque[tuple[int, int]]()
+        """Those near, joined where there is no gap between them."""
+        most, more = (GUESSED_RUNS, 1) if guessed else (MOST_RUNS, 0)
+        while near or following is not None:
+            while following is not None and len(near) < most and len(joined) < MOST_APART:
+                goes_on = bool(joined) and joined[-1][1] == following[0]
+                begin = joined.pop()[0] if goes_on else following[0]
+                joined.append((begin, following[1]))
+                near.append(following)
+                following = next(rest, None)
+            self.open_ahead(tuple(joined), atoms)
+            yield near[0]
+            _, until = near.popleft()
+            _, end = joined.popleft()
+            if until < end:
+                joined.appendleft((until, end))
+            most = min(most + more, MOST_RUNS)
 
 
 def _stop_all() -> None:

@@ -23,7 +23,7 @@ from mdio.core.files.direct import write_whole
 from mdio.core.files.fingerprint import opened_source
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.regular import is_own, open_regular
-from mdio.core.files.remote.objects import look_ahead
+from mdio.core.files.remote.objects import prefetch
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import LostBytes
 
@@ -121,7 +121,7 @@ def load_index(
     Raises SourceError: the file cannot be read; and what `scan` raises.
     """
     if isinstance(path, RemotePath):
-        look_ahead([next(index_paths(path))], AHEAD_NBYTES)
+        prefetch([next(index_paths(path))], AHEAD_NBYTES)
     identity = _Identity.of(path)
     index: FrameIndex | None = None
     for where in index_paths(path):

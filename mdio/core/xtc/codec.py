@@ -127,17 +127,23 @@ class XTCFrames(Closing):
     """The frames of one open XTC file; not for several threads at once.
 
     `path`: the file. `index`: its frames, from `scan`. `sums`: checksums that all bytes are
-    compared with when they are read; None = not.
+    compared with when they are read; None = not. `file`: the same, if it is open already.
     Raises SourceError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path, index: FrameIndex, sums: PieceSums | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        index: FrameIndex,
+        sums: PieceSums | None = None,
+        file: OpenFile | None = None,
+    ) -> None:
         self.path = path
         self.sums = sums
         self.n_atoms = index.n_atoms
         self._edges = np.append(index.offsets, np.int64(index.nbytes))
         self._buffer = np.empty(0, np.uint8)
-        self.file = OpenFile(path)
+        self.file = OpenFile(path) if file is None else file
         self._fd = self.file.fileno()
 
     def header(self, frame: int) -> XTCHeader:
@@ -211,11 +217,6 @@ class XTCFrames(Closing):
             values = np.reshape(head.vectors_nm, (3, 3)), head.time_ps, head.step
             for array, value in zip(out, values, strict=True):
                 array[row] = value
-
-    def byte_range(self, start: int, stop: int) -> ByteRange:
-        """Return where a run of frames lies."""
-        begin, end = int(self._edges[start]), int(self._edges[stop])
-        return ByteRange(self.file, begin, end - begin)
 
     def close(self) -> None:
         """Close the file; harmless if it is closed."""

@@ -96,7 +96,7 @@ ranges = st.lists(
 @given(expected=ranges, read=ranges, sizes=st.sampled_from([(4096, 4096), (30_000, 7_000)]))
 def test_bytes_are_those_of_the_file_whatever_was_expected(file, expected, read, sizes):
     flight = InFlight(*sizes)
-    flight.expect(ByteRange(file, *one) for one in expected)
+    flight.prefetch(ByteRange(file, *one) for one in expected)
     for offset, nbytes in read:
         assert np.array_equal(fetch(file, offset, nbytes, 3), DATA[offset : offset + nbytes])
     flight.stop()
@@ -104,7 +104,7 @@ def test_bytes_are_those_of_the_file_whatever_was_expected(file, expected, read,
 
 def test_all_bytes_come_from_requests_and_each_once(file, slow):
     flight = InFlight(64_000, 8_000)
-    flight.expect(ByteRange(file, at, 10_000) for at in range(0, SIZE, 10_000))
+    flight.prefetch(ByteRange(file, at, 10_000) for at in range(0, SIZE, 10_000))
     for at in range(0, SIZE, 10_000):
         buffer = np.zeros(10_000, np.uint8)
         assert flight.read_into(file, [buffer], at) == 10_000
@@ -117,7 +117,7 @@ def test_all_bytes_come_from_requests_and_each_once(file, slow):
 
 def test_asking_goes_on_where_readers_leave_the_ends_of_requests(file, slow):
     flight = InFlight(64_000, 8_000)
-    flight.expect(ByteRange(file, at, 8_000) for at in range(0, SIZE - 8_000, 8_000))
+    flight.prefetch(ByteRange(file, at, 8_000) for at in range(0, SIZE - 8_000, 8_000))
     for at in range(0, SIZE - 8_000, 8_000):  # as chunks that end before their stripes do
         buffer = np.zeros(7_900, np.uint8)
         assert flight.read_into(file, [buffer], at) == 7_900
@@ -127,7 +127,7 @@ def test_asking_goes_on_where_readers_leave_the_ends_of_requests(file, slow):
 
 def test_as_many_requests_are_under_way_as_are_wanted(file, slow):
     flight = InFlight(64_000, 4_000)
-    flight.expect([ByteRange(file, 0, SIZE)])
+    flight.prefetch([ByteRange(file, 0, SIZE)])
     assert len(flight._requests) == in_flight.FIRST_REQUESTS
     flight.pace.n_wanted = 16
     fetch(file, 0, 100)
@@ -176,7 +176,7 @@ def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypat
     flight = InFlight(32_000, 4_000)
     with OpenFile(path) as file:
         file.remote = Store()
-        flight.expect([ByteRange(file, 0, SIZE)])
+        flight.prefetch([ByteRange(file, 0, SIZE)])
         assert [one.nbytes for one in flight._requests] == [32_000] * 4  # 128,000 bytes
         gate.set()
         assert np.array_equal(fetch(file, 0, SIZE), DATA)
@@ -189,7 +189,7 @@ def test_nothing_is_asked_for_where_the_page_cache_answers(file, monkeypatch):
     monkeypatch.setattr(in_flight, "n_waits", lambda: 0)
     others = set(threading.enumerate())  # of a layout that another test has left open
     flight = InFlight(64_000, 4_000)
-    flight.expect([ByteRange(file, 0, SIZE)])
+    flight.prefetch([ByteRange(file, 0, SIZE)])
     assert np.array_equal(fetch(file, 0, SIZE), DATA)
     assert not flight.pays
     assert flight.read_into(file, [np.zeros(10, np.uint8)], SIZE - 10) == 0
@@ -201,7 +201,7 @@ def test_nothing_is_asked_for_where_the_page_cache_answers(file, monkeypatch):
 def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
     monkeypatch.setattr(in_flight, "is_local", lambda *_: True)
     flight = InFlight()
-    flight.expect([ByteRange(file, 0, SIZE)])
+    flight.prefetch([ByteRange(file, 0, SIZE)])
     assert file.ahead is None
     assert not flight.pays
 
@@ -209,7 +209,7 @@ def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
 def test_scattered_ranges_are_read_alone_and_neighbours_together(file, slow, monkeypatch):
     monkeypatch.setattr(in_flight, "GAP_NBYTES", 100)
     flight = InFlight(64_000, 50_000)
-    flight.expect([ByteRange(file, 0, 10), ByteRange(file, 60, 40), ByteRange(file, 20_000, 7)])
+    flight.prefetch([ByteRange(file, 0, 10), ByteRange(file, 60, 40), ByteRange(file, 20_000, 7)])
     for offset, nbytes in ((0, 10), (60, 40), (20_000, 7)):
         assert np.array_equal(fetch(file, offset, nbytes), DATA[offset : offset + nbytes])
     assert slow["requests"] == [(0, 100), (20_000, 7)]
@@ -227,14 +227,14 @@ def test_ranges_are_looked_at_as_they_are_needed(file, slow):
             at += 4_000
 
     flight = InFlight(32_000, 4_000)
-    flight.expect(endless())
+    flight.prefetch(endless())
     assert len(seen) <= 20
     flight.stop()
 
 
 def test_what_cannot_be_read_is_left_to_the_caller(file):
     flight = InFlight(64_000, 4_000)
-    flight.expect([ByteRange(file, SIZE - 1000, 5_000)])
+    flight.prefetch([ByteRange(file, SIZE - 1000, 5_000)])
     assert flight.read_into(file, [np.zeros(10, np.uint8)], SIZE + 5) == 0
     assert np.array_equal(fetch(file, SIZE - 1000, 1000), DATA[-1000:])
     flight.stop()
@@ -243,7 +243,7 @@ def test_what_cannot_be_read_is_left_to_the_caller(file):
 def test_descriptors_are_given_back_one_after_the_other(path, slow):
     files = [OpenFile(path) for _ in range(50)]
     flight = InFlight(SIZE, 50_000)
-    flight.expect(ByteRange(file, 0, 1_000) for file in files)
+    flight.prefetch(ByteRange(file, 0, 1_000) for file in files)
     for file in files:
         assert np.array_equal(fetch(file, 0, 1_000), DATA[:1_000])
         assert len(flight._files) <= flight.pace.n_wanted + 1
@@ -256,24 +256,24 @@ def test_descriptors_are_given_back_one_after_the_other(path, slow):
 def test_the_file_may_be_closed_while_requests_are_under_way(path, slow):
     file = OpenFile(path)
     flight = InFlight(SIZE, 50_000)
-    flight.expect([ByteRange(file, 0, SIZE)])
+    flight.prefetch([ByteRange(file, 0, SIZE)])
     file.close()
     out = np.zeros(SIZE, np.uint8)
     assert flight.read_into(file, [out], 0) == SIZE
     assert np.array_equal(out, DATA)
-    flight.expect([ByteRange(file, 0, SIZE)])
+    flight.prefetch([ByteRange(file, 0, SIZE)])
     assert flight.read_into(file, [out], 0) == 0
     flight.stop()
 
 
 def test_threads_end_before_a_fork(file, slow):
     flight = InFlight(64_000, 4_000)
-    flight.expect([ByteRange(file, 0, SIZE)])
+    flight.prefetch([ByteRange(file, 0, SIZE)])
     pid = os.fork()
     if pid == 0:
         same = np.array_equal(fetch(file, 0, 20_000), DATA[:20_000])
         os._exit(0 if same else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    flight.expect([ByteRange(file, 0, SIZE)])
+    flight.prefetch([ByteRange(file, 0, SIZE)])
     assert np.array_equal(fetch(file, 0, SIZE), DATA)
     flight.stop()

@@ -72,7 +72,7 @@ def test_the_second_pass_takes_nothing_from_the_source(sources, kind, tmp_path):
         with opened(source, tmp_path / "c") as layout:
             runs = [(at, min(at + 9, 98)) for at in range(0, 98, 9)]
             _ = layout.info
-            layout.expect(runs)
+            layout.prefetch(runs)
             all_from_cache = 0
             for start, stop in runs:
                 got, from_source, from_cache = taken(lambda: layout.read(start, stop))  # noqa: B023

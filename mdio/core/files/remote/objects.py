@@ -117,7 +117,7 @@ def get_of(path: Path, wanted: tuple[int, int], state: State) -> Answer:
     return found
 
 
-def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
+def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
     """Ask in threads, which end with their answers, for the ends of objects to be opened next.
 
     Objects that are no longer than `last_nbytes` come whole; with 0, the beginnings of objects are
@@ -154,6 +154,13 @@ def look_ahead(paths: Iterable[Path], last_nbytes: int) -> None:
                 _coming.pop(name, None)
         raise
     pool.shutdown(wait=False)
+
+
+def drop(paths: Iterable[Path]) -> None:
+    """Let go of what was asked for ahead and nobody has opened."""
+    with _lock:
+        for path in paths:
+            _coming.pop(str(path), None)
 
 
 def _is_at_hand(found: Answer | float | None, nbytes: int) -> bool:

@@ -65,6 +65,9 @@ class RemoteObject:
         begin, end = offset, offset + nbytes
         at_end = offset >= size - TAIL_NBYTES and not self._last_nbytes
         if at_end:
+            self._end = objects.known_end(self.path, self.state)  # others may have read it since
+            if (here := self.held(offset, nbytes)) is not None:
+                return here
             begin, end = max(0, size - TAIL_NBYTES), size
         found = objects.get_of(self.path, (begin, end), self.state)
         if found.state != self.state:

@@ -116,7 +116,7 @@ def test_every_second_of_frames_that_can_be_read(web, large, requests):
     with ViewLayout("some", source=mdio.open(f"{web.url}/large.dcd"), **gaps) as view:
         _ = view.info
         with requests(as_large_as_frames) as seen:
-            view.expect([(0, 5), (5, len(kept))])
+            view.prefetch([(0, 5), (5, len(kept))])
             found = np.concatenate([view.read(0, 5).positions, view.read(5, len(kept)).positions])
     assert np.array_equal(found, large["dcd"].positions[kept])
     assert len(seen) == len(kept)

@@ -117,7 +117,7 @@ def under_way(monkeypatch):
 def test_shards_that_are_read_whole_take_a_request_each_many_at_once(web, many_shards, under_way):
     with mdio.open(f"{web.url}/many.zarr") as layout:
         _ = layout.info
-        layout.expect((at, at + 5) for at in range(0, 100, 5))
+        layout.prefetch((at, at + 5) for at in range(0, 100, 5))
         found = np.concatenate([layout.read(at, at + 5).positions for at in range(0, 100, 5)])
     assert (found == many_shards[:100]).all()
     assert sorted(under_way["names"]) == sorted(f"c.{n}.0.0" for n in range(100))
@@ -200,12 +200,12 @@ def test_what_comes_with_shards_is_let_go_as_it_is_read(web, many_shards, monkey
 
 def test_nothing_is_kept_of_what_nobody_reads(web, many_shards):
     layout = mdio.open(f"{web.url}/many.zarr")
-    layout.expect([(0, N_SHARDS)])
+    layout.prefetch([(0, N_SHARDS)])
     layout.read(0, 3)
     assert objects._coming
-    layout.expect_nothing()
+    layout.prefetch(())
     assert not [name for name in objects._coming if "position/value/c." in name]
-    layout.expect([(0, N_SHARDS)])
+    layout.prefetch([(0, N_SHARDS)])
     layout.close()
     assert not objects._coming
 
@@ -217,14 +217,14 @@ def test_threads_that_ask_for_the_same_at_once_share_an_answer(web, many_shards)
 
     def ask(_):
         together.wait(60)
-        objects.look_ahead([path], 1 << 20)
+        objects.prefetch([path], 1 << 20)
         return bytes(objects.look(path).data)
 
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(ask, range(8)))
     web.latency_s = 0.0
     assert len(found) == len(web.log) == 1
-    objects.look_ahead([path], 1 << 20)  # it is at hand
+    objects.prefetch([path], 1 << 20)  # it is at hand
     assert len(web.log) == 1
 
 
@@ -310,7 +310,7 @@ def test_a_url_with_a_secret_is_not_repeated(tmp_path):
 def test_threads_that_look_ahead_end_with_their_answers(monkeypatch):
     begun = threading.Event()
     monkeypatch.setattr(objects, "get", lambda path, wanted: begun.wait())
-    objects.look_ahead([Path(f"object{n}") for n in range(20)], 8)
+    objects.prefetch([Path(f"object{n}") for n in range(20)], 8)
     looking = [thread for thread in threading.enumerate() if thread.name.startswith("mdio look")]
     assert looking
     begun.set()
@@ -337,13 +337,13 @@ def test_what_is_collected_as_garbage_never_waits_for_who_looks(monkeypatch):
     monkeypatch.setattr(objects, "get", lambda path, wanted: None)
     with monkeypatch.context() as patch:
         patch.setattr(threading, "Thread", Begun)
-        objects.look_ahead([path], 8)
+        objects.prefetch([path], 8)
     assert begun == [True]
 
     def inside():
         with objects._lock:
             objects.forget(path)
-            objects.look_ahead([], 8)
+            objects.prefetch([], 8)
 
     thread = threading.Thread(target=inside, daemon=True)
     thread.start()

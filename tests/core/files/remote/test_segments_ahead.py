@@ -64,13 +64,13 @@ def at_once(layout):
 
 def as_expected(layout):
     runs = [(at, at + 5) for at in range(0, N_FRAMES, 5)]
-    layout.expect(runs)
+    layout.prefetch(runs)
     return np.concatenate([layout.read(*run).positions for run in runs])
 
 
 def far_apart(layout):
     runs = [(at, at + 1) for at in range(0, N_FRAMES, 3)]
-    layout.expect(runs)
+    layout.prefetch(runs)
     return np.concatenate([layout.read(*run).positions for run in runs])
 
 
@@ -86,17 +86,17 @@ def test_are_asked_for_many_at_once(source, segments, opened, how, step):
 
 def test_nothing_is_kept_of_what_nobody_reads(source, segments):
     with source as layout:
-        layout.expect([(0, N_FRAMES)])
+        layout.prefetch([(0, N_FRAMES)])
         assert np.array_equal(layout.read(0, 6).positions, segments[1][:6])
         assert [name for name in objects._coming if "seg-" in name]
-        layout.expect_nothing()
+        layout.prefetch(())
         assert not [name for name in objects._coming if "seg-" in name]
 
 
 def test_runs_without_frames_are_none(source, segments):
     runs = [(0, 0), (0, 4), (4, 4), (9, 9), (10, 20), (20, 20)]
     with source as layout:
-        layout.expect(runs)
+        layout.prefetch(runs)
         found = [layout.read(*run).positions for run in runs]
-        layout.expect([(5, 5)])
+        layout.prefetch([(5, 5)])
     assert np.array_equal(np.concatenate(found), segments[1][[*range(4), *range(10, 20)]])

@@ -1,4 +1,4 @@
-"""Where the frames of a file lie: as bytes to copy, and their positions as chunks to point at."""
+"""Tables of what lies where in a file: its frames, and the chunks of their positions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ EXPONENTS = {
 }
 """Bits that are all set in a float that is no number, by its order and the machine's."""
 
-FrameCheck = Callable[[NDArray[np.uint8], range, "FrameBytes", int], None]
+FrameCheck = Callable[[NDArray[np.uint8], range, "FrameTable", int], None]
 """Given a buffer, the frames whose bytes it begins with, all frames and the number of atoms; raises
 SourceError where these bytes cannot be read as frames, told without decoding them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FrameBytes:
-    """Neighbouring frames of one file as runs of bytes.
+class FrameTable:
+    """Neighbouring frames of one file, each a run of bytes that can be copied.
 
     Attributes: `path`: the file. `edges`, (F + 1,) int64: where each frame begins, and where the
     last one ends. `header`: gives what is to stand before frames ``start:stop`` of the file in a
@@ -68,14 +68,14 @@ class FrameBytes:
         mask = np.uint32(EXPONENTS[self.byte_order, sys.byteorder])
         return bool((np.frombuffer(data, np.uint32) & mask).max(initial=0) == mask)
 
-    def part(self, start: int, stop: int) -> FrameBytes:
+    def part(self, start: int, stop: int) -> FrameTable:
         """Return frames ``start:stop`` of these."""
         edges = self.edges[start : stop + 1]
         return replace(self, edges=edges, first=self.first + start)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlacedPositions:
+class ChunkTable:
     """The chunks of an array (frames, atoms, 3), as bytes of a file.
 
     `path`: the file. `chunk`: frames, atoms and coordinates in a chunk. `offset`, `nbytes` ((A, B,
@@ -98,14 +98,32 @@ class PlacedPositions:
         codec = None if self.codec is None else tuple(sorted(self.codec.items()))
         return self.chunk, self.offset.shape[1:], self.dtype, self.unit, codec
 
-    def frames(self, frames: NDArray[np.int64]) -> PlacedPositions:
+    def frames(self, frames: NDArray[np.int64]) -> ChunkTable:
         """Return those of some frames; there is one in each chunk."""
         return replace(self, offset=self.offset[frames], nbytes=self.nbytes[frames])
 
 
+def nothing() -> None:
+    """Return no table."""
+    return
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """What a layout knows of where things lie.
+
+    `frames`: of one file, if copies of its frames make valid files of its format. `positions`:
+    makes the table of the positions, which others read there without a copy; None from it where
+    they are stored in a way that others do not know. It raises SourceError: the file is damaged.
+    """
+
+    frames: FrameTable | None = None
+    positions: Callable[[], ChunkTable | None] = nothing
+
+
 def in_frames(
     path: Path, begins: NDArray[np.int64], planes: NDArray[np.int64], n_atoms: int, **more: Any
-) -> PlacedPositions:
+) -> ChunkTable:
     """Return positions that lie in each frame in the same way.
 
     `path`: the file. `begins` ((F,) int64): where each frame begins. `planes` ((C,) int64): where
@@ -116,4 +134,4 @@ def in_frames(
     itemsize = np.dtype(more.get("dtype", "<f4")).itemsize
     offset = (begins[:, None] + planes)[:, None, :]
     nbytes = np.full(offset.shape, n_atoms * n_columns * itemsize, np.int64)
-    return PlacedPositions(path, (1, n_atoms, n_columns), offset, nbytes, **more)
+    return ChunkTable(path, (1, n_atoms, n_columns), offset, nbytes, **more)
