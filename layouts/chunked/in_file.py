@@ -15,6 +15,7 @@ from mdio.layouts.chunked.array import ChunkedArray
 
 DEFLATE_MAX_RATIO = 1100
 """zlib makes at most about 1,030 bytes of one; a chunk that claims more is damaged."""
+DAMAGED = "the file is damaged: convert the source again"
 
 
 class ChunksInFile(ChunkedArray):
@@ -46,27 +47,20 @@ class ChunksInFile(ChunkedArray):
         return CorruptLayoutError(f"{self.name_of(i, j)}: {problem}")
 
 
-def inflate(
-    stored: NDArray[np.uint8],
-    out: NDArray[Any],
-    *,
-    shuffled: bool = True,
-    told: str = "the file is damaged: convert the source again",
-) -> None:
-    """Fill `out` with what is in a chunk that went through HDF5's filters deflate, and shuffle.
+def inflate(stored: NDArray[np.uint8], out: NDArray[Any]) -> None:
+    """Fill `out` with what is in a chunk that went through HDF5's filters shuffle and deflate.
 
-    `told`: what the message says of the file.
     Raises ValueError: it cannot be decompressed, or to another number of bytes.
     """
     if out.nbytes > DEFLATE_MAX_RATIO * stored.nbytes:
-        raise ValueError(f"{stored.nbytes} bytes cannot hold {out.nbytes}; {told}")
+        raise ValueError(f"{stored.nbytes} bytes cannot hold {out.nbytes}; {DAMAGED}")
     stream = zlib.decompressobj()
     try:  # one byte more: zlib compares its checksum at the end alone
         found = stream.decompress(stored.data, out.nbytes + 1)
     except zlib.error as error:
-        raise ValueError(f"{error}; {told}") from error
+        raise ValueError(f"{error}; {DAMAGED}") from error
     if not stream.eof and len(found) == out.nbytes:
-        raise ValueError(f"its end is missing; {told}")
+        raise ValueError(f"its end is missing; {DAMAGED}")
     if len(found) != out.nbytes:
-        raise ValueError(f"it has {len(found)} bytes, expected {out.nbytes}; {told}")
-    unshuffle(found, out.itemsize if shuffled else 1, out.reshape(-1).view(np.uint8).data)
+        raise ValueError(f"it has {len(found)} bytes, expected {out.nbytes}; {DAMAGED}")
+    unshuffle(found, out.itemsize, out.reshape(-1).view(np.uint8).data)

@@ -1,4 +1,4 @@
-"""Coordinates of others in chunks: found by their places in the file, and decoded without HDF5."""
+"""Coordinates of others: uncompressed chunks by their places in the file, the rest by HDF5."""
 
 from __future__ import annotations
 
@@ -7,51 +7,24 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from h5py import h5t, h5z
+from h5py import h5t
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.piece_sums import Sums
 from mdio.core.files.reading import OpenFile
 from mdio.layouts.chunked.array import AtomIndices
-from mdio.layouts.chunked.in_file import ChunksInFile, inflate
+from mdio.layouts.chunked.in_file import ChunksInFile
 
 LARGEST_NBYTES = 64 << 20
 """Chunks are held in memory; HDF5 reads larger ones in parts."""
 SLAB_NBYTES = 64 << 20
 """Frames are read this much at a time where HDF5 cannot read them into the output."""
 NOWHERE = -1
-FLOAT32 = np.dtype("<f4")
 
 
 class ForeignChunks(ChunksInFile):
-    """An array (F, A, 3) whose chunks lie in a file, without checksums.
-
-    `dtype`: of its numbers. `deflated`, `shuffled`: the filters of HDF5 that they went through.
-    `per_one`: how many of its integers make one. The rest is that of `ChunksInFile`.
-    """
-
-    decodes_parts = True
-
-    def __init__(
-        self,
-        what: str,
-        shape: tuple[int, ...],
-        chunk: tuple[int, int],
-        file: OpenFile,
-        offset: NDArray[np.int64],
-        nbytes: NDArray[np.int64],
-        dtype: np.dtype[np.generic] = FLOAT32,
-        *,
-        deflated: bool = False,
-        shuffled: bool = False,
-        per_one: float | None = None,
-    ) -> None:
-        plain = not (deflated or shuffled) and dtype == FLOAT32 and per_one is None
-        how = {"plain": plain, "verify": False, "in_pieces": False}
-        super().__init__(what, shape, chunk, file, offset, nbytes, **how)
-        self._dtype, self._deflated, self._shuffled = dtype, deflated, shuffled
-        self._per_one = per_one
+    """An array (F, A, 3) of float32 in a file, uncompressed and without checksums."""
 
     def read(
         self, start: int, stop: int, atoms: AtomIndices | None, out: NDArray[np.float32]
@@ -75,17 +48,7 @@ class ForeignChunks(ChunksInFile):
         atoms: AtomIndices | None,
         last: int,
     ) -> None:
-        shape = (self.chunk_frames, self.chunk_atoms, 3)
-        if self._deflated:
-            values = np.empty(shape, self._dtype)
-            inflate(data, values, shuffled=self._shuffled, told="the file may be damaged")
-        else:
-            values = data.view(self._dtype).reshape(shape)
-        values = values[:last] if atoms is None else values[:last, atoms]
-        if self._per_one is None:
-            out[...] = values
-        else:
-            np.divide(values, self._per_one, out=out, casting="unsafe", dtype=np.float64)
+        raise NotImplementedError
 
 
 class Datasets:
@@ -99,15 +62,13 @@ class Datasets:
         self._bytes: OpenFile | None = None
         self._found: dict[str, ForeignChunks | None] = {}
 
-    def chunks(
-        self, name: str, dataset: h5py.Dataset, per_one: float | None = None
-    ) -> ForeignChunks | None:
+    def chunks(self, name: str, dataset: h5py.Dataset) -> ForeignChunks | None:
         """Return the chunks of an array; None for what HDF5 has to read; see `chunks_of`."""
         if name not in self._found:
             if self._bytes is None:
                 descriptor = -1 if self._descriptor is None else self._descriptor()
                 self._bytes = OpenFile(self._path, descriptor=descriptor)
-            self._found[name] = chunks_of(dataset, self._bytes, per_one)
+            self._found[name] = chunks_of(dataset, self._bytes)
         return self._found[name]
 
     def read(
@@ -148,55 +109,52 @@ SUPERBLOCK_NBYTES = 48
 """The least that the head of an HDF5 file takes (format specification, II.A), where no chunk is."""
 
 
-def chunks_of(
-    dataset: h5py.Dataset, file: OpenFile, per_one: float | None = None
-) -> ForeignChunks | None:
+def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
     """Return an array of coordinates of an HDF5 file; None for what HDF5 has to read.
 
-    That is what went through other filters than shuffle and deflate, has chunks that were never
-    written (HDF5 fills them), lies elsewhere, or is cut along x, y, z. `per_one`: see
-    `ForeignChunks`.
+    That is what is compressed or other than float32, has chunks that were never written (HDF5
+    fills them), lies elsewhere, or is cut along x, y, z. Raises SourceError: a chunk lies where
+    none can be, whoever reads it.
     """
     n_frames, n_atoms, _ = dataset.shape
     frames, atoms = (1, n_atoms) if dataset.chunks is None else dataset.chunks[:2]
     whole = dataset.dtype.itemsize * 3 * frames * atoms
-    kept = dataset.id.get_create_plist()
-    filters = [kept.get_filter(at)[0] for at in range(kept.get_nfilters())]
     if (
-        dataset.dtype.kind not in "fiu"
-        or h5t.py_create(dataset.dtype) != dataset.id.get_type()  # a float with another bias
-        or dataset.is_virtual
+        dataset.is_virtual
         or Path(dataset.file.filename) != file.path  # a link to another file
-        or filters not in ([], [h5z.FILTER_DEFLATE], [h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE])
-        or whole > LARGEST_NBYTES
         or dataset.shape[2] != 3
         or (dataset.chunks is not None and dataset.chunks[2] != 3)
         or (dataset.chunks is not None and not hasattr(dataset.id, "chunk_iter"))
     ):
         return None
     offset = np.full((-(-n_frames // frames), -(-n_atoms // atoms)), NOWHERE, np.int64)
-    nbytes = np.full(offset.shape, whole, np.int64)
     if dataset.chunks is not None:
 
-        def place(found: h5py.h5d.StoreInfo) -> None:
-            (i, first), (j, second) = map(divmod, found.chunk_offset[:2], (frames, atoms))
-            if first or second or found.chunk_offset[2] or j >= offset.shape[1]:
+        def place(chunk: h5py.h5d.StoreInfo) -> None:
+            (i, first), (j, second) = map(divmod, chunk.chunk_offset[:2], (frames, atoms))
+            if first or second or chunk.chunk_offset[2] or j >= offset.shape[1]:
                 raise SourceError(
-                    f"{file.path}: {dataset.name} has a chunk at {found.chunk_offset}, where none "
+                    f"{file.path}: {dataset.name} has a chunk at {chunk.chunk_offset}, where none "
                     f"of {dataset.chunks} begins; the file is damaged, copy it again"
                 )
-            if not SUPERBLOCK_NBYTES <= found.byte_offset < 1 << 63:
+            if not SUPERBLOCK_NBYTES <= chunk.byte_offset < 1 << 63:
                 raise SourceError(
-                    f"{file.path}: {dataset.name} has a chunk at byte {found.byte_offset} of the "
+                    f"{file.path}: {dataset.name} has a chunk at byte {chunk.byte_offset} of the "
                     "file, where none can be; the file is damaged, copy it again"
                 )
-            if (filters or found.size == whole) and not found.filter_mask and i < len(offset):
-                offset[i, j], nbytes[i, j] = found.byte_offset, found.size
+            if chunk.size == whole and not chunk.filter_mask and i < len(offset):
+                offset[i, j] = chunk.byte_offset
 
         dataset.id.chunk_iter(place)
     elif not dataset.external and dataset.id.get_offset() is not None:
         offset[:, 0] = dataset.id.get_offset() + whole * np.arange(n_frames)
-    if (offset < 0).any() or (nbytes > whole + LARGEST_NBYTES).any():
+    if (
+        (offset < 0).any()
+        or whole > LARGEST_NBYTES
+        or dataset.dtype != "<f4"
+        or h5t.py_create(dataset.dtype) != dataset.id.get_type()  # a float with another bias
+        or dataset.id.get_create_plist().get_nfilters()
+    ):
         return None
     return ForeignChunks(
         f"{file.path}: {dataset.name}",
@@ -204,9 +162,8 @@ def chunks_of(
         (frames, atoms),
         file,
         offset,
-        nbytes,
-        dataset.dtype,
-        deflated=h5z.FILTER_DEFLATE in filters,
-        shuffled=h5z.FILTER_SHUFFLE in filters,
-        per_one=per_one,
+        np.full(offset.shape, whole, np.int64),
+        plain=True,
+        verify=False,
+        in_pieces=False,
     )

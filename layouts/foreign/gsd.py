@@ -1,8 +1,7 @@
-"""GSD files of HOOMD, read in blocks: an index of chunks, and arrays as they are in memory.
+"""GSD files of HOOMD, through the file layer of the gsd package.
 
-Format: https://gsd.readthedocs.io/en/stable/file-layer.html, schema:
-https://gsd.readthedocs.io/en/stable/schema-hoomd.html. What a frame lacks is that of frame 0.
-Positions count from the centre of the box. A cell has three lengths and three tilts (HOOMD's
+Schema: https://gsd.readthedocs.io/en/stable/schema-hoomd.html. What a frame lacks is that of frame
+0. Positions count from the centre of the box. A cell has three lengths and three tilts (HOOMD's
 xy, xz, yz); they become lengths and angles here, where MDAnalysis takes tilts for cosines.
 """
 
@@ -14,41 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import SourceError
+from mdio.core.errors import FOREIGN_ERRORS, MissingExtraError, SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
-from mdio.layouts.foreign.chunks import ForeignChunks
 from mdio.layouts.foreign.units import length_factor, made_up
 
 MAGIC = 0x65DF65DF65DF65DF
-HEADER = np.dtype(
-    [
-        *[(name, "<u8") for name in ("magic", "index", "n_index", "names", "n_names")],
-        *[("schema_version", "<u4"), ("version", "<u4")],
-        *[("application", "S64"), ("schema", "S64"), ("reserved", "S80")],
-    ]
-)
-ENTRY = np.dtype(
-    [
-        *[("frame", "<u8"), ("n_rows", "<u8"), ("offset", "<i8"), ("n_columns", "<u4")],
-        *[("name", "<u2"), ("kind", "u1"), ("flags", "u1")],
-    ]
-)
-NAME_NBYTES = 64
 POSITION, N_PARTICLES = "particles/position", "particles/N"
 STEP, BOX = "configuration/step", "configuration/box"
-KINDS: dict[str, tuple[int, np.dtype[Any], int]] = {
-    POSITION: (9, np.dtype("<f4"), 3),
-    BOX: (9, np.dtype("<f4"), 1),
-    STEP: (4, np.dtype("<u8"), 1),
-    N_PARTICLES: (3, np.dtype("<u4"), 1),
-}
-"""What is read: GSD's number of the type, the type, and columns."""
-NOWHERE = -1
-MOST_EMPTY = 1000
-"""Frames for each chunk that the index may speak of: more are a damaged number."""
+READ = {POSITION: "f4", N_PARTICLES: "u4", STEP: "u8", BOX: "f4"}
+MAX_EMPTY_RATIO = 10
+"""Frames for each byte of the file: an index that goes to a later one is damaged."""
 
 
 class GSDLayout(Layout):
@@ -67,12 +43,22 @@ class GSDLayout(Layout):
         """What is not read, too; see `Layout.notes`."""
         return (*super().notes, *self._left_out)
 
-    def _fail(self, found: str) -> SourceError:
-        return SourceError(f"{self.path}: {found}; it is no GSD file of HOOMD, or is damaged")
+    def _fail(self, problem: object) -> SourceError:
+        return SourceError(f"{self.path}: {problem}; it is no GSD file of HOOMD, or is damaged")
 
     def _open(self) -> TrajectoryInfo:
+        try:
+            import gsd.fl
+        except ImportError:
+            raise MissingExtraError(
+                f"{self.path}: GSD files are read through the package gsd, which is not installed; "
+                'pip install "mdio-layouts[formats]"'
+            ) from None
         self._factor = length_factor(self.path, self.options)
-        self._file = OpenFile(self.path)
+        try:
+            self._file = gsd.fl.open(str(self.path), "r")
+        except FOREIGN_ERRORS as error:
+            raise self._fail(error) from error
         try:
             return self._describe()
         except BaseException:
@@ -80,44 +66,22 @@ class GSDLayout(Layout):
             raise
 
     def _describe(self) -> TrajectoryInfo:
-        if self._file.nbytes < HEADER.itemsize:
-            raise self._fail(f"it has {self._file.nbytes} bytes, less than a header")
-        header: Any = self._file.array(0, HEADER.itemsize).view(HEADER)[0]
-        if header["magic"] != MAGIC or header["schema"] != b"hoomd":
-            raise self._fail(f"its schema is {bytes(header['schema'])!r}, expected b'hoomd'")
-        table = self._table(int(header["index"]), int(header["n_index"]) * ENTRY.itemsize)
-        entries: NDArray[Any] = table.view(ENTRY)
-        unused = np.flatnonzero(entries["offset"] == 0)
-        entries = entries[: unused[0]] if unused.size else entries
-        raw = self._table(int(header["names"]), int(header["n_names"]) * NAME_NBYTES).tobytes()
-        is_old = int(header["version"]) < 0x20000
-        slots = range(0, len(raw), NAME_NBYTES)
-        texts = [raw[at : at + NAME_NBYTES].split(b"\0")[0] for at in slots]
-        names = [
-            text.decode("utf-8", "replace") for text in (texts if is_old else raw.split(b"\0"))
-        ]
-        frames = entries["frame"].astype(np.int64)
-        if not entries.size or frames[0] != 0 or (np.diff(frames) < 0).any():
-            raise self._fail(f"its index has {entries.size} entries, not in the order of frames")
-        if frames[-1] >= MOST_EMPTY * entries.size:
-            raise self._fail(f"its index goes to frame {frames[-1]} with {entries.size} entries")
-        n_frames = int(frames[-1]) + 1
-        self._sizes: dict[str, NDArray[Any]] = {}
-        self._rows = {name: self._rows_of(name, names, entries, n_frames) for name in KINDS}
-        n_atoms = self._check_atoms()
-        offset = self._rows[POSITION]
-        self._chunks = ForeignChunks(
-            f"{self.path}: {POSITION}",
-            (n_frames, n_atoms, 3),
-            (1, n_atoms),
-            self._file,
-            offset[:, None],
-            np.full((n_frames, 1), 12 * n_atoms, np.int64),
-        )
-        later = {names[at] for at in np.unique(entries["name"][frames > 0]) if at < len(names)}
-        more = sorted(one for one in later - KINDS.keys() if one.startswith("particles/"))
-        said = f"{self.path}: {', '.join(more)} of later frames are not read"
-        self._left_out = (said,) if more else ()
+        n_frames, nbytes = self._file.nframes, self.path.stat().st_size
+        if self._file.schema != "hoomd":
+            raise self._fail(f"its schema is {self._file.schema!r}, expected 'hoomd'")
+        if n_frames > MAX_EMPTY_RATIO * nbytes:
+            raise self._fail(f"its index goes to frame {n_frames - 1} in {nbytes} bytes")
+        if n_frames == 0 or not self._file.chunk_exists(0, POSITION):
+            raise self._fail("frame 0 has no positions")
+        later = {
+            name
+            for name in self._file.find_matching_chunk_names("particles/")
+            if name not in READ and any(self._frames_of(name, n_frames))
+        }
+        left_out = f"{self.path}: {', '.join(sorted(later))} of later frames are not read"
+        self._left_out = (left_out,) if later else ()
+        self._source_frames = {name: self._frames_of(name, n_frames) for name in READ}
+        n_atoms = self._n_atoms()
         dt = self._dt()
         return TrajectoryInfo(
             layout=self.name,
@@ -128,75 +92,47 @@ class GSDLayout(Layout):
             time_first_ps=0.0,
             time_last_ps=dt * (n_frames - 1),
             has_box=bool(self._boxes(0, 1).any()),
-            nbytes=self._file.nbytes,
+            nbytes=nbytes,
             made_up=tuple(made_up("GSD", self.options, times="frames", lengths=True, stepped=True)),
         )
+
+    def _frames_of(self, name: str, n_frames: int) -> list[int]:
+        """Return from which frame each has its numbers: itself, or 0."""
+        exists = self._file.chunk_exists
+        return [frame if exists(frame, name) else 0 for frame in range(n_frames)]
+
+    def _n_atoms(self) -> int:
+        """Return how many atoms frames have; raises SourceError if not all the same."""
+        n_atoms = {len(self._numbers(POSITION, 0))}
+        if self._file.chunk_exists(0, N_PARTICLES):
+            frames = sorted(set(self._source_frames[N_PARTICLES]))
+            n_atoms |= {int(self._numbers(N_PARTICLES, frame)[0]) for frame in frames}
+        if len(n_atoms) > 1:
+            raise SourceError(
+                f"{self.path}: frames have {', '.join(map(str, sorted(n_atoms)))} atoms; a "
+                "trajectory has the same atoms throughout"
+            )
+        return n_atoms.pop()
 
     def _dt(self) -> float:
         return float(self.options.get("dt") or 1.0)
 
-    def _table(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        if not HEADER.itemsize <= offset <= offset + nbytes <= self._file.nbytes:
-            raise self._fail(
-                f"{nbytes} bytes of its index are said to lie at {offset}, it has "
-                f"{self._file.nbytes}"
-            )
-        return self._file.array(offset, nbytes)
-
-    def _rows_of(
-        self, name: str, names: list[str], entries: NDArray[Any], n_frames: int
-    ) -> NDArray[np.int64]:
-        """Return where the numbers of each frame lie, those of frame 0 where it has none."""
-        number = names.index(name) if name in names else NOWHERE
-        found = entries[entries["name"] == number] if number >= 0 else entries[:0]
-        kind, dtype, n_columns = KINDS[name]
-        room = self._file.nbytes // (dtype.itemsize * n_columns)
-        wrong = (found["kind"] != kind) | (found["n_columns"] != n_columns)
-        wrong |= (found["n_rows"] > room) | (found["offset"] < HEADER.itemsize)
-        ends = found["offset"] + found["n_rows"].astype(np.int64) * dtype.itemsize * n_columns
-        wrong |= ends > self._file.nbytes
-        if wrong.any():
-            at = found[int(np.flatnonzero(wrong)[0])]
-            raise self._fail(
-                f"{name} of frame {at['frame']} has {at['n_rows']} x {at['n_columns']} numbers of "
-                f"type {at['kind']} at byte {at['offset']} of {self._file.nbytes}"
-            )
-        rows = np.full(n_frames, NOWHERE, np.int64)
-        rows[found["frame"].astype(np.int64)] = found["offset"]
-        rows[rows == NOWHERE] = rows[0]
-        self._sizes[name] = found["n_rows"]
-        return rows
-
-    def _check_atoms(self) -> int:
-        """Return how many atoms frames have; raises SourceError if not all the same."""
-        sizes = self._sizes[POSITION]
-        if self._rows[POSITION][0] == NOWHERE or not sizes.size or sizes[0] == 0:
-            raise self._fail("frame 0 has no positions")
-        if (self._sizes[BOX] != 6).any():
-            raise self._fail("a box has other than 6 numbers")
-        n_atoms = int(sizes[0])
-        said = {int(self._numbers(N_PARTICLES, at)[0]) for at in np.unique(self._rows[N_PARTICLES])}
-        others = {int(n) for n in np.unique(sizes)} | (said - {NOWHERE})
-        if others != {n_atoms}:
-            raise SourceError(
-                f"{self.path}: frames have {', '.join(map(str, sorted(others)))} atoms; a "
-                "trajectory has the same atoms throughout"
-            )
-        return n_atoms
-
-    def _numbers(self, name: str, offset: int) -> NDArray[Any]:
-        """Return the numbers that lie somewhere; -1 where there are none."""
-        dtype: np.dtype[Any] = KINDS[name][1]
-        if offset == NOWHERE:
-            return np.full(6, NOWHERE)
-        nbytes = dtype.itemsize * (6 if name == BOX else 1)
-        return self._file.array(int(offset), nbytes).view(dtype)
+    def _numbers(self, name: str, frame: int) -> NDArray[Any]:
+        """Return the numbers of a frame that has them; raises SourceError."""
+        try:
+            numbers: NDArray[Any] = self._file.read_chunk(frame, name)
+        except FOREIGN_ERRORS as error:
+            raise self._fail(f"{name} of frame {frame} cannot be read ({error})") from error
+        shape = {BOX: (6,), POSITION: (numbers.shape[0], 3)}.get(name, (1,))
+        if numbers.dtype != READ[name] or numbers.shape != shape or not numbers.size:
+            raise self._fail(f"{name} of frame {frame} is {numbers.dtype} {numbers.shape}")
+        return numbers
 
     def _boxes(self, start: int, stop: int) -> NDArray[np.float32]:
-        places, at = np.unique(self._rows[BOX][start:stop], return_inverse=True)
-        if places[0] == NOWHERE:
-            return np.zeros((stop - start, 6), np.float32)
-        cells = np.array([self._numbers(BOX, place) for place in places], np.float64)
+        cells = np.zeros((stop - start, 6))
+        for row, frame in enumerate(self._source_frames[BOX][start:stop]):
+            if frame or self._file.chunk_exists(0, BOX):
+                cells[row] = self._numbers(BOX, frame)
         xy, xz, yz = cells[:, 3:].T
         b, c = np.sqrt(1 + xy**2), np.sqrt(1 + xz**2 + yz**2)
         boxes = np.empty_like(cells)
@@ -204,22 +140,29 @@ class GSDLayout(Layout):
         cosines = np.array([(xy * xz + yz) / (b * c), xz / c, xy / b]).T
         boxes[:, 3:] = np.rad2deg(np.arccos(cosines))
         boxes[(boxes[:, :3] == 0).all(axis=1)] = 0
-        return boxes.astype(np.float32)[at]
+        return boxes.astype(np.float32)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         block.time[...] = np.arange(start, stop) * self._dt()
-        places, at = np.unique(self._rows[STEP][start:stop], return_inverse=True)
-        steps = [max(int(self._numbers(STEP, place)[0]), 0) for place in places]
-        block.step[...] = np.array(steps, np.uint64).astype(np.int64)[at]
-        block.box[...] = self._boxes(start, stop)
-        if block.n_atoms == 0:
-            return
         for name in block.present():
-            if name != "positions":
+            if name != "positions" and block.n_atoms:
                 raise SourceError(f"{self.path}: there are no {name} in it; leave them out")
-        self._chunks.read(start, stop, atoms, block.positions)
+        block.box[...] = self._boxes(start, stop)
+        has_steps = self._file.chunk_exists(0, STEP)
+        for row, frame in enumerate(range(start, stop)):
+            source = self._source_frames[STEP][frame]
+            is_stored = source or has_steps  # 0 is what the schema says where there is none
+            block.step[row] = self._numbers(STEP, source).astype(np.int64)[0] if is_stored else 0
+            if block.n_atoms:
+                numbers = self._numbers(POSITION, self._source_frames[POSITION][frame])
+                if len(numbers) != self.info.n_atoms:
+                    raise self._fail(
+                        f"frame {frame} has positions of {len(numbers)} atoms, expected "
+                        f"{self.info.n_atoms}"
+                    )
+                block.positions[row] = numbers if atoms is None else numbers[atoms]
         if self._factor != 1:
             block.positions[...] *= self._factor
 

@@ -106,16 +106,15 @@ class HDF5File:
     def _chunks(self, name: str) -> ForeignChunks | None:
         """Return the chunks of an array of coordinates; None for what netCDF4 has to read."""
         if name not in self._found:
-            stored, per_one = self._steps.get(name, (name, None))
             variable = self.variables[name]
-            scaled = "scale_factor" in variable.attributes
+            scaled = name in self._steps or "scale_factor" in variable.attributes
             self._found[name] = None
-            if len(variable.shape) == 3 and not scaled and (per_one or variable.dtype == "<f4"):
+            if len(variable.shape) == 3 and not scaled and variable.dtype == "<f4":
                 if self._opened is None:
                     self._opened = h5py.File(self.path, "r", locking="best-effort")
-                dataset = self._opened[stored]
+                dataset = self._opened[name]
                 if len(dataset) == variable.shape[0]:  # not so if later frames were never written
-                    self._found[name] = self._datasets.chunks(name, dataset, per_one)
+                    self._found[name] = self._datasets.chunks(name, dataset)
         return self._found[name]
 
     def _rows(self, name: str, start: int, stop: int, span: tuple[int, int]) -> NDArray[Any]:
