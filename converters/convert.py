@@ -49,7 +49,7 @@ from mdio.layouts.plan import LayoutPlan, StoredAs, WriteOptions
 from mdio.layouts.registry import layout_class, layout_name_for_output, writer_class
 from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
-from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.executors import Executor, Serial, running
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -283,10 +283,7 @@ def convert(
     {'ca': 214}
     """
     wanted = ConversionOptions(**options)
-    if executor is not None:
-        conversion = prepare(source, out, wanted, executor)
-        return conversion.run(executor, force=force, resume=resume, progress=progress)
-    with Processes(workers) if workers > 1 else Serial() as chosen:
+    with running(executor, workers) as chosen:
         conversion = prepare(source, out, wanted, chosen)
         return conversion.run(chosen, force=force, resume=resume, progress=progress)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -23,6 +23,7 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.publish import settle
 from mdio.core.files.remote.paths import is_remote
 from mdio.core.files.turns import State, state_at
+from mdio.core.stalls import is_gone
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import options_of
 from mdio.layouts.manifest import (
@@ -35,7 +36,7 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.units import check_units, named
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import NotFinite, OutputMeta
-from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.executors import Executor, running
 
 AnyPath = str | PathLike[str]
 Paths = AnyPath | Sequence[AnyPath]
@@ -128,8 +129,7 @@ def repair(
     if against is None:
         _find_lost(out, result)
         return result
-    made = Processes(workers) if workers > 1 else Serial()
-    with made if executor is None else nullcontext(executor) as chosen:
+    with running(executor, workers) as chosen:
         planned = _prepare(out, former, against, top, names, chosen)
         planned.run(chosen, force=force, progress=progress)
     result.repaired = True
@@ -179,10 +179,15 @@ def _find_lost(out: Path, result: RepairResult) -> None:
 
 
 def _readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool:
-    with suppress(OSError), open_layout(out, **options) as layout:
-        layout.read(start, stop)
-        return True
-    return False
+    """Return whether frames can be read; raises OSError: the mount is gone."""
+    try:
+        with open_layout(out, **options) as layout:
+            layout.read(start, stop)
+    except OSError as error:
+        if is_gone(error):
+            raise
+        return False
+    return True
 
 
 def _prepare(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mdio.layouts.views.opening import open_source as open
     from mdio.mapreduce.driver import map_reduce
     from mdio.parallel.dask_executor import DaskExecutor
-    from mdio.parallel.executors import Processes, Serial
+    from mdio.parallel.executors import Executor, Processes, Serial
     from mdio.parallel.mpi_executor import MPIExecutor
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "DaskBackend",
     "DaskExecutor",
     "Dihedrals",
+    "Executor",
     "FrameBlock",
     "MPIBackend",
     "MPIExecutor",
@@ -84,7 +85,7 @@ _HOMES = {
         "mdio.layouts.views.opening": "open",
         "mdio.mapreduce.driver": "map_reduce",
         "mdio.parallel.dask_executor": "DaskExecutor",
-        "mdio.parallel.executors": "Processes Serial",
+        "mdio.parallel.executors": "Executor Processes Serial",
         "mdio.parallel.mpi_executor": "MPIExecutor",
     }.items()
     for name in names.split()

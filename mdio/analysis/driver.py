@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import BlockFunction, Kernel, as_kernel
+from mdio.analysis.kernels.kernel import BlockFunction, Kernel, SeriesKernel, as_kernel
 from mdio.analysis.plan import Plan, Request, Trajectory
 from mdio.analysis.reducers import Reducer, Stack
 from mdio.analysis.results import AnalysisResult, side_by_side
@@ -246,10 +246,10 @@ def _run(
     progress: Progress | None,
     blocks_per_worker: int,
 ) -> AnalysisResult:
-    if request.kernel.over_atoms:
+    if isinstance(request.kernel, SeriesKernel):
         from mdio.analysis.series import analyze_series
 
-        return analyze_series(request, run_in, progress)
+        return analyze_series(request, request.kernel, run_in, progress)
     if run_in.ranks is not None:
         from mdio.analysis.mpi.ranks import analyze_on_ranks
 

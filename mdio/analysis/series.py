@@ -9,12 +9,12 @@ added in order, so that the result is too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.correlations import Lagged
+from mdio.analysis.kernels.kernel import SeriesKernel
 from mdio.analysis.plan import Plan, Request
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.work import READ_NBYTES
@@ -72,7 +72,7 @@ def batches_of(
 class SeriesWork:
     """Reads and sums one batch of atoms; opens the trajectory once in each process."""
 
-    def __init__(self, layout: Layout, frames: range, kernel: Lagged) -> None:
+    def __init__(self, layout: Layout, frames: range, kernel: SeriesKernel) -> None:
         self.layout, self.frames, self.kernel = layout, frames, kernel
 
     def __call__(self, batch: Batch) -> Summed:
@@ -111,15 +111,14 @@ class SeriesWork:
 
 
 def analyze_series(
-    request: Request, executor: Executor, progress: Progress | None
+    request: Request, kernel: SeriesKernel, executor: Executor, progress: Progress | None
 ) -> AnalysisResult:
     """Run a kernel over atoms (under MPI on all ranks); see `mdio.analysis.driver.analyze`."""
     if request.reducer is not None:
         raise PlanError(
-            f"{type(request.kernel).__name__} has a way of its own to read frames and join them; "
+            f"{type(kernel).__name__} has a way of its own to read frames and join them; "
             "leave out the reducer"
         )
-    kernel = cast(Lagged, request.kernel)
     plan = executor.from_owner(request.plan)
     try:
         return _analyze(plan, kernel, executor, progress)
@@ -129,7 +128,7 @@ def analyze_series(
 
 
 def _analyze(
-    plan: Plan, kernel: Lagged, executor: Executor, progress: Progress | None
+    plan: Plan, kernel: SeriesKernel, executor: Executor, progress: Progress | None
 ) -> AnalysisResult:
     watch = Stopwatch()
     info, prepared, n_frames = plan.layout.info, plan.prepared, len(plan.frames)
@@ -153,9 +152,7 @@ def _analyze(
                 progress(done[1] - done[0], ready.timing.nbytes_read)
             timings.append(ready.timing)
     if timings:
-        lags = kernel.lags(time)
-        frame, time = np.arange(lags.n_lags), lags.time
-        values = kernel.means(sums, lags, len(atoms))
+        frame, time, values = kernel.rows(sums, time, len(atoms))
         plan.count(timings[0])
     else:  # a rank that gets no results
         frame, values = np.empty(0, np.int64), np.empty(0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import tee
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -175,6 +176,16 @@ def executor_of(executor: Executor | None, n_workers: int | None) -> Executor:
             "DaskExecutor(client) or MPIExecutor(comm), or an Executor of your own"
         )
     return executor
+
+
+@contextmanager
+def running(executor: Executor | None, n_workers: int) -> Iterator[Executor]:
+    """Yield `executor`, or one of so many processes, which are ended again."""
+    if executor is not None:
+        yield executor
+        return
+    with Processes(n_workers) if n_workers > 1 else Serial() as own:
+        yield own
 
 
 class Serial(Executor):

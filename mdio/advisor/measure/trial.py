@@ -21,7 +21,7 @@ from mdio.analysis.kernels.kernel import Prepared
 from mdio.converters.convert import convert
 from mdio.core.errors import OutputError
 from mdio.core.signals import terminations_raised
-from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.executors import running
 
 PREFIX = ".mdio-advise-"
 LEAST_SLOPE = 0.6
@@ -92,7 +92,7 @@ def convert_trial(
         options["segments"] = n_segments
     if out.exists():
         shutil.rmtree(out) if out.is_dir() else out.unlink()
-    with _executor(workers) as executor:
+    with running(None, workers) as executor:
         result = convert(
             list(sources),
             out,
@@ -104,10 +104,6 @@ def convert_trial(
             **options,
         )
     return result.seconds, result.nbytes_out
-
-
-def _executor(workers: int) -> Executor:
-    return Processes(workers) if workers > 1 else Serial()
 
 
 def fit_conversion(
@@ -153,7 +149,7 @@ def timed_run(
 
     Raises MdioError: as `mdio.analyze`.
     """
-    with _executor(workers) as executor:
+    with running(None, workers) as executor:
         result = analyze(
             trajectory if len(trajectory) > 1 else trajectory[0],
             kernel=Ready(prepared),

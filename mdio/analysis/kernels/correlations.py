@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft  # now: what is measured is not the import
 
-from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.kernels.kernel import Prepared, SeriesKernel
 from mdio.analysis.reducers import Sum
 from mdio.analysis.system import System
 from mdio.core.errors import BlockError, PlanError
@@ -105,8 +105,8 @@ class Lags:
 
 
 @dataclass(frozen=True)
-class Lagged(Kernel):
-    """A kernel that looks at all frames of some atoms, and gives one value for each lag.
+class Lagged(SeriesKernel):
+    """Means over all pairs of frames of some atoms: one value for each lag.
 
     Parameters
     ----------
@@ -120,7 +120,6 @@ class Lagged(Kernel):
     select: str | None = None
     max_lag_ps: float | None = None
 
-    over_atoms = True
     label: ClassVar[str]
 
     def prepare(self, system: System) -> Prepared:
@@ -140,17 +139,16 @@ class Lagged(Kernel):
         """Return the lags between frames at `time`."""
         return Lags.of(time, self.max_lag_ps)
 
-    @abstractmethod
-    def sums(self, block: FrameBlock) -> Series:
-        """Return numbers that add up over batches of atoms; `block` has all frames of one."""
+    def rows(
+        self, sums: Series, time: Series, n_atoms: int
+    ) -> tuple[NDArray[np.int64], Series, Series]:
+        """Return lags and the value at each."""
+        lags = self.lags(time)
+        return np.arange(lags.n_lags), lags.time, self.means(sums, lags, n_atoms)
 
     @abstractmethod
     def means(self, sums: Series, lags: Lags, n_atoms: int) -> Series:
         """Return the value at each lag, (n_lags,), from the sums over all atoms."""
-
-    def notes(self, block: FrameBlock) -> tuple[str, ...]:  # noqa: ARG002
-        """Return what the user should know of the frames of a batch."""
-        return ()
 
 
 @dataclass(frozen=True)

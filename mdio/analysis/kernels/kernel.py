@@ -66,8 +66,6 @@ class Kernel(ABC):
     """Which per-atom arrays it looks at."""
     needs_whole: ClassVar[bool] = False
     """Whether molecules that the box cuts make its values wrong."""
-    over_atoms: ClassVar[bool] = False
-    """Whether it is given all frames of some atoms, not some frames of all."""
 
     @abstractmethod
     def prepare(self, system: System) -> Prepared:
@@ -78,6 +76,30 @@ class Kernel(ABC):
         PlanError, SourceError
             A selection or topology that does not fit.
         """
+
+
+class SeriesKernel(Kernel):
+    """A kernel that is given all frames of some atoms at a time, and adds up what they give.
+
+    What `prepare` returns says which atoms these are, and names the columns.
+    """
+
+    @abstractmethod
+    def sums(self, block: FrameBlock) -> NDArray[np.float64]:
+        """Return numbers that add up over batches of atoms; `block` has all frames of one."""
+
+    @abstractmethod
+    def rows(
+        self, sums: NDArray[np.float64], time: NDArray[np.float64], n_atoms: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[Any]]:
+        """Return lags in frames, the same in ps, and their values, from the sums over all atoms.
+
+        `time`: of all frames, ps.
+        """
+
+    def notes(self, block: FrameBlock) -> tuple[str, ...]:  # noqa: ARG002
+        """Return what the user should know of the frames of a batch."""
+        return ()
 
 
 @dataclass(frozen=True)

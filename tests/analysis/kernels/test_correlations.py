@@ -14,7 +14,8 @@ from suites.under_mpi import needs_mpi, run_under_mpi
 
 import mdio
 from mdio.analysis import series
-from mdio.analysis.reducers import Mean
+from mdio.analysis.kernels.kernel import Prepared, SeriesKernel
+from mdio.analysis.reducers import Mean, Sum
 from mdio.core.errors import BlockError, PlanError
 
 CA = "protein and name CA"
@@ -230,3 +231,28 @@ def test_batches_end_where_chunks_do():
         mdio.convert(DCD, "out.xtc", pattern="timeseries")
     with pytest.raises(PlanError, match="--for series: give one of frames, blocks"):
         mdio.convert(DCD, "out.zarr", pattern="series")
+
+
+class Travelled(SeriesKernel):
+    """Somebody else's: how far atoms go in all, summed, up to each frame."""
+
+    def prepare(self, system):
+        return Prepared(self.sums, system.select(CA), Sum(), labels=("path_angstrom",))
+
+    def sums(self, block):
+        steps = np.linalg.norm(np.diff(block.positions, axis=0), axis=2).sum(axis=1)
+        return np.concatenate([[0], np.cumsum(steps, dtype=np.float64)])
+
+    def rows(self, sums, time, n_atoms):
+        return np.arange(len(time)), time - time[0], sums / n_atoms
+
+
+@pytest.mark.parametrize("executor", [mdio.Serial(), mdio.Processes(2)])
+def test_a_kernel_of_somebody_else(folder, adk, small_batches, executor):
+    found = mdio.analyze(folder / "adk.zarr", kernel=Travelled(), top=PSF, executor=executor)
+    universe = mda.Universe(PSF, adk["dcd"])
+    atoms = universe.select_atoms(CA)
+    positions = np.stack([atoms.positions for _ in universe.trajectory])
+    steps = np.linalg.norm(np.diff(positions, axis=0), axis=2).mean(axis=1)
+    np.testing.assert_allclose(found.values, [0, *np.cumsum(steps)], rtol=1e-5)
+    assert len(found.timings) > 1 and list(found.labels) == ["path_angstrom"]

@@ -9,6 +9,7 @@ import pytest
 
 import mdio
 from mdio.cli.main import main
+from mdio.converters import repair as repairing
 from mdio.core.errors import MdioError, OutputError
 
 
@@ -91,3 +92,26 @@ def test_frames_that_cannot_be_read_any_more_are_not_left_out(adk, tmp_path, mon
     number = errno.EIO
     mdio.convert(adk["dcd"], tmp_path / "b.zarr", salvage=True)
     assert 10 < mdio.open(tmp_path / "b.zarr").info.n_frames < 98
+
+
+def test_frames_on_a_mount_that_is_lost_are_not_called_lost(adk, tmp_path, monkeypatch):
+    """The mount goes after one piece was seen to be damaged, before its frames are looked for."""
+    out, look, preadv = tmp_path / "a.zarr", repairing._look, os.preadv
+    mdio.convert(adk["xtc"], out, chunk_frames=10)
+    shard = max(out.rglob("c.*"), key=lambda path: path.stat().st_size)
+    shard.write_bytes(shard.read_bytes()[:1000])
+
+    def read(fd, buffers, offset, *flags):
+        if sum(memoryview(one).nbytes for one in buffers) > 10_000:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+        return preadv(fd, buffers, offset, *flags)
+
+    def look_and_lose(path):
+        result = look(path)
+        monkeypatch.setattr(os, "preadv", read)
+        return result
+
+    assert mdio.repair(out).lost_frames
+    monkeypatch.setattr(repairing, "_look", look_and_lose)
+    with pytest.raises(MdioError, match="Transport endpoint is not connected"):
+        mdio.repair(out)
