@@ -165,7 +165,7 @@ class _Plan:
         first, start, stop = chain.kept[0]
         stop = stop if first is old and not start else 0
         continuation = continuation_of(old, stop)
-        plan = continuation.plan(info, executor.n_workers)
+        plan = continuation.plan(info)
         n_old = sum(end - begin for layout, begin, end in chain.kept if layout is old)
         told = (
             f"{info.n_frames - n_old:,} frames added to {n_old:,} of {old.info.n_frames:,} that "

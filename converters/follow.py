@@ -24,7 +24,7 @@ from mdio.parallel.executors import Executor, Serial
 
 POLL_S = 1.0
 """How often the size of the source is asked for, at most."""
-BY_NUMBER = ("stop", "begin_ps", "end_ps", "dt_ps", "segments", "mpio", "per_rank")
+BY_NUMBER = ("stop", "begin_ps", "end_ps", "dt_ps", "segments", "mpio")
 """Options that make no sense, or another one, where the number of frames is not known."""
 ENDLESS_FRAMES = 1 << 24
 """For how many frames the output is planned: shards are as large as they get."""

@@ -72,8 +72,6 @@ class ConversionOptions(StoredAs):
     """(end in bytes, stripe count) of the components of a progressive layout before the last."""
     mpio: Literal["independent", "collective"] | None = None
     """Write h5md through parallel HDF5, on the ranks of an `MPIExecutor`; None = without."""
-    per_rank: bool = False
-    """One h5md file for each rank or worker, joined by virtual datasets in the output."""
     direct: str = "auto"
     """``on`` = large writes go past the page cache, where the file system lets them; ``off``;
     ``auto`` = they do if the output is on a disk of this machine and larger than a quarter of the
@@ -135,10 +133,10 @@ def check_flavour(options: ConversionOptions, layout: str) -> None:
             f"--flavour {options.flavour}: {layout} is written as {' or '.join(known) or 'it is'} "
             "only; GROMACS' is one of .h5md"
         )
-    if options.per_rank or options.mpio is not None:
+    if options.mpio is not None:
         raise PlanError(
-            f"--flavour {options.flavour} is written into one file, without parallel HDF5; leave "
-            "out --per-rank, --mpio and --collective"
+            f"--flavour {options.flavour} is written without parallel HDF5; leave out --mpio and "
+            "--collective"
         )
 
 

@@ -201,6 +201,10 @@ def _prepare(
     """Plan the conversion that made `out` once more."""
     with open_layout(out, verify=False) as former:
         manifest, made = dict(former.manifest or {}), former.made_as()
+    if "parts" in manifest:
+        raise SourceError(
+            f"{out}: its frames lie in parts, which are no longer written; convert its source again"
+        )
     if not set(SUMS) & manifest.keys():
         raise SourceError(
             f"{out}: made by mdio {manifest['mdio_version']}, which kept too few checksums to know "
@@ -247,7 +251,6 @@ def _options(
         precision=precision,
         segments=len(segments) if segments else None,
         **options_of(manifest, made),
-        per_rank="parts" in manifest,
         **(manifest["source"].get("transformed") or {}),
     )
 

@@ -164,8 +164,6 @@ class LayoutWriter(ABC):
     """Where the writer is that copies frames as bytes (``module:Class``), if there is one."""
     ensemble: ClassVar[str | None] = None
     """Where the class is that makes one output of several, if there is one."""
-    in_parts: ClassVar[str | None] = None
-    """Where the writer is that makes a file for each process, if there is one."""
     through_mpi: ClassVar[str | None] = None
     """Where the writer is whose file ranks write together (parallel HDF5), if there is one."""
     resumes: ClassVar[bool] = False

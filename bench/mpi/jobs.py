@@ -18,7 +18,6 @@ from typing import Any
 
 from layouts import Case
 from mdio.benches.records import mpiexec_command
-from mdio.core.files.marks import parts_of
 
 START_S = 2.0
 """About what starting Python and MPI takes, beside the conversion."""
@@ -59,7 +58,6 @@ def jobs(n_atoms: int, top: str | None, quick: bool) -> list[Job]:
     """Return the conversions; those of a few atoms only with a topology."""
     raw = [
         Job("h5md", Case("h5md", "mpi", 1), syncs=True),
-        Job("h5md, per rank", Case("h5md", "mpi", 1), ("--per-rank",), syncs=True),
         Job("zarr", Case("zarr", "mpi", 1)),
         Job("segments of dcd", Case("segments:dcd", "mpi", 1)),
     ]
@@ -79,12 +77,11 @@ def jobs(n_atoms: int, top: str | None, quick: bool) -> list[Job]:
 
 
 def take_away(out: Path) -> None:
-    """Remove an output, its parts, and the topology beside it."""
+    """Remove an output, and the topology beside it."""
     if out.is_dir():
         shutil.rmtree(out)
     else:
         out.unlink(missing_ok=True)
-        shutil.rmtree(parts_of(out), ignore_errors=True)
     out.with_suffix(".top.pdb").unlink(missing_ok=True)
 
 

@@ -9,7 +9,6 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.copied import CopiedBytes
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.mpio import MPIOConversion
-from mdio.converters.strategies.parts import PartsConversion
 from mdio.converters.strategies.pointing import Pointing
 from mdio.core.errors import PlanError
 from mdio.layouts.chunk_shapes import PATTERNS
@@ -20,7 +19,6 @@ STRATEGIES: tuple[type[Conversion], ...] = (
     Pointing,
     CopiedBytes,
     MPIOConversion,
-    PartsConversion,
     Conversion,
 )
 """In the order in which they are asked; the last makes whatever can be made."""
@@ -31,7 +29,6 @@ OWN = {
     "chunk_atoms": "--chunk-atoms",
     "pattern": "--for",
     "contiguous": "--contiguous",
-    "per_rank": "--per-rank",
     "mpio": "--mpio",
 }
 """Options that not every layout has."""
@@ -53,10 +50,6 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
         )
     if options.pattern is not None and options.pattern not in PATTERNS:
         raise PlanError(f"--for {options.pattern}: give one of {', '.join(PATTERNS)}")
-    if options.per_rank and options.mpio is not None:
-        raise PlanError(
-            "--per-rank is for writing without parallel HDF5; leave --mpio and --collective out"
-        )
 
 
 def choose(job: Job, executor: Executor) -> Conversion:

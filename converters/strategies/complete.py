@@ -16,13 +16,13 @@ from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
 
 DIFFERS = ("uuid", "created", "has_box", "not_finite", "manifest_crc32c", "stripe")
-"""What two outputs of the same conversion need not have in common, or is compared by parts."""
+"""What two outputs of the same conversion need not have in common, or is compared apart."""
 STRIPE = ("stripe_nbytes", "stripe_count")
 DIVISION = ("piece_frames", "n_files")
-"""What follows from who worked at it; of parts, their frames too."""
+"""What follows from who worked at it."""
 
 
-def complete(job: Job, plan: LayoutPlan, *, in_parts: bool, copies: bool) -> ConvertResult | None:
+def complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | None:
     """Return the result of a conversion whose output is there already; None if it is not.
 
     It is the same if its manifest is the one that the conversion would write: the state of all
@@ -30,8 +30,7 @@ def complete(job: Job, plan: LayoutPlan, *, in_parts: bool, copies: bool) -> Con
     the topologies inside and beside it are the same. What has no manifest is never taken for it,
     nor what was moved with the bonds of a topology file, whose state outputs do not hold.
 
-    `job`, `plan`: the conversion. `in_parts`: whether it makes a folder of parts. `copies`: whether
-    frames are copied as bytes.
+    `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
     begun = time.perf_counter()
     follows = job.appended or job.repairs or job.options.growing
@@ -45,15 +44,14 @@ def complete(job: Job, plan: LayoutPlan, *, in_parts: bool, copies: bool) -> Con
     except OSError:
         return None
     wanted: dict[str, Any] = json.loads(json.dumps(manifest_of(plan, job.meta())))
-    any_way = (*DIVISION, "segment_frames") if in_parts else DIVISION
     same = (
         said is not None
         and all(said.get(key) == value for key, value in wanted.items() if key not in DIFFERS)
         and all(said["stripe"].get(key) == wanted["stripe"][key] for key in STRIPE)
-        and ("parts" in said) == in_parts
+        and "parts" not in said
         and said.get("container") == plan.container
         and said.get("flavour") == plan.flavour
-        and all(getattr(plan, key) == value for key, value in made.items() if key not in any_way)
+        and all(getattr(plan, key) == value for key, value in made.items() if key not in DIVISION)
         and _bytes(topology) == _bytes(job.topology)
         and all(holds(path, data) for path, data in job.beside.items())
     )

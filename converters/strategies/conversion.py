@@ -7,7 +7,7 @@ jobs it is (`Conversion.planned`), and what it does otherwise.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -48,8 +48,6 @@ class Conversion:
 
     copies: ClassVar[bool] = False
     """Whether frames are copied as bytes, without decoding them."""
-    in_parts: ClassVar[bool] = False
-    """Whether the output has a folder of parts."""
 
     def __init__(
         self,
@@ -105,8 +103,7 @@ class Conversion:
         out damaged on the way. PlanError: with `resume`, an output that cannot be gone on with.
         """
         if resume and not force:
-            how = {"in_parts": self.in_parts, "copies": self.copies}
-            found = executor.from_owner(partial(complete, self.job, self.plan, **how))
+            found = executor.from_owner(partial(complete, self.job, self.plan, copies=self.copies))
             if found is not None:
                 self.view.close()
                 return found
@@ -117,7 +114,7 @@ class Conversion:
         def begin() -> Any:
             nonlocal begun
             meta = self.job.meta()
-            words = resuming.made_of(meta, self.plan, self.choice.files, in_parts=self.in_parts)
+            words = resuming.made_of(meta, self.plan, self.choice.files)
             if self.appended is not None:
                 words["appended to"] = self.appended.continuation.manifest["uuid"]
             temporary = self._publication(stack, words, force=force, resume=resume)
@@ -138,7 +135,7 @@ class Conversion:
                 writer.create()
             if self.appended is not None:
                 self.appended.continuation.take_over(writer)
-            n_frames = self._n_there(temporary, taken)
+            n_frames = sum(receipt.stop - receipt.start for receipt in taken)
             if n_frames:
                 writer.notes.append(resuming.note_of(n_frames, self.plan))
                 if progress is not None:
@@ -235,7 +232,6 @@ class Conversion:
                 force=force or self._follows,
                 sources=[*self.job.files, *self.choice.files],
                 companions=list(new),
-                in_parts=self.in_parts,
                 parts_at=parts_at,
                 check=self._check,
                 begun=words,
@@ -278,10 +274,6 @@ class Conversion:
         writer = self.writer(temporary, self.plan, meta, **self.writer_options)
         stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
         return writer
-
-    def _n_there(self, temporary: Path, taken: Sequence[PieceRecord]) -> int:  # noqa: ARG002
-        """Return how many frames an earlier run has stored."""
-        return sum(receipt.stop - receipt.start for receipt in taken)
 
     def _worker(self, writer: LayoutWriter) -> Any:
         """Return what makes one piece at each call, in any process."""

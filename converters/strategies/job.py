@@ -22,7 +22,7 @@ from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, OutputMeta
 
-SUMS = ("file_crc32c", "column_crc32c", "table_crc32c", "segments", "piece_checksums", "parts")
+SUMS = ("file_crc32c", "column_crc32c", "table_crc32c", "segments", "piece_checksums")
 """Keys of a manifest under which checksums are, directly or of tables of them."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -11,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from mdio.core.errors import MdioError, OutputError
+from mdio.core.errors import OutputError
 from mdio.core.files.index import index_paths
-from mdio.core.files.marks import name_of_parts, parts_of
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.remote.places import at_once
-from mdio.core.files.temporaries import TEMPORARY, temporary_for
+from mdio.core.files.temporaries import TEMPORARY
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
@@ -24,7 +22,7 @@ from mdio.layouts.registry import layout_class
 Look = Callable[[Mapping[str, Any]], None]
 
 LOOKS = 4
-"""Chunks, segments or parts of which a frame is read, the first and the last among them."""
+"""Chunks or segments of which a frame is read, the first and the last among them."""
 
 
 def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
@@ -70,24 +68,6 @@ def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
     with ExitStack() as stack:  # what one has asked for the others have, until it is closed
         layouts = [stack.enter_context(layout_class(plan.layout)(path)) for _ in frames]
         at_once(*(partial(read, one, at) for one, at in zip(layouts, frames, strict=True)))
-
-
-def read_back_joined(path: Path, plan: LayoutPlan, target: Path, look: Look | None = None) -> None:
-    """Do the same for a file in parts, which it knows by the name that they are to have."""
-    parts = temporary_for(parts_of(path.with_name(target.name)), path)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".look-", dir=parts) as folder:
-            here = Path(folder, target.name)
-            here.symlink_to(path.absolute())
-            name_of_parts(parts, here).symlink_to(parts.absolute())
-            read_back(here, plan, look)
-    except OutputError as error:
-        there = TEMPORARY.sub(r"\1", folder)
-        raise OutputError(str(error).replace(there, str(path.parent))) from error
-    except MdioError:  # of `look`, which says what it means
-        raise
-    except OSError as error:
-        raise _failed(path, error.strerror or str(error)) from error
 
 
 def _failed(path: Path, what: str) -> OutputError:

@@ -22,7 +22,16 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import LayoutWriter, NotFinite, OutputMeta, PieceRecord
 
-ANY_WAY = {"notes", "direct", "by_owner", "nbytes", "n_files", "n_pieces", "n_writes"}
+ANY_WAY = {
+    "notes",
+    "direct",
+    "by_owner",
+    "nbytes",
+    "n_files",
+    "n_pieces",
+    "n_writes",
+    "piece_frames",
+}
 """What of a plan does not change the output, or follows from the rest."""
 DIVISION = ("segment_frames", "piece_frames", "n_files", "nbytes")
 """What of a plan follows from who works at it."""
@@ -30,11 +39,8 @@ LOOKED_AT_NBYTES = 64 << 20
 """So much of what was stored last is compared with its checksums, though it had been flushed."""
 
 
-def made_of(
-    meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = (), *, in_parts: bool = False
-) -> dict[str, Any]:
+def made_of(meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()) -> dict[str, Any]:
     """Return what has to be the same where a conversion is gone on with, as plain values."""
-    any_way = ANY_WAY | {"piece_frames"} | ({"segment_frames"} if in_parts else set())
     chosen = {"kept": meta.atoms}
     chosen |= {f"group {name}": atoms for name, atoms in (meta.groups or {}).items()}
     said = {
@@ -42,8 +48,7 @@ def made_of(
         "source": meta.source,
         "topology": [fingerprint(path) for path in topology],
         "atoms": {name: _told(atoms) for name, atoms in chosen.items()},
-        "plan": {name: value for name, value in plan.to_json().items() if name not in any_way},
-        "in parts": in_parts,
+        "plan": {name: value for name, value in plan.to_json().items() if name not in ANY_WAY},
         "frames": meta.frames,
     }
     plain: dict[str, Any] = json.loads(json.dumps(said))

@@ -1,6 +1,6 @@
 """Outputs that go on: the finished units of one are taken over into a new one with more frames.
 
-A unit (a shard of every array, a segment, a part, the chunks of a piece) that has all its frames
+A unit (a shard of every array, a segment, the chunks of a piece) that has all its frames
 stays as it is, to the byte: as a second name of the same file where it is a file, and where it is
 if it is an object of a store. So a continued
 output is what converting everything at once would have made, on the grid of the first conversion.
@@ -76,11 +76,10 @@ class Continuation(ABC):
         return plan.replace(precision_source=self.manifest["precision_source"], **made)
 
     @abstractmethod
-    def plan(self, info: TrajectoryInfo, n_parts: int) -> LayoutPlan:
+    def plan(self, info: TrajectoryInfo) -> LayoutPlan:
         """Plan the new output, of the frames of `info`, on the grid of the old one.
 
-        `info`: of all frames: the kept ones, and those that are added. `n_parts`: in how many parts
-        what is added should lie, if in parts.
+        `info`: of all frames: the kept ones, and those that are added.
         Raises PlanError: an older version wrote the old one, in a way that does not go on.
         """
 

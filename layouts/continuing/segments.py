@@ -26,7 +26,7 @@ class SegmentsContinuation(Continuation):
             kept.pop()
         return kept
 
-    def plan(self, info: TrajectoryInfo, n_parts: int) -> LayoutPlan:  # noqa: ARG002
+    def plan(self, info: TrajectoryInfo) -> LayoutPlan:
         """Plan segments as long as the first; see the base class."""
         if read_sums(self.old.path, self.manifest, 0) is None:
             raise self.refuse()

@@ -25,7 +25,7 @@ class ZarrContinuation(Continuation):
         assert isinstance(tree, OwnTree)
         return tree
 
-    def plan(self, info: TrajectoryInfo, n_parts: int) -> LayoutPlan:  # noqa: ARG002
+    def plan(self, info: TrajectoryInfo) -> LayoutPlan:
         """Plan shards and chunks as they are; see the base class."""
         plan = self.planned(info)
         self._compare(plan.replace(n_frames=self.old.info.n_frames))

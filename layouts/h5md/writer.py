@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -80,14 +79,11 @@ class H5MDWriter(LayoutWriter):
     that very precision (``bitpack``, ``rigid``), which HDF5 reads by a filter of mdio's.
     """
 
-    own_options = CHUNK_OPTIONS | {"contiguous", "mpio", "per_rank"}
-    in_parts = "mdio.layouts.h5md.parts.writer:H5MDPartsWriter"
+    own_options = CHUNK_OPTIONS | {"contiguous", "mpio"}
     ensemble = "mdio.layouts.h5md.parts.ensemble:H5MDEnsemble"
     through_mpi = "mdio.layouts.h5md.mpio.writer:H5MDMPIOWriter"
     resumes = True
     places: Places
-    more: Mapping[str, Any] = MappingProxyType({})
-    """What else the manifest says."""
     _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
     _handle_former: FormerChunks | None = None
@@ -289,7 +285,7 @@ class H5MDWriter(LayoutWriter):
             file[TOPOLOGY][...] = data
             crcs["topology"] = crc32c(data)
             write_topology(file, self.meta.topology, FULL_SYSTEM)
-        said = dict(self.more, has_box=has_box, column_crc32c=crcs, table_crc32c=tables)
+        said = {"has_box": has_box, "column_crc32c": crcs, "table_crc32c": tables}
         manifest = manifest_of(self.plan, self.meta, **said)
         text = json.dumps(manifest).encode()
         self.manifest_crc32c = crc32c(text)

@@ -20,11 +20,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "--force", "start again where an earlier run has left something")
     add_resume(parser)
     add_no_verify(parser, "SRC and OUT")
-    parser.set_defaults(compared=False, per_rank=True)  # parts are as they were
+    parser.set_defaults(compared=False)
 
 
 def run(args: argparse.Namespace) -> int:
     """Add the frames, and say so; under MPI, rank 0 owns the output and speaks for all."""
-    given = asked(ConversionOptions, args) | {"append": True, "per_rank": False}
+    given = asked(ConversionOptions, args) | {"append": True}
     with chosen_executor(args) as executor:
         return run_with(ConversionOptions(**given), args, executor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -133,11 +132,6 @@ def setup(parser: argparse.ArgumentParser) -> None:
         told = f"with --mpi: write h5md through parallel HDF5, {each}"
         together.add_argument(option, dest="mpio", action="store_const", const=way, help=told)
     add(
-        together,
-        "--per-rank",
-        "h5md: one file for each rank or worker, in the folder OUT.parts, joined in OUT",
-    )
-    add(
         parser,
         "--hint KEY=VALUE",
         "for MPI-IO (cb_nodes=8, romio_cb_write=enable); with --mpio and --collective",
@@ -216,7 +210,6 @@ def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Exe
     """Do what `options` say, of `args` the files and how it is told."""
     # Prepared once: the others get the opened source and the plan, and find the index stored.
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
-    _say_parts(args, conversion, executor)
     if args.dry_run:
         if executor.is_owner:
             _print_plan(args, with_cost(conversion.plan, conversion.view))
@@ -242,13 +235,6 @@ def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Exe
     if checked is not None and not checked.ok:
         raise CorruptLayoutError(f"{args.out}: verify failed: {checked.bad[0]}")
     return 0
-
-
-def _say_parts(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> None:
-    """Say that the output comes in parts where nobody asked for that."""
-    unasked = conversion.in_parts and not args.per_rank
-    if unasked and executor.is_owner and not args.quiet:
-        print(f"mdio convert: {args.out}: {conversion.plan.notes[-1]}", file=sys.stderr)
 
 
 def _print_plan(args: argparse.Namespace, plan: LayoutPlan) -> None:

@@ -13,8 +13,14 @@ AXIS_UNITS = {"_angstrom2_per_ps2": "Å²/ps²", "_angstrom2": "Å²", "_angstro
 """Of columns of results, by the end of their names."""
 
 
+GONE = {"per_rank": "h5md is one file; in zarr and segments each rank writes files of its own"}
+"""What to take in the place of options that are gone."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``(did you mean 'rmsd'?)`` behind a space; nothing where nothing is like `word`."""
+    if (instead := GONE.get(word.lstrip("-").replace("-", "_"))) is not None:
+        return f" (it is gone: {instead})"
     from difflib import get_close_matches  # for mistakes alone
 
     known = list(known)

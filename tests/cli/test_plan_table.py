@@ -36,17 +36,13 @@ def test_the_table():
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize("workers", [1, 3])
-def test_writes_of_h5md_are_those_of_its_chunks(adk, tmp_path, compression, workers):
+def test_writes_of_h5md_are_those_of_its_chunks(adk, tmp_path, compression):
     options = {"compression": compression, "chunk_frames": 10, "chunk_atoms": 2000}
-    options |= {"per_rank": workers > 1, "groups": {"few": np.arange(9)}}
-    result = convert(adk["trr"], tmp_path / "a.h5md", workers=workers, **options)
-    parts = [tmp_path / "a.h5md"] if workers == 1 else sorted(tmp_path.glob("a.h5md.parts/*.h5md"))
-    n_chunks = 0
-    for part in parts:
-        with h5py.File(part) as file:
-            values = [file[f"particles/{name}/position/value"] for name in ("trajectory", "few")]
-            n_chunks += sum(dataset.id.get_num_chunks() for dataset in values)
+    options |= {"groups": {"few": np.arange(9)}}
+    result = convert(adk["trr"], tmp_path / "a.h5md", **options)
+    with h5py.File(tmp_path / "a.h5md") as file:
+        values = [file[f"particles/{name}/position/value"] for name in ("trajectory", "few")]
+        n_chunks = sum(dataset.id.get_num_chunks() for dataset in values)
     assert result.plan.n_writes == n_chunks
 
 

@@ -42,7 +42,6 @@ def check(out):
     [
         ("a.zarr", {"chunk_frames": 10}),
         ("a.h5md", {"chunk_frames": 10}),
-        ("parts.h5md", {"per_rank": True, "workers": 2, "chunk_frames": 10}),
         ("a.segments", {"segments": 5}),
     ],
 )

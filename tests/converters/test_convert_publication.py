@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suites.h5md_parts_cases import folder_of, make_parts
+from suites.h5md_parts_cases import make_parts
 from suites.outputs import contents
 
 import mdio
@@ -81,7 +81,6 @@ def cut(path):
     [
         ("a.zarr", {}),
         ("a.h5md", {}),
-        ("a.h5md", {"per_rank": True}),
         ("a.segments", {}),
         ("a.segments", {"container": "dcd"}),
         ("a.xtc", {}),
@@ -99,7 +98,7 @@ def test_what_does_not_read_back_is_not_published(adk, tmp_path, monkeypatch, na
 
     def spoilt(path, *more):
         looked.append(path)
-        cut(folder_of(path) if options.get("per_rank") else path)
+        cut(path)
         read_back(path, *more)
 
     read_back = looks.read_back
@@ -112,8 +111,7 @@ def test_what_does_not_read_back_is_not_published(adk, tmp_path, monkeypatch, na
     assert contents(out) == before and names_in(tmp_path) == names
     monkeypatch.undo()
     mdio.convert(adk["xtc"], out, force=True, **options)
-    new = [name, folder_of(out).name] if options.get("per_rank") else names
-    assert names_in(tmp_path) == new
+    assert names_in(tmp_path) == names
     with mdio.open(out) as layout:
         assert layout.info.n_frames == 98
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -57,14 +56,12 @@ def test_a_damaged_frame_met_by_one_rank(bad, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "how"), [("a.zarr", ()), ("a.h5md", ()), ("a.h5md", ("--per-rank",))]
-)
-def test_a_killed_rank_ends_the_job_and_the_former_output_stays(adk, tmp_path, name, how):
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md"])
+def test_a_killed_rank_ends_the_job_and_the_former_output_stays(adk, tmp_path, name):
     out = tmp_path / name
-    mdio.convert(adk["dcd"], out, stop=5, per_rank=bool(how))
+    mdio.convert(adk["dcd"], out, stop=5)
     there = len(list(tmp_path.iterdir()))
-    words = ("convert", *[adk["dcd"]] * 600, out, "--mpi", "--force", *how)
+    words = ("convert", *[adk["dcd"]] * 600, out, "--mpi", "--force")
     process = start_under_mpi(3, *CLI, *words)
     limit = time.monotonic() + 60
     ranks: list[int] = []
@@ -78,13 +75,13 @@ def test_a_killed_rank_ends_the_job_and_the_former_output_stays(adk, tmp_path, n
     assert process.returncode != 0, text + err
     assert mdio.open(out).info.n_frames == 5
     assert mdio.verify(out).ok
-    mdio.convert(adk["dcd"], out, force=True, per_rank=bool(how))
+    mdio.convert(adk["dcd"], out, force=True)
     assert len(list(tmp_path.iterdir())) == there  # what the killed ranks had begun is gone
 
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("a.zarr", ()), ("a.h5md", ("--per-rank",)), ("a.segments", ("--segments", "3"))],
+    [("a.zarr", ()), ("a.h5md", ()), ("a.segments", ("--segments", "3"))],
 )
 def test_all_ranks_killed_at_once_leave_nothing_behind_the_next_run(adk, tmp_path, name, how):
     """The temporaries of the killed ranks go, wherever these were; the former output stays."""
@@ -95,8 +92,8 @@ def test_all_ranks_killed_at_once_leave_nothing_behind_the_next_run(adk, tmp_pat
         told = run_under_mpi(2, CHECKS / "faulty/run_killed.py", rank, call, *words, *stop)[2]
         return int(told.split(" calls")[0].split()[-1]) if " calls" in told else None
 
-    def names():  # parts that replace others get a new name each time
-        return sorted(re.sub(r"parts-\w+", "parts", path.name) for path in tmp_path.iterdir())
+    def names():
+        return sorted(path.name for path in tmp_path.iterdir())
 
     n_calls = [convert(rank=rank) for rank in (0, 1)]
     assert convert("--stop", 5)
@@ -150,7 +147,6 @@ def parts(adk, tmp_path_factory):
     [
         ("a.zarr", ("--chunk-frames", "4")),
         ("a.h5md", ("--chunk-frames", "4")),
-        ("a.h5md", ("--chunk-frames", "4", "--per-rank")),
         ("a.segments", ("--segments", "4")),
     ],
 )
@@ -161,7 +157,7 @@ def test_restarts_are_joined_and_appended(adk, parts, tmp_path, n_ranks, name, h
     assert code == 0, err
     assert (out + err).count("frames 50 to 59") == 1  # of the first part, told once
     options = {"segments": 4} if name == "a.segments" else {"chunk_frames": 4}
-    mdio.convert(parts[1], added, per_rank="--per-rank" in how, **options)
+    mdio.convert(parts[1], added, **options)
     code, out, err = run_under_mpi(n_ranks, *CLI, "append", parts[0], added, "--mpi")
     assert code == 0, err
     with mdio.open(adk["xtc"]) as layout:

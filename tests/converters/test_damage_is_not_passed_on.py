@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from suites.per_rank import convert
 
 import mdio
 from mdio.cli.main import main
@@ -26,7 +27,7 @@ PARTS = {
 def damaged(adk, tmp_path, request):
     """Return an output with a page of zeros where frame 20 has its atoms 0 to 999."""
     path = tmp_path / f"a.{request.param}"
-    mdio.convert(adk["dcd"], path, **KINDS[request.param])
+    convert(adk["dcd"], path, **KINDS[request.param])
     with mdio.open(path) as layout:
         row = layout.read(20, 21, atoms=np.arange(200, 230)).positions
     needle = row[0, :, 0].tobytes() if path.suffix == ".segments" else row.tobytes()

@@ -14,7 +14,6 @@ KINDS = {
     "a.zarr": {},
     "q.zarr": {"precision": 0.01},
     "a.h5md": {},
-    "parts.h5md": {"per_rank": True, "workers": 2, "chunk_frames": 2},
     "a.segments": {"segments": 2, "container": "ncdf"},
 }
 

@@ -28,7 +28,6 @@ CASES = {
     "h5md, gzip": ("a.h5md", {"chunk_frames": 7, "compression": "gzip:1"}),
     "h5md, rigid": ("a.h5md", {"source": XTC, "compression": "rigid", "chunk_frames": 3}),
     "h5md, contiguous": ("a.h5md", {"contiguous": True, "chunk_frames": 10}),
-    "h5md, parts": ("a.h5md", {"per_rank": True, "workers": 2, "chunk_frames": 7}),
     "segments, copied": ("a.segments", {"segments": 5}),
     "segments of xtc": ("a.segments", {"segments": 5, "container": "xtc"}),
     "segments of an xtc": ("a.segments", {"source": XTC, "segments": 3}),
@@ -110,12 +109,12 @@ def test_every_byte_is_as_it_was(mine):
     assert not mdio.repair(out, source, top=top).bad
 
 
-@pytest.mark.parametrize("mine", ["zarr", "h5md, parts", "segments, copied"], indirect=True)
+@pytest.mark.parametrize("mine", ["zarr", "segments, copied"], indirect=True)
 def test_files_that_are_missing(mine):
     out, source, _ = mine
     good = files_of(out)
     for name in sorted(victims_of(good)):
-        if name not in ("a.h5md", "a.h5md.parts/0001.h5md"):  # else nothing is known of the rest
+        if name != "a.h5md":  # else nothing is known of the rest
             (out.parent / name).unlink()
     assert mdio.repair(out, source, workers=2).repaired
     assert mdio.verify(out, source).ok
@@ -133,7 +132,7 @@ def test_what_is_whole_is_linked(adk, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "mine", ["zarr", "h5md", "h5md, parts", "segments, copied", "segments of ncdf"], indirect=True
+    "mine", ["zarr", "h5md", "segments, copied", "segments of ncdf"], indirect=True
 )
 def test_another_source_changes_nothing(mine, adk, tmp_path):
     out, source, _ = mine
@@ -219,7 +218,7 @@ def test_errors_name_the_command_that_mends(mine):
         layout.read(0, layout.info.n_frames)
 
 
-@pytest.mark.parametrize("mine", ["zarr", "h5md, parts"], indirect=True)
+@pytest.mark.parametrize("mine", ["zarr"], indirect=True)
 def test_one_that_died_at_its_end_leaves_nothing_behind(mine):
     """The repaired output is in place: the next one has nothing to write, but tidies up."""
     out, source, _ = mine
@@ -235,27 +234,3 @@ def test_one_that_died_at_its_end_leaves_nothing_behind(mine):
     assert [path for path in out.parent.iterdir() if path.name.startswith(f".{out.name}.mdio-")]
     assert not mdio.repair(out, source).bad
     assert not [path for path in out.parent.iterdir() if path.name.startswith(f".{out.name}.mdio-")]
-
-
-@pytest.mark.parametrize("compression", ["none", "rigid"])
-@pytest.mark.parametrize("number", range(3))
-def test_parts_that_were_appended(adk, tmp_path, number, compression):
-    """Each part is of a conversion of its own, and says so after the repair, too."""
-    sources = [tmp_path / f"{name}.xtc" for name in "abc"]
-    for at, source in enumerate(sources):
-        mdio.convert(adk["xtc"], source, start=8 * at, stop=8 * at + 8)
-    out = tmp_path / "out.h5md"
-    mdio.convert(sources[0], out, per_rank=True, compression=compression)
-    for source in sources[1:]:
-        mdio.append(source, out)
-    (part,) = tmp_path.glob(f"out.h5md.parts*/{number:04d}.h5md")
-    with mdio.open(part) as layout:
-        manifest = layout.manifest
-    flip(part)
-    result = mdio.repair(out, sources)
-    assert result.bad and result.repaired
-    assert not mdio.repair(out).bad
-    assert mdio.verify(out, sources).ok
-    (part,) = tmp_path.glob(f"out.h5md.parts*/{number:04d}.h5md")
-    with mdio.open(part) as layout:
-        assert layout.manifest == manifest

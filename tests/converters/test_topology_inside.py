@@ -11,6 +11,7 @@ import pytest
 from MDAnalysisTests.datafiles import DCD, GRO, PSF
 from numpy.testing import assert_array_equal
 from suites.files_of_others import write_gromacs
+from suites.per_rank import convert
 
 import mdio
 from mdio.cli.main import main
@@ -31,7 +32,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inside")
     for name, options in OUTPUTS.items():
         groups = {"ca": "name CA"}
-        mdio.convert(DCD, folder / name, top=PSF, stop=20, groups=groups, **options)
+        convert(DCD, folder / name, top=PSF, stop=20, groups=groups, **options)
     return folder
 
 
@@ -113,7 +114,7 @@ def test_it_goes_from_output_to_output(made, tmp_path, name):
 @pytest.mark.parametrize("name", ["o.zarr", "gzip.h5md", "parts.h5md"])
 def test_it_stays_where_frames_are_added(made, tmp_path, name):
     options = OUTPUTS[name]
-    mdio.convert(DCD, tmp_path / name, top=PSF, stop=20, **options)
+    convert(DCD, tmp_path / name, top=PSF, stop=20, **options)
     mdio.append(DCD, tmp_path / name)
     assert mda.Universe(str(tmp_path / name)).atoms.names[4] == "CA"
     assert mdio.verify(tmp_path / name).ok

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from suites.per_rank import convert
 
 import mdio
 from mdio.cli.main import main
@@ -20,7 +21,7 @@ KINDS = {
 @pytest.fixture(scope="module", params=KINDS)
 def out(adk, tmp_path_factory, request):
     path = tmp_path_factory.mktemp("out") / request.param
-    mdio.convert(adk["dcd"], path, **KINDS[request.param])
+    convert(adk["dcd"], path, **KINDS[request.param])
     return path
 
 

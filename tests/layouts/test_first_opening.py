@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from suites.per_rank import convert
 
 import mdio
 from mdio.core.errors import CorruptLayoutError
@@ -54,7 +55,7 @@ def made(adk, tmp_path_factory):
     mdio.split(adk["dcd"], folder / "a.segments", 2)
     mdio.convert(adk["dcd"], folder / "a.h5md")
     parts = {"workers": 2, "per_rank": True, "chunk_frames": 13}
-    mdio.convert(adk["dcd"], folder / "parts.h5md", **parts)
+    convert(adk["dcd"], folder / "parts.h5md", **parts)
     return folder
 
 

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from suites.per_rank import convert
 
 import mdio
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
@@ -22,7 +23,7 @@ def made(adk, tmp_path_factory):
     shutil.copyfile(adk["psf"], folder / "md.psf")
     mdio.convert(folder / "md.dcd", folder / "md.segments", segments=3)
     mdio.convert(folder / "md.dcd", folder / "md.zarr", chunk_frames=20)
-    mdio.convert(folder / "md.dcd", folder / "md.h5md", per_rank=True, workers=2)
+    convert(folder / "md.dcd", folder / "md.h5md", per_rank=True, workers=2)
     mdio.convert(folder / "md.dcd", folder / "md.refs")
     return folder
 

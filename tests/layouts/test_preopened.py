@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from suites.per_rank import convert
 
 import mdio
 from mdio.core.errors import CorruptLayoutError
@@ -21,7 +22,7 @@ OUTPUTS = {
 @pytest.fixture(scope="module", params=OUTPUTS)
 def out(request, adk, tmp_path_factory):
     path = tmp_path_factory.mktemp("preopened") / request.param
-    mdio.convert(adk["xtc"], path, **OUTPUTS[request.param])
+    convert(adk["xtc"], path, **OUTPUTS[request.param])
     return path
 
 
@@ -52,10 +53,10 @@ def test_reads_the_same_and_asks_for_little(out, atoms, monkeypatch):
 def test_what_takes_its_place_is_told(adk, tmp_path):
     for name, options in OUTPUTS.items():
         path = tmp_path / name
-        mdio.convert(adk["xtc"], path, **options)
+        convert(adk["xtc"], path, **options)
         with mdio.open(path) as layout:
             pickled = pickle.dumps(layout.preopened())
-        mdio.convert(adk["xtc"], path, stop=50, force=True, **options)
+        mdio.convert(adk["xtc"], path, stop=50, force=True)
         with pytest.raises(CorruptLayoutError, match="replaced"):
             pickle.loads(pickled).read(0, 3)
         with mdio.open(path) as layout:

@@ -60,7 +60,7 @@ def test_workers_are_in_another_folder(adk, tmp_path, scheduler, monkeypatch, ca
     asked = ["--scheduler", scheduler, "--quiet"]
     for name, *words in (
         ("a.zarr", "convert"),
-        ("a.h5md", "convert", "--per-rank"),
+        ("a.h5md", "convert"),
         ("a.dcd", "convert"),
         ("b.segments", "convert"),
         ("a.segments", "split", "--executor", "dask", "-n", "3"),

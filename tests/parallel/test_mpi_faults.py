@@ -13,12 +13,9 @@ import mdio
 
 pytestmark = needs_mpi
 CLI = ("-m", "mdio.cli.main")
-TARGETS = ["zarr", "h5md", "parts", "gzip-parts", "segments", "dcd"]
-PARTS = ("--per-rank", "--chunk-frames", "26")
+TARGETS = ["zarr", "h5md", "segments", "dcd"]
 WORDS = {
     "h5md": ("--chunk-frames", "26"),
-    "parts": PARTS,
-    "gzip-parts": (*PARTS, "--compression", "gzip:1"),
     "segments": ("--container", "dcd", "--segments", "8"),
     "zarr": ("--chunk-frames", "26"),
 }
@@ -29,9 +26,8 @@ LIMIT_S = 30
 def former(adk, tmp_path, request):
     """Return an output of five frames that is about to be replaced."""
     target = request.getfixturevalue("target")
-    in_parts = target.endswith("parts")
-    out = tmp_path / ("a.h5md" if in_parts else f"a.{target}")
-    options = {"container": "dcd"} if target == "segments" else {"per_rank": in_parts}
+    out = tmp_path / f"a.{target}"
+    options = {"container": "dcd"} if target == "segments" else {}
     mdio.convert(adk["dcd"], out, stop=5, **options)
     return out
 
@@ -46,8 +42,7 @@ def fail(out, n_ranks, *words):
     assert err.count("mdio convert:") == 1
     assert mdio.open(out).info.n_frames == 5
     assert mdio.verify(out).ok
-    names = {out.name, f"{out.name}.parts"} if "--per-rank" in words else {out.name}
-    left = {path.name for path in out.parent.iterdir()} - names
+    left = {path.name for path in out.parent.iterdir()} - {out.name}
     assert {Path(name).suffix for name in left} in (set(), {".tmp", ".journal", ".lock"})
     assert bool(left) == ("--resume" in err)  # what can be gone on with stays, and is told
     return err

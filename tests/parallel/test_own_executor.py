@@ -82,7 +82,6 @@ def same(one, other):
         ("a.zarr", {"chunk_frames": 10}),
         ("a.zarr", {"chunk_frames": 10, "precision": 0.01}),
         ("a.h5md", {"chunk_frames": 10, "compression": "gzip:1"}),
-        ("parts.h5md", {"chunk_frames": 10, "per_rank": True}),
         ("dcd.segments", {"container": "dcd", "segments": 3}),
         ("xtc.segments", {"container": "xtc", "segments": 3}),
     ],

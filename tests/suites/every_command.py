@@ -11,7 +11,6 @@ LAYOUTS = {
     "a.zarr": ["--chunk-frames", "4"],
     "joined.zarr": ["--chunk-frames", "4", "--precision", "0.001"],
     "a.h5md": ["--chunk-frames", "4"],
-    "parts.h5md": ["--chunk-frames", "4", "--per-rank"],
     "xtc.segments": ["--segments", "5", "--container", "xtc"],
     "dcd.segments": ["--segments", "5", "--container", "dcd"],
     "trr.segments": ["--segments", "5", "--container", "trr"],

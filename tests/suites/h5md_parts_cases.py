@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import h5py
+from suites.per_rank import write_parts
 
 import mdio
 from mdio.layouts.manifest import seal
@@ -16,9 +17,7 @@ def make_parts(adk, folder: Path) -> Path:
     """Convert eight times the same trajectory, with a group, on three workers."""
     out = folder / "a.h5md"
     options = {"top": adk["psf"], "groups": {"ca": "name CA"}, "chunk_frames": 13}
-    mdio.convert([adk["xtc"]] * 8, out, workers=3, per_rank=True, **options)
-    for path in folder.glob("*.top.pdb"):
-        path.unlink()
+    write_parts([adk["xtc"]] * 8, out, 3, **options)
     return out
 
 

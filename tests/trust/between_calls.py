@@ -26,15 +26,16 @@ from suites.h5md_parts_cases import is_alone
 
 import mdio
 from mdio.core.files import publish
+from mdio.layouts.views.ensemble import ensemble_at
 
 OLD, NEW, LATER, N_FRAMES = 10, 20, 12, 98
-IN_PARTS = {"per_rank": True, "chunk_frames": 4}
+IN_PARTS = {"chunk_frames": 4, "ensemble": True}
 CASES = {
     "parts over parts": (IN_PARTS, IN_PARTS),
     "parts over parts that have replaced others": (IN_PARTS, IN_PARTS),
     "parts over a file": ({}, IN_PARTS),
     "a file over parts": (IN_PARTS, {}),
-    "parts appended to": (IN_PARTS, None),
+    "a file appended to": ({}, None),
     "parts, the first": (None, IN_PARTS),
 }
 """How the former output is made, and the new one; None is no output, and appending."""
@@ -57,9 +58,19 @@ def in_child(target) -> int:
 
 
 def convert(out: Path, how: dict | None, n_frames: int) -> None:
-    mdio.convert(
-        DCD, out, stop=n_frames, **({"append": True} if how is None else how | {"force": True})
-    )
+    if how is None:
+        mdio.append(DCD, out)
+    elif how.get("ensemble"):
+        mdio.convert_ensemble({"x": DCD}, out, stop=n_frames, force=True, chunk_frames=4)
+    else:
+        mdio.convert(DCD, out, stop=n_frames, force=True)
+
+
+def n_frames_in(out: Path) -> int:
+    (path,) = (ensemble_at(out) or {"": out}).values()
+    assert mdio.verify(path).ok
+    with mdio.open(path) as layout:
+        return layout.info.n_frames
 
 
 def begin(out: Path, case: str) -> None:
@@ -75,8 +86,9 @@ def one_kill(out: Path, case: str, nth: int) -> str | None:
     put_in_place = publish.put_in_place
 
     def killed(*words, **more) -> None:
-        shim.watch(out.parent)
-        shim.fail(nth, 0, KILLED)
+        if words[1] == out:  # and no member of an ensemble
+            shim.watch(out.parent)
+            shim.fail(nth, 0, KILLED)
         put_in_place(*words, **more)
 
     def work() -> None:
@@ -90,16 +102,13 @@ def one_kill(out: Path, case: str, nth: int) -> str | None:
         assert status == 0, "it failed by itself"
     found = None
     if os.path.lexists(out):
-        assert mdio.verify(out, DCD).ok
-        with mdio.open(out) as layout:
-            found = layout.info.n_frames
+        found = n_frames_in(out)
     new = N_FRAMES if how is None else NEW
     allowed = {new, OLD if former is not None else None}
     assert found in allowed, f"{found} frames, expected one of {allowed}"
     assert in_child(lambda: convert(out, IN_PARTS, LATER)) == 0, "the next conversion failed"
     assert is_alone(out), sorted(path.name for path in out.parent.iterdir())
-    with mdio.open(out) as layout:
-        assert layout.info.n_frames == LATER
+    assert n_frames_in(out) == LATER
     if not os.WIFSIGNALED(status):
         return None
     return {OLD: "former", new: "new", None: "none yet"}[found]

@@ -22,6 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from suites import per_rank
 from suites.h5md_cases import make_block, write_h5md
 
 import mdio
@@ -69,7 +70,7 @@ def make(folder: Path) -> dict[str, Path]:
         made[name] = folder / str(number) / out
         made[name].parent.mkdir()
         groups = {} if out == "a.segments" else {"groups": {"some": GROUP}}
-        mdio.convert(xtc if "auto" in name else source, made[name], **options, **groups)
+        per_rank.convert(xtc if "auto" in name else source, made[name], **options, **groups)
     return made
 
 

@@ -35,7 +35,6 @@ from MDAnalysisTests.datafiles import DCD, PSF
 import mdio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from suites.h5md_parts_cases import folder_of
 from suites.under_mpi import CHECKS, MPI, run_under_mpi
 
 SUBREAPER = 36
@@ -46,11 +45,7 @@ CASES = {
     "zarr, group": ("a.zarr", {"top": PSF, "groups": "resid"}),
     "h5md": ("a.h5md", {}),
     "h5md, gzip, workers": ("a.h5md", {"compression": "gzip:1", "workers": 2}),
-    "h5md, parts": ("a.h5md", {"per_rank": True, "workers": 2, "chunk_frames": 4}),
-    "h5md, parts, group": (
-        "a.h5md",
-        {"per_rank": True, "workers": 2, "chunk_frames": 4, "top": PSF, "groups": "resid"},
-    ),
+    "h5md, group": ("a.h5md", {"workers": 2, "chunk_frames": 4, "top": PSF, "groups": "resid"}),
     "segments": ("a.segments", {"segments": 3, "workers": 2}),
     "segments of dcd": ("a.segments", {"segments": 3, "container": "dcd"}),
     "xtc": ("a.xtc", {}),
@@ -58,7 +53,7 @@ CASES = {
 }
 UNDER_MPI = {
     "zarr, ranks": ("a.zarr", {}),
-    "h5md, parts, ranks": ("a.h5md", {"per_rank": True}),
+    "h5md, ranks": ("a.h5md", {}),
     "segments, ranks": ("a.segments", {"segments": 3}),
 }
 
@@ -146,8 +141,6 @@ def look(out: Path, options: dict) -> int | None:
 
 def expected(out: Path, options: dict) -> set[str]:
     names = {out.name, f".{out.name}.mdio-index"}
-    if options.get("per_rank"):
-        names.add(folder_of(out).name)
     if "groups" in options:
         names.add("a.ca.top.pdb")
     return names

@@ -4,7 +4,7 @@
 
 Opening, reading and asking for a size fail (input/output error, permission, stale handle), at any
 call, for every format and every way to read: `mdio.open`, a Universe, an analysis, a verification,
-and all that makes outputs of a source, in one go, in parts, by its bytes, with a topology, added to
+and all that makes outputs of a source, in one go, by its bytes, with a topology, added to
 another or against a damaged one. What is read without an error has to be what is read without a
 fault.
 """
@@ -104,7 +104,7 @@ WAYS: dict[str, Callable[[Path], np.ndarray]] = {
     "analyze": _analyze,
     "verify": _verify,
     "convert": partial(_made, "zarr", partial(mdio.convert, force=True)),
-    "convert, parts": partial(_made, "h5md", partial(mdio.convert, force=True, per_rank=True)),
+    "convert, h5md": partial(_made, "h5md", partial(mdio.convert, force=True)),
     "convert, native": partial(_made, "trr", partial(mdio.convert, force=True)),
     "convert, topology": partial(_made, "zarr", _with_topology),
     "split": partial(_made, "segments", lambda *both: mdio.split(*both, 2, force=True)),

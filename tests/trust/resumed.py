@@ -31,7 +31,6 @@ import h5py
 import numpy as np
 from kills import DCD, PSF, SUBREAPER, ctypes, run
 from stopping import stop
-from suites.h5md_parts_cases import folder_of
 
 import mdio
 from mdio.core.errors import OutputError
@@ -51,11 +50,6 @@ CASES = {
     "h5md, gzip": ("a.h5md", {"compression": "gzip:1", "chunk_frames": 4}),
     "h5md, rigid": ("a.h5md", {"precision": 0.01, "compression": "rigid", "chunk_frames": 4}),
     "h5md, rounded": ("a.h5md", {"precision": 0.01, "top": PSF, "groups": {"ca": "name CA"}}),
-    "h5md, parts": ("a.h5md", {"per_rank": True, "chunk_frames": 4}),
-    "h5md, parts, gzip": (
-        "a.h5md",
-        {"per_rank": True, "chunk_frames": 4, "compression": "gzip:1"},
-    ),
     "h5md, mpio": ("a.h5md", {"mpio": "independent", "chunk_frames": 4}),
     "h5md, collective": ("a.h5md", {"mpio": "collective", "chunk_frames": 4}),
     "h5md, collective, gzip": (
@@ -66,7 +60,6 @@ CASES = {
     "segments, appended": ("a.segments", {"append": True}),
     "h5md, appended": ("a.h5md", {"append": True}),
     "h5md, gzip, appended": ("a.h5md", {"append": True}),
-    "h5md, parts, appended": ("a.h5md", {"append": True}),
     "xtc": ("a.xtc", {}),
     "dcd": ("a.dcd", {"step": 2}),
     "ncdf": ("a.ncdf", {}),
@@ -76,7 +69,6 @@ BEGUN = {
     "segments, appended": {"segments": 3},
     "h5md, appended": {"chunk_frames": 4},
     "h5md, gzip, appended": {"compression": "gzip:1", "chunk_frames": 4},
-    "h5md, parts, appended": {"per_rank": True, "chunk_frames": 4, "workers": 2},
 }
 """Outputs of the first frames, to which the others are added."""
 N_BEGUN = 30
@@ -115,16 +107,6 @@ def held(item: h5py.Dataset) -> list[bytes]:
 def told(path: Path) -> dict[str, object]:
     """Return all that an output holds but what is its own."""
     found: dict[str, object] = {}
-    if any(path.parent.glob(f"{path.name}.parts*")):
-        # How many parts there are depends on the number of workers.
-        assert mdio.verify(path, DCD).ok
-        parts = folder_of(path)
-        assert all(one.suffix in (".h5", ".h5md", ".json") for one in parts.iterdir()), "leftovers"
-        with mdio.open(path) as layout:
-            block = layout.read(0, layout.info.n_frames)
-        return {
-            name: getattr(block, name).tobytes() for name in ("positions", "box", "time", "step")
-        }
     if path.suffix == ".h5md":
 
         def note(name: str, item) -> None:
@@ -294,10 +276,9 @@ class Rounds:
         if went_on and first is not None and "manifest" in found:
             assert manifest_of(out)["uuid"] == first, "it is not the output that was begun"
         if case in BEGUN:  # nothing more can be added: another output tidies up
-            mdio.convert(DCD, out, stop=9, force=True, per_rank="parts" in case)
+            mdio.convert(DCD, out, stop=9, force=True)
         left = {p.name for p in folder.iterdir() if "mdio-index" not in p.name}
         wanted = {name} | ({"a.ca.top.pdb"} if "groups" in options else set())
-        wanted |= {folder_of(out).name} if "parts" in case else set()
         assert left == wanted, left
 
 

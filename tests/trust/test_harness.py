@@ -21,7 +21,7 @@ import mdio
 from mdio.core.errors import SourceError
 
 ROUNDS = {
-    "races.py": 19,
+    "races.py": 15,
     "power_cuts.py": 11,
     "faults.py": 22,
     "read_faults.py": 132,

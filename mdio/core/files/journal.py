@@ -36,7 +36,7 @@ from mdio.core.errors import OutputError
 from mdio.core.files.direct import flush, write_all
 from mdio.core.files.marks import manifest_in
 from mdio.core.files.regular import is_own_record, open_regular
-from mdio.core.files.temporaries import TEMPORARY, Leftover, leftovers, temporary_for
+from mdio.core.files.temporaries import TEMPORARY, Leftover, leftovers
 from mdio.core.kernels import crc32c
 from mdio.core.words import human_nbytes
 
@@ -280,11 +280,6 @@ def unfinished(temporary: Path) -> Unfinished | None:
     if former is not None and former["uuid"] != records[0].said.get("uuid"):
         return None
     frames = {record.first: record.n_frames for record in records[1:]}
-    for path in _parts_of(temporary).glob("*.journal"):
-        for begun in (part := read_journal(path)[0])[:1]:
-            at = begun.said.get("first frame")
-            if isinstance(at, int) and at not in frames:  # else it is finished, and counted
-                frames |= {at + one.first: one.n_frames for one in part[1:]}
     return Unfinished(temporary, records[0].said, sum(frames.values())) if frames else None
 
 
@@ -307,13 +302,6 @@ def refuse_unfinished(goal: Path, name: Path) -> None:
                 f"{name}: an earlier run did not finish; {found.text}; give --resume "
                 "(resume=True in Python) to continue it, or --force (force=True) to start again"
             )
-
-
-def _parts_of(temporary: Path) -> Path:
-    """Return where the parts are that go with an output."""
-    match = TEMPORARY.fullmatch(temporary.name)
-    assert match is not None
-    return temporary_for(temporary.with_name(f"{match[1]}.parts"), temporary)
 
 
 def allocated_nbytes(path: Path) -> int:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import MDAnalysis as mda
 import numpy as np
 import pytest
-from suites.h5md_parts_cases import folder_of
 
 import mdio
 from mdio.cli.main import main
@@ -29,9 +26,8 @@ LAYOUTS = {
     "h5md gzip": {"chunk_frames": 4, "compression": "gzip:1"},
     "h5md 0.05": {"chunk_frames": 4, "precision": 0.05},
     "h5md rigid": {"chunk_frames": 4, "compression": "rigid"},
-    "h5md parts bitpack": {"chunk_frames": 4, "per_rank": True, "compression": "bitpack"},
+    "h5md bitpack": {"chunk_frames": 4, "compression": "bitpack"},
     "h5md contiguous": {"contiguous": True},
-    "h5md parts": {"chunk_frames": 4, "per_rank": True},
     "segments": {"segments": 1},
     "segments dcd": {"segments": 1, "container": "dcd"},
 }
@@ -117,14 +113,12 @@ def test_what_is_full_is_linked(tmp_path, whole):
     for name, options, unit in (
         ("zarr", {"chunk_frames": 2}, "particles/trajectory/position/value/c.{}.0.0"),
         ("segments", {"segments": 2}, "000/seg-{:06d}.xtc"),
-        ("h5md", {"per_rank": True, "chunk_frames": 2, "workers": 2}, "{:04d}.h5md"),
     ):
         out = tmp_path / f"out.{name}"
         mdio.convert(whole, out, stop=20, **options)
 
         def inodes(out=out, unit=unit):
-            folder = folder_of(out) if out.suffix == ".h5md" else out
-            return [(folder / unit.format(number)).stat().st_ino for number in range(2)]
+            return [(out / unit.format(number)).stat().st_ino for number in range(2)]
 
         before = inodes()
         mdio.append(whole, out)
@@ -314,23 +308,6 @@ def test_nothing_changes_if_it_fails(tmp_path, whole):
     (tmp_path / "aside").rename(shard)
     assert files(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out.zarr"]
-
-
-def test_what_dies_between_two_names_is_gone_on_with(tmp_path, whole):
-    """Parts have their name and the file not yet: the former one is there, and the run goes on."""
-    out = tmp_path / "out.h5md"
-    mdio.convert(whole, out, stop=21, per_rank=True, workers=2)
-    code = (
-        "import os, sys, mdio\n"
-        "from mdio.core.files import replacing\n"
-        "rename = replacing.rename\n"
-        "replacing.rename = lambda *names: (rename(*names), os._exit(9))\n"
-        "mdio.append(sys.argv[1], sys.argv[2])"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(whole), str(out)], check=False)
-    assert done.returncode == 9 and mdio.verify(out, against=whole).ok
-    mdio.convert(whole, out, append=True, resume=True)
-    assert_same(out, whole)
 
 
 @pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.segments"])

@@ -24,7 +24,7 @@ LAYOUTS = {
     "zarr": {"chunk_frames": 2},
     "h5md": {"chunk_frames": 2},
     "segments": {},
-    "h5md parts": {"chunk_frames": 2, "per_rank": True},
+    "h5md gzip": {"chunk_frames": 2, "compression": "gzip:1"},
     "zarr rounded": {"chunk_frames": 2, "precision": 0.05},
 }
 EXAMPLES = int(os.environ.get("MDIO_EXAMPLES", "40"))

@@ -13,7 +13,6 @@ MADE = {
     "a.zarr": {},
     "b.h5md": {"contiguous": True},
     "c.segments": {"segments": 5, "container": "xtc"},
-    "d.h5md": {"per_rank": True, "workers": 2, "chunk_frames": 13},
 }
 
 

@@ -8,7 +8,6 @@ import pytest
 from suites.under_mpi import CHECKS, MPI, ROOT, needs_mpi, run_under_mpi
 
 GZIP = ("--compression", "gzip:1")
-PER_RANK = ("--per-rank",)
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
@@ -45,7 +44,7 @@ def check_left(names, err):
 @pytest.mark.parametrize("limit", [1000, 100_000])
 @pytest.mark.parametrize(
     "how",
-    [(), GZIP, PER_RANK, (*PER_RANK, *GZIP), ("--mpio",), ("--collective", *GZIP)],
+    [(), GZIP, ("--mpio",), ("--collective", *GZIP)],
     ids=lambda how: " ".join(how) or "plain",
 )
 def test_rank_0_under_mpi(adk, tmp_path, limit, how):
@@ -56,7 +55,7 @@ def test_rank_0_under_mpi(adk, tmp_path, limit, how):
 
 
 @pytest.mark.parametrize("python", [sys.executable, MPI and MPI[1]])
-@pytest.mark.parametrize("how", [(), GZIP, PER_RANK, (*PER_RANK, *GZIP)])
+@pytest.mark.parametrize("how", [(), GZIP])
 def test_without_mpi(adk, tmp_path, python, how):
     if python is None:
         pytest.skip("no environment with MPI")
@@ -76,8 +75,8 @@ def test_without_mpi(adk, tmp_path, python, how):
 @pytest.mark.parametrize("filled", [380, 396, 399])
 @pytest.mark.parametrize(
     "how",
-    [GZIP, ("--collective", *GZIP), (*PER_RANK, "--chunk-frames", "7", *GZIP)],
-    ids=["gzip", "collective", "per rank"],
+    [GZIP, ("--collective", *GZIP)],
+    ids=["gzip", "collective"],
 )
 def test_a_real_full_disk(adk, tmp_path, filled, how):
     namespace = ["unshare", "--map-root-user", "--mount"]

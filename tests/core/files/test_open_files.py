@@ -4,6 +4,7 @@ from pathlib import Path
 
 import h5py
 import pytest
+from suites.per_rank import convert
 
 import mdio
 from mdio.cli.main import main
@@ -26,7 +27,7 @@ def open_files(folder):
 def outputs(adk, tmp_path):
     for target in TARGETS:
         mdio.convert(adk["xtc"], tmp_path / f"a.{target}", stop=6)
-    mdio.convert(adk["xtc"], tmp_path / "parts.h5md", stop=6, per_rank=True)
+    convert(adk["xtc"], tmp_path / "parts.h5md", stop=6, per_rank=True)
     yield sorted(path for path in tmp_path.iterdir() if not path.name.endswith(".parts"))
     assert open_files(tmp_path) == []
 
@@ -47,7 +48,7 @@ def test_convert_and_split(outputs, tmp_path):
         for kind in ("zarr", "segments", "dcd"):
             run("convert", path, tmp_path / f"new{number}.{kind}", "--verify", "--quiet")
             run("convert", path, path, tmp_path / f"dry.{kind}", "--dry-run")
-        mdio.convert(path, tmp_path / f"few{number}.h5md", workers=2, step=2, per_rank=True)
+        mdio.convert(path, tmp_path / f"few{number}.h5md", workers=2, step=2)
         run("split", path, tmp_path / f"cut{number}.segments", "-n", 2, "--quiet")
 
 

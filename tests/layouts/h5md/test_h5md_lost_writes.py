@@ -49,8 +49,6 @@ os.fsync = lambda fd: None  # hundreds of outputs that nobody needs
 refuses = ctypes.CDLL(None)
 source, out, *words = sys.argv[1:]
 options = {"compression": "gzip:1"} if "gzip" in words else {}
-if "per_rank" in words:
-    options |= {"per_rank": True, "workers": 1}
 mdio.convert(source, out, stop=5, chunk_frames=4)
 failed = 0
 for after in range(10_000):
@@ -90,7 +88,7 @@ def source(tmp_path):
     return tmp_path / "source.bin"
 
 
-@pytest.mark.parametrize("how", [(), ("gzip",), ("per_rank",), ("per_rank", "gzip")], ids=str)
+@pytest.mark.parametrize("how", [(), ("gzip",)], ids=str)
 def test_any_one_write(shim, source, tmp_path, how):
     done = subprocess.run(
         [sys.executable, "-c", EVERY_WRITE, source, tmp_path / "a.h5md", *how],

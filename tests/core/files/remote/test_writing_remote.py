@@ -262,10 +262,6 @@ class TestReplacing:
         with pytest.raises(OutputError, match=r"s3://nothere/a\.zarr.*there is no such bucket"):
             mdio.convert(adk["dcd"], "s3://nothere/a.zarr")
 
-    def test_what_needs_a_disk(self, bucket, adk):
-        with pytest.raises(PlanError, match="needs it on a disk"):
-            mdio.convert(adk["dcd"], f"{bucket}/parts.h5md", per_rank=True)
-
 
 class TestUnfinished:
     def test_is_none_and_is_gone_on_with(self, bucket, adk, positions, between):

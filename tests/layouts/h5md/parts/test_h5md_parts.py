@@ -1,8 +1,8 @@
-"""H5MD in parts (``--per-rank``): what is written, and read by us and by others."""
+"""H5MD in parts (``--per-rank``), as older versions wrote it, read by us and by others."""
 
-import json
 import os
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 
@@ -12,20 +12,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from suites.h5md_cases import make_block, write_h5md
-from suites.h5md_parts_cases import copy_parts, frames_of, make_parts, parts_in
+from suites.h5md_parts_cases import copy_parts, frames_of, make_parts
+from suites.per_rank import write_parts
 
 import mdio
 from mdio.cli.main import main
-from mdio.cli.shared.plan_table import plan_table
-from mdio.converters.strategies.parts import PartWorker
-from mdio.core.errors import PlanError
-from mdio.core.frames import TrajectoryInfo
+from mdio.core.errors import OptionError, SourceError
 from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.layout import H5MDLayout, written_by_mdio
-from mdio.layouts.h5md.parts.writer import plan_parts
-from mdio.layouts.h5md.writer import H5MDWriter
-from mdio.layouts.plan import WriteOptions
-from mdio.parallel.executors import Processes
 from mdio.testing.blocks import oracle_of
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
@@ -38,9 +32,7 @@ def parts_case(folder, workers=3, group=None, box="some", **options):
     write_h5md(folder / "source.h5md", block)
     groups = {"ca": CA, "few": np.array([3, 7])}
     out = folder / "own.h5md"
-    mdio.convert(
-        folder / "source.h5md", out, groups=groups, workers=workers, per_rank=True, **options
-    )
+    write_parts(folder / "source.h5md", out, workers, groups=groups, **options)
     reading = {} if group is None else {"group": group}
     oracle = oracle_of(block, CA if group == "ca" else None)
     return ReadingCase(H5MDLayout, out, oracle, reading)
@@ -103,28 +95,6 @@ def made(adk, tmp_path_factory):
 def mine(made, tmp_path):
     """A copy to change."""
     return copy_parts(made, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("workers", "compression"),
-    [(1, None), (2, None), (3, None), (4, None), (7, None), (2, "gzip:1"), (7, "gzip:1")],
-)
-def test_equal_to_one_file(source, oracle, made, tmp_path, workers, compression):
-    out = tmp_path / "a.h5md"
-    options = {"chunk_frames": 13, "compression": compression}
-    mdio.convert(source, out, workers=workers, per_rank=True, **options)
-    assert len(parts_in(out)) == workers
-    block, one = frames_of(out), frames_of(made)
-    for name in ("positions", "box", "time"):
-        assert_array_equal(getattr(block, name), oracle[name])
-    assert_array_equal(block.step, one.step)
-    assert mdio.verify(out, source).ok
-    mdio.convert(source, tmp_path / "one.h5md", **options)
-    crcs = [
-        h5py.File(path)["mdio/arrays/trajectory/position/crc32c"][()]
-        for path in [*sorted((tmp_path / "a.h5md.parts").glob("*.h5md")), tmp_path / "one.h5md"]
-    ]
-    assert_array_equal(np.concatenate(crcs[:-1]), crcs[-1])
 
 
 @pytest.mark.parametrize("folder", [".", "/"])
@@ -193,15 +163,6 @@ def test_every_part_is_a_trajectory(made, source, oracle):
     assert at == 784
 
 
-@pytest.mark.parametrize("how", [{"start": 5, "stop": 700, "step": 3}, {"dt_ps": 6.0}])
-def test_parts_know_their_frames(source, tmp_path, how):
-    out = tmp_path / "a.h5md"
-    mdio.convert(source, out, workers=2, per_rank=True, chunk_frames=5, **how)
-    assert len(parts_in(out)) == 2
-    for path in (out, *(tmp_path / "a.h5md.parts").glob("*.h5md")):
-        assert mdio.verify(path, source).ok
-
-
 def test_info_and_boundaries(made, source):
     with mdio.open(made) as layout, mdio.open(source) as plain:
         info, bare = layout.info, plain.info
@@ -221,7 +182,6 @@ def test_info_and_boundaries(made, source):
     for part in manifest["parts"]:
         with mdio.open(made.with_name("a.h5md.parts") / part["file"]) as layout:
             assert layout.manifest["uuid"] == part["uuid"]
-            assert layout.manifest["part_of"]["uuid"] == manifest["uuid"]
 
 
 def test_a_stored_group_is_read_for_its_atoms(made, monkeypatch):
@@ -248,10 +208,7 @@ def open_files():
 def test_many_parts_are_not_all_open(adk, tmp_path, monkeypatch):
     monkeypatch.setattr("mdio.layouts.h5md.parts.reader.MAX_OPEN", 2)
     out = tmp_path / "a.h5md"
-    with Processes(2) as executor:
-        executor._n_workers = 9
-        mdio.convert(adk["xtc"], out, executor=executor, per_rank=True, chunk_frames=5)
-    assert len(parts_in(out)) == 9
+    write_parts(adk["xtc"], out, 9, chunk_frames=5)
     expected = frames_of(adk["xtc"]).positions
     before = open_files()
     with mdio.open(out) as layout:
@@ -264,52 +221,42 @@ def test_many_parts_are_not_all_open(adk, tmp_path, monkeypatch):
     assert open_files() == before
 
 
-def test_dry_run_tells(adk, tmp_path, capsys):
-    words = ["convert", *[str(adk["xtc"])] * 8, str(tmp_path / "a.h5md"), "--dry-run", "-w", "3"]
-    assert main([*words, "--per-rank"]) == 0
-    said = capsys.readouterr().out
-    assert "parts        3 with 260 to 264 frames" in said
-    assert "in 4 files" in said and "a.h5md.parts" in said and "keep the two together" in said
-    assert main([*words, "--per-rank", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)["plan"]
-    assert len(plan["segment_frames"]) == 3 and sum(plan["segment_frames"]) == 784
+GOLDEN = Path(__file__).parents[3] / "golden" / "h5md"
+
+
+@pytest.mark.parametrize("name", ["v1-parts.h5md", "v1-parts-gzip.h5md"])
+def test_what_older_versions_wrote(name, tmp_path):
+    """It is read, verified, converted and added to; what replaces it is one file."""
+    out = tmp_path / name
+    shutil.copy(GOLDEN / name, out)
+    shutil.copytree(GOLDEN / f"{name}.parts", tmp_path / f"{name}.parts")
+    one = mdio.open(GOLDEN / "v1.h5md")
+    assert mdio.verify(out, GOLDEN / "v1.h5md").ok
+    mdio.convert(out, tmp_path / "one.h5md")
+    for path in (out, tmp_path / "one.h5md"):
+        block = frames_of(path)
+        for field in ("positions", "velocities", "forces", "box", "time", "step"):
+            assert_array_equal(getattr(block, field), getattr(one.read(0, 10), field))
+    with mdio.open(out, group="ends") as layout:
+        assert_array_equal(layout.read(0, 10).positions, one.read(0, 10, [4, 0]).positions)
+    (tmp_path / "one.h5md").unlink()
+    mdio.append(GOLDEN / "v1.h5md", out, start=4, overlap="keep-all")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert frames_of(out).n_frames == 16 and mdio.verify(out).ok
+
+
+def test_damaged_parts_are_told_and_not_repaired(mine, source):
+    (mine.with_name("a.h5md.parts") / "0001.h5md").unlink()
+    assert mdio.repair(mine).bad
+    with pytest.raises(SourceError, match=r"a\.h5md: its frames lie in parts"):
+        mdio.repair(mine, source)
+
+
+def test_the_option_is_gone(adk, tmp_path, capsys):
+    words = ["convert", str(adk["xtc"]), str(tmp_path / "a.h5md"), "--per-rank"]
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "--per-rank (it is gone: h5md is one file; in zarr" in capsys.readouterr().err
+    with pytest.raises(OptionError, match=r"'per_rank' .it is gone: h5md is one file"):
+        mdio.convert(adk["xtc"], tmp_path / "a.h5md", per_rank=True)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("n_frames", [1, 5, 6, 7, 12, 13, 100, 784])
-@pytest.mark.parametrize("n_parts", [1, 2, 3, 7, 1000])
-def test_plan_divides_chunks(n_frames, n_parts):
-    info = TrajectoryInfo(
-        layout="xtc", path="x", n_frames=n_frames, n_atoms=3341, dt_ps=1.0,
-        time_first_ps=0.0, time_last_ps=1.0, has_velocities=False, has_forces=False, has_box=True,
-    )  # fmt: skip
-    one = H5MDWriter.plan_for(info, WriteOptions(chunk_frames=6, groups={"ca": 214}))
-    plan = plan_parts(one, n_parts)
-    sizes = plan.segment_frames
-    unit = max(array.chunk_frames for array in plan.arrays)
-    assert sum(sizes) == n_frames and len(sizes) <= n_parts
-    assert all(size % unit == 0 for size in sizes[:-1])
-    assert len(sizes) == min(n_parts, max(1, n_frames // unit))
-    assert max(sizes) - min(sizes) < 2 * unit
-    edges = np.cumsum((0, *sizes))
-    for start, stop in plan.write_tasks():
-        part = np.searchsorted(edges, start, side="right") - 1
-        assert stop <= edges[part + 1]
-    assert f"{len(sizes)} with" in plan_table(plan)
-
-
-def test_what_cannot_be_in_parts(adk, tmp_path, capsys):
-    with pytest.raises(PlanError, match=r"--per-rank belongs to the layout h5md, not to zarr"):
-        mdio.convert(adk["xtc"], tmp_path / "a.zarr", per_rank=True)
-    assert main(["convert", str(adk["xtc"]), str(tmp_path / "a.zarr"), "--per-rank"]) == 2
-    assert "--per-rank" in capsys.readouterr().err
-    with pytest.raises(PlanError, match="without parallel HDF5"):
-        mdio.convert(adk["xtc"], tmp_path / "a.h5md", per_rank=True, mpio="independent")
-
-
-def test_pieces_of_one_part_on_several_workers_are_refused():
-    class Writer:
-        ranges = ((0, 10),)
-
-    with pytest.raises(PlanError, match="deal them in turn"):
-        PartWorker(None, Writer())((0, ((5, 10),)))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from suites.h5md_cases import make_block, write_h5md
 from suites.h5md_parts_cases import copy_parts, frames_of, make_parts, with_manifest
+from suites.per_rank import write_parts
 
 import mdio
 from mdio.cli.main import main
@@ -53,7 +54,7 @@ def test_missing_parts(mine):
 def test_a_part_of_another_output(mine, source, tmp_path):
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / "a.h5md"
-    mdio.convert(source, other, workers=3, per_rank=True, chunk_frames=13)
+    write_parts(source, other, 3, chunk_frames=13)
     shutil.copy(other.with_name("a.h5md.parts") / "0001.h5md", mine.with_name("a.h5md.parts"))
     with mdio.open(mine) as layout:
         layout.read(0, 1)
@@ -144,7 +145,7 @@ def test_random_bytes_in_the_file_that_joins(tmp_path, seed):
     block = make_block()
     write_h5md(tmp_path / "source.h5md", block)
     path = tmp_path / "x.h5md"
-    mdio.convert(tmp_path / "source.h5md", path, workers=2, per_rank=True, chunk_frames=4)
+    write_parts(tmp_path / "source.h5md", path, 2, chunk_frames=4)
     data = bytearray(path.read_bytes())
     rng = np.random.default_rng(seed)
     for n_hits in 12 * [1, 40]:

@@ -1,0 +1,111 @@
+"""Writes what ``mdio convert --per-rank`` wrote once: H5MD whose frames lie in parts."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import h5py
+import numpy as np
+
+import mdio
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions
+from mdio.core.files.marks import mark_parts, parts_of
+from mdio.layouts.h5md.encoding import atom_ids
+from mdio.layouts.h5md.file import LIBVER, Places, create_columns, create_groups, value_path
+from mdio.layouts.h5md.flavours import flavour_of
+from mdio.layouts.h5md.parts.reader import IN_PARTS, Part, part_name
+from mdio.layouts.h5md.writer import H5MDWriter
+from mdio.layouts.manifest import manifest_of
+from mdio.layouts.writer import PieceRecord
+from mdio.parallel.executors import Serial
+
+
+def write_parts(source, out: Path, n_parts: int = 2, **options) -> None:
+    """Write `source` into so many files in ``OUT.parts``, and `out`, which joins them."""
+    conversion = prepare(source, out, ConversionOptions(**options), Serial())
+    view, meta = conversion.view, conversion.job.meta()
+    unit = max(array.chunk_frames for array in conversion.plan.arrays)
+    n_units = max(1, view.info.n_frames // unit)
+    n_parts = min(n_parts, n_units)
+    edges = unit * (np.arange(n_parts + 1) * n_units // n_parts)
+    edges[-1] = view.info.n_frames
+    folder = parts_of(out)
+    folder.mkdir()
+    mark_parts(folder, meta.uuid, out, folder.name)
+    own = {"start", "stop", "step", "dt_ps", "begin_ps", "end_ps"}
+    same = {name: value for name, value in options.items() if name not in own}
+    # A dataset has no chunks longer than itself, and the columns of a part are its own.
+    parts, blocks = [], []
+    for number, (first, stop) in enumerate(itertools.pairwise(edges.tolist())):
+        part = folder / part_name(number)
+        frames = view.frames[first:stop]
+        step = int(frames[1] - frames[0]) if len(frames) > 1 else 1
+        span = {"start": int(frames[0]), "stop": int(frames[-1]) + 1, "step": step}
+        mdio.convert(source, part, **same, **span)
+        with mdio.open(part) as layout:
+            blocks.append(layout.read(0, stop - first, atoms=[]))
+            said, crc = layout.manifest, layout.contents.manifest_crc32c
+        parts.append(Part(part.name, first, stop - first, said["uuid"], part.stat().st_size, crc))
+    writer = _JoiningWriter(out, conversion.plan, meta, parts)
+    writer.create()
+    for part, block in zip(parts, blocks, strict=True):
+        writer.commit(
+            PieceRecord(part.first_frame, part.stop, {}, 0, block.box, block.time, block.step)
+        )
+    writer.finish()
+    conversion.close()
+    for path in folder.glob("*.top.*"):
+        path.unlink()
+
+
+def convert(source, out: Path, *, per_rank: bool = False, workers: int = 1, **options) -> None:
+    """Convert, `per_rank` into as many parts as there are workers."""
+    if per_rank:
+        write_parts(source, out, workers, **options)
+    else:
+        mdio.convert(source, out, workers=workers, **options)
+
+
+class _JoiningWriter(H5MDWriter):
+    _plain = True
+
+    def __init__(self, path, plan, meta, parts) -> None:
+        super().__init__(path, plan, meta)
+        self.parts = parts
+        self._arrays, self._crcs, self._stored, self._pieces = {}, {}, {}, {}
+
+    def create(self) -> None:
+        folder = parts_of(self.path).name
+        with h5py.File(self.path, "x", libver=LIBVER) as file:
+            create_groups(file, self.plan.arrays)
+            for array in self.plan.arrays:
+                self._join(file, array, folder)
+            self.places = Places({}, *create_columns(file, self.plan))
+            for group, ids in atom_ids(self.meta).items():
+                file[f"particles/{group}"].create_dataset("id", data=ids)
+            file["mdio"].attrs[IN_PARTS] = len(self.parts)
+
+    def _join(self, file, array, folder) -> None:
+        path = value_path(array.group, array.field)
+        joined = h5py.VirtualLayout((self.plan.n_frames, array.n_atoms, 3), "<f4")
+        for part in self.parts:
+            shape = (part.n_frames, array.n_atoms, 3)
+            joined[part.first_frame : part.stop] = h5py.VirtualSource(
+                f"{folder}/{part.file}".replace("%", "%%"), path, shape=shape, dtype="<f4"
+            )
+        file.create_virtual_dataset(path, joined, fillvalue=np.nan)
+        file[path].attrs["unit"] = flavour_of(None).units[array.field]
+
+    def finish(self) -> None:
+        said = {
+            "parts_folder": parts_of(self.path).name,
+            "parts_reason": "asked for",
+            "parts": [asdict(part) for part in self.parts],
+        }
+        with patch("mdio.layouts.h5md.writer.manifest_of", partial(manifest_of, **said)):
+            super().finish()
