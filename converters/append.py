@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -48,21 +48,6 @@ from mdio.parallel.executors import Executor
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 Origin = tuple[dict[str, Any], list[list[int]]]
 """What an output says of its source, and which frames of it it has, as runs."""
-OWN = {
-    "append",
-    "compare_all",
-    "growing",
-    "overlap",
-    "salvage",
-    "start",
-    "step",
-    "stop",
-    "to",
-    "top",
-    "verify",
-}
-"""Options that do not follow from the output."""
-DEFAULT = ConversionOptions()
 OF_DAMAGE = ("unreadable_frames", "unreadable_stretches")
 """What an output says of frames that its source lacks."""
 
@@ -73,24 +58,21 @@ def prepare_append(
     """Plan an output of what `out` holds, and of what `sources` add to it.
 
     Frames that `out` has already are found by their times, known by their coordinates, and left
-    out. Of others for the same times the continuation's are taken, or what `options.overlap` says,
-    as where files are joined.
+    out. Of others for the same times the continuation's are taken, or what ``overlap`` says, as
+    where files are joined.
 
     Raises PlanError: `out` is none of mdio's that frames can be added to; an option that follows
     from it. SourceError: a source does not fit, or adds nothing.
     """
-    for one in fields(options):
-        asked = getattr(options, one.name)
-        if one.name not in OWN and asked and asked != getattr(DEFAULT, one.name):
-            name = one.name.removesuffix("_ps").replace("_", "-")
-            raise PlanError(
-                f"{out}: frames are added as those that are there were written, so leave out "
-                f"--{name}; to change it, convert all sources together again"
-            )
+    for name in options.out_of_place("append"):
+        raise PlanError(
+            f"{out}: frames are added as those that are there were written, so leave out {name}; "
+            "to change it, convert all sources together again"
+        )
     out = changed_at(out)
     settle(out)
     former = None if is_remote(out) else state_at(out)
-    old = open_layout(out, verify=options.verify)
+    old = open_layout(out, verify=options.sources.verify)
     try:
         continuation_of(old, 0)
         files = [sources] if isinstance(sources, str | PathLike) else list(sources)
@@ -105,8 +87,8 @@ def check_it_goes_on(source: Path, out: Path, options: ConversionOptions) -> Non
 
     Raises SourceError: it does not.
     """
-    old = open_layout(out, verify=options.verify)
-    plan = _Plan(old, None, [source], replace(options, start=0))
+    old = open_layout(out, verify=options.sources.verify)
+    plan = _Plan(old, None, [source], options.but(start=0))
     try:
         with plan.source(source):
             plan.check_it_is_the_same(source)
@@ -126,7 +108,7 @@ class _Plan:
         """What is in the file of which each source is a view, and the frames that it has of it."""
         self.whole: dict[Path, tuple[Layout, int]] = {}
         """All frames of each file, as the output has them, and how many."""
-        self.numbered = options.start is not None
+        self.numbered = options.selection.start is not None
         """Whether the frames to add are told by number, as of a file that is followed."""
         strided = any(step > 1 for *_, step in self.manifest["frames"])
         self.stride_ps = float(self.manifest["dt_ps"]) if strided else None
@@ -204,15 +186,15 @@ class _Plan:
     def _merged(self, sources: Mapping[Layout, Path]) -> tuple[ChainLayout, Origin]:
         """Put the frames of all sources among those of the output; see `Timeline`."""
         old, options = self.old, self.options
-        if options.overlap == KEEP_ALL:
+        if options.sources.overlap == KEEP_ALL:
             chain = ChainLayout([old, *sources], overlap=KEEP_ALL)
             return chain, self._origin_of_all(chain, sources)
         timeline = Timeline(old)
         for source in sorted(filter(lambda one: one.info.n_frames, sources), key=_begin):
             path = sources[source]
-            known = is_unchanged(path, self.manifest["source"]) and not options.compare_all
+            known = is_unchanged(path, self.manifest["source"]) and not options.running.compare_all
             nbytes = COMPARED_NBYTES if known else None
-            timeline.add(source, Comparison(old, source), nbytes, options.overlap)
+            timeline.add(source, Comparison(old, source), nbytes, options.sources.overlap)
             if timeline.n_equal == source.info.n_frames:
                 self.notes.append(f"{path}: left out, since {old.path} has it already")
             elif timeline.n_equal:
@@ -234,7 +216,9 @@ class _Plan:
         made_of = manifest["source"]
         alike = {Path(one["path"]).suffix for one in made_of.get("files", [made_of])}
         opened = made_of.get("opened", {}) if path.suffix in alike else {}
-        source = open_with_topology(path, options.top, verify=options.verify, **opened)
+        source = open_with_topology(
+            path, options.sources.top, verify=options.sources.verify, **opened
+        )
         info, atoms = source.info, self._atoms
         n_atoms = manifest["source"].get("n_atoms", manifest["n_atoms"] if atoms is None else None)
         if info.n_atoms != n_atoms if n_atoms is not None else atoms.max() >= info.n_atoms:
@@ -252,8 +236,8 @@ class _Plan:
                 f"{path}: not an XTC file with a precision of {manifest['precision']:g} angstrom, "
                 f"of which {self.old.path} holds the integers; convert all files together again"
             )
-        if not options.salvage and not options.growing:
-            check_whole(info, options.stop, None)
+        if not options.sources.salvage and not options.running.growing:
+            check_whole(info, options.selection.stop, None)
         for name in ("velocities", "forces"):
             theirs = getattr(self.old.info, f"has_{name}")
             if theirs != getattr(info, f"has_{name}"):
@@ -267,10 +251,14 @@ class _Plan:
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
                     "first frame on; convert all files together again"
                 )
-            whole = TransformedLayout(path, source=source, top=options.top, **transformed)
+            whole = TransformedLayout(path, source=source, top=options.sources.top, **transformed)
         frames: Any = None
         if self.numbered:
-            frames = range(*slice(options.start, options.stop, options.step).indices(info.n_frames))
+            frames = range(
+                *slice(
+                    options.selection.start, options.selection.stop, options.selection.step
+                ).indices(info.n_frames)
+            )
         elif self.stride_ps:
             dt_ps, first_ps = self.stride_ps, self.old.info.time_first_ps
             steps = np.ceil((info.time_first_ps - first_ps) / dt_ps - 1e-3)
@@ -286,7 +274,7 @@ class _Plan:
 
     def _may_grow(self, sources: Sequence[Layout]) -> bool:
         """Whether a source may be written on: only whole frames that are there are taken."""
-        return self.options.growing or any(source.info.lost for source in sources)
+        return self.options.running.growing or any(source.info.lost for source in sources)
 
     def check_it_is_the_same(self, path: Path) -> None:
         """Compare frames that were taken of a source before with those that it has now."""
@@ -332,7 +320,7 @@ class _Plan:
         """Return what the output says of its source, with what is known of what was added."""
         source = dict(self.manifest["source"])
         every = [*source.pop("lost", []), *map(asdict, lost)]
-        if every and not self.options.growing:
+        if every and not self.options.running.growing:
             source["lost"] = every
         if texts := dict.fromkeys([*source.get("made_up", ()), *made_up]):
             source["made_up"] = list(texts)
@@ -351,7 +339,7 @@ class _Plan:
             return self._origin_of_all(chain, sources)
         # Numbers in several files say little to those who have the files: times, or steps, do.
         source = self._with_files(chain, sources) | {"n_frames": chain.info.n_frames}
-        source["joined"] = {"overlap": self.options.overlap, "matched": timeline.unit}
+        source["joined"] = {"overlap": self.options.sources.overlap, "matched": timeline.unit}
         step = max(step for *_, step in self.manifest["frames"])
         return source, [[0, chain.info.n_frames * step, step]]
 
@@ -361,7 +349,7 @@ class _Plan:
         of_another = ("files", "joined", "lost", "made_up", *OF_DAMAGE)
         said = self.manifest["source"].items()
         source = {key: value for key, value in said if key not in of_another}
-        if info.lost and not self.options.growing:
+        if info.lost and not self.options.running.growing:
             source["lost"] = list(map(asdict, info.lost))
         if info.made_up:
             source["made_up"] = list(info.made_up)

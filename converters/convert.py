@@ -12,11 +12,11 @@ import numpy as np
 
 from mdio.converters.append import prepare_append
 from mdio.converters.options import (
+    OPTIONS,
     ConversionOptions,
     ConvertResult,
     Progress,
     check_flavour,
-    takes_options,
 )
 from mdio.converters.periodic.counting import told_of_steps
 from mdio.converters.periodic.layout import TransformedLayout
@@ -42,6 +42,7 @@ from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.remote.paths import path_of
 from mdio.core.files.turns import State
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.options import takes_options
 from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
@@ -65,20 +66,20 @@ def prepare(
     Raises SourceError, UnknownLayoutError, PlanError: what cannot be read, written, or does not fit
     together.
     """
-    if options.append:
+    if options.running.append:
         return prepare_append(source, out, options, executor or Serial())
     target = path_of(out)
-    layout_name = layout_name_for_output(target, options.to)
+    layout_name = layout_name_for_output(target, options.storage.to)
     check_options(options, layout_name, target)
-    if options.flavour is not None:
+    if options.storage.flavour is not None:
         check_flavour(options, layout_name)
-    how = {"verify": options.verify, "overlap": options.overlap}
-    how |= {"salvage": True} if options.salvage else {}
-    how |= options.source_options
-    origin = open_with_topology(source, options.top, **how)
+    how = {"verify": options.sources.verify, "overlap": options.sources.overlap}
+    how |= {"salvage": True} if options.sources.salvage else {}
+    how |= options.sources.source_options
+    origin = open_with_topology(source, options.sources.top, **how)
     try:
         made = planned(origin, source, target, layout_name, options, executor or Serial())
-        if options.growing:
+        if options.running.growing:
             paths = [source] if isinstance(source, str | PathLike) else source
             made.states = SourceStates(paths, may_grow=True)
         return made
@@ -129,25 +130,24 @@ def planned(
     former: State | None = None,
 ) -> Conversion:
     """Plan with the opened source, which stays open."""
+    reading, keep, storage, run = vars(options).values()
     writer = writer_class(layout_name)
-    choice = choose_atoms(origin, options.top, options.select, options.groups)
+    choice = choose_atoms(origin, reading.top, keep.select, keep.groups)
     whole: Layout = origin
     transformed, told = None, []
-    if options.pbc is not None or options.center is not None:
-        transformed = {"pbc": options.pbc, "center": options.center}
+    if keep.pbc is not None or keep.center is not None:
+        transformed = {"pbc": keep.pbc, "center": keep.center}
         whole = moved = TransformedLayout(
-            origin.path, source=origin, top=options.top, pbc=options.pbc, center=options.center
+            origin.path, source=origin, top=reading.top, pbc=keep.pbc, center=keep.center
         )
         if choice.universe is not None:
             moved.universe = choice.universe
         told = told_of_steps(moved, choice.kept, executor.n_workers)
     if frames is None:
-        numbers = (options.start, options.stop, options.step)
-        times_ps = (options.begin_ps, options.end_ps, options.dt_ps)
-        frames = select_frames(origin, *numbers, *times_ps)
-    keeps = options.topology and layout_class(layout_name).keeps_topology
+        frames = select_frames(origin, **keep.frames)
+    keeps = storage.topology and layout_class(layout_name).keeps_topology
     topology = choice.topology if keeps else None
-    if not options.topology:
+    if not storage.topology:
         choice.universe = None  # and nothing of it beside the output
     elif choice.kept is not None and choice.stored is not None and not keeps:
         choice.universe = stored_universe(choice.stored, origin)  # the output has no place for it
@@ -155,12 +155,12 @@ def planned(
         topology = repairs.meta.topology or topology
         repairs.meta = replace(repairs.meta, topology=topology)
     unreadable: list[list[int]] = []
-    if options.salvage:
+    if reading.salvage:
         frames, unreadable = readable(origin, frames)
     view = ViewLayout(
         origin.path, source=whole, frames=frames, atoms=choice.kept, unreadable=unreadable
     )
-    note = None if options.dt_ps is None else note_on_dt(origin.info, view.info, options.dt_ps)
+    note = None if keep.dt_ps is None else note_on_dt(origin.info, view.info, keep.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
     notes = (*notes, *told, *choice.notes)
     stretches = tuple(one for one in origin.stretches if unreadable)
@@ -173,21 +173,21 @@ def planned(
             which = f"number {runs_text(runs_from_indices(counted))}"
             lost = f"{origin.path}: {plural(len(counted), 'frame')} of it cannot be read ({which})"
             notes = (*notes, f"{lost}; left out, {whole_ones}")
-    if options.growing:  # what is not complete is to come
+    if run.growing:  # what is not complete is to come
         notes = ()
-    elif not options.salvage:
-        check_whole(origin.info, options.stop, options.end_ps)
-    striping = StripeRequest(options.stripe_nbytes, options.stripe_count, options.progressive)
+    elif not reading.salvage:
+        check_whole(origin.info, keep.stop, keep.end_ps)
+    striping = StripeRequest(storage.stripe_nbytes, storage.stripe_count, storage.progressive)
     if repairs is None:  # older versions asked for any size
         striping.check()
-    asked = {one.name: getattr(options, one.name) for one in fields(StoredAs)}
+    asked = {one.name: getattr(storage, one.name) for one in fields(StoredAs)}
     if asked["container"] is None and writer.copier is not None:
         asked["container"] = origin.container
     wanted = WriteOptions(
         **asked,
-        compression=None if options.compression in ("auto", "none") else options.compression,
-        file_system=telling_file_system(target, options.compression),
-        pattern=options.pattern or "blocks",
+        compression=None if storage.compression in ("auto", "none") else storage.compression,
+        file_system=telling_file_system(target, storage.compression),
+        pattern=storage.pattern or "blocks",
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
@@ -199,9 +199,9 @@ def planned(
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
     if repairs is not None:
         plan = plan.replace(**repairs.made)
-    if plan.direct is not None and options.mpio is None:
-        plan = plan.replace(direct=goes_direct(options.direct, plan, target))
-    if options.mpio is None and goes_through_owner(plan, target, executor):
+    if plan.direct is not None and run.mpio is None:
+        plan = plan.replace(direct=goes_direct(run.direct, plan, target))
+    if run.mpio is None and goes_through_owner(plan, target, executor):
         # Where files are written as a whole, they are the pieces.
         plan = plan.replace(by_owner=True) if writer.writes_files_once else for_owner(plan)
     job = Job(
@@ -224,7 +224,7 @@ def planned(
     return choose(job, executor)
 
 
-@takes_options
+@takes_options(*OPTIONS)
 def convert(
     source: Paths,
     out: str | PathLike[str],
@@ -242,7 +242,7 @@ def convert(
     ----------
     source
         Trajectory of any layout, or several files that are joined in the order of their times
-        (see ``overlap=`` of `ConversionOptions`).
+        (see ``overlap``).
     out
         Output; its suffix names the layout (``.segments``, ``.h5md``, ``.zarr``; ``.xtc``,
         ``.trr``, ``.dcd``, ``.ncdf`` for one native file) unless ``to=`` does.
@@ -258,7 +258,7 @@ def convert(
     progress
         Called with (frames, decoded bytes) done since the last call.
     **options
-        Those of `ConversionOptions`, by name: ``top``, ``select``, ``groups``, ``precision``, ...
+        <options>
 
     Returns
     -------
@@ -282,13 +282,13 @@ def convert(
     >>> dict(mdio.open("adk.zarr").info.groups)
     {'ca': 214}
     """
-    wanted = ConversionOptions(**options)
+    wanted = ConversionOptions.of(**options)
     with running(executor, workers) as chosen:
         conversion = prepare(source, out, wanted, chosen)
         return conversion.run(chosen, force=force, resume=resume, progress=progress)
 
 
-@takes_options
+@takes_options(*OPTIONS)
 def append(
     sources: Paths,
     out: str | PathLike[str],

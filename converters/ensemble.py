@@ -43,7 +43,7 @@ def convert_ensemble(
     executor, force, progress
         As for `mdio.convert`; not on ranks of MPI.
     **options
-        The fields of `mdio.converters.options.ConversionOptions`, the same for all.
+        As for `mdio.convert`, the same for all.
 
     Returns
     -------

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,25 +13,30 @@ from typing import Any
 from mdio.converters.append import check_it_goes_on
 from mdio.converters.convert import prepare
 from mdio.converters.opening import changed_at
-from mdio.converters.options import ConversionOptions, ConvertResult, takes_options
+from mdio.converters.options import (
+    OPTIONS,
+    ConversionOptions,
+    ConvertResult,
+    Running,
+    Sources,
+)
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.core.files.remote.paths import path_of, refuse_remote
 from mdio.core.files.turns import changed
+from mdio.core.options import takes_options
 from mdio.layouts.registry import open_layout
 from mdio.parallel.executors import Executor, Serial
 
 POLL_S = 1.0
 """How often the size of the source is asked for, at most."""
-BY_NUMBER = ("stop", "begin_ps", "end_ps", "dt_ps", "segments", "mpio")
-"""Options that make no sense, or another one, where the number of frames is not known."""
 ENDLESS_FRAMES = 1 << 24
 """For how many frames the output is planned: shards are as large as they get."""
 
 AnyPath = str | PathLike[str]
 
 
-@takes_options
+@takes_options(*OPTIONS)
 def follow(
     source: AnyPath,
     out: AnyPath,
@@ -63,11 +67,9 @@ def follow(
     Raises SourceError: the source was replaced or cut, or there is no complete frame in the end.
     PlanError, OutputError: as for `convert`.
     """
-    wanted = ConversionOptions(growing=True, **options)
-    for name in BY_NUMBER:
-        if getattr(wanted, name):
-            option = name.removesuffix("_ps").replace("_", "-")
-            raise PlanError(f"--{option} does not go with --follow; leave it out")
+    wanted = ConversionOptions.of(growing=True, **options)
+    for name in wanted.out_of_place("follow"):
+        raise PlanError(f"{name} does not go with --follow; leave it out")
     refuse_remote(source, "following a source")
     where = changed_at(out) if append else path_of(out)
     follower = _Follower(Path(source), where, wanted, executor or Serial(), force=force)
@@ -103,7 +105,7 @@ class _Follower:
     ) -> None:
         self.source, self.out, self.options, self.executor = source, out, options, executor
         self.force = force
-        self.begin, self.step = options.start or 0, options.step or 1
+        self.begin, self.step = options.selection.start or 0, options.selection.step or 1
         self.n_done = 0
         self._uuid: str | None = None  # of the output, since the last publication
         self._known = True  # what the output has is known to be of the source
@@ -153,7 +155,7 @@ class _Follower:
             return self._n_there
         self._seen, self._since = now, time.monotonic()
         try:
-            with open_with_topology(self.source, self.options.top) as layout:
+            with open_with_topology(self.source, self.options.sources.top) as layout:
                 n_source = layout.info.n_frames
         except UnknownLayoutError:
             raise
@@ -180,10 +182,11 @@ class _Follower:
         options = self.options
         if self.n_done:
             options = ConversionOptions(
-                append=True, growing=True, top=options.top, verify=options.verify
+                sources=Sources(top=options.sources.top, verify=options.sources.verify),
+                running=Running(append=True, growing=True),
             )
         elif self._unit is not None and n_wanted >= self._unit:
-            options = replace(options, expected_frames=ENDLESS_FRAMES)
+            options = options.but(expected_frames=ENDLESS_FRAMES)
         with self._out_is_ours():
             words = self.source, self.out, self._only(options, n_wanted), self.executor
             conversion = prepare(*words)
@@ -210,11 +213,11 @@ class _Follower:
     def _only(self, options: ConversionOptions, n_frames: int) -> ConversionOptions:
         """Return `options` for the frames from those that are there to the nth."""
         first, last = (self.begin + n * self.step for n in (self.n_done, n_frames))
-        return replace(options, start=first, stop=last, step=self.step)
+        return options.but(start=first, stop=last, step=self.step)
 
     def _unit_of(self, n_frames: int) -> int | None:
         """Return the frames of a shard or segment; None if there are not enough frames to tell."""
-        options = replace(self.options, expected_frames=ENDLESS_FRAMES)
+        options = self.options.but(expected_frames=ENDLESS_FRAMES)
         conversion = prepare(self.source, self.out, self._only(options, n_frames), self.executor)
         conversion.close()
         sizes = conversion.plan.segment_frames

@@ -2,95 +2,57 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import wraps
+from dataclasses import Field, asdict, dataclass, field, replace
 from os import PathLike
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
-from mdio.converters.selection import Selection
-from mdio.core.errors import OptionError, PlanError
-from mdio.core.words import did_you_mean
-from mdio.layouts.chunk_shapes import Pattern
+from mdio.converters import selection
+from mdio.core.errors import PlanError
+from mdio.core.options import asked_for, declared, flag, goes_with, option
+from mdio.layouts.chunk_shapes import PATTERNS, Pattern
 from mdio.layouts.plan import LayoutPlan, StoredAs
-from mdio.layouts.registry import layout_class
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from mdio.layouts.registry import layout_class, writable_layouts
+from mdio.layouts.views.options import FrameChoice, Reading
 
 Progress = Callable[[int, int], None]
 """Called with frames and bytes (decoded) done since the last call."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConversionOptions(StoredAs):
-    """All options of a conversion besides source and output."""
+class Sources(Reading):
+    """How the source is read, and what it does not say of itself."""
 
-    to: str | None = None
-    """Layout; by default what the output's suffix says."""
-    top: str | PathLike[str] | None = None
-    """Topology, for selections and to check the number of atoms."""
-    topology: bool = True
-    """Whether outputs that can hold one get the topology that was given, or that the source has."""
-    select: Selection | None = None
-    """Atoms to keep."""
-    groups: Mapping[str, Selection] = field(default_factory=dict)
-    """Atom groups to store beside the full system, by name."""
-    overlap: str | None = None
-    """Which of the frames with equal times in several files to keep: one of
-    `mdio.layouts.views.OVERLAPS`; None = ``keep-last``, but an error for what looks like
-    replicas."""
-    source_options: Mapping[str, Any] = field(default_factory=dict)
-    """What the source does not say of itself, as options of `mdio.open`: ``format``, ``dt`` (ps
-    between frames), ``length_unit``."""
-    start: int | None = None
-    stop: int | None = None
-    step: int | None = None
-    """Frames to keep, by number, as in a Python slice."""
-    begin_ps: float | None = None
-    end_ps: float | None = None
-    """First and last time to keep."""
-    dt_ps: float | None = None
-    """Time between the frames to keep."""
-    compression: str | None = None
-    """``NAME[:LEVEL]``; ``none``; ``auto`` = in Zarr, floats are compressed where the output lies
-    on a network and that pays; None = the same, without a word where it does not."""
-    pbc: str | None = None
-    """``whole`` molecules; ``mol``: these in the cell by their centres; ``cluster``: those of
-    `center` (else of `select`) brought together; ``atom``: each atom in the cell; ``nojump``: atoms
-    go on where they leave the cell (``unwrap``, ``wrap``: old names of ``whole``, ``atom``)."""
-    center: str | None = None
-    """Selection of atoms to move to the middle of the cell, before molecules are put into it."""
-    pattern: Pattern | None = None
-    """How an h5md or zarr output will be read, for which its chunks are planned; one of
-    `mdio.layouts.plan.PATTERNS`, None = ``blocks``."""
-    stripe_nbytes: int | None = None
-    """Stripe size to plan for and to ask of the file system; None = that of the output's folder on
-    Lustre, else 1 MiB."""
-    progressive: Sequence[tuple[int, int]] = ()
-    """(end in bytes, stripe count) of the components of a progressive layout before the last."""
-    mpio: Literal["independent", "collective"] | None = None
-    """Write h5md through parallel HDF5, on the ranks of an `MPIExecutor`; None = without."""
-    direct: str = "auto"
-    """``on`` = large writes go past the page cache, where the file system lets them; ``off``;
-    ``auto`` = they do if the output is on a disk of this machine and larger than a quarter of the
-    memory that is available."""
-    salvage: bool = False
-    """Convert the complete frames of a source that ends within a frame."""
-    append: bool = False
-    """Add frames to the output, which is there; see `mdio.converters.append`."""
-    compare_all: bool = False
-    """With `append`: compare all frames that both have, of large unchanged sources too."""
-    growing: bool = False
-    """The source is being written: what is not whole yet is neither taken nor missed."""
-    hints: Sequence[str] = ()
-    """``KEY=VALUE`` for MPI-IO."""
-    verify: bool = True
-    """Whether what is read is compared with the checksums that the source holds."""
+    top: str | PathLike[str] | None = option(
+        "topology, for selections", "-s --top FILE", group="atoms", named=True, append=True
+    )
+    source_options: Mapping[str, Any] = option(
+        "options of `mdio.open`: format; dt, the ps between frames; length_unit",
+        default=dict,
+        keys=("dt", "format", "group", "length_unit", "n_atoms"),
+    )
+    salvage: bool = option(
+        "convert the complete frames of a truncated source", "--salvage", False, append=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(FrameChoice):
+    """Frames and atoms that are kept, and what is done to them."""
+
+    select: selection.Selection | None = option(
+        "keep these atoms only", "--select SEL", group="atoms", named=True
+    )
+    groups: Mapping[str, selection.Selection] = option(
+        "store these atoms a second time, on their own, for analyses that need no others",
+        "--group NAME=SEL",
+        dict,
+        kind="group",
+        group="atoms",
+        named=True,
+    )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not isinstance(self.groups, Mapping):
             raise PlanError(
                 f"groups are {self.groups!r}; give a dict of names and selections, such as "
@@ -98,44 +60,144 @@ class ConversionOptions(StoredAs):
             )
 
 
-SAID_OF_SOURCES = ("dt", "format", "group", "length_unit", "n_atoms")
-"""What may be given of files that do not say it themselves, or say more than one thing."""
+@dataclass(frozen=True, kw_only=True)
+class Storage(StoredAs):
+    """How the output is stored."""
+
+    to: str | None = option(
+        "layout, whatever the suffix of OUT", "--to", choices=writable_layouts, append=True
+    )
+    topology: bool = option(
+        "store nothing of what atoms are, in the output or beside it",
+        "--no-topology",
+        True,
+        group="atoms",
+    )
+    compression: str | None = option(
+        "without loss: none or gzip; in zarr also lz4 and zstd; for integers bitpack (fast, and "
+        "the default in zarr), rigid (about two thirds of an XTC, written slowly), rigid-seek (for "
+        "frames and atoms read at random), in zarr also lz4 or zstd, while h5md then wants a "
+        "filter where others read it; auto, the default for floats in zarr: lz4 where OUT lies on "
+        "a network, else none",
+        "--compression NAME[:LEVEL]",
+        kind="compression",
+        group="what is stored",
+        named=True,
+    )
+    pattern: Pattern | None = option(
+        "h5md, zarr: how it will be read: single frames in any order, blocks of whole frames "
+        "(default), the same selection of neighbouring atoms, time series of each atom",
+        "--for",
+        choices=PATTERNS,
+        group="how it lies on disk",
+        own=True,
+    )
+    stripe_nbytes: int | None = option(
+        "stripe that chunks should fit, and Lustre is asked for (default: what the folder of OUT "
+        "has on Lustre, else 1M)",
+        "--stripe-size SIZE",
+        kind="nbytes",
+        group="how it lies on disk",
+    )
+    progressive: Sequence[tuple[int, int]] = option(
+        "stripes that grow with the file on Lustre: 1G:1,-1:8 is one up to 1 GiB, then eight",
+        "--progressive END:N,...,-1:N",
+        (),
+        kind="stripes",
+        alone="stripes",
+        group="how it lies on disk",
+    )
 
 
-def takes_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function whose ``**options`` are fields of `ConversionOptions` say so, and check them.
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How a conversion runs: the output is the same."""
 
-    Its signature has each of them by name. A name that is none of them is an OptionError.
-    """
-    own = inspect.signature(function)
-    fields = inspect.signature(ConversionOptions).parameters
-    taken = {n: one for n, one in own.parameters.items() if one.kind is not one.VAR_KEYWORD}
-    known = {**taken, **{name: one for name, one in fields.items() if name not in taken}}
+    direct: str = option(
+        "on: large writes go past the page cache (auto: on a disk of this machine, if OUT is "
+        "larger than 1 GiB and the disk takes 1 GB/s, or larger than a quarter of the memory that "
+        "is available)",
+        "--direct",
+        "auto",
+        choices=("on", "off", "auto"),
+        group="how it lies on disk",
+    )
+    mpio: Literal["independent", "collective"] | None = option(
+        "with --mpi: write h5md through parallel HDF5, each rank by itself or in collective writes",
+        "--mpio",
+        values={"independent": "--mpio", "collective": "--collective"},
+        alone="mpio",
+        own=True,
+        follow=False,
+    )
+    hints: Sequence[str] = option(
+        "for MPI-IO (cb_nodes=8, romio_cb_write=enable); with --mpio and --collective",
+        "--hint KEY=VALUE",
+        (),
+        kind="several",
+    )
+    append: bool = option(
+        "add frames to the output, which is there: `mdio append`", "--append", False, append=True
+    )
+    compare_all: bool = option(
+        "with append: compare all frames that both have, of large unchanged sources too",
+        default=False,
+        append=True,
+    )
+    growing: bool = option(
+        "the source is being written: what is not whole yet is neither taken nor missed",
+        default=False,
+        append=True,
+    )
 
-    @wraps(function)
-    def checked(*args: P.args, **words: P.kwargs) -> R:
-        for name in words.keys() - known.keys():
-            meant = did_you_mean(name, known) or f"; it has {', '.join(sorted(known))}"
-            if name in SAID_OF_SOURCES:
-                meant = f"; it describes the source: source_options={{{name!r}: ...}}"
-            raise OptionError(f"{function.__name__} has no option {name!r}{meant}")
-        return function(*args, **words)
 
-    vars(checked)["__signature__"] = own.replace(parameters=list(known.values()))
-    return checked
+OPTIONS = (Sources, Selection, Storage, Running)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionOptions:
+    """All options of a conversion besides source and output."""
+
+    sources: Sources = field(default_factory=Sources)
+    selection: Selection = field(default_factory=Selection)
+    storage: Storage = field(default_factory=Storage)
+    running: Running = field(default_factory=Running)
+
+    @classmethod
+    def of(cls, **options: Any) -> ConversionOptions:
+        """Return them, of options by name."""
+        return cls().but(**options)
+
+    def but(self, **options: Any) -> ConversionOptions:
+        """Return a copy in which some, by name, are others."""
+        parts = {
+            name: replace(part, **{key: options[key] for key in declared(part) if key in options})
+            for name, part in vars(self).items()
+        }
+        return ConversionOptions(**parts)
+
+    def asked_for(self) -> list[tuple[Field[Any], Any]]:
+        """Return the options that are not as they are by themselves, and their values."""
+        return [pair for part in vars(self).values() for pair in asked_for(part)]
+
+    def out_of_place(self, way: str) -> list[str]:
+        """Return how options are spelled that were asked for and do not go with `way`."""
+        return [
+            flag(one, value) for one, value in self.asked_for() if value and not goes_with(one, way)
+        ]
 
 
 def check_flavour(options: ConversionOptions, layout: str) -> None:
     """Refuse a flavour where there is none; raises PlanError."""
-    known = layout_class(layout).flavours
-    if options.flavour not in known:
+    known, flavour = layout_class(layout).flavours, options.storage.flavour
+    if flavour not in known:
         raise PlanError(
-            f"--flavour {options.flavour}: {layout} is written as {' or '.join(known) or 'it is'} "
+            f"--flavour {flavour}: {layout} is written as {' or '.join(known) or 'it is'} "
             "only; GROMACS' is one of .h5md"
         )
-    if options.mpio is not None:
+    if options.running.mpio is not None:
         raise PlanError(
-            f"--flavour {options.flavour} is written without parallel HDF5; leave out --mpio and "
+            f"--flavour {flavour} is written without parallel HDF5; leave out --mpio and "
             "--collective"
         )
 

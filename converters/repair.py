@@ -244,7 +244,7 @@ def _options(
     precision: Any = integers if has_source_integers(manifest) else manifest.get("precision")
     if manifest.get("precision_source", "unknown") is None:
         precision = None  # nobody asked for it: bytes were copied, or the format has no other
-    return ConversionOptions(
+    return ConversionOptions.of(
         top=top,
         select=view.atoms,
         groups={name: kept[atoms] for name, atoms in members.items()},

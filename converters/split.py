@@ -51,7 +51,7 @@ def split(
     n_segments
         Number of segments; their frames differ by one at most.
     overlap
-        Which of the frames with equal times to keep; see `ConversionOptions`.
+        Which of the frames with equal times to keep; see `mdio.convert`.
     force
         Replace an existing output, once the new one is complete.
     resume

@@ -17,6 +17,8 @@ from typing import Any, Literal
 from mdio.core.errors import PlanError
 from mdio.core.files.direct import Direct
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.options import option
+from mdio.core.units import FIELD_UNITS
 from mdio.layouts.chunk_shapes import (
     MAX_PADDING,
     MIB,
@@ -37,26 +39,80 @@ in a worker, and that there are pieces enough for every worker (16 where sizes a
 class StoredAs:
     """What a user may ask of how an output is stored: it goes as it is to the layout's plan."""
 
-    precision: float | Literal["auto", "none"] | None = None
-    """Step of stored positions, angstrom; ``auto`` = the integers that an XTC source holds;
-    ``none`` = floats in full; None = what loses nothing and takes fewest bytes: integers of an XTC
-    in Zarr, else floats."""
-    precision_velocities: float | None = None
-    precision_forces: float | None = None
-    """Steps of stored velocities (angstrom/ps) and forces (kJ/(mol angstrom)); None = floats."""
-    chunk_frames: int | None = None
-    chunk_atoms: int | None = None
-    """Frames and atoms in a chunk; None = planned for the stripes."""
-    contiguous: bool = False
-    """Each array of an h5md file in one piece, without chunks."""
-    flavour: str | None = None
-    """For h5md: ``gromacs``, as GROMACS 2026 reads it; None = mdio's own way."""
-    container: str | None = None
-    """Format of segments: xtc, trr, dcd or ncdf; None = that of the source."""
-    segments: int | None = None
-    stripe_count: int | None = None  # to ask for; -1 = one on each target
-    expected_frames: int | None = None
-    """For so many chunks are planned, where frames will be added; None = those that there are."""
+    precision: float | Literal["auto", "none"] | None = option(
+        "round positions to this step in angstrom; auto keeps the integers of an XTC source, bit "
+        "for bit; none stores floats in full, which any program reads (default: auto in zarr, none "
+        "elsewhere)",
+        "--precision A|auto|none",
+        kind="precision",
+        group="what is stored",
+        named=True,
+    )
+    precision_velocities: float | None = option(
+        f"round velocities to this step in {FIELD_UNITS['velocities']} (default: floats in full)",
+        "--precision-velocities STEP",
+        kind="step",
+        group="what is stored",
+    )
+    precision_forces: float | None = option(
+        f"round forces to this step in {FIELD_UNITS['forces']} (default: floats in full)",
+        "--precision-forces STEP",
+        kind="step",
+        group="what is stored",
+    )
+    chunk_frames: int | None = option(
+        "frames in a chunk; auto: as fits the stripes",
+        "--chunk-frames N|auto",
+        kind="auto",
+        group="how it lies on disk",
+        own=True,
+    )
+    chunk_atoms: int | None = option(
+        "atoms in a chunk; auto: as fits the stripes",
+        "--chunk-atoms N|auto",
+        kind="auto",
+        group="how it lies on disk",
+        own=True,
+    )
+    contiguous: bool = option(
+        "h5md: each array in one piece, without chunks (--chunk-frames is then how many frames "
+        "share a checksum)",
+        "--contiguous",
+        False,
+        group="how it lies on disk",
+        own=True,
+    )
+    flavour: str | None = option(
+        "h5md: in the units and under the names that GROMACS 2026 reads",
+        "--flavour",
+        choices=("gromacs",),
+        group="how it lies on disk",
+    )
+    container: str | None = option(
+        "format of the segments (default: that of the source)",
+        "--container",
+        choices=("xtc", "trr", "dcd", "ncdf"),
+        group="how it lies on disk",
+        own=True,
+    )
+    segments: int | None = option(
+        "number of segments",
+        "--segments N",
+        kind="positive",
+        group="how it lies on disk",
+        own=True,
+        follow=False,
+    )
+    stripe_count: int | None = option(
+        "stripes, -1 for all targets",
+        "--stripe-count N",
+        kind="int",
+        group="how it lies on disk",
+        alone="stripes",
+    )
+    expected_frames: int | None = option(
+        "for so many frames chunks are planned, where frames will be added"
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.precision, str) and self.precision not in ("auto", "none"):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.periodic import NEED_BONDS, PBC_CHOICES
+from mdio.converters.periodic import NEED_BONDS
 from mdio.converters.periodic.steps import Steps, steps_for
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
@@ -28,6 +28,7 @@ from mdio.core.frame_data import FrameData
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.views.options import FORMER_PBC, PBC
 
 RUN_NBYTES = 16 << 20
 """Positions that are read at a time where only jumps are counted."""
@@ -55,10 +56,10 @@ class TransformedLayout(Layout):
     centre need, are read.
 
     `path`: path of the source, for messages. `source`: the layout to read from. `top`: topology
-    file; None = what the source has. `pbc`: one of `PBC_CHOICES`, or None. `center`: selection
-    whose centre of geometry goes to the centre of the box, or None. With ``whole``, molecules are
-    then put into the cell as with ``mol``, around those atoms. `steps`: what has been prepared of
-    these; for other processes.
+    file; None = what the source has. `pbc`: one of `mdio.layouts.views.options.PBC`, or None.
+    `center`: selection whose centre of geometry goes to the centre of the box, or None. With
+    ``whole``, molecules are then put into the cell as with ``mol``, around those atoms. `steps`:
+    what has been prepared of these; for other processes.
     """
 
     name = "transformed"
@@ -77,8 +78,8 @@ class TransformedLayout(Layout):
     ) -> None:
         given: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "steps": steps}
         super().__init__(path, source=source, **given, **options)
-        if pbc is not None and pbc not in PBC_CHOICES:
-            raise PlanError(f"--pbc {pbc!r} is unknown; choose from {', '.join(PBC_CHOICES)}")
+        if pbc is not None and pbc not in (*PBC, *FORMER_PBC):
+            raise PlanError(f"--pbc {pbc!r} is unknown; choose from {', '.join(PBC)}")
         self.source, self.pbc, self.center = source, pbc, center
         self.load: Callable[[], Any] | None = None
         """Gives the Universe of the topology, in place of ``top``."""

@@ -33,7 +33,7 @@ def complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | Non
     `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
     begun = time.perf_counter()
-    follows = job.appended or job.repairs or job.options.growing
+    follows = job.appended or job.repairs or job.options.running.growing
     moved = bool(job.transformed and job.choice.files)
     if follows or moved or not os.path.lexists(job.out):
         return None

@@ -224,7 +224,7 @@ class Conversion:
     ) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
         # One that is there may serve several outputs: it stays.
-        growing = self.job.options.growing
+        growing = self.job.options.running.growing
         new = {path: data for path, data in self.job.beside.items() if not holds(path, data)}
         temporary = stack.enter_context(
             publish(
@@ -260,7 +260,7 @@ class Conversion:
     ) -> LayoutWriter:
         """Return the writer, and have a journal where another run can go on with what it makes."""
         # What follows a source is never far behind it.
-        if self.writer.resumes and self.repairs is None and not self.job.options.growing:
+        if self.writer.resumes and self.repairs is None and not self.job.options.running.growing:
             with output_errors(temporary):
                 journal = Journal(temporary, resuming.first_words(words, meta, self.plan))
                 self._journal = stack.enter_context(journal)

@@ -31,7 +31,7 @@ class CopiedBytes(Conversion):
         """Plan to copy where all of each frame is kept; see `Conversion.planned`."""
         choice, options = job.choice, job.options
         chosen = choice.kept is not None or choice.groups or job.transformed
-        changed = (chosen and job.appended is None) or options.precision is not None
+        changed = (chosen and job.appended is None) or options.storage.precision is not None
         if job.writer.copier is None or job.view.first is None or changed:
             return None
         source, first, n_frames = job.view.source, job.view.first, job.view.info.n_frames

@@ -91,7 +91,7 @@ class Job:
             groups=self.choice.groups,
             transformed=self.transformed,
             joined=self.joined,
-            opened=self.options.source_options,
+            opened=self.options.sources.source_options,
             topology=self.topology,
             unreadable=self.view.unreadable,
             stretches=self.stretches,

@@ -41,7 +41,7 @@ class MPIOConversion(Conversion):
         write. MissingExtraError: there is no
         parallel HDF5.
         """
-        mode = job.options.mpio
+        mode = job.options.running.mpio
         if mode is None or job.writer.through_mpi is None:
             return None
         from mdio.layouts.h5md.mpio.writer import require_parallel_hdf5
@@ -55,7 +55,7 @@ class MPIOConversion(Conversion):
                 "collective writes only; take --collective, or leave out --compression and "
                 "--precision"
             )
-        hints = mpi_io_hints(job.plan, job.options.hints)
+        hints = mpi_io_hints(job.plan, job.options.running.hints)
         return cls(job, job.plan, writer, collective=mode == "collective", hints=hints)
 
     def run(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mdio.advisor.decide.calibrate import read_calibration
 from mdio.advisor.decide.decision import Decision
@@ -15,10 +15,12 @@ from mdio.advisor.measure.interleaved_repeats import Limits, Progress
 from mdio.advisor.measure.measure import measure
 from mdio.advisor.measure.measurements import load_measurements, save_measurements
 from mdio.advisor.measure.storage_probe import Share, ask_storage, bandwidth_of
-from mdio.advisor.model.profile import Profile, load_profile
+from mdio.advisor.model.profile import NAMES, Profile, load_profile
 from mdio.advisor.report.page import headline, html_of, lines, save_page
 from mdio.core.errors import PlanError
 from mdio.core.files.remote.paths import path_of
+from mdio.core.options import made_of, option, takes_options
+from mdio.layouts.views.options import Reading
 from mdio.parallel.executors import Executor, available_cores
 
 if TYPE_CHECKING:
@@ -56,6 +58,39 @@ LOCAL = "local"
 """The machine that this runs on."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What is assumed of the machine that will run the analysis."""
+
+    machine: str | PathLike[str] | Profile = option(
+        f"{LOCAL} (this one, from what is measured alone; default), {', '.join(NAMES)}, or a "
+        "profile made by mdio model fit",
+        "--machine NAME|FILE",
+        LOCAL,
+    )
+    nodes: int | None = option(
+        "machines like this one that the ranks are spread over (default: those of the workers)",
+        "--nodes N",
+        kind="positive",
+    )
+    cache: str = option(
+        "--cold: assume that passes read from storage, --warm: from memory (default: from memory "
+        "if what they read fits into it)",
+        "--cold",
+        "auto",
+        values={"cold": "--cold", "warm": "--warm"},
+        alone="caches",
+    )
+    calibrate: Sequence[str | PathLike[str]] = option(
+        "scale the forecast by these runs on that machine, saved by mdio analyze --timings "
+        "(layout: as-is)",
+        "--calibrate [LAYOUT=]T.json",
+        (),
+        kind="files",
+    )
+
+
+@takes_options(Reading, Forecast)
 def advise(
     trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     *,
@@ -65,19 +100,14 @@ def advise(
     ranks: int | None = None,
     passes: int = 1,
     target: str | PathLike[str] = ".",
-    machine: str | PathLike[str] | Profile = LOCAL,
     allow_lossy: float | None = None,
     local_folder: str | PathLike[str] | None = None,
-    calibrate: Sequence[str | PathLike[str]] = (),
     replay: str | PathLike[str] | None = None,
     save: str | PathLike[str] | None = None,
     limits: Limits | None = None,
     progress: Progress | None = None,
-    cache: str = "auto",
-    nodes: int | None = None,
     executor: Executor | None = None,
-    overlap: str | None = None,
-    verify: bool = True,
+    **options: Any,
 ) -> Advice:
     """Measure an analysis on a trajectory and say which layout will serve it best.
 
@@ -99,35 +129,22 @@ def advise(
     target
         Folder that an output would go to: trial conversions of some frames are made, read and
         removed there.
-    machine
-        ``local`` predicts for this machine, from what was measured alone; ``comet``, ``generic``
-        or a file of ``mdio model fit`` for ranks on a cluster.
     allow_lossy
         Also consider positions rounded to this step, angstrom.
     local_folder
         Also consider copying the source to such a folder, on a disk of each node, first; and
         weigh a cache there (``mdio analyze --cache``).
-    calibrate
-        Timing files of ``mdio analyze --timings`` from that machine, each as ``[LAYOUT=]FILE``.
     replay, save
         Decide from saved measurements instead of measuring; save those that were made.
     limits
         How much time and room measuring may take.
     progress
         Called with (what comes next, steps done, all steps).
-    cache
-        Whether passes will read from storage (``cold``: other data push these out of memory, or
-        every pass runs on other nodes), from memory (``warm``), or, ``auto``, from memory if what
-        they read fits into that of the nodes.
-    nodes
-        Machines like this one over which the ranks will be spread; by default those that the
-        workers of `executor` are on, or this one.
     executor
         Whose workers ask the source's storage all at once, before one process measures the rest:
         `mdio.MPI()`, on which all ranks call this, or Dask.
-    overlap, verify
-        As for `mdio.analyze`: how several files are joined, and whether what is read is compared
-        with checksums.
+    **options
+        <options>
 
     Returns
     -------
@@ -152,6 +169,7 @@ def advise(
     >>> mdio.advise(replay="measured.json", passes=1000).passes
     1000
     """
+    reading, forecast = made_of((Reading, Forecast), options)
     shares = [] if replay is not None else _shares(executor, trajectory)
     several = executor is not None and executor.n_workers > 1
     usual = executor.n_workers if executor is not None and several else available_cores()
@@ -160,8 +178,8 @@ def advise(
         raise PlanError(f"{count} ranks, {passes} passes: give 1 or more of each")
 
     def decide() -> Advice:
-        profile = _profile(machine)
-        calibrations = [read_calibration(str(one)) for one in calibrate]
+        profile = _profile(forecast.machine)
+        calibrations = [read_calibration(str(one)) for one in forecast.calibrate]
         if replay is not None:
             measurements = load_measurements(replay)
         elif trajectory is None:
@@ -178,15 +196,14 @@ def advise(
                 local_folder=local_folder,
                 limits=limits,
                 progress=progress,
-                overlap=overlap,
-                verify=verify,
+                **vars(reading),
                 known=bandwidth_of(shares),
             )
         if save is not None:
             save_measurements(measurements, save)
-        n_nodes = nodes or max(1, len({share.node for share in shares}))
+        n_nodes = forecast.nodes or max(1, len({share.node for share in shares}))
         decision = recommend(
-            measurements, count, passes, profile, calibrations, cache=cache, nodes=n_nodes
+            measurements, count, passes, profile, calibrations, cache=forecast.cache, nodes=n_nodes
         )
         return Advice(**vars(decision))
 

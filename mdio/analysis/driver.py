@@ -25,8 +25,10 @@ from mdio.analysis.work import (
     describe,
 )
 from mdio.core.errors import BlockError, PlanError
+from mdio.core.options import made_of, takes_options
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.ensemble import ensemble_at
+from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS, How
 from mdio.parallel.executors import Executor, Serial, executor_of
@@ -34,7 +36,6 @@ from mdio.parallel.executors import Executor, Serial, executor_of
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-    from mdio.core.cache.folder import Cache
     from mdio.parallel.shared_rows import SharedRows
 
 Progress = Callable[[int, int], None]
@@ -43,6 +44,7 @@ REPLICAS_PER_WORKER = 2
 """So many replicas or more are spread whole; of fewer, each is cut into blocks for all workers."""
 
 
+@takes_options(FrameChoice, CachedReading)
 def analyze(
     trajectory: Trajectory,
     *,
@@ -53,21 +55,10 @@ def analyze(
     workers: int | None = None,
     executor: Executor | None = None,
     blocks_per_worker: int = 1,
-    start: int | None = None,
-    stop: int | None = None,
-    step: int | None = None,
-    begin_ps: float | None = None,
-    end_ps: float | None = None,
-    dt_ps: float | None = None,
     reducer: Reducer | None = None,
     gather: How = "blocking",
-    verify: bool = True,
-    overlap: str | None = None,
-    pbc: str | None = None,
-    center: str | None = None,
-    cache: Cache | str | PathLike[str] | None = None,
-    cache_size: int | None = None,
     progress: Progress | None = None,
+    **options: Any,
 ) -> AnalysisResult:
     """Compute a kernel over the frames of a trajectory.
 
@@ -94,31 +85,14 @@ def analyze(
         their blocks lie in.
     blocks_per_worker
         More than one evens out workers of unequal speed.
-    start, stop, step
-        Frames, as a Python slice with a positive step.
-    begin_ps, end_ps, dt_ps
-        Of these, frames between two times (both included), at multiples of `dt_ps` after the first.
     reducer
         How rows become the result, instead of the kernel's own way.
     gather
         How ranks bring their rows together (`mdio.parallel.gather`); without MPI it has no effect.
-    verify
-        Compare what is read with the checksums that the output holds. False trusts the disk.
-    overlap
-        Which of the frames with equal times in several paths to keep: ``keep-last``,
-        ``keep-first``, ``error`` or ``keep-all``; see `mdio.layouts.views.opening.open_source`.
-    pbc, center
-        What is done to the frames before they are analysed, as `mdio.convert` does it: ``whole``
-        puts molecules together that the box cuts (the topology must have bonds); `center`: a
-        selection that is moved to the middle of the box.
-    cache
-        Keep what is read in this folder, on a disk of each node, and read it from there the next
-        time: a path, or a `mdio.core.cache.folder.Cache`. Under MPI and Dask, what a node has is
-        analysed there.
-    cache_size
-        Bytes that all files there may have; by default, all but a tenth of the disk or 8 GiB.
     progress
         Called with (frames, decoded bytes) as blocks are done (serially, as reads are).
+    **options
+        <options>
 
     Returns
     -------
@@ -158,17 +132,11 @@ def analyze(
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     run_in = executor_of(executor, workers)
     n_blocks = run_in.n_workers * blocks_per_worker
-    kept = None
-    if cache is not None or cache_size is not None:
-        from mdio.core.cache.folder import Cache
-
-        kept = Cache.of(cache, cache_size)
-    frames: dict[str, Any] = {"start": start, "stop": stop, "step": step}
-    frames |= {"begin_ps": begin_ps, "end_ps": end_ps, "dt_ps": dt_ps}
-    choose = partial(select_frames, **frames)
+    keep, reading = made_of((FrameChoice, CachedReading), options)
+    choose = partial(select_frames, **keep.frames)
     request = Request(
-        *(trajectory, chosen, top, group, reducer, n_blocks, verify, overlap),
-        *(choose, dt_ps, kept, pbc, center),
+        *(trajectory, chosen, top, group, reducer, n_blocks, reading.verify, reading.overlap),
+        *(choose, keep.dt_ps, reading.folder, keep.pbc, keep.center),
     )
     how = (run_in, gather, progress, blocks_per_worker)
     members = run_in.from_owner(partial(ensemble_at, trajectory, group))

@@ -7,15 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from mdio.advisor.advise import LOCAL, Advice, advise
+from mdio.advisor.advise import Advice, Forecast, advise
 from mdio.advisor.measure.interleaved_repeats import Progress
-from mdio.advisor.model.profile import NAMES
 from mdio.analysis.kernels.kernel import KERNELS
 from mdio.analysis.pages.report import check_report
 from mdio.analysis.results import check_output
 from mdio.cli.shared.common import (
     add,
-    add_no_verify,
+    add_options,
     add_told,
     add_trajectory,
     asked,
@@ -25,6 +24,7 @@ from mdio.cli.shared.common import (
 )
 from mdio.cli.shared.workers import all_ranks
 from mdio.core.errors import PlanError
+from mdio.layouts.views.options import Reading
 from mdio.parallel.executors import Serial
 
 COMMON = ("-s", "--analysis", "--select", "--ranks", "--passes", "--target", "--mpi", "--report")
@@ -34,6 +34,7 @@ COMMON = ("-s", "--analysis", "--select", "--ranks", "--passes", "--target", "--
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add_trajectory(parser, "*")
+    add_options(parser, Reading, Forecast)
     add(parser, "-s --top FILE", "topology, for selections")
     add(
         parser,
@@ -49,25 +50,6 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "under mpiexec: measure the storage from all ranks at once, and advise for these ranks",
     )
     add(parser, "--ranks N", "processes that will run the analysis (default: all cores)", positive)
-    add(parser, "--nodes N", "nodes that they are spread over (default: 1)", positive)
-    caches = parser.add_mutually_exclusive_group()
-    add(
-        caches,
-        "--cold",
-        "assume that passes read from storage (default: from memory if the data fit into it)",
-        dest="cache",
-        action="store_const",
-        const="cold",
-        default="auto",
-    )
-    add(
-        caches,
-        "--warm",
-        "assume that passes read from memory",
-        dest="cache",
-        action="store_const",
-        const="warm",
-    )
     add(
         parser,
         "--passes P",
@@ -83,12 +65,6 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add(
         parser,
-        "--machine NAME|FILE",
-        f"{LOCAL} (this one, default), {', '.join(NAMES)}, or a profile made by mdio model fit",
-        default=LOCAL,
-    )
-    add(
-        parser,
         "--allow-lossy STEP",
         "also consider rounding positions to this step, angstrom",
         _step,
@@ -99,16 +75,6 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "also consider a copy or a cache in this folder, on a local disk of each node",
         dest="local_folder",
     )
-    add(
-        parser,
-        "--calibrate [LAYOUT=]T.json",
-        "scale the forecast by these runs on that machine, saved by mdio analyze --timings "
-        "(layout: as-is)",
-        nargs="+",
-        action="extend",
-        default=[],
-    )
-    add_no_verify(parser, "TRAJ")
     add(parser, "--save-measurements FILE", "save the measurements for --replay", dest="save")
     add(parser, "--replay FILE", "decide from saved measurements, without reading any data")
     add(parser, "--report FILE", "an HTML page with plots and tables")

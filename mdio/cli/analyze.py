@@ -16,10 +16,7 @@ from mdio.analysis.results import AnalysisResult, check_output
 from mdio.analysis.saving import RESULT_SUFFIXES, save_as
 from mdio.cli.shared.common import (
     add,
-    add_cache,
-    add_frame_options,
-    add_no_verify,
-    add_periodic,
+    add_options,
     add_source,
     add_told,
     add_trajectory,
@@ -36,6 +33,7 @@ from mdio.core.files.remote.paths import is_remote
 from mdio.core.words import duration, human_nbytes, plural
 from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.opening import open_source
+from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.parallel import GATHERS
 from mdio.parallel.executors import Executor
 
@@ -71,8 +69,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(atoms, "-s --top FILE", "topology, for selections and masses")
     add(atoms, "--select SEL", "atoms to analyse (default: all; dihedrals: protein)")
     add(atoms, "--group NAME", "read this stored group, or this trajectory of an ensemble")
-    add_frame_options(parser)
-    add_periodic(parser.add_argument_group("periodic boundaries"))
+    add_options(parser, FrameChoice)
     what = parser.add_argument_group("what is computed")
     add(what, "--ref-frame N", "reference frame (default: 0)", int, default=0)
     add(
@@ -119,8 +116,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         choices=GATHERS,
         default="blocking",
     )
-    add_cache(workers)
-    add_no_verify(parser, "TRAJ")
+    add_options(parser, CachedReading)
     parser.add_argument(
         *("-o", "--out"),
         metavar="FILE",

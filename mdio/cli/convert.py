@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mdio.cli.follow import add_follow, follow_with
 from mdio.cli.shared.common import (
     add,
-    add_frame_options,
-    add_no_verify,
-    add_overlap,
-    add_periodic,
+    add_options,
     add_resume,
     add_source,
     add_told,
     asked,
-    parse_precision,
-    parse_step,
     print_json,
     progress_bar,
     source_options,
 )
 from mdio.cli.shared.plan_table import plan_table
-from mdio.cli.shared.workers import add_placing, add_workers, chosen_executor, executor_name
+from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
 from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.opening import salvage_offered
-from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult
 from mdio.converters.periodic.counting import with_cost
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.verify import verify
 from mdio.converters.verifying.checks import VerifyResult
 from mdio.core.errors import CorruptLayoutError, PlanError
-from mdio.core.units import FIELD_UNITS
+from mdio.core.options import declared
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.registry import writable_layouts
 from mdio.layouts.views.ensemble import labelled
 from mdio.parallel.executors import Executor
 
@@ -59,17 +54,9 @@ NOT_TOGETHER = {
 """Options that conversions of several trajectories do not have."""
 
 
-def _group(text: str) -> tuple[str, str]:
-    name, equals, selection = text.partition("=")
-    if not (name and equals and selection):
-        raise argparse.ArgumentTypeError(f'{text!r}: write --group NAME="SELECTION"')
-    return name, selection
-
-
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add(parser, "source SRC", "trajectory (several are joined)", nargs="+")
-    add_overlap(parser)
     add(
         parser,
         "--ensemble",
@@ -79,87 +66,27 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add_source(parser)
     add(parser, "out OUT", "output; its suffix names the layout")
-    add(parser, "--to", "layout, whatever the suffix of OUT", choices=writable_layouts())
-    atoms = parser.add_argument_group("atoms")
-    add(atoms, "-s --top FILE", "topology, for selections")
-    add(
-        atoms,
-        "--no-topology",
-        "store nothing of what atoms are, in the output or beside it",
-        dest="topology",
-        action="store_false",
-    )
-    add(atoms, "--select SEL", "keep these atoms only")
-    add(
-        atoms,
-        "--group NAME=SEL",
-        "store these atoms a second time, on their own, for analyses that need no others",
-        _group,
-        dest="groups",
-        action="append",
-        default=[],
-    )
-    add_frame_options(parser)
-    stored = parser.add_argument_group("what is stored")
-    add(
-        stored,
-        "--precision A|auto|none",
-        "round positions to this step in angstrom; auto keeps the integers of an XTC source, "
-        "bit for bit; none stores floats in full, which any program reads (default: auto in zarr, "
-        "none elsewhere)",
-        parse_precision,
-    )
-    for name, unit in FIELD_UNITS.items():
-        if name != "positions":
-            told = f"round {name} to this step in {unit} (default: floats in full)"
-            add(stored, f"--precision-{name} STEP", told, parse_step)
-    add(
-        stored,
-        "--compression NAME[:LEVEL]",
-        "without loss: small (fewest bytes), fast (fastest to read), none, or gzip; in zarr "
-        "also lz4 and zstd; for integers bitpack (fast, and the default in zarr), rigid (small: "
-        "about two thirds of an XTC, written slowly), rigid-seek (for frames and atoms read at "
-        "random), in zarr also lz4 or zstd, while h5md then "
-        "wants a filter where others read it; auto, the default "
-        "for floats in zarr: lz4 where OUT lies on a network, else none",
-    )
-    add_periodic(stored)
-    add_placing(parser)
+    add_options(parser, *OPTIONS)
     add_running(parser)
-    together = parser.add_mutually_exclusive_group()
-    for option, way in (("--mpio", "independent"), ("--collective", "collective")):
-        each = "each rank by itself" if way == "independent" else "in collective writes"
-        told = f"with --mpi: write h5md through parallel HDF5, {each}"
-        together.add_argument(option, dest="mpio", action="store_const", const=way, help=told)
-    add(
-        parser,
-        "--hint KEY=VALUE",
-        "for MPI-IO (cb_nodes=8, romio_cb_write=enable); with --mpio and --collective",
-        dest="hints",
-        action="append",
-        default=[],
-    )
     add(
         parser,
         "--force",
         "replace an existing output, and start again where an earlier run has left something",
     )
-    add(parser, "--append", "add frames to an existing output (mdio append)")
     add_resume(parser)
     add(parser, "--verify", "compare with the source afterwards", dest="compared")
     add_follow(parser)
-    add_no_verify(parser, "SRC")
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
     """Add what conversions of all kinds have: workers, and what is printed."""
     add_workers(parser)
     add(parser, "--dry-run", "print the plan, write nothing")
-    add(parser, "--salvage", "convert the complete frames of a truncated source")
     add_told(parser)
 
 
-def _options(args: argparse.Namespace) -> ConversionOptions:
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of a conversion by name."""
     if len(dict(args.groups)) < len(args.groups):
         raise PlanError("a --group name is given twice; every group needs its own")
     if args.mpio and executor_name(args) != "mpi":
@@ -167,10 +94,10 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
     if args.hints and not args.mpio:
         raise PlanError("--hint is for MPI-IO; add --mpio or --collective")
     *progressive, (_, stripe_count) = args.progressive or [(-1, args.stripe_count)]
-    made: dict[str, Any] = {"groups": dict(args.groups), "source_options": source_options(args)}
-    made |= {"progressive": progressive, "stripe_count": stripe_count}
-    made |= {"compare_all": args.append and args.compared}
-    return ConversionOptions(**asked(ConversionOptions, args) | made)
+    given: dict[str, Any] = {"groups": dict(args.groups), "source_options": source_options(args)}
+    given |= {"progressive": progressive, "stripe_count": stripe_count}
+    given |= {"compare_all": args.append and args.compared}
+    return dict(asked(declared(*OPTIONS), args) | given)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -188,7 +115,7 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     for name, option in NOT_TOGETHER.items():
         if getattr(args, name):
             raise PlanError(f"{option} is not for --ensemble; leave it out")
-    given = asdict(_options(args))
+    given = _options(args)
     how: dict[str, Any] = {"executor": executor, "force": args.force}
     with progress_bar(0, "convert", quiet=args.quiet) as progress:
         if "{label}" in args.out and len(args.source) == 1:
@@ -206,8 +133,9 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     return 0
 
 
-def run_with(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
-    """Do what `options` say, of `args` the files and how it is told."""
+def run_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Executor) -> int:
+    """Convert with the options that are given; of `args`: the files, and how it is told."""
+    options = ConversionOptions.of(**given)
     # Prepared once: the others get the opened source and the plan, and find the index stored.
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
     if args.dry_run:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from dataclasses import fields
+from collections.abc import Mapping
+from typing import Any
 
 from mdio.cli.shared.common import add, positive, print_json
 from mdio.converters.follow import follow
-from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.converters.options import ConvertResult
 from mdio.core.errors import PlanError
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import plural
@@ -46,7 +47,7 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def follow_with(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
+def follow_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Executor) -> int:
     """Follow the source; say so now and then, and in the end."""
     if len(args.source) != 1 or executor.ranks or args.dry_run or args.compared:
         raise PlanError("--follow is for one source, without --mpi, --dry-run and --verify")
@@ -55,8 +56,6 @@ def follow_with(options: ConversionOptions, args: argparse.Namespace, executor: 
         if not args.quiet:
             print(f"mdio convert: {args.out}: {plural(n_frames, 'frame')} so far", file=sys.stderr)
 
-    own = ("append", "growing", "expected_frames")
-    asked = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in own}
     with ending_signals_noted() as stopped:
         result: ConvertResult = follow(
             args.source[0],
@@ -68,8 +67,7 @@ def follow_with(options: ConversionOptions, args: argparse.Namespace, executor: 
             published=tell,
             executor=executor,
             force=args.force,
-            append=args.append,
-            **asked,
+            **given,
         )
     if args.json:
         print_json(result.to_json())

@@ -14,7 +14,7 @@ import numpy as np
 from mdio._version import __version__
 from mdio.cli.shared.common import (
     add,
-    add_overlap,
+    add_options,
     add_source,
     print_json,
     say_notes,
@@ -29,6 +29,7 @@ from mdio.core.words import box_text, human_nbytes, plural, times_text
 from mdio.layouts.base import Layout
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
 from mdio.layouts.views.ensemble import ensemble_at
+from mdio.layouts.views.options import Reading
 
 HAS = ("has_velocities", "has_forces", "has_box")
 LOOKED_AT = 100  # frames, for how often a field comes
@@ -46,7 +47,7 @@ class _Version(argparse.Action):
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add(parser, "path PATH", "trajectory (several are joined)", nargs="+")
-    add_overlap(parser)
+    add_options(parser, Reading, overlap="")
     add_source(parser)
     add(parser, "-s --top FILE", "topology, for formats that do not hold the number of atoms")
     add(parser, "--json", "print one JSON object")

@@ -11,14 +11,10 @@ from mdio.analysis.kernels.kernel import Kernel, UserKernel
 from mdio.analysis.results import check_output
 from mdio.cli.shared.common import (
     add,
-    add_cache,
-    add_frame_options,
-    add_no_verify,
+    add_options,
     add_told,
     add_trajectory,
     asked,
-    parse_nbytes,
-    positive,
     print_json,
     progress_bar,
     say_notes,
@@ -27,7 +23,8 @@ from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError
 from mdio.core.words import human_nbytes, plural
 from mdio.layouts.views.ensemble import labelled
-from mdio.mapreduce.driver import MEMORY_NBYTES, map_reduce
+from mdio.layouts.views.options import CachedReading, FrameChoice
+from mdio.mapreduce.driver import Shuffle, map_reduce
 from mdio.mapreduce.frames import Frames
 from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
 from mdio.parallel.executors import Executor
@@ -56,26 +53,10 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(atoms, "-s --top FILE", "topology, for selections")
     add(atoms, "--select SEL", "which atoms blocks have")
     add(atoms, "--group NAME", "read this stored group of atoms")
-    add_frame_options(parser)
-    workers = parser.add_argument_group("workers")
-    add_workers(workers)
-    add(
-        workers,
-        "--blocks-per-worker K",
-        "more than one evens out workers of unequal speed (default: 4, all together 16)",
-        positive,
-    )
-    add(
-        workers,
-        "--memory SIZE",
-        "what pairs may take in each worker; more goes through files (default: 1G)",
-        parse_nbytes,
-        default=MEMORY_NBYTES,
-    )
-    add(workers, "--local-dir DIR", "for these files, a disk of the node itself")
-    add_cache(workers)
-    add_no_verify(parser, "TRAJ")
-    add(parser, "--keep-going", "leave out keys whose reduce fails, and tell")
+    frames = dict.fromkeys(("start", "stop", "step", "begin_ps", "end_ps", "dt_ps"), "")
+    add_options(parser, FrameChoice, **frames)
+    add_workers(parser.add_argument_group("workers"))
+    add_options(parser, CachedReading, Shuffle)
     add(parser, "-o --out FILE", f"a row a key: {', '.join(TABLE_SUFFIXES)}")
     add_told(parser)
 

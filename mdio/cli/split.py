@@ -6,7 +6,7 @@ import argparse
 
 from mdio.cli.shared.common import (
     add,
-    add_overlap,
+    add_options,
     add_resume,
     add_told,
     asked,
@@ -17,19 +17,19 @@ from mdio.cli.shared.common import (
 from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.converters.convert import prepare
 from mdio.converters.opening import salvage_offered
-from mdio.converters.options import ConversionOptions, ConvertResult
+from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Sources
 from mdio.converters.split import check_suffix
+from mdio.core.options import declared
 from mdio.core.words import human_nbytes, plural
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add(parser, "source SRC", "trajectory (several are joined)", nargs="+")
-    add_overlap(parser)
     add(parser, "out OUT", "folder of segments, NAME.segments")
     add(parser, "-n --segments N", "number of segments", positive, required=True)
+    add_options(parser, Sources, overlap="", salvage="")
     add_workers(parser)
-    add(parser, "--salvage", "split the complete frames of a truncated source")
     add(parser, "--force", "replace an existing output")
     add_resume(parser)
     add_told(parser)
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Split and say what was written; under MPI, rank 0 speaks for all."""
     with chosen_executor(args) as executor, salvage_offered(args.salvage):
         check_suffix(args.out)
-        options = ConversionOptions(to="segments", **asked(ConversionOptions, args))
+        options = ConversionOptions.of(to="segments", **asked(declared(*OPTIONS), args))
         conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
         quiet = args.quiet or not executor.is_owner
         how = {"force": args.force, "resume": args.resume}

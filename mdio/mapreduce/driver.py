@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel
 from mdio.analysis.placing import blocks_on_dask
 from mdio.analysis.plan import Request, Trajectory
-from mdio.core.cache.folder import Cache
 from mdio.core.errors import PlanError, WorkerDiedError
+from mdio.core.options import made_of, option, takes_options
 from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.ensemble import ensemble_at
+from mdio.layouts.views.options import CachedReading
 from mdio.mapreduce.frames import Frames, choose_frames
 from mdio.mapreduce.job import Job, Progress, Settings
 from mdio.mapreduce.mapping import MapWork, block_label, head, part_of
@@ -45,6 +47,33 @@ MOST_DEATHS = 3
 """Of processes, before a run is given up, as Dask has it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shuffle:
+    """How pairs are made and travel."""
+
+    memory: int = option(
+        "what pairs may take in each worker; more goes through sorted files, with Dask the "
+        "cluster's own (default: 1G)",
+        "--memory SIZE",
+        MEMORY_NBYTES,
+        kind="nbytes",
+        group="workers",
+    )
+    local_dir: str | PathLike[str] | None = option(
+        "for these files, a disk of the node itself (default: the system's for temporary files)",
+        "--local-dir DIR",
+        group="workers",
+    )
+    blocks_per_worker: int | None = option(
+        "more than one evens out workers of unequal speed (default: 4, all together 16)",
+        "--blocks-per-worker K",
+        kind="positive",
+        group="workers",
+    )
+    keep_going: bool = option("leave out keys whose reduce fails, and tell", "--keep-going", False)
+
+
+@takes_options(CachedReading, Shuffle)
 def map_reduce(
     trajectory: Trajectory | Mapping[str, Trajectory],
     *,
@@ -56,18 +85,11 @@ def map_reduce(
     fields: tuple[str, ...] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
-    memory: int = MEMORY_NBYTES,
-    local_dir: str | PathLike[str] | None = None,
     combine: Callable[..., Any] | str | None = None,
     per_frame: bool | None = None,
-    keep_going: bool = False,
-    blocks_per_worker: int | None = None,
     group: str | None = None,
-    verify: bool = True,
-    overlap: str | None = None,
-    cache: Cache | str | PathLike[str] | None = None,
-    cache_size: int | None = None,
     progress: Progress | None = None,
+    **options: Any,
 ) -> MapReduceResult:
     """Map the frames of a trajectory to keys and values, and reduce the values of each key.
 
@@ -90,7 +112,7 @@ def map_reduce(
         is called before with the numbers and times of all frames of the trajectory.
     frames
         See `mdio.mapreduce.frames.choose_frames`; each is mapped once.
-    top, select, group, verify, overlap, cache, cache_size, progress
+    top, select, group, progress
         As for `mdio.analyze`.
     fields
         Which per-atom arrays blocks have, where the trajectory has them: by default positions.
@@ -98,22 +120,13 @@ def map_reduce(
         Worker processes on this machine; by default, all is done in this one.
     executor
         Instead of `workers`: where to run. With `MPIExecutor` all ranks make this call.
-    memory
-        Bytes that pairs may take in each worker; a key whose values are more takes what it needs.
-        More goes through sorted files (with Dask: the cluster's own spilling).
-    local_dir
-        Where these are, for the time of the call: a disk of the node itself. By default the
-        system's folder for temporary files. `Processes` share pairs through it.
     combine
         Makes fewer pairs of those of a block before they travel: ``sum``, ``min`` or ``max`` of the
         values of each key, with the frame of the first; or a function of keys and values, sorted by
         key and frame, that returns which rows to keep, ascending, and their values. The reduce
         must not mind how often that happens: sums of floats depend on blocks in their last digits.
-    keep_going
-        Note a key whose reduce raises, and go on with the others.
-    blocks_per_worker
-        Blocks of frames that each worker maps, of about the same length: 4 by default, and of
-        several workers 16 together at least.
+    **options
+        <options>
 
     Returns
     -------
@@ -150,6 +163,8 @@ def map_reduce(
     (214, 17.59)
     """
     program = Program.of(map, reduce, combine, per_frame, frames, select, fields)
+    reading, shuffle = made_of((CachedReading, Shuffle), options)
+    memory, blocks_per_worker = shuffle.memory, shuffle.blocks_per_worker
     if memory < 1 or (blocks_per_worker is not None and blocks_per_worker < 1):
         raise PlanError(
             f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
@@ -171,13 +186,13 @@ def map_reduce(
     n_blocks = math.ceil(n_workers * blocks_per_worker / len(given))
     requests = {
         str(label): Request(
-            *(one, program.kernel, top, group, None, n_blocks, verify, overlap),
+            *(one, program.kernel, top, group, None, n_blocks, reading.verify, reading.overlap),
             choose=partial(choose_frames, frames=program.frames),
-            cache=Cache.of(cache, cache_size),
+            cache=reading.folder,
         )
         for label, one in given.items()
     }
-    settings = Settings(program, memory, local_dir, keep_going, progress)
+    settings = Settings(program, memory, shuffle.local_dir, shuffle.keep_going, progress)
     with terminations_raised(), ExitStack() as stack:
         if run_in.ranks is not None:
             from mdio.mapreduce.ranks import map_reduce_on_ranks

@@ -4,7 +4,6 @@ import inspect
 import json
 import subprocess
 import sys
-from dataclasses import fields
 
 import MDAnalysis as mda
 import numpy as np
@@ -14,8 +13,9 @@ from suites.outputs import contents
 
 import mdio
 from mdio.converters.follow import follow
-from mdio.converters.options import ConversionOptions
+from mdio.converters.options import OPTIONS, ConversionOptions
 from mdio.core.errors import PlanError, SourceError
+from mdio.core.options import declared
 
 SOURCES = ["xtc", "dcd", "ncdf", "trr"]
 TARGETS = ["zarr", "h5md", "segments"]
@@ -267,8 +267,10 @@ def test_plan_only(adk, tmp_path):
 @pytest.mark.parametrize("function", [mdio.convert, mdio.append, follow])
 def test_options_are_named(adk, tmp_path, function):
     parameters = inspect.signature(function).parameters
-    assert {one.name for one in fields(ConversionOptions)} <= parameters.keys()
-    assert not [one for one in parameters.values() if one.kind is one.VAR_KEYWORD]
+    every = declared(*OPTIONS)
+    named = {one.name for one in every.values() if one.metadata.get("named")}
+    assert named <= parameters.keys()
+    assert all(f"``{name}``" in function.__doc__ for name in every)
     with pytest.raises(TypeError, match=r"'selct' \(did you mean 'select'\?\)$"):
         function(adk["xtc"], tmp_path / "a.zarr", selct="name CA")
     with pytest.raises(TypeError, match=r"'xyzzy'; it has .*top"):

@@ -216,7 +216,7 @@ def test_a_source_that_changes_while_it_is_read(tmp_path, change, copied):
     """Whatever was read of it is not published."""
     source = copy_of(XTC, tmp_path)
     out = tmp_path / ("out.segments" if copied else "out.trr")
-    conversion = prepare(source, out, ConversionOptions(segments=3 if copied else None))
+    conversion = prepare(source, out, ConversionOptions.of(segments=3 if copied else None))
     data = bytearray(source.read_bytes())
     if change == "grown":
         source.write_bytes(data + data)
@@ -242,7 +242,7 @@ def test_a_source_that_changes_while_it_is_read(tmp_path, change, copied):
 def test_frames_that_cannot_be_read_are_not_published(tmp_path, kind):
     """Damage that the headers of frames do not tell of, and such that came after the index."""
     source = copy_of({"xtc": XTC, "trr": TRR, "dcd": DCD}[kind], tmp_path)
-    conversion = prepare(source, tmp_path / "out.segments", ConversionOptions(segments=3))
+    conversion = prepare(source, tmp_path / "out.segments", ConversionOptions.of(segments=3))
     state = source.stat()
     data = bytearray(source.read_bytes())
     edges = np.cumsum([0, *map(len, raw_frames(source))]) + len(data)

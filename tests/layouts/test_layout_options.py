@@ -89,7 +89,7 @@ def test_verify_reaches_the_layout(adk, make, target, verify):
             assert {one.verify for one in members} == {verify}
         plan.layout.close()
         out = path.with_name("b.zarr")
-        conversion = prepare(source, out, ConversionOptions(verify=verify))
+        conversion = prepare(source, out, ConversionOptions.of(verify=verify))
         sent = pickle.loads(pickle.dumps(conversion.view)).source
         assert {one.verify for one in getattr(sent, "members", [sent])} == {verify}
         conversion.close()

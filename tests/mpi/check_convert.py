@@ -38,7 +38,7 @@ VARYING = ("manifest", "zarr.json", "index", "checksums")
 
 
 def convert(source, out, executor, **options):
-    wanted = ConversionOptions(**options)
+    wanted = ConversionOptions.of(**options)
     conversion = executor.from_owner(lambda: prepare(source, out, wanted, executor))
     return conversion.run(executor)
 
@@ -82,7 +82,7 @@ def check_written_by_rank_0(source, folder):
     storage.has_one_writer = lambda _: True
     storage.PIECE_FOR_OWNER_NBYTES = 1 << 19  # 13 frames, or 10 as whole chunks
     for name, options in (("owner.h5md", {"chunk_frames": 5}), ("owner.dcd", {})):
-        wanted, out = ConversionOptions(**options), folder / name
+        wanted, out = ConversionOptions.of(**options), folder / name
         with MPIExecutor(COMM, to_all=False) as executor:
             conversion = executor.from_owner(partial(prepare, source, out, wanted, executor))
             assert conversion.plan.by_owner == (COMM.size > 1)

@@ -29,7 +29,7 @@ MOVES = ("mdio/manifest", "offset", "nbytes")
 
 
 def convert(source, out, executor, **options):
-    conversion = executor.from_owner(lambda: prepare(source, out, ConversionOptions(**options)))
+    conversion = executor.from_owner(lambda: prepare(source, out, ConversionOptions.of(**options)))
     return conversion.run(executor, force=True)
 
 

@@ -9,15 +9,15 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING
 from functools import partial
 from inspect import signature
 from types import MappingProxyType
 from typing import Any, Literal
 
-from mdio.converters.periodic import PBC_CHOICES
-from mdio.core.progress import ProgressBar, ProgressLog
+from mdio.core.options import declared
 from mdio.core.words import without_passwords
-from mdio.layouts.views import OVERLAPS
+from mdio.layouts.views.options import FORMER_PBC
 
 
 def add(
@@ -51,54 +51,57 @@ def add(
         }
 
 
-def add_periodic(group: Any) -> None:
-    """Add ``--pbc`` and ``--center`` to a group of options."""
-    add(
-        group,
-        "--pbc",
-        "whole: molecules that the box cuts are made whole (needs bonds); mol: and put into "
-        "the box by their centres; cluster: the molecules of --center (or of --select) brought "
-        "together, the others around them; atom: each atom into the box; nojump: atoms go on "
-        "where they leave the box (unwrap and wrap are whole and atom)",
-        choices=PBC_CHOICES,
-    )
-    add(
-        group,
-        "--center SEL",
-        "move these atoms to the middle of the box, then the others around them as --pbc says "
-        "(whole is then mol)",
-    )
-
-
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def asked(target: Callable[..., Any], args: argparse.Namespace) -> dict[str, Any]:
-    """Return what `args` has under the names of the arguments of `target`."""
-    return {name: vars(args)[name] for name in signature(target).parameters if name in args}
+def asked(target: Callable[..., Any] | Mapping[str, Any], args: argparse.Namespace) -> Any:
+    """Return what `args` has under the names of `target`, or of the arguments of a function."""
+    names = getattr(target, "option_names", target)
+    names = signature(names).parameters if callable(names) else names
+    return {name: vars(args)[name] for name in names if name in args}
+
+
+def add_options(parser: argparse.ArgumentParser, *parts: type, **texts: str) -> None:
+    """Add the options that `parts` declare, each under its heading.
+
+    `texts`: add these alone; what help says of them, where it is not what is declared.
+    """
+    together: dict[str, Any] = {}
+    for name, one in declared(*parts).items():
+        about = one.metadata
+        if not about["spelled"] or (texts and name not in texts):
+            continue
+        choices = about.get("choices")
+        more: dict[str, Any] = {"dest": name}
+        more |= {} if choices is None else {"choices": choices() if callable(choices) else choices}
+        more |= {} if one.default is MISSING else {"default": one.default}
+        more |= {"action": "store_false"} if one.default is True else {}
+        more |= KINDS[about["kind"]] if "kind" in about else {}
+        place = _group_of(parser, about.get("group"))
+        if (alone := about.get("alone")) is not None:
+            place = together[alone] = together.get(alone) or place.add_mutually_exclusive_group()
+        values = about.get("values", {None: about["spelled"]})
+        for value, spelled in values.items():
+            const = {} if value is None else {"action": "store_const", "const": value}
+            add(place, spelled, texts.get(name) or about["text"], **more, **const)
+
+
+def _group_of(parser: argparse.ArgumentParser, title: str | None) -> Any:
+    if title is None:
+        return parser
+    known = [group for group in parser._action_groups if group.title == title]
+    return known[0] if known else parser.add_argument_group(title)
 
 
 def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     """Add trajectories that are read and joined."""
     add(parser, "trajectory TRAJ", "trajectory (several are joined)", nargs=nargs)
-    add_overlap(parser)
 
 
 def add_told(parser: Any, quiet: str = "no progress bar, no summary") -> None:
     """Add how much is printed."""
     add(parser, "--json", "print one JSON object")
     add(parser, "-q --quiet", quiet)
-
-
-def add_overlap(parser: argparse.ArgumentParser) -> None:
-    """Add ``--overlap`` to a command that joins trajectories."""
-    add(
-        parser,
-        "--overlap",
-        "frames whose times several files have: keep those of the last file (default), of "
-        "the first, refuse them, or keep all, with files in the order given",
-        choices=OVERLAPS,
-    )
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -118,21 +121,6 @@ def source_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return them, as options of `open_source`."""
     given = {"format": args.format, "dt": args.timestep, "length_unit": args.length_unit}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def add_cache(parser: Any) -> None:
-    """Add ``--cache`` and ``--cache-size`` to a parser or a group of one."""
-    add(
-        parser,
-        "--cache DIR",
-        "keep what is read there, on a disk of each node, and read it from there next time",
-    )
-    add(
-        parser,
-        "--cache-size SIZE",
-        "of all that is kept there: 200G (default: all but a tenth of the disk or 8 GiB)",
-        parse_nbytes,
-    )
 
 
 def say_notes(command: str, notes: Sequence[str]) -> None:
@@ -202,6 +190,43 @@ def auto_or_positive(text: str) -> int | None:
     return None if text == "auto" else positive(text)
 
 
+def parse_group(text: str) -> tuple[str, str]:
+    """Return a name and the selection of its atoms."""
+    name, equals, selection = text.partition("=")
+    if not (name and equals and selection):
+        raise argparse.ArgumentTypeError(f'{text!r}: write --group NAME="SELECTION"')
+    return name, selection
+
+
+def _renamed(option: str, names: Mapping[str, str]) -> Callable[[str], str]:
+    """Return what reads the value of `option`, and tells what former names of values are now."""
+
+    def parse(text: str) -> str:
+        if text in names:
+            print(f"mdio: {option} {text} is called {names[text]} now", file=sys.stderr)
+        return text
+
+    return parse
+
+
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "auto": {"type": auto_or_positive},
+    "compression": {"type": _renamed("--compression", {"small": "rigid (of floats: zstd)"})},
+    "files": {"nargs": "+", "action": "extend"},
+    "float": {"type": float},
+    "group": {"type": parse_group, "action": "append", "default": []},
+    "int": {"type": int},
+    "nbytes": {"type": parse_nbytes},
+    "pbc": {"type": _renamed("--pbc", FORMER_PBC)},
+    "positive": {"type": positive},
+    "precision": {"type": parse_precision},
+    "several": {"action": "append", "default": []},
+    "step": {"type": parse_step},
+    "stripes": {"type": parse_stripes},
+}
+"""How the texts of declared options are read."""
+
+
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object; NaN and infinity, which JSON lacks, become null."""
     print(json.dumps(_plain(value), allow_nan=False))
@@ -219,37 +244,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def add_frame_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose frames."""
-    frames = parser.add_argument_group("frames")
-    add(frames, "--start N", "first frame (0 is the first)", int)
-    add(frames, "--stop N", "frame to stop before", int)
-    add(frames, "--step N", "every Nth frame", positive)
-    for names, dest, text in (
-        (("-b", "--begin"), "begin_ps", "first time, ps"),
-        (("-e", "--end"), "end_ps", "last time, ps"),
-        (("--dt",), "dt_ps", "keep one frame every PS ps"),
-    ):
-        frames.add_argument(*names, dest=dest, type=float, metavar="PS", help=text)
-
-
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """Add the option that goes on with what an earlier run left."""
     add(
         parser,
         "--resume",
         "go on with what an earlier run of the same conversion left; begin if it left nothing",
-    )
-
-
-def add_no_verify(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the option that trusts the disk; `what` is read."""
-    add(
-        parser,
-        "--no-verify",
-        f"trust the disk: do not compare what is read of {what} with its checksums",
-        dest="verify",
-        action="store_false",
     )
 
 
@@ -295,7 +295,10 @@ def progress_bar(
     n_frames = total if callable(total) else partial(int, total)
     if quiet:
         yield None
-    elif sys.stderr.isatty():
+        return
+    from mdio.core.progress import ProgressBar, ProgressLog
+
+    if sys.stderr.isatty():
         with ProgressBar(n_frames(), label, file=sys.stderr) as bar:
             yield bar
     else:

@@ -148,7 +148,7 @@ def test_a_conversion_of_it(output, tmp_path):
     from mdio.converters.convert import prepare
     from mdio.converters.options import ConversionOptions
 
-    conversion = prepare(out, tmp_path / "b.h5md", ConversionOptions(step=2))
+    conversion = prepare(out, tmp_path / "b.h5md", ConversionOptions.of(step=2))
     replace()
     with pytest.raises(CorruptLayoutError, match=REPLACED):
         conversion.run(mdio.Serial())

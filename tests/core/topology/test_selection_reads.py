@@ -40,7 +40,7 @@ def sources(adk, tmp_path_factory):
 def planned(source, folder, reads, **options):
     """Return calls and bytes of planning."""
     reads.clear()
-    prepare(source, folder / "out.zarr", ConversionOptions(**options)).close()
+    prepare(source, folder / "out.zarr", ConversionOptions.of(**options)).close()
     return len(reads), sum(reads)
 
 

@@ -323,7 +323,7 @@ def test_following_into_a_store(bucket, adk, tmp_path, positions):
 
 
 def appending(source, out, progress):
-    how = ConversionOptions(append=True)
+    how = ConversionOptions.of(append=True)
     prepare(source, out, how, Serial()).run(Serial(), progress=progress)
 
 

@@ -1,0 +1,125 @@
+"""What is read of trajectories, and how several files are joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from mdio.core.options import option
+from mdio.layouts.views import OVERLAPS
+
+if TYPE_CHECKING:
+    from mdio.core.cache.folder import Cache
+
+PBC = ("whole", "mol", "cluster", "atom", "nojump")
+FORMER_PBC = {"wrap": "atom", "unwrap": "whole"}
+"""What two of them were called; still accepted, and in older outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameChoice:
+    """Frames, and what is done to them."""
+
+    start: int | None = option(
+        "first frame (0 is the first)",
+        "--start N",
+        kind="int",
+        group="frames",
+        named=True,
+        append=True,
+    )
+    stop: int | None = option(
+        "frame to stop before",
+        "--stop N",
+        kind="int",
+        group="frames",
+        named=True,
+        append=True,
+        follow=False,
+    )
+    step: int | None = option(
+        "every Nth frame", "--step N", kind="positive", group="frames", named=True, append=True
+    )
+    begin_ps: float | None = option(
+        "first time, ps", "-b --begin PS", kind="float", group="frames", follow=False
+    )
+    end_ps: float | None = option(
+        "last time, ps", "-e --end PS", kind="float", group="frames", follow=False
+    )
+    dt_ps: float | None = option(
+        "keep one frame every PS ps", "--dt PS", kind="float", group="frames", follow=False
+    )
+    pbc: str | None = option(
+        "whole: molecules that the box cuts are made whole (needs bonds); mol: and put into the "
+        "box by their centres; cluster: the molecules of --center (or of --select) brought "
+        "together, the others around them; atom: each atom into the box; nojump: atoms go on "
+        "where they leave the box",
+        f"--pbc {'|'.join(PBC)}",
+        kind="pbc",
+        choices=(*PBC, *FORMER_PBC),
+        group="periodic boundaries",
+    )
+    center: str | None = option(
+        "move these atoms to the middle of the box, then the others around them as --pbc says "
+        "(whole is then mol)",
+        "--center SEL",
+        group="periodic boundaries",
+    )
+
+    @property
+    def frames(self) -> dict[str, Any]:
+        """Which frames, as `mdio.layouts.views.view.select_frames` takes it."""
+        return {
+            "start": self.start,
+            "stop": self.stop,
+            "step": self.step,
+            "begin_ps": self.begin_ps,
+            "end_ps": self.end_ps,
+            "dt_ps": self.dt_ps,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How the source is read."""
+
+    overlap: str | None = option(
+        "frames whose times several files have: keep those of the last file (default), of the "
+        "first, refuse them, or keep all, with files in the order given",
+        "--overlap",
+        choices=OVERLAPS,
+        append=True,
+    )
+    verify: bool = option(
+        "trust the disk: do not compare what is read with its checksums",
+        "--no-verify",
+        True,
+        append=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedReading(Reading):
+    """How the source is read, and what is kept of it on the node."""
+
+    cache: Cache | str | PathLike[str] | None = option(
+        "keep what is read there, on a disk of each node, and read it from there next time",
+        "--cache DIR",
+        group="workers",
+    )
+    cache_size: int | None = option(
+        "of all that is kept there: 200G (default: all but a tenth of the disk or 8 GiB)",
+        "--cache-size SIZE",
+        kind="nbytes",
+        group="workers",
+    )
+
+    @property
+    def folder(self) -> Cache | None:
+        """Where it is kept; None = nowhere."""
+        if self.cache is None and self.cache_size is None:
+            return None
+        from mdio.core.cache.folder import Cache
+
+        return Cache.of(self.cache, self.cache_size)

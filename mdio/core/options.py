@@ -1,0 +1,121 @@
+"""Options, each declared once: a field of a dataclass says what it means and how it is spelled.
+
+Command lines, signatures, docstrings, checks and recipes come from the fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import MISSING, Field, field, fields
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from mdio.core.errors import OptionError
+from mdio.core.words import did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+GOES_WITH = {"append": False, "follow": True}
+"""Whether an option goes with these unless its field says otherwise."""
+
+
+def option(text: str, spelled: str = "", default: Any = None, **more: Any) -> Any:
+    """Return a field that declares an option.
+
+    `text`: its help. `spelled`: its names on the command line and, last, that of its value (``-s
+    --top FILE``); one without a value is a flag, and one without a name is of Python alone. `more`:
+    ``kind``, how its text is read (see `mdio.cli.shared.common.KINDS`); ``choices``; ``values``,
+    flags that stand for a value each; ``group``, its heading; ``alone``, a name of options of which
+    but one is given; ``named``, that signatures show it; ``keys``, of a mapping; ``own``, that not
+    every layout has it; ``append``, ``follow``: whether it goes with these (`GOES_WITH`).
+    """
+    metadata = {"text": text, "spelled": spelled, **more}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def declared(*parts: Any) -> dict[str, Field[Any]]:
+    """Return the fields of dataclasses, or of their objects, by name."""
+    return {one.name: one for part in parts for one in fields(part)}
+
+
+def flag(one: Field[Any], value: Any = None) -> str:
+    """Return how the command line spells an option, which has some `value`."""
+    flags = [word for word in one.metadata["spelled"].split() if word.startswith("--")]
+    return str(one.metadata.get("values", {}).get(value) or (flags or [one.name])[0])
+
+
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def asked_for(options: Any) -> Iterator[tuple[Field[Any], Any]]:
+    """Yield each option that is not as it is by itself, and its value."""
+    for one in fields(options):
+        value, default = getattr(options, one.name), _default(one)
+        same = type(value) is type(default) and value == default
+        if not same and not (isinstance(value, Sized) and not len(value)):
+            yield one, value
+
+
+def goes_with(one: Field[Any], way: str) -> bool:
+    """Return whether an option goes with one of `GOES_WITH`."""
+    return bool(one.metadata.get(way, GOES_WITH[way]))
+
+
+def takes_options(*parts: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function whose ``**options`` are fields of `parts` say so, and check their names.
+
+    Its signature has those that are used most by name, and its docstring all, where it has
+    ``<options>``. A name that is none of them is an OptionError.
+    """
+    every = declared(*parts)
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        own = inspect.signature(function)
+        taken = list(own.parameters.values())
+        known = {one.name for one in taken if one.kind is not one.VAR_KEYWORD} | every.keys()
+
+        @wraps(function)
+        def checked(*args: P.args, **words: P.kwargs) -> R:
+            for name in words.keys() - known:
+                meant = did_you_mean(name, known) or f"; it has {', '.join(sorted(known))}"
+                for one in every.values():
+                    if name in one.metadata.get("keys", ()):
+                        meant = f"; it describes the source: {one.name}={{{name!r}: ...}}"
+                raise OptionError(f"{function.__name__} has no option {name!r}{meant}")
+            return function(*args, **words)
+
+        shown = [
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=_default(one))
+            for one in every.values()
+            if one.metadata.get("named") and one.name not in own.parameters
+        ]
+        signature = own.replace(parameters=[*taken[:-1], *shown, taken[-1]])
+        vars(checked).update(__signature__=signature, option_names=known)
+        checked.__doc__ = (function.__doc__ or "").replace("<options>", _listed(parts))
+        return checked
+
+    return decorated
+
+
+def _listed(parts: tuple[type, ...]) -> str:
+    """Return a list of options, as a docstring has it."""
+    lines = []
+    for part in parts:
+        lines += [(part.__doc__ or "").partition("\n")[0], ""]
+        for one in fields(part):
+            no = "False: " if one.default is True else ""
+            lines.append(f"- ``{one.name}``: {no}{one.metadata['text']}")
+        lines.append("")
+    return "\n        ".join(lines).rstrip()
+
+
+def made_of(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return an object of each dataclass, of options by name."""
+    names = (declared(part).keys() & options.keys() for part in parts)
+    pairs = zip(parts, names, strict=True)
+    return tuple(part(**{name: options[name] for name in own}) for part, own in pairs)
