@@ -183,7 +183,9 @@ class ConversionOptions:
     def out_of_place(self, way: str) -> list[str]:
         """Return how options are spelled that were asked for and do not go with `way`."""
         return [
-            flag(one, value) for one, value in self.asked_for() if value and not goes_with(one, way)
+            flag(one, value)
+            for one, value in self.asked_for()
+            if value is not False and not goes_with(one, way)
         ]
 
 

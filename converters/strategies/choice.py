@@ -29,7 +29,7 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
     """Refuse what a layout does not have, or what does not go together; raises PlanError."""
     has = writer_class(layout).own_options
     for one, value in options.asked_for():
-        if not one.metadata.get("own") or not value or one.name in has:
+        if not one.metadata.get("own") or one.name in has:
             continue
         every = {name: writer_class(name).own_options for name in writable_layouts()}
         others = sorted(name for name, theirs in every.items() if one.name in theirs)

@@ -270,7 +270,8 @@ def test_options_are_named(adk, tmp_path, function):
     every = declared(*OPTIONS)
     named = {one.name for one in every.values() if one.metadata.get("named")}
     assert named <= parameters.keys()
-    assert all(f"``{name}``" in function.__doc__ for name in every)
+    assert len(parameters) <= 16 or function is follow
+    assert all(f"``{name}``" in mdio.convert.__doc__ for name in every)
     with pytest.raises(TypeError, match=r"'selct' \(did you mean 'select'\?\)$"):
         function(adk["xtc"], tmp_path / "a.zarr", selct="name CA")
     with pytest.raises(TypeError, match=r"'xyzzy'; it has .*top"):
