@@ -79,7 +79,7 @@ class Case:
         layout, _, container = self.layout.partition(":")
         words = ["convert", source, str(out), "--to", layout, *common]
         words += [f"--{self.way}"] if self.way in ("mpio", "collective") else []
-        if layout_class(layout).in_segments:
+        if layout_class(layout).facts.in_segments:
             words += ["--segments", str(self.n_workers)]
         for option, value in (
             ("--container", container or None),
@@ -119,8 +119,8 @@ def cases(
     places = list(itertools.product(stripes, stripe_counts))
     found: list[Case] = []
     for layout, way, n_workers, compression, frames in every:
-        facts = layout_class("segments" if layout == SPLIT else layout.partition(":")[0])
-        through_mpi = writer_class(facts.name).through_mpi is not None
+        name = "segments" if layout == SPLIT else layout.partition(":")[0]
+        facts, through_mpi = layout_class(name).facts, writer_class(name).through_mpi is not None
         parallel_hdf5 = way in ("mpio", "collective")
         if (parallel_hdf5 and not through_mpi) or (way == "mpio" and compression):
             continue

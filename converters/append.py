@@ -377,7 +377,7 @@ class _Plan:
 
 def _begin(source: Layout) -> float:
     """Return where a source begins, by which several are put in order."""
-    if source.has_times:
+    if source.timing.has_times:
         return source.info.time_first_ps
     return float(source.read(0, 1, atoms=[]).step[0])
 

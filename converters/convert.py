@@ -44,7 +44,7 @@ from mdio.core.files.turns import State
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
 from mdio.core.words import plural, runs_text
-from mdio.layouts.base import Layout
+from mdio.layouts.base import Layout, container_of
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.plan import LayoutPlan, StoredAs, WriteOptions
 from mdio.layouts.registry import layout_class, layout_name_for_output, writer_class
@@ -145,7 +145,7 @@ def planned(
         told = told_of_steps(moved, choice.kept, executor.n_workers)
     if frames is None:
         frames = select_frames(origin, **keep.frames)
-    keeps = storage.topology and layout_class(layout_name).keeps_topology
+    keeps = storage.topology and layout_class(layout_name).facts.keeps_topology
     topology = choice.topology if keeps else None
     if not storage.topology:
         choice.universe = None  # and nothing of it beside the output
@@ -182,7 +182,7 @@ def planned(
         striping.check()
     asked = {one.name: getattr(storage, one.name) for one in fields(StoredAs)}
     if asked["container"] is None and writer.copier is not None:
-        asked["container"] = origin.container
+        asked["container"] = container_of(origin)
     wanted = WriteOptions(
         **asked,
         compression=None if storage.compression in ("auto", "none") else storage.compression,
@@ -215,7 +215,7 @@ def planned(
         striping=striping,
         nbytes_in=origin.info.nbytes,
         transformed=transformed,
-        joined=origin.joined,
+        joined=getattr(origin, "joined", None),
         topology=topology,
         repairs=repairs,
         former=former,

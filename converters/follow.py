@@ -25,6 +25,7 @@ from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.core.files.remote.paths import path_of, refuse_remote
 from mdio.core.files.turns import changed
 from mdio.core.options import takes_options
+from mdio.layouts.backend import made_as
 from mdio.layouts.registry import open_layout
 from mdio.parallel.executors import Executor, Serial
 
@@ -134,7 +135,7 @@ class _Follower:
             self.begin, _, self.step = runs[0]
             self._uuid, self._known = old.uuid, False
             self.n_done = old.info.n_frames
-            made = old.made_as()
+            made = made_as(old)
             self._unit = made.get("piece_frames") or int(old.boundaries()[1])
 
     def look(self) -> int:

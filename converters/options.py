@@ -191,7 +191,7 @@ class ConversionOptions:
 
 def check_flavour(options: ConversionOptions, layout: str) -> None:
     """Refuse a flavour where there is none; raises PlanError."""
-    known, flavour = layout_class(layout).flavours, options.storage.flavour
+    known, flavour = layout_class(layout).facts.flavours, options.storage.flavour
     if flavour not in known:
         raise PlanError(
             f"--flavour {flavour}: {layout} is written as {' or '.join(known) or 'it is'} "

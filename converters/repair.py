@@ -24,6 +24,7 @@ from mdio.core.files.publish import settle
 from mdio.core.files.remote.paths import is_remote
 from mdio.core.files.turns import State, state_at
 from mdio.core.stalls import is_gone
+from mdio.layouts.backend import made_as
 from mdio.layouts.base import Layout
 from mdio.layouts.continuing.continuation import options_of
 from mdio.layouts.manifest import (
@@ -200,7 +201,7 @@ def _prepare(
 ) -> Conversion:
     """Plan the conversion that made `out` once more."""
     with open_layout(out, verify=False) as former:
-        manifest, made = dict(former.manifest or {}), former.made_as()
+        manifest, made = dict(former.manifest or {}), made_as(former)
     if "parts" in manifest:
         raise SourceError(
             f"{out}: its frames lie in parts, which are no longer written; convert its source again"

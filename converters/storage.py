@@ -137,7 +137,7 @@ class StripeRequest:
         """
         if not self._explicit and not stripes(temporary):
             return None
-        if layout_class(plan.layout).is_folder:
+        if layout_class(plan.layout).facts.is_folder:
             with output_errors(temporary):
                 temporary.mkdir(exist_ok=True)
         if self._explicit:

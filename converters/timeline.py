@@ -26,8 +26,8 @@ def frames_of(layout: Layout) -> Frames:
         path=str(layout.path),
         time=np.concatenate([np.empty(0), *(block.time for block in blocks)]),
         step=np.concatenate([np.empty(0, np.int64), *(block.step for block in blocks)]),
-        timed=layout.has_times,
-        stepped=layout.has_steps,
+        timed=layout.timing.has_times,
+        stepped=layout.timing.has_steps,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mdio.core.blocks import Spans
+from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
@@ -54,6 +55,14 @@ class BackendLayout(Layout):
         """Open it, and set `_backend`; see `Layout._open`."""
 
     def _open(self) -> TrajectoryInfo:
+        info = self._open_once_more()
+        assert self._backend is not None
+        # Without a function between, which takes as long as a third of a small read.
+        self._read_into = self._backend.read_into  # type: ignore[method-assign]
+        return info
+
+    def _open_once_more(self) -> TrajectoryInfo:
+        """Open what opening it found in another process, or else anew."""
         if self._known is not None:
             info, backend = copy.deepcopy(self._known)  # without the files that are open here
             if getattr(backend, backend.holds).open_again():
@@ -103,7 +112,7 @@ class BackendLayout(Layout):
         if openings is not None:
             yield from openings(runs, atoms, self.fields)
 
-    def cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
+    def _cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
         """Return the stored group that has `atoms`, with its fields, and the group's atoms."""
         contents: Any = self.contents
         if self.manifest is None:
@@ -129,22 +138,31 @@ class BackendLayout(Layout):
         """Yield all that there is to check, those of the groups too; see `Layout.units`."""
         yield from getattr(self.contents, "units", super().units)()
 
-    def stored(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return what lies on disk of a piece; see `Layout.stored`."""
-        found: list[EncodedChunk] = getattr(self.contents, "stored", super().stored)(start, stop)
-        return found
-
-    def made_as(self) -> dict[str, Any]:
-        """Return how arrays are cut; see `Layout.made_as`."""
-        found: dict[str, Any] = getattr(self.contents, "made_as", super().made_as)()
-        return found
-
-    @property
-    def decodes(self) -> bool:
-        """Our own are decoded here; libraries have locks and threads of their own."""
-        return self.manifest is not None
-
     def _close(self) -> None:
+        self.__dict__.pop("_read_into", None)
         if self._backend is not None:
             self._backend.close()
             self._backend = None
+
+
+def made_as(layout: Layout) -> dict[str, Any]:
+    """Return what fields of a plan are to be for an output that is laid out as this one."""
+    made = getattr(_contents(layout), "made_as", dict)
+    return cast(dict[str, Any], made())
+
+
+def stored(layout: Layout, start: int, stop: int) -> list[EncodedChunk]:
+    """Return what its writer once made of the frames of a piece, as it lies on disk.
+
+    Raises CorruptLayoutError: some of it is not what was written, or it has no checksums.
+    """
+    found = getattr(_contents(layout), "stored", None)
+    if found is None:
+        raise CorruptLayoutError(
+            f"{layout.path}: {layout.name} keeps no checksums of what it stores"
+        )
+    return cast("list[EncodedChunk]", found(start, stop))
+
+
+def _contents(layout: Layout) -> Any:
+    return getattr(layout, "contents", layout)

@@ -5,17 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.blocks import Spans
 from mdio.core.closing import Closing
-from mdio.core.errors import CorruptLayoutError, FrameRangeError, OptionError, named
+from mdio.core.errors import (
+    CorruptLayoutError,
+    FrameRangeError,
+    MdioError,
+    OptionError,
+    named,
+)
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
@@ -30,7 +37,6 @@ if TYPE_CHECKING:
     from mdio.core.topology.topology import Topology
     from mdio.layouts.caching.reads import UnitReads
     from mdio.layouts.tables import Tables
-    from mdio.layouts.writer import EncodedChunk
 
 
 ASSUMED = {"dt": ("--timestep", "times"), "length_unit": ("--length-unit", "units of lengths")}
@@ -58,29 +64,73 @@ def fields_in_some(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
     return tuple(sorted(lacking))
 
 
-def notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
-    """Yield what is odd about keeping units of the trajectory `path` in `cache`.
-
-    `works` is whether its layout says where its frames lie.
-    """
-    if not works:
-        yield (
-            f"{path}: no unit of it can be kept, since only MDAnalysis or a library knows where "
-            "its frames lie; it is read from the source: convert it, and keep units of the output"
-        )
-    from mdio.layouts.striping.file_systems import is_network
-    from mdio.layouts.striping.stripes import file_system_type
-
-    kind = file_system_type(cache.root)
-    if is_network(kind):
-        yield (
-            f"{cache.root}: it lies on a file system of the network ({kind}), where a cache gains "
-            "nothing and all nodes share it; give a folder on a disk of each node"
-        )
-
-
 Runs = Iterable[tuple[int, int]]
 AtomIndices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormatFacts:
+    """What there is to know of a format without a file of it.
+
+    Classes of others are named as ``module:Class``, so that they are imported when they are needed.
+    """
+
+    suffixes: tuple[str, ...] = ()
+    options: frozenset[str] | None = frozenset()
+    """Names of its options; None if it takes any, for somebody else."""
+    writer: str | None = None
+    """For plug-ins: where their `LayoutWriter` is."""
+    continuation: str | None = None
+    """Where its `Continuation` is, if frames can be added to outputs of it."""
+    members: str | None = None
+    """Where the function is that finds, by label, the trajectories that one output at a path has as
+    groups."""
+    parts: str | None = None
+    """Where the function is that finds the folder of parts beside an output at a path."""
+    reads_with: tuple[str, ...] = ()
+    """Modules that are imported when one is opened, and can be before."""
+    is_folder: bool = False
+    """Whether it is a folder of files."""
+    in_segments: bool = False
+    """Whether an output is as many files as are asked for."""
+    in_chunks: bool = False
+    """Whether arrays are cut into chunks, which can be compressed."""
+    keeps_columns: bool = False
+    """Whether box, time and step come back to the bit; others keep what their fields allow."""
+    keeps_topology: bool = False
+    """Whether outputs hold what atoms are."""
+    counts_steps: bool = False
+    """Whether steps are not stored, and the frames of a file are counted instead."""
+    rounds: tuple[str, ...] = ()
+    """Fields that are stored in other units than those in memory, and rounded on the way."""
+    is_copied: bool = False
+    """Whether its frames can be copied as bytes, from file to file."""
+    decodes: bool = False
+    """Whether reading files of others is mostly work that other threads need not wait for."""
+    reads_remote: bool = False
+    """Whether it reads objects of stores where they lie."""
+    flavours: tuple[str, ...] = ()
+    """As which other programs want them its outputs can be written."""
+
+
+def not_assumed(path: Path, option: str) -> OptionError:
+    """Return the error for an option that says what the format, or the file, holds itself."""
+    flag, what = ASSUMED[option]
+    return OptionError(
+        f"{path}: it has {what} of its own, so that there is nothing to assume; leave out {flag} "
+        f"(in Python: {option}=)"
+    )
+
+
+class Timing(NamedTuple):
+    """What times and steps of a layout are worth."""
+
+    has_times: bool
+    """Whether times are the file's own; if not, frames are but counted."""
+    has_steps: bool
+    """Whether the file numbers its frames by integration steps, if it has no times."""
+    step_ps: float | None = None
+    """Length of an integration step in ps, where times follow from counted ones."""
 
 
 class Layout(Closing, ABC):
@@ -112,41 +162,14 @@ class Layout(Closing, ABC):
     """
 
     name: ClassVar[str]
-    suffixes: ClassVar[tuple[str, ...]] = ()
-    known_options: ClassVar[frozenset[str] | None] = frozenset()
-    """Names of its options; None if it takes any, for somebody else."""
-    _known: Any = None  # what opening it found in another process
-    writer: ClassVar[str | None] = None
-    """For plug-ins: where their `LayoutWriter` is, as ``module:Class``."""
-    reads_with: ClassVar[tuple[str, ...]] = ()
-    """Modules that are imported when one is opened, and can be before."""
-    continuation: ClassVar[str | None] = None
-    """Where its `Continuation` is, in the same way, if frames can be added to outputs of it."""
-    is_folder: ClassVar[bool] = False
-    """Whether it is a folder of files."""
-    in_segments: ClassVar[bool] = False
-    """Whether an output is as many files as are asked for."""
-    in_chunks: ClassVar[bool] = False
-    """Whether arrays are cut into chunks, which can be compressed."""
-    keeps_columns: ClassVar[bool] = False
-    """Whether box, time and step come back to the bit; others keep what their fields allow."""
-    counts_steps: ClassVar[bool] = False
-    """Whether steps are not stored, and the frames of a file are counted instead."""
-    rounds: ClassVar[tuple[str, ...]] = ()
-    """Fields that are stored in other units than those in memory, and rounded on the way."""
-
-    reads_remote: ClassVar[bool] = False
-    """Whether it reads objects of stores where they lie."""
-    keeps_topology: ClassVar[bool] = False
-    """Whether outputs hold what atoms are."""
-    flavours: ClassVar[tuple[str, ...]] = ()
-    """As which other programs want them its outputs can be written."""
-
-    cache: Cache | None = None
+    facts: ClassVar[FormatFacts] = FormatFacts()
+    cache: Cache | None
     """Where units of it are kept on this node."""
+    _known: Any = None  # what opening it found in another process
     _prefetch: Prefetch | None = None
     _unit_reads: dict[str, UnitReads] | None = None
     _told: tuple[str, ...] = ()
+    """Of caches that were closed."""
     _in_store = False
     _is_led = False
     """Whether somebody says what will be read."""
@@ -170,21 +193,13 @@ class Layout(Closing, ABC):
         self._check_options()
         self._info: TrajectoryInfo | None = None
 
-    def not_assumed(self, option: str) -> OptionError:
-        """Return the error for an option that says what the format, or the file, holds itself."""
-        flag, what = ASSUMED[option]
-        return OptionError(
-            f"{self.path}: it has {what} of its own, so that there is nothing to assume; leave out "
-            f"{flag} (in Python: {option}=)"
-        )
-
     def _check_options(self) -> None:
-        if self.known_options is None:
+        if self.facts.options is None:
             return
-        if unknown := sorted(self.options.keys() - self.known_options - {"n_atoms"}):
-            known = ", ".join(sorted({*self.known_options, "fields"}))
+        if unknown := sorted(self.options.keys() - self.facts.options - {"n_atoms"}):
+            known = ", ".join(sorted({*self.facts.options, "fields"}))
             if unknown[0] in ASSUMED:
-                raise self.not_assumed(unknown[0])
+                raise not_assumed(self.path, unknown[0])
             raise OptionError(
                 f"{self.path}: the layout {self.name} has no option {unknown[0]!r}; it has {known} "
                 "and verify"
@@ -217,11 +232,6 @@ class Layout(Closing, ABC):
         """Let go of handles; called only after `_open`, and reading may open again."""
 
     @property
-    def is_open(self) -> bool:
-        """Whether it has handles, and knows what is there."""
-        return self._info is not None
-
-    @property
     def info(self) -> TrajectoryInfo:
         """What is in the trajectory; opens it if need be."""
         if self._info is None:
@@ -242,15 +252,31 @@ class Layout(Closing, ABC):
             raise self._replaced()
         self.uuid = found
 
-    def _explain(self, error: OSError) -> None:
-        """Raise what says more than `error` does: the system's own names no file."""
-        better: OSError | None = named(self.path, error)
-        if isinstance(error, CorruptLayoutError):
+    def _explain(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
+        """Raise what says more than `error` does: the system's own names no file.
+
+        `frames`: the first and the last of those that could not be read.
+        """
+        better: Exception | None = None
+        if frames is not None and not isinstance(error, MdioError):
+            better = self._damage(error, "frames {} to {} cannot be read".format(*frames))
+        if better is None and isinstance(error, OSError):
+            better = named(self.path, error)
+        corrupt = better or error
+        if isinstance(corrupt, CorruptLayoutError):
             replaced = self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid)
             manifest = self.manifest if self._info is not None else None
-            better = self._replaced() if replaced else mendable(self.path, manifest, error)
+            mended = self._replaced() if replaced else mendable(self.path, manifest, corrupt)
+            better = mended or better
         if better is not None:
             raise better from error
+
+    def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:  # noqa: ARG002
+        """Return an error that tells of damage, of what a library raises that meets it.
+
+        `what`: what could not be done.
+        """
+        return None
 
     def _replaced(self) -> CorruptLayoutError:
         return CorruptLayoutError(
@@ -307,7 +333,7 @@ class Layout(Closing, ABC):
         SourceError, CorruptLayoutError
             The bytes on disk are not what they should be.
         """
-        info = self.info
+        info = self._info or self.info
         if not 0 <= start <= stop <= info.n_frames:
             raise FrameRangeError(
                 f"{self.path}: frames {start}:{stop} asked for, but it has {info.n_frames} frames; "
@@ -322,17 +348,17 @@ class Layout(Closing, ABC):
                 velocities=info.has_velocities and "velocities" in self.fields,
                 forces=info.has_forces and "forces" in self.fields,
             )
-        elif (out.n_frames, out.n_atoms) != (stop - start, n_atoms):
+        elif out.positions.shape[:2] != (stop - start, n_atoms):
             found = f"{out.n_frames} frames of {out.n_atoms} atoms"
             raise ValueError(f"out holds {found}, but {stop - start} of {n_atoms} are read")
         if start < stop:
             try:
                 if self._in_store and not self._is_led:
                     self._prefetch_run(start, stop, indices)
-                reads = self.unit_reads(indices)
+                reads = None if self.cache is None else self._through_cache(indices)
                 (self._read_into if reads is None else reads.read)(start, stop, indices, out)
-            except OSError as error:
-                self._explain(error)
+            except Exception as error:
+                self._explain(error, (start, stop - 1))
                 raise
         return out
 
@@ -368,27 +394,13 @@ class Layout(Closing, ABC):
         problem : str or None
             What is wrong with it.
         """
-        yield from check_units(self.units(), wanted)
-
-    def stored(self, start: int, stop: int) -> list[EncodedChunk]:  # noqa: ARG002
-        """Return what its writer once made of the frames of a piece, as it lies on disk.
-
-        Raises
-        ------
-        CorruptLayoutError
-            Some of it is not what was written.
-        """
-        raise CorruptLayoutError(f"{self.path}: {self.name} keeps no checksums of what it stores")
-
-    @classmethod
-    def ensemble_at(cls, path: Path) -> dict[str, Path]:  # noqa: ARG003
-        """Return, by label, where the trajectories are that one output at `path` has as groups."""
-        return {}
-
-    @classmethod
-    def parts_at(cls, path: Path) -> Path | None:  # noqa: ARG003
-        """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
-        return None
+        try:
+            yield from check_units(self.units(), wanted)
+        except Exception as error:
+            damage = None if isinstance(error, MdioError) else self._damage(error, "cannot be read")
+            if damage is None:
+                raise
+            raise damage from error
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:  # noqa: ARG003
@@ -396,15 +408,14 @@ class Layout(Closing, ABC):
         return None
 
     @property
-    def has_times(self) -> bool:
-        """Whether times are the file's own; if not, frames are but counted."""
-        return not any(text.startswith(TIMES_MADE_UP) for text in self.info.made_up)
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether the file numbers its frames by integration steps, if it has no times."""
-        known = any(text.startswith(STEPS_KNOWN) for text in self.info.made_up)
-        return known and not self.counts_steps
+    def timing(self) -> Timing:
+        """What its times and steps are worth."""
+        texts = self.info.made_up
+        knows_steps = any(text.startswith(STEPS_KNOWN) for text in texts)
+        return Timing(
+            has_times=not any(text.startswith(TIMES_MADE_UP) for text in texts),
+            has_steps=knows_steps and not self.facts.counts_steps,
+        )
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
@@ -412,32 +423,8 @@ class Layout(Closing, ABC):
         return ()
 
     @property
-    def step_ps(self) -> float | None:
-        """Length of an integration step in ps, where times follow from counted ones."""
-        return None
-
-    @property
-    def joined(self) -> Mapping[str, Any] | None:
-        """What an output notes of how files were joined; None if just as given."""
-        return None
-
-    @property
     def manifest(self) -> Mapping[str, Any] | None:
         """What mdio wrote of this output's making; None for files of others."""
-        return None
-
-    def made_as(self) -> dict[str, Any]:
-        """Return what fields of a plan are to be for an output that is laid out as this one."""
-        return {}
-
-    @property
-    def decodes(self) -> bool:
-        """Whether reading is mostly work that other threads need not wait for."""
-        return False
-
-    @property
-    def container(self) -> str | None:
-        """Format of the files whose frames can be copied as bytes; None if there is none."""
         return None
 
     def topology(self) -> Topology | None:
@@ -448,8 +435,7 @@ class Layout(Closing, ABC):
         CorruptLayoutError
             It is damaged.
         """
-        first = self.members[0]
-        return None if first is self else first.topology()
+        return None
 
     def frame_data(self) -> FrameData:
         """Return numbers of each frame beside its atoms, by name, (F,) or (F, k).
@@ -461,12 +447,9 @@ class Layout(Closing, ABC):
         CorruptLayoutError
             They are damaged.
         """
-        from mdio.core.frame_data import from_json, joined
+        from mdio.core.frame_data import from_json
 
         n_frames = self.info.n_frames
-        if self.manifest is None and self.members[0] is not self:
-            parts = [(one.frame_data(), start, stop) for one, start, stop in self.kept]
-            return joined([{name: v[a:b] for name, v in data.items()} for data, a, b in parts])
         return from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
 
     def tables(self) -> Tables:
@@ -480,11 +463,6 @@ class Layout(Closing, ABC):
         from mdio.layouts.tables import Tables  # for those who copy or point
 
         return Tables()
-
-    @property
-    def members(self) -> tuple[Any, ...]:
-        """The trajectories that it joins; of one, itself."""
-        return (self,)
 
     def to_xarray(self) -> Dataset:
         """Return the trajectory as a dataset of xarray, which dask reads chunk by chunk.
@@ -531,36 +509,20 @@ class Layout(Closing, ABC):
         """Return a layout that pickles with what opening finds; itself if opening is cheap."""
         return self
 
-    def cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
+    def _cached_as(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
         """Return what the cache keeps for reads of `atoms`: its name, and which atoms it has.
 
         All of the frames by default, and then no name and no atoms.
         """
         return "", None
 
-    def unit_reads(self, atoms: AtomIndices | None) -> UnitReads | None:
+    def _through_cache(self, atoms: AtomIndices | None) -> UnitReads | None:
         """Return what reads `atoms` through the cache; None without one, or without atoms."""
         if self.cache is None or (atoms is not None and not atoms.size):
             return None
-        _ = self.info
-        label, kept = self.cached_as(atoms)
-        if self._unit_reads is None:
-            self._unit_reads = {}
-        found = self._unit_reads.get(label)
-        if found is None:
-            from mdio.layouts.caching.reads import UnitReads
+        from mdio.layouts.caching.reads import cached_reads
 
-            found = self._unit_reads[label] = UnitReads(self, self.cache, label, kept)  # type: ignore[arg-type]
-            for note in notes_on(self.cache, self.path, found.works):
-                found.source.note(note)
-        return found
-
-    @property
-    def cache_notes(self) -> tuple[str, ...]:
-        """What is to be told of the cache, each once."""
-        own = (note for one in (self._unit_reads or {}).values() for note in one.source.notes)
-        others = (note for one in self._below for note in one.cache_notes)
-        return tuple(dict.fromkeys([*self._told, *own, *others]))
+        return cached_reads(self, atoms)
 
     @property
     def _below(self) -> tuple[Layout, ...]:
@@ -577,7 +539,7 @@ class Layout(Closing, ABC):
         where nothing is gained.
         Raises SourceError or CorruptLayoutError as reading does.
         """
-        reads = self.unit_reads(atoms)
+        reads = self._through_cache(atoms)
         if reads is None:
             _ = self.info
             yield from self._ranges(start, stop, atoms)
@@ -640,9 +602,9 @@ class Layout(Closing, ABC):
             self._prefetching.open_for(start, atoms)
 
     def _close_cached(self) -> None:
-        """Close what is open of the cache."""
-        self._told = self.cache_notes
+        """Close what is open of the cache; what there is to tell of it stays."""
         for reads in (self._unit_reads or {}).values():
+            self._told = (*self._told, *reads.source.notes)
             reads.close()
         self._unit_reads = None
 
@@ -674,3 +636,20 @@ class Layout(Closing, ABC):
 
 def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[str, Any]) -> Layout:
     return cls(path, fields=fields, **options)
+
+
+def container_of(layout: Layout) -> str | None:
+    """Return the format of the files whose frames can be copied as bytes; None if there is none."""
+    members = [one for one, *_ in layout.kept]
+    if members == [layout]:
+        name = (layout.manifest or {}).get("container")
+        return name or (layout.name if layout.facts.is_copied else None)
+    names = {container_of(one) for one in members}
+    return names.pop() if len(names) == 1 else None
+
+
+def cache_notes(layout: Layout) -> tuple[str, ...]:
+    """Return what is to be told of the cache of a layout, and of its members', each once."""
+    own = (note for one in (layout._unit_reads or {}).values() for note in one.source.notes)
+    others = (note for one in layout._below for note in cache_notes(one))
+    return tuple(dict.fromkeys([*layout._told, *own, *others]))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.paths import is_remote, path_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, FormatFacts, Layout
 from mdio.layouts.manifest import check_manifest, count_of_runs, indices_from_runs, manifest_of
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import open_layout
@@ -53,9 +53,11 @@ class RefsLayout(Layout):
     """
 
     name = "refs"
-    suffixes: ClassVar[tuple[str, ...]] = (".refs",)
-    reads_remote = True
-    keeps_columns = True
+    facts = FormatFacts(
+        suffixes=(".refs",),
+        keeps_columns=True,
+        reads_remote=True,
+    )
     _source: Layout
     _manifest: dict[str, Any]
 
@@ -63,19 +65,15 @@ class RefsLayout(Layout):
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins as mdio's do, or is called ``.refs`` and begins as JSON."""
         head = head_of(path)
-        return head.startswith(BEGIN) or (path.suffix in cls.suffixes and head.startswith(b"{"))
+        return head.startswith(BEGIN) or (
+            path.suffix in cls.facts.suffixes and head.startswith(b"{")
+        )
 
     @property
     def manifest(self) -> Mapping[str, Any]:
         """What mdio wrote of their making."""
         _ = self.info
         return self._manifest
-
-    @property
-    def decodes(self) -> bool:
-        """Whether the source does."""
-        _ = self.info
-        return self._source.decodes
 
     def _open(self) -> TrajectoryInfo:
         through = _through.get()

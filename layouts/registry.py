@@ -96,7 +96,7 @@ def plug_ins() -> MappingProxyType[str, Entry]:
             cls = point.load()
             if not (isinstance(cls, type) and issubclass(cls, Layout)):
                 raise TypeError(f"{cls!r} is no subclass of mdio.layouts.base.Layout")
-            found[point.name] = Entry(point.value, cls.writer, cls.suffixes)
+            found[point.name] = Entry(point.value, cls.facts.writer, cls.facts.suffixes)
         except Exception as error:  # whatever is wrong with it, ours can be read
             warnings.warn(f"{where} is left out: {error}", stacklevel=2)
     return MappingProxyType(found)
@@ -119,7 +119,7 @@ def import_likely(trajectory: Any) -> None:
     suffixes = {Path(one).suffix for one in paths if isinstance(one, str | PathLike)}
     for entry in LAYOUTS.values():
         if suffixes.intersection(entry.suffixes):
-            for module in load_class(entry.reader).reads_with:
+            for module in load_class(entry.reader).facts.reads_with:
                 import_module(module)
 
 
@@ -162,8 +162,16 @@ def output_suffixes() -> dict[str, str]:
 
 def parts_at(path: Path) -> Path | None:
     """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
-    found = (layout_class(name).parts_at(path) for name in (*LAYOUTS, *plug_ins()))
+    finders = (layout_class(name).facts.parts for name in LAYOUTS)
+    found = (load_class(finder)(path) for finder in finders if finder is not None)
     return next(filter(None, found), None)
+
+
+def members_at(cls: type[Layout], path: Path) -> dict[str, Path]:
+    """Return, by label, where the trajectories are that one output at `path` has as groups."""
+    if cls.facts.members is None or isinstance(path, RemotePath):
+        return {}
+    return cast(dict[str, Path], load_class(cls.facts.members)(path))
 
 
 def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> str:
@@ -202,7 +210,7 @@ def _in_turn(where: Path) -> Iterator[type[Layout]]:
 def _made(cls: type[Layout], where: Path, options: dict[str, Any]) -> Layout:
     """Return a layout; ``salvage`` is for those that have to look for frames behind damage."""
     if isinstance(where, RemotePath):
-        if not cls.reads_remote:
+        if not cls.facts.reads_remote:
             raise SourceError(f"{where}: {cls.name} is not read where it lies; copy it here")
         if options.get("cache") is not None:
             raise PlanError(f"{where}: caches of nodes hold files, not objects; leave cache= out")
@@ -214,14 +222,14 @@ def _made(cls: type[Layout], where: Path, options: dict[str, Any]) -> Layout:
         except OSError as error:
             raise SourceError(f"{where}: cannot be opened ({error.strerror})") from error
     where = _member(cls, where, options)
-    if "salvage" not in (cls.known_options or ()):
+    if "salvage" not in (cls.facts.options or ()):
         options.pop("salvage", None)
     return cls(where, **options)
 
 
 def _member(cls: type[Layout], where: Path, options: dict[str, Any]) -> Path:
     """Return where the trajectory lies that ``group`` names in an ensemble, if there is one."""
-    members = cls.ensemble_at(where)
+    members = members_at(cls, where)
     if not members:
         return where
     labels = list(members)

@@ -44,8 +44,11 @@ kept and changed; its box, (6,), zeros if there is none, to be copied; its time 
 
 
 def _frames_of(room: FrameBuffer) -> list[Frame | None]:
-    block = room.block
-    per_atom = (room.rows(name) for name in FIELDS)
+    block, memory = room.block, room.memory
+    n_frames = len(block.time)
+    per_atom = [
+        memory[name].rows(n_frames) if name in memory else [None] * n_frames for name in FIELDS
+    ]
     return list(zip(*per_atom, block.box, block.time.tolist(), block.step.tolist(), strict=True))
 
 
@@ -265,13 +268,6 @@ class FrameBuffer:
     block: FrameBlock
     memory: dict[str, _Memory]
 
-    def rows(self, field: str) -> Iterable[FloatArray | None]:
-        """Return the frames of positions, velocities or forces; None each if there are none."""
-        n_frames = self.block.n_frames
-        if field not in self.memory:
-            return [None] * n_frames
-        return self.memory[field].rows(n_frames)
-
 
 class _Buffer:
     """The per-atom arrays of some frames, and the room that was made of them last."""
@@ -342,7 +338,9 @@ def may_read_ahead(layout: Layout) -> bool:
     It is asked for with ``MDIO_READ_AHEAD=1`` in the environment, since it pays only where nobody
     else works on the other cores: the workers of a parallel analysis would be in each other's way.
     """
-    if os.environ.get("MDIO_READ_AHEAD", "0") in ("", "0") or not layout.decodes:
+    if os.environ.get("MDIO_READ_AHEAD", "0") in ("", "0") or not (
+        layout.manifest is not None or layout.facts.decodes
+    ):
         return False
     if hasattr(os, "sched_getaffinity"):
         n_cores = len(os.sched_getaffinity(0))

@@ -21,7 +21,7 @@ from mdio.core.cache.folder import Cache
 from mdio.core.errors import FrameReadError
 from mdio.core.files.remote.paths import is_remote
 from mdio.core.frames import absent
-from mdio.layouts.base import Layout
+from mdio.layouts.base import Layout, cache_notes
 from mdio.layouts.registry import open_layout
 from mdio.readers.frames import FrameCache
 
@@ -201,7 +201,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
 
     def _tell(self) -> None:
         """Warn of what there is to tell of the cache, once."""
-        notes = self._layout.cache_notes
+        notes = cache_notes(self._layout)
         for note in notes[self._n_told :]:
             warnings.warn(note, stacklevel=2)
         self._n_told = len(notes)

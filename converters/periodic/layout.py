@@ -27,7 +27,7 @@ from mdio.core.errors import PlanError
 from mdio.core.frame_data import FrameData
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, FormatFacts, Layout
 from mdio.layouts.views.options import FORMER_PBC, PBC
 
 RUN_NBYTES = 16 << 20
@@ -63,7 +63,9 @@ class TransformedLayout(Layout):
     """
 
     name = "transformed"
-    known_options = frozenset({"source", "top", "pbc", "center", "steps"})
+    facts = FormatFacts(
+        options=frozenset({"source", "top", "pbc", "center", "steps"}),
+    )
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from mdio.converters.options import ConvertResult
 from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.topology import holds
 from mdio.core.topology.topology import Topology
+from mdio.layouts.backend import made_as
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
@@ -39,7 +40,7 @@ def complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | Non
         return None
     try:
         with open_layout(job.out) as layout:
-            said, made, topology = layout.manifest, layout.made_as(), layout.topology()
+            said, made, topology = layout.manifest, made_as(layout), layout.topology()
             nbytes = layout.info.nbytes
     except OSError:
         return None

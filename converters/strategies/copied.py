@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
-from mdio.layouts.base import Layout
+from mdio.layouts.base import Layout, container_of
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import load_class
 from mdio.layouts.tables import FrameTable
@@ -94,7 +94,7 @@ class _Worker:
 
 def _all_bytes(layouts: Sequence[Layout]) -> list[FrameTable] | None:
     """Return the frames of all files as bytes; None if these cannot be copied together."""
-    if len({layout.container for layout in layouts}) > 1:
+    if len({container_of(layout) for layout in layouts}) > 1:
         return None
     found = []
     for layout in layouts:

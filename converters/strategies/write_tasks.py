@@ -16,6 +16,7 @@ import numpy as np
 from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
+from mdio.layouts.backend import stored
 from mdio.layouts.base import Layout
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceRecord
 from mdio.parallel.executors import Executor
@@ -149,7 +150,7 @@ class WriteTaskWorker:
     def _stored(self, start: int, stop: int) -> list[EncodedChunk] | None:
         """Return what the former output has of a piece, if it is whole there."""
         with suppress(CorruptLayoutError):
-            return None if self.former is None else self.former.stored(start, stop)
+            return None if self.former is None else stored(self.former, start, stop)
         return None
 
     def _read(self, start: int, stop: int) -> FrameBlock:

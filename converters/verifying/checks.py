@@ -20,7 +20,7 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
-from mdio.layouts.base import Layout
+from mdio.layouts.base import Layout, container_of
 from mdio.layouts.manifest import has_source_integers
 from mdio.layouts.registry import layout_class, open_layout
 from mdio.layouts.units import Wanted, named
@@ -234,7 +234,7 @@ class Checks:
         layout, view = self.layouts[0], self.source
         said = (layout.manifest or {}).get("source", {})
         files = [] if view is None else list(view.source.files())
-        if len(files) != 1 or not files[0].rounds or "crc32c_tail" not in said:
+        if len(files) != 1 or not files[0].facts.rounds or "crc32c_tail" not in said:
             return False
         own = fingerprint(files[0].path)
         return any(own[name] != said.get(name) for name in ("nbytes", "crc32c_head", "crc32c_tail"))
@@ -243,7 +243,8 @@ class Checks:
         layout, source = self.layouts[0], self.source
         assert source is not None
         n_frames = layout.info.n_frames
-        rounded = (layout if layout.container is None else layout_class(layout.container)).rounds
+        container = container_of(layout)
+        rounded = (layout if container is None else layout_class(container)).facts.rounds
         starts = [at * self.rows for at in blocks if self.wanted(at)]
         for one in (layout, source):
             one.prefetch((at, min(at + self.rows, n_frames)) for at in starts)
@@ -256,7 +257,7 @@ class Checks:
                 continue
             allowed = {name: step / 2 for name, step in layout.info.field_precisions.items()}
             allowed["positions"] = self.begun.allowed_diff_angstrom or 0.0
-            tables = layout.keeps_columns
+            tables = layout.facts.keeps_columns
             worst, problems = compare_blocks(
                 mine,
                 theirs,

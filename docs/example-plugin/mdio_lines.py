@@ -5,7 +5,7 @@ import json
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.publish import output_errors
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.base import Layout
+from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import EncodedChunk, LayoutWriter
 
@@ -14,8 +14,7 @@ class LinesLayout(Layout):
     """Reads ``NAME.lines``."""
 
     name = "lines"
-    suffixes = (".lines",)
-    writer = "mdio_lines:LinesWriter"
+    facts = FormatFacts(suffixes=(".lines",), writer="mdio_lines:LinesWriter")
 
     @classmethod
     def sniff(cls, path):

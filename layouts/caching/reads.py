@@ -11,7 +11,8 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from mdio.core.blocks import runs_of_parts
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.source import CachedSource
 from mdio.core.cache.unit import DamagedUnitError, HeldUnit, SourceRange
-from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
+from mdio.core.errors import MdioError
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.reading import OpenFile, reading_from
 from mdio.core.frames import FrameBlock
@@ -42,21 +43,7 @@ MOST_TABLES = 256
 one process at most."""
 
 
-class _Readable(Protocol):
-    """What is asked of a layout here."""
-
-    path: Any
-    uuid: str | None
-    info: Any
-
-    def boundaries(self) -> NDArray[np.int64]: ...
-    def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]: ...
-    def _read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None: ...
-
-
-def unit_edges(layout: _Readable, n_atoms: int) -> NDArray[np.int64]:
+def unit_edges(layout: Any, n_atoms: int) -> NDArray[np.int64]:
     """Return the frames at which units begin, ascending, ``n_frames`` last.
 
     They stay what they are when frames are added at the end, but for the last unit.
@@ -75,16 +62,50 @@ def unit_edges(layout: _Readable, n_atoms: int) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
+def cached_reads(layout: Any, atoms: AtomIndices | None) -> UnitReads:
+    """Return what reads `atoms` of a layout through the cache that it has."""
+    _ = layout.info
+    assert layout.cache is not None
+    label, kept = layout._cached_as(atoms)
+    if layout._unit_reads is None:
+        layout._unit_reads = {}
+    found: UnitReads | None = layout._unit_reads.get(label)
+    if found is None:
+        found = layout._unit_reads[label] = UnitReads(layout, layout.cache, label, kept)
+        for note in _notes_on(layout.cache, layout.path, found.works):
+            found.source.note(note)
+    return found
+
+
+def _notes_on(cache: Cache, path: Path, works: bool) -> Iterator[str]:
+    """Yield what is odd about keeping units of the trajectory `path` in `cache`.
+
+    `works` is whether its layout says where its frames lie.
+    """
+    if not works:
+        yield (
+            f"{path}: no unit of it can be kept, since only MDAnalysis or a library knows where "
+            "its frames lie; it is read from the source: convert it, and keep units of the output"
+        )
+    from mdio.layouts.striping.file_systems import is_network
+    from mdio.layouts.striping.stripes import file_system_type
+
+    kind = file_system_type(cache.root)
+    if is_network(kind):
+        yield (
+            f"{cache.root}: it lies on a file system of the network ({kind}), where a cache gains "
+            "nothing and all nodes share it; give a folder on a disk of each node"
+        )
+
+
 class UnitReads:
     """Reads one layout, or one stored group of it, through a cache.
 
     `layout`: open. `cache`: the node's. `label`, `atoms`: what of the layout units hold, as
-    `mdio.layouts.base.Layout.cached_as` has it.
+    `mdio.layouts.base.Layout._cached_as` has it.
     """
 
-    def __init__(
-        self, layout: _Readable, cache: Cache, label: str, atoms: AtomIndices | None
-    ) -> None:
+    def __init__(self, layout: Any, cache: Cache, label: str, atoms: AtomIndices | None) -> None:
         self._layout = layout
         self._atoms = atoms
         self.edges = unit_edges(layout, layout.info.n_atoms if atoms is None else len(atoms))
@@ -118,7 +139,7 @@ class UnitReads:
         try:
             with reading_from(self):
                 self._layout._read_into(start, stop, atoms, rows)
-        except (SourceError, CorruptLayoutError) as error:
+        except Exception as error:  # libraries have their own
             self._current = None
             with reading_from(None):
                 self._layout._read_into(start, stop, atoms, rows)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.source import CachedSource
+from mdio.layouts.caching.reads import cached_reads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +53,7 @@ def units_of(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
     """Return the units that reading `atoms` of an open layout takes, its members' one by one."""
     edges, parts, at = [np.zeros(1, np.int64)], [], 0
     for member, first, last in layout.kept:
-        reads = member.unit_reads(atoms)
+        reads = cached_reads(member, atoms)
         own = reads.edges
         a = int(np.searchsorted(own, first, side="right")) - 1
         b = int(np.searchsorted(own, last, side="left"))

@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, Opening
-from mdio.core.files.piece_sums import ROW_PIECE_NBYTES, Sums, changed, row_sums, widened
+from mdio.core.files.piece_sums import (
+    ROW_PIECE_NBYTES,
+    Sums,
+    changed,
+    pieces_of_row,
+    row_sums,
+    widened,
+)
 from mdio.core.files.reading import Buffer, OpenFile
 from mdio.core.kernels import crc32c, gather_atoms
 
@@ -187,6 +194,7 @@ class ChunkedArray(ChunkGrid, ABC):
         self.verifies = verify
         # Frames of all atoms then lie one after the other, as they do in memory.
         self._in_rows = plain and self.chunk_atoms == self.n_atoms
+        self._n_pieces = pieces_of_row(self.row_nbytes)
         self._row = -1
         self._decoded: dict[int, FloatArray] = {}
         self._room = np.empty(0, np.uint8)
@@ -313,7 +321,13 @@ class ChunkedArray(ChunkGrid, ABC):
     def _read_frames(self, i: int, first: int, out: FloatArray) -> None:
         """Read frames of a chunk, from its frame `first` on, as they lie."""
         file, offset, _ = self.locate(i, 0)
-        self._fill(i, 0, file, offset + first * self.row_nbytes, out)
+        offset += first * self.row_nbytes
+        if self.in_pieces:
+            start = i * self.chunk_frames + first
+            sums = self._pieces(start, start + len(out), 0, 0, self._n_pieces)
+            if file.fill_rows(offset, out, sums, ROW_PIECE_NBYTES):
+                return
+        self._fill(i, 0, file, offset, out)
         if self.in_pieces:
             self._check_rows(i, 0, first, file, out)
 

@@ -21,6 +21,7 @@ from mdio.core.files.remote.elsewhere import stand_in
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.remote.sending import names_below
 from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.backend import made_as
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import load_class, writer_class
@@ -66,7 +67,7 @@ class Continuation(ABC):
 
     def planned(self, info: TrajectoryInfo) -> LayoutPlan:
         """Return a plan of chunks as they are, made as the output was."""
-        made = self.old.made_as()
+        made = made_as(self.old)
         options = WriteOptions(
             precision=self.manifest["precision"] or ("none" if "arrays" in made else None),
             groups=self.manifest["groups"],
@@ -121,7 +122,7 @@ def continuation_of(old: Layout, stop: int) -> Continuation:
 
     Raises PlanError: it is none of mdio, or of a layout to which nothing is added.
     """
-    address = getattr(old, "continuation", None)  # layouts without one say nothing
+    address = old.facts.continuation  # layouts without one say nothing
     if old.manifest is None or address is None:
         raise PlanError(
             f"{old.path}: frames are added to outputs of mdio in the layouts zarr, segments and "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.backend import stored
 from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.h5md.layout import H5MDLayout
 from mdio.layouts.h5md.parts.reader import JoinedFile
@@ -36,7 +37,7 @@ class H5MDContinuation(Continuation):
         """Copy the chunks; see the base class."""
         for start, stop in writer.plan.write_tasks():
             if stop <= self.taken:
-                items = self.old.stored(start, stop)
+                items = stored(self.old, start, stop)
                 for item in items:
                     writer.store(item)
                 block = self.old.read(start, stop, atoms=[])

@@ -30,7 +30,7 @@ class FirstFrame(SingleFrameReaderBase):  # type: ignore[misc]
     def ts(self) -> Timestep:
         """The frame; reads it at the first time."""
         if self._ts is None:
-            was_open = self._layout.is_open
+            was_open = self._layout._info is not None
             block = self._layout.read(0, 1, out=FrameBlock.empty(1, self.n_atoms))
             if not was_open:
                 self._layout.close()

@@ -20,7 +20,7 @@ from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, FormatFacts, Layout, Timing, not_assumed
 from mdio.layouts.foreign.packed import PACKED, UNPACKED_BY, head_unpacked, packed_as
 from mdio.layouts.foreign.snapshot import Frames, Snapshot
 from mdio.layouts.foreign.text.frames import FORMATS as TEXT_FORMATS
@@ -71,7 +71,9 @@ class GenericLayout(Layout):
     """
 
     name = "generic"
-    known_options = None
+    facts = FormatFacts(
+        options=None,
+    )
 
     _frames: Frames
     _factor: np.float32
@@ -108,7 +110,7 @@ class GenericLayout(Layout):
         frames = self._frames
         held = {"dt": frames.has_times, "length_unit": frames.names_lengths}
         if needless := [name for name in self._assumed if held[name]]:
-            raise self.not_assumed(needless[0])
+            raise not_assumed(self.path, needless[0])
         first = self._snapshot(0)
         # A frame may take long to read: none is read twice.
         ends = {0, min(1, frames.n_frames - 1), frames.n_frames - 1}
@@ -184,10 +186,10 @@ class GenericLayout(Layout):
         return None if kind is None else str(kind)
 
     @property
-    def has_times(self) -> bool:
-        """Whether the reader finds times in the file, and does not make them up."""
-        _ = self.info
-        return self._frames.has_times
+    def timing(self) -> Timing:
+        """Whether the reader finds times in the file; see `Layout.timing`."""
+        timing = super().timing  # opens it
+        return timing._replace(has_times=self._frames.has_times)
 
     def topology(self) -> Topology | None:
         """Return what the file itself says of its atoms, as PDB, MOL2 or GRO do; else None."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import FOREIGN_ERRORS, MissingExtraError, SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, FormatFacts, Layout
 from mdio.layouts.foreign.units import length_factor, made_up
 
 MAGIC = 0x65DF65DF65DF65DF
@@ -31,7 +31,9 @@ class GSDLayout(Layout):
     """A GSD file of HOOMD's schema."""
 
     name = "gsd"
-    known_options = frozenset({"dt", "length_unit"})
+    facts = FormatFacts(
+        options=frozenset({"dt", "length_unit"}),
+    )
 
     @classmethod
     def sniff(cls, path: Path) -> bool:

@@ -20,7 +20,7 @@ from mdio.core.errors import FOREIGN_ERRORS, SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, FormatFacts, Layout, not_assumed
 from mdio.layouts.foreign.chunks import Datasets
 from mdio.layouts.foreign.heaps import check_heaps
 from mdio.layouts.foreign.spelled_units import factor_of
@@ -45,7 +45,9 @@ class MDTrajLayout(Layout):
     """An HDF5 file of mdtraj."""
 
     name = "mdtraj"
-    known_options = frozenset({"dt"})
+    facts = FormatFacts(
+        options=frozenset({"dt"}),
+    )
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -102,7 +104,7 @@ class MDTrajLayout(Layout):
         names = {*self._columns, *(ARRAYS[field] for field in self._arrays)}
         self._factors = {name: self._factor(name) for name in sorted(names)}
         if "time" in self._columns and self.options.get("dt") is not None:
-            raise self.not_assumed("dt")
+            raise not_assumed(self.path, "dt")
         times = self._times(0, min(2, n_frames))
         coordinates = self._arrays["positions"]
         chunks = coordinates.chunks

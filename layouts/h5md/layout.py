@@ -9,8 +9,8 @@ when the first file is opened.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,11 +19,10 @@ from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, Sour
 from mdio.core.files.marks import parts_named
 from mdio.core.files.remote.objects import forget_end
 from mdio.core.files.remote.paths import RemotePath, path_of
-from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
+from mdio.core.frames import FIELDS, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
-from mdio.layouts.base import AtomIndices
+from mdio.layouts.base import FormatFacts
 from mdio.layouts.h5md.opening import is_hdf5, is_sealed, open_hdf5
-from mdio.layouts.units import Wanted
 
 if TYPE_CHECKING:
     import h5py
@@ -66,6 +65,23 @@ def _manifest_at(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def parts_at(path: Path) -> Path | None:
+    """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
+    return parts_named(path, _manifest_at(path).get("parts_folder")) if is_hdf5(path) else None
+
+
+def members_at(path: Path) -> dict[str, Path]:
+    """Return the files to which the particle groups of an ensemble lead, by label."""
+    if is_sealed(path) or not is_hdf5(path):
+        return {}
+    manifest = _manifest_at(path)
+    if "members" not in manifest:
+        return {}
+    from mdio.layouts.h5md.parts.ensemble import members_of
+
+    return members_of(path, manifest)
+
+
 class H5MDLayout(BackendLayout):
     """An H5MD file.
 
@@ -77,38 +93,19 @@ class H5MDLayout(BackendLayout):
     """
 
     name: ClassVar[str] = "h5md"
-    suffixes: ClassVar[tuple[str, ...]] = (".h5md", ".h5")
-    in_chunks = True
-    reads_remote = True
-    keeps_columns = True
-    keeps_topology = True
-    flavours = ("gromacs",)
-
-    @classmethod
-    def parts_at(cls, path: Path) -> Path | None:
-        """Return the folder of parts beside an output at `path` in which its frames lie, if any."""
-        return parts_named(path, _manifest_at(path).get("parts_folder")) if is_hdf5(path) else None
-
-    @classmethod
-    def ensemble_at(cls, path: Path) -> dict[str, Path]:
-        """Return the files to which the particle groups of an ensemble lead, by label."""
-        if isinstance(path, RemotePath) or is_sealed(path) or not is_hdf5(path):
-            return {}
-        manifest = _manifest_at(path)
-        if "members" not in manifest:
-            return {}
-        from mdio.layouts.h5md.parts.ensemble import members_of
-
-        return members_of(path, manifest)
-
-    @property
-    def rounds(self) -> tuple[str, ...]:  # type: ignore[override]
-        """All fields, where a flavour has other units than those in memory."""
-        return FIELDS if "flavour" in (self.manifest or {}) else ()
-
-    reads_with = ("mdio.layouts.h5md.own",)
-    continuation = "mdio.layouts.continuing.h5md:H5MDContinuation"
-    known_options = frozenset({"group", "convert_units", "length_unit"})
+    facts = FormatFacts(
+        suffixes=(".h5md", ".h5"),
+        options=frozenset({"group", "convert_units", "length_unit"}),
+        continuation="mdio.layouts.continuing.h5md:H5MDContinuation",
+        members="mdio.layouts.h5md.layout:members_at",
+        parts="mdio.layouts.h5md.layout:parts_at",
+        reads_with=("mdio.layouts.h5md.own",),
+        in_chunks=True,
+        keeps_columns=True,
+        keeps_topology=True,
+        reads_remote=True,
+        flavours=("gromacs",),
+    )
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -124,7 +121,7 @@ class H5MDLayout(BackendLayout):
             with open_hdf5(path) as file:
                 return "h5md" in file
         except (OSError, RuntimeError, KeyError, ValueError):
-            return path.suffix.lower() in cls.suffixes
+            return path.suffix.lower() in cls.facts.suffixes
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
@@ -132,29 +129,13 @@ class H5MDLayout(BackendLayout):
         uuid = _manifest_at(path).get("uuid")
         return uuid if isinstance(uuid, str) else None
 
-    def _read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None:
-        with self._translated(f"frames {start} to {stop - 1} cannot be read"):
-            super()._read_into(start, stop, atoms, block)
-
-    def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
-        """Read every chunk and compare it with its checksum; see `Layout.check`."""
-        with self._translated("cannot be checked"):
-            yield from super().check(wanted)
-
-    @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
-        """Turn what h5py and others raise for damaged files into an error that names the file."""
-        try:
-            yield
-        except MdioError:
-            raise
-        except FOREIGN_ERRORS as error:
-            text = " ".join(str(error).split()) or type(error).__name__
-            raise CorruptLayoutError(
-                f"{self.path}: {what} ({text}); the file is damaged: convert the source again"
-            ) from error
+    def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:
+        if not isinstance(error, FOREIGN_ERRORS):
+            return None
+        text = " ".join(str(error).split()) or type(error).__name__
+        return CorruptLayoutError(
+            f"{self.path}: {what} ({text}); the file is damaged: convert the source again"
+        )
 
     def _open_anew(self) -> TrajectoryInfo:
         from mdio.layouts.h5md.io import MANIFEST
@@ -195,6 +176,8 @@ class H5MDLayout(BackendLayout):
                     length_unit=self.options.get("length_unit"),
                 )
             self._backend = opened
+            if "flavour" in (opened.manifest or {}):  # it has other units than those in memory
+                self.facts = replace(type(self).facts, rounds=FIELDS)  # type: ignore[misc]
             info = opened.info(self.name)
             if isinstance(self.path, RemotePath):
                 forget_end(self.path)

@@ -44,15 +44,9 @@ SMALL_FRAME_NBYTES = 64 * 1024
 class NativeLayout(Layout):
     """A file that is opened by position, and closed again if it cannot be understood."""
 
-    reads_remote = True
     reads_whole_frames: ClassVar[bool] = False
     """Whether a few atoms of a frame cost all of its bytes."""
     _file: PositionalFile
-
-    @property
-    def container(self) -> str:
-        """Its own format."""
-        return self.name
 
     def _open(self) -> TrajectoryInfo:
         self._file = open_positional(self.path, self.options)

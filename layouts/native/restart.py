@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.files.regular import first_bytes, read_regular
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, FormatFacts, Layout
 from mdio.layouts.native.fixed_records import PositionalFile
 from mdio.layouts.native.netcdf.classic import ClassicFile
 
@@ -34,7 +34,9 @@ class RestartLayout(Layout):
     """A restart file; all of it is read when it is opened."""
 
     name = "restart"
-    suffixes: ClassVar[tuple[str, ...]] = (".ncrst", ".rst7", ".restrt", ".inpcrd")
+    facts = FormatFacts(
+        suffixes=(".ncrst", ".rst7", ".restrt", ".inpcrd"),
+    )
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -51,7 +53,7 @@ class RestartLayout(Layout):
         lines = head.split(b"\n", 3)
         is_second = len(lines) > 1 and SECOND_LINE.fullmatch(lines[1]) is not None
         is_third = len(lines) > 2 and THIRD_LINE.fullmatch(lines[2]) is not None
-        return is_second and (path.suffix.lower() in cls.suffixes or is_third)
+        return is_second and (path.suffix.lower() in cls.facts.suffixes or is_third)
 
     def _open(self) -> TrajectoryInfo:
         head = head_of(self.path)

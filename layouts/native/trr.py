@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo, runs_of_fields
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
-from mdio.layouts.base import AtomIndices
+from mdio.layouts.base import AtomIndices, FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import FrameMarks, IndexedLayout
 from mdio.layouts.native.fixed_records import (
@@ -240,9 +240,13 @@ class TRRLayout(IndexedLayout):
     """A TRR file."""
 
     name = "trr"
-    suffixes: ClassVar[tuple[str, ...]] = (".trr",)
-    rounds = ("positions", "velocities", "forces")
-    known_options = frozenset({"salvage", "sums"})
+    facts = FormatFacts(
+        suffixes=(".trr",),
+        options=frozenset({"salvage", "sums"}),
+        rounds=("positions", "velocities", "forces"),
+        is_copied=True,
+        reads_remote=True,
+    )
     check_frames = staticmethod(check_frames)
 
     _sizes: NDArray[np.int64]

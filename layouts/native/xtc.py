@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from mdio.core.xtc import codec as xtc_codec
 from mdio.core.xtc import native
 from mdio.core.xtc.codec import HEADER_NBYTES, MAGICS, XTCFrames, parse_header, read_header, scan
 from mdio.core.xtc.native import source_errors
-from mdio.layouts.base import AtomIndices
+from mdio.layouts.base import AtomIndices, FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import FrameMarks, IndexedLayout
 from mdio.layouts.tables import ChunkTable, FrameTable
@@ -80,10 +79,15 @@ class XTCLayout(IndexedLayout):
     """
 
     name = "xtc"
-    suffixes: ClassVar[tuple[str, ...]] = (".xtc",)
-    rounds = ("positions",)
+    facts = FormatFacts(
+        suffixes=(".xtc",),
+        options=frozenset({"n_threads", "salvage", "sums"}),
+        rounds=("positions",),
+        decodes=True,
+        is_copied=True,
+        reads_remote=True,
+    )
     reads_whole_frames = True
-    known_options = frozenset({"n_threads", "salvage", "sums"})
     check_frames = staticmethod(check_frames)
 
     _frames: XTCFrames
@@ -108,11 +112,6 @@ class XTCLayout(IndexedLayout):
     def marks(cls, path: Path) -> FrameMarks:
         """Return how frames of a file are known, by its first."""
         return _marks(read_header(path).n_atoms)
-
-    @property
-    def decodes(self) -> bool:
-        """XTC is nothing but decoding."""
-        return True
 
     def _open_frames(self) -> TrajectoryInfo:
         self._find_frames(read_header(self.path).n_atoms, scan)

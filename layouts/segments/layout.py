@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.elsewhere import Elsewhere
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, FormatFacts, Layout, Timing
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     MANIFEST,
@@ -57,9 +57,14 @@ class SegmentsLayout(Layout):
     """
 
     name = "segments"
-    suffixes: ClassVar[tuple[str, ...]] = (".segments",)
-    is_folder = in_segments = reads_remote = True
-    continuation = "mdio.layouts.continuing.segments:SegmentsContinuation"
+    facts = FormatFacts(
+        suffixes=(".segments",),
+        continuation="mdio.layouts.continuing.segments:SegmentsContinuation",
+        is_folder=True,
+        in_segments=True,
+        decodes=True,
+        reads_remote=True,
+    )
 
     _manifest: dict[str, Any]
     _seen: tuple[int, ...] | None
@@ -72,7 +77,7 @@ class SegmentsLayout(Layout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it is a folder with a manifest, or one that ought to have one."""
-        return path.is_dir() and ((path / MANIFEST).is_file() or path.suffix in cls.suffixes)
+        return path.is_dir() and ((path / MANIFEST).is_file() or path.suffix in cls.facts.suffixes)
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -85,11 +90,6 @@ class SegmentsLayout(Layout):
         """The files, in order."""
         _ = self.info
         return self._segments
-
-    @property
-    def container(self) -> str:
-        """Format of the files."""
-        return str(self.manifest["container"])
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
@@ -214,9 +214,11 @@ class SegmentsLayout(Layout):
             )
 
     @property
-    def has_steps(self) -> bool:
-        """Whether its files hold the steps that the source numbered."""
-        return super().has_steps and not layout_class(self.container).counts_steps
+    def timing(self) -> Timing:
+        """Its files may not hold the steps that the source numbered; see `Layout.timing`."""
+        timing = super().timing
+        counts_steps = layout_class(self.manifest["container"]).facts.counts_steps
+        return timing._replace(has_steps=timing.has_steps and not counts_steps)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -229,7 +231,7 @@ class SegmentsLayout(Layout):
                 layout.read(first, last, atoms, rows)
             except SourceError as error:
                 raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
-            if layout.counts_steps:
+            if layout.facts.counts_steps:
                 rows.step += at
 
     def _members_of(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
@@ -247,11 +249,6 @@ class SegmentsLayout(Layout):
         )
         for number in islice(numbers, AHEAD):
             yield Opening(self._place(self._segments[number].file), 0, number in self._opened)
-
-    @property
-    def decodes(self) -> bool:
-        """Whether its files are decoded."""
-        return True
 
     def preopened(self) -> Layout:
         """Return a layout that pickles with the manifest."""
@@ -316,7 +313,7 @@ class SegmentsLayout(Layout):
         sums = read_sums(self.path, self.manifest, number)
         self._check_size(segment)
         if sums is None:
-            return super().stored(start, stop)
+            raise CorruptLayoutError(f"{self.path}: it has no checksums of what it stores")
         first = start - segment.first_frame
         edges = sums.offsets[first : first + stop - start + 1]
         path = self._place(segment.file)

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import Handles
+from mdio.core.frame_data import FrameData, joined
 from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, Layout, boundaries_of, fields_in_some
+from mdio.core.topology.topology import Topology
+from mdio.layouts.base import AtomIndices, FormatFacts, Layout, boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join
@@ -45,9 +47,11 @@ class ChainLayout(Layout):
     """
 
     name = "chain"
+    facts = FormatFacts(
+        options=None,
+    )
     members: tuple[Layout, ...] = ()
     # What is `_known`: info, those of members, joining, boundaries.
-    known_options = None
 
     def __init__(
         self,
@@ -118,9 +122,10 @@ class ChainLayout(Layout):
         for number in range(len(self.members)):
             member = self._use(number)
             self._infos.append(member.info)
-            timed.append(self.overlap == KEEP_ALL or member.has_times)
-            steps_ps.append(member.step_ps)
-            stepped.append(self.overlap != KEEP_ALL and member.has_steps)
+            timing = member.timing
+            timed.append(self.overlap == KEEP_ALL or timing.has_times)
+            steps_ps.append(timing.step_ps)
+            stepped.append(self.overlap != KEEP_ALL and timing.has_steps)
             if type(member).boundaries is not Layout.boundaries:
                 self._own_boundaries[number] = member.boundaries()
         return timed, steps_ps, stepped
@@ -152,14 +157,14 @@ class ChainLayout(Layout):
     def _describe(self) -> TrajectoryInfo:
         infos = self._infos
         first, last = infos[0], infos[-1]
-        start, stop = self.kept[0][1], self.kept[-1][2]
+        start, stop = self._kept[0][1], self._kept[-1][2]
         time_first_ps, time_last_ps, dt_ps = first.time_first_ps, last.time_last_ps, first.dt_ps
         if start:
             time_first_ps = self._time_ps(0, start)
         if stop < last.n_frames:
             time_last_ps = self._time_ps(len(infos) - 1, stop - 1)
-        if self.kept[0][2] - start == 1 and len(infos) > 1:
-            dt_ps = self._time_ps(1, self.kept[1][1]) - time_first_ps
+        if self._kept[0][2] - start == 1 and len(infos) > 1:
+            dt_ps = self._time_ps(1, self._kept[1][1]) - time_first_ps
         distinct = list({id(info): info for info in infos}.values())
         alike = len({(info.compression, info.precision) for info in infos}) == 1
         steps = first.field_precisions
@@ -198,12 +203,6 @@ class ChainLayout(Layout):
             if start <= one.frame < stop
         )
 
-    @property
-    def container(self) -> str | None:
-        """That of its members, if all have the same."""
-        containers = {member.container for member in self.members}
-        return containers.pop() if len(containers) == 1 else None
-
     def files(self) -> Iterator[Layout]:
         """Yield the files of all members."""
         for member in self.members:
@@ -227,7 +226,12 @@ class ChainLayout(Layout):
     @property
     def kept(self) -> list[tuple[Layout, int, int]]:
         """The members whose frames are read, in order, and which: first, one beyond the last."""
-        assert self._joining is not None, "open it first"
+        _ = self.info
+        return self._kept
+
+    @property
+    def _kept(self) -> list[tuple[Layout, int, int]]:
+        assert self._joining is not None
         parts = zip(self.members, self._joining.parts, strict=True)
         return [(member, start, stop) for member, (_, start, stop) in parts]
 
@@ -246,6 +250,16 @@ class ChainLayout(Layout):
             _ = self.info
         assert self._joining is not None
         return (*self._joining.notes, *super().notes)
+
+    def topology(self) -> Topology | None:
+        """Return what the first member has."""
+        return self.members[0].topology()
+
+    def frame_data(self) -> FrameData:
+        """Return what all members have; see `Layout.frame_data`."""
+        _ = self.info
+        parts = [(one.frame_data(), start, stop) for one, start, stop in self.kept]
+        return joined([{name: v[a:b] for name, v in data.items()} for data, a, b in parts])
 
     def _close(self) -> None:
         self._opened.close()

@@ -13,7 +13,7 @@ from mdio.core.errors import PlanError, named
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
-from mdio.layouts.registry import LAST, LAYOUTS, layout_class, open_layout
+from mdio.layouts.registry import LAST, LAYOUTS, layout_class, members_at, open_layout
 
 LABEL = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
 RESERVED = ("mdio", "h5md", "particles")
@@ -36,7 +36,7 @@ def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
         # What is not there is told of by whoever opens it: no layout has to be imported for that.
         known = (layout_class(name) for name in LAYOUTS if name != LAST and where.exists())
         found = next((cls for cls in known if cls.sniff(where)), None)
-        members = {} if found is None else found.ensemble_at(where)
+        members = {} if found is None else members_at(found, where)
     except OSError as error:
         raise (named(where, error) or error) from error
     if not members or (group is not None and group.partition("/")[0] in members and "/" in group):

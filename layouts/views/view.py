@@ -18,7 +18,7 @@ from mdio.core.files.in_flight import MOST_APART, ByteRange, Opening
 from mdio.core.frame_data import FrameData
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, FormatFacts, Layout, Timing
 from mdio.layouts.manifest import runs_from_indices
 
 Frames = range | NDArray[np.int64]
@@ -137,7 +137,9 @@ class ViewLayout(Layout):
     """
 
     name = "view"
-    known_options = frozenset({"source", "frames", "atoms", "unreadable"})
+    facts = FormatFacts(
+        options=frozenset({"source", "frames", "atoms", "unreadable"}),
+    )
 
     def __init__(
         self,
@@ -191,9 +193,9 @@ class ViewLayout(Layout):
         return (self.source,)
 
     @property
-    def has_times(self) -> bool:
-        """Whether the source has times."""
-        return self.source.has_times
+    def timing(self) -> Timing:
+        """What the source's times and steps are worth."""
+        return self.source.timing
 
     @property
     def kept(self) -> list[tuple[Layout, int, int]]:

@@ -10,14 +10,12 @@ from typing import Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.remote.paths import RemotePath, path_of
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
-from mdio.layouts.base import AtomIndices
-from mdio.layouts.units import Wanted
+from mdio.layouts.base import FormatFacts
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (
     METADATA,
-    members_in,
     parse_metadata,
     read_metadata,
     root_node,
@@ -76,15 +74,18 @@ class ZarrLayout(BackendLayout):
     """
 
     name: ClassVar[str] = "zarr"
-    suffixes: ClassVar[tuple[str, ...]] = (".zarr", ".zarrmd")
-    is_folder = True
-    in_chunks = True
-    reads_remote = True
-    keeps_columns = True
-    keeps_topology = True
-    reads_with = ("mdio.layouts.zarr.own",)
-    continuation = "mdio.layouts.continuing.zarr:ZarrContinuation"
-    known_options = frozenset({"group", "convert_units", "length_unit"})
+    facts = FormatFacts(
+        suffixes=(".zarr", ".zarrmd"),
+        options=frozenset({"group", "convert_units", "length_unit"}),
+        continuation="mdio.layouts.continuing.zarr:ZarrContinuation",
+        members="mdio.layouts.zarr.tree:members_in",
+        reads_with=("mdio.layouts.zarr.own",),
+        is_folder=True,
+        in_chunks=True,
+        keeps_columns=True,
+        keeps_topology=True,
+        reads_remote=True,
+    )
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -96,13 +97,8 @@ class ZarrLayout(BackendLayout):
             return False
         return (
             any((path / name).is_file() for name in (METADATA, *V2_METADATA))
-            or path.suffix.lower() in cls.suffixes
+            or path.suffix.lower() in cls.facts.suffixes
         )
-
-    @classmethod
-    def ensemble_at(cls, path: Path) -> dict[str, Path]:
-        """Return the trees that lie in the groups of an ensemble, by label."""
-        return {} if isinstance(path, RemotePath) else members_in(path)
 
     def _open_anew(self) -> TrajectoryInfo:
         for _ in range(MAX_TRIES):
@@ -153,20 +149,8 @@ class ZarrLayout(BackendLayout):
             length_unit=self.options.get("length_unit"),
         )
 
-    def _read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None:
-        try:  # a context manager takes as long as the rest of a small read
-            super()._read_into(start, stop, atoms, block)
-        except MdioError:
-            raise
-        except UNEXPECTED as error:
-            raise _as_damage(self.path, error) from error
-
-    def check(self, wanted: Wanted | None = None) -> Iterator[tuple[str, str | None]]:
-        """Read everything once, also ``zarr.json`` of all arrays; see `Layout.check`."""
-        with _as_ours(self.path):
-            yield from super().check(wanted)
+    def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:  # noqa: ARG002
+        return _as_damage(self.path, error) if isinstance(error, UNEXPECTED) else None
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:

@@ -179,7 +179,7 @@ class Request:
         watch = Stopwatch()
         is_ours = layout is not self.trajectory
         try:
-            source, cache = layout, layout.members[0].cache
+            source, cache = layout, layout.kept[0][0].cache
             moved = self._moved(layout)
             layout = layout if moved is None else moved
             system = System(layout, self.top, self.group, source)
@@ -268,7 +268,7 @@ class Request:
                 raise PlanError(f"{trajectory.path}: open the layout with group={group!r} instead")
             if trajectory.verify and not self.verify:
                 raise PlanError(f"{trajectory.path}: open the layout with verify=False instead")
-            if self.cache not in (None, trajectory.members[0].cache):
+            if self.cache not in (None, trajectory.kept[0][0].cache):
                 raise PlanError(f"{trajectory.path}: open the layout with the cache instead")
             return trajectory
         if not isinstance(trajectory, str | PathLike) and not len(trajectory):

@@ -24,7 +24,7 @@ from mdio.core.files.reading import reads
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.core.words import human_nbytes
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import AtomIndices, Layout, cache_notes
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor
 
@@ -91,7 +91,7 @@ class SeriesWork:
         timing.nbytes_source = reads.nbytes_source - before[0]
         timing.nbytes_cache = reads.nbytes_cache - before[1]
         sums = self.kernel.sums(block)
-        timing.notes = (*self.layout.cache_notes, *self.kernel.notes(block))
+        timing.notes = (*cache_notes(self.layout), *self.kernel.notes(block))
         timing.t_comp_s = watch.lap()
         timing.t_all_frame_s, timing.t_block_s = loop.lap(), whole.lap()
         return Summed(sums, block.time[: None if number == 0 else 0], timing)

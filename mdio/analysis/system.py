@@ -250,8 +250,7 @@ class System:
     @property
     def _manifest(self) -> Mapping[str, Any] | None:
         _ = self.layout.info  # opens it
-        first: Layout = self.stored.members[0]
-        return first.manifest
+        return self.stored.kept[0][0].manifest
 
     def _load(self, top: Any) -> Any:
         """Return the Universe, checked against the layout or against the system behind its group.
@@ -264,7 +263,7 @@ class System:
 
         full = self.layout
         if self._group is not None and self._manifest is not None:
-            one = self.stored.members[0]
+            one = self.stored.kept[0][0]
             full = open_layout(one.path, verify=one.verify, uuid=one.uuid)
         try:
             return load_topology(top, full)

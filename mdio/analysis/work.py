@@ -17,7 +17,7 @@ from mdio.core.errors import BlockError, MdioError
 from mdio.core.files.reading import reads
 from mdio.core.frames import FrameBlock
 from mdio.core.timing import BlockTiming, Stopwatch
-from mdio.layouts.base import Layout
+from mdio.layouts.base import Layout, cache_notes
 
 if TYPE_CHECKING:
     from mdio.parallel.shared_rows import SharedRows
@@ -155,7 +155,7 @@ class BlockWork:
             timing.nbytes_read += frames.nbytes
             if self._on_read is not None:
                 self._on_read(len(run), frames.nbytes)
-        timing.notes = self.layout.cache_notes
+        timing.notes = cache_notes(self.layout)
         if slowest is not None:  # of what the node has, no file of the source is looked at
             from_source = timing.nbytes_source or not timing.nbytes_cache
             path = str(self.layout.path)

@@ -28,6 +28,7 @@ RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 
 WATCHED: dict[CodeType, tuple[str, tuple[str, ...]]] = {
     reading.OpenFile.fill.__code__: ("reading", ("offset", "found")),
+    reading.OpenFile.fill_rows.__code__: ("reading", ("offset",)),
     reading.OpenFile.peek.__code__: ("reading", ("offset", "done")),
     reading.OpenFile.__init__.__code__: ("opening", ()),
     direct.write_all.__code__: ("writing", ("offset",)),

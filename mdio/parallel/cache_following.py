@@ -14,6 +14,8 @@ import numpy as np
 
 from mdio.core.cache.folder import Cache, node_name
 from mdio.core.errors import MdioError, PlanError
+from mdio.layouts.base import cache_notes
+from mdio.layouts.caching.reads import cached_reads
 from mdio.layouts.registry import open_layout
 from mdio.parallel.assignment import preferred, unit_keys
 
@@ -60,8 +62,7 @@ class CacheFollower:
 
     def _take(self, path: Path, *, whole: bool) -> None:
         with open_layout(path, cache=self.cache) as layout:
-            reads = layout.unit_reads(None)
-            assert reads is not None
+            reads = cached_reads(layout, None)
             stops = reads.edges[1:]
             numbers = np.arange(len(stops) if whole else len(stops) - 1)
             numbers = numbers[~reads.source.held(numbers.tolist(), stops[: len(numbers)].tolist())]
@@ -72,7 +73,7 @@ class CacheFollower:
                 if unit is not None and reads.source.held([number], [int(stops[number])])[0]:
                     self.n_units += 1
                     self.nbytes += unit.nbytes
-            for note in layout.cache_notes:
+            for note in cache_notes(layout):
                 self._note(note)
 
     def _note(self, text: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from mdio.core.errors import SourceError
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.base import Layout
+from mdio.layouts.base import FormatFacts, Layout
 
 __all__ = ["MemoryLayout", "save_memory", "save_universe"]
 
@@ -15,7 +15,9 @@ class MemoryLayout(Layout):
     """Options: chunk_frames (None = single frames), fail_at (a frame that cannot be read)."""
 
     name = "memory"
-    known_options = None
+    facts = FormatFacts(
+        options=None,
+    )
 
     @classmethod
     def sniff(cls, path: Path) -> bool:

@@ -15,6 +15,7 @@ from numpy.testing import assert_array_equal
 
 import mdio
 from mdio.core.errors import FrameReadError
+from mdio.core.files import reading
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.zarr import array as zarr_array
 from mdio.layouts.zarr import tree as zarr_tree
@@ -62,15 +63,25 @@ INDEX_NBYTES = 132
 
 
 class Traffic:
-    """What goes through `os.preadv` and `os.open`; of what is read, frames."""
+    """What goes through `os.preadv`, `os.open` and the kernel that reads rows; only frames."""
 
     def __init__(self, monkeypatch):
         self.sizes, self.opened = [], []
         preadv, opened = os.preadv, os.open
         monkeypatch.setattr(os, "preadv", lambda *a: self._note(preadv, *a))
+        read_rows = reading.read_rows
+        monkeypatch.setattr(
+            reading,
+            "read_rows",
+            lambda fd, at, rows, *of: self._rows(read_rows, fd, at, rows, *of),
+        )
         monkeypatch.setattr(
             os, "open", lambda path, *a, **k: self.opened.append(path) or opened(path, *a, **k)
         )
+
+    def _rows(self, real, fd, at, rows, *of):
+        self.sizes.append(rows.nbytes)
+        return real(fd, at, rows, *of)
 
     def _note(self, real, fd, buffers, offset, *nowait):
         if nowait:  # whether the disk is the machine's own is asked with one byte
@@ -245,7 +256,7 @@ def test_room_that_is_in_use_is_not_given_out():
     assert other is not room
     assert not np.shares_memory(other.block.positions, room.block.positions)
     assert not np.shares_memory(other.block.box, room.block.box)
-    row = next(iter(room.rows("positions")))
+    row = room.memory["positions"].rows(1)[0]
     del room
     third = buffers.take(3)
     assert not np.shares_memory(third.block.positions, row)

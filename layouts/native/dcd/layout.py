@@ -22,7 +22,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
-from mdio.layouts.base import AtomIndices
+from mdio.layouts.base import AtomIndices, FormatFacts, Timing
 from mdio.layouts.native.dcd.header import (
     CELL_NBYTES,
     DCDHeader,
@@ -94,9 +94,13 @@ class DCDLayout(NativeLayout):
     """A DCD file."""
 
     name = "dcd"
-    suffixes: ClassVar[tuple[str, ...]] = (".dcd",)
-    counts_steps = True
-    known_options = frozenset({"sums", "dt"})
+    facts = FormatFacts(
+        suffixes=(".dcd",),
+        options=frozenset({"sums", "dt"}),
+        counts_steps=True,
+        is_copied=True,
+        reads_remote=True,
+    )
 
     _header: DCDHeader
     _first_frame: NDArray[np.float32]
@@ -179,9 +183,10 @@ class DCDLayout(NativeLayout):
         return self._header.nsavc or 1
 
     @property
-    def step_ps(self) -> float:
-        """Length of an integration step in ps."""
-        return self._dt_ps / self._interval
+    def timing(self) -> Timing:
+        """Times follow from steps, which are counted; see `Layout.timing`."""
+        timing = super().timing  # opens it
+        return timing._replace(step_ps=self._dt_ps / self._interval)
 
     @property
     def _dt_ps(self) -> float:

@@ -16,7 +16,7 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from mdio.core.files.fingerprint import head_of
 from mdio.core.frame_data import FrameData
 from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
-from mdio.layouts.base import AtomIndices
+from mdio.layouts.base import AtomIndices, FormatFacts, Timing, not_assumed
 from mdio.layouts.foreign.spelled_units import WITHOUT, factor_of
 from mdio.layouts.foreign.units import length_factor, made_up
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout
@@ -51,10 +51,14 @@ class NCDFLayout(NativeLayout):
     """An AMBER NetCDF file."""
 
     name = "ncdf"
-    suffixes: ClassVar[tuple[str, ...]] = (".ncdf", ".nc")
-    rounds = ("velocities", "forces")
-    counts_steps = True
-    known_options = frozenset({"sums", "dt", "length_unit"})
+    facts = FormatFacts(
+        suffixes=(".ncdf", ".nc"),
+        options=frozenset({"sums", "dt", "length_unit"}),
+        counts_steps=True,
+        rounds=("velocities", "forces"),
+        is_copied=True,
+        reads_remote=True,
+    )
 
     _data: ClassicFile | HDF5File
     _names: set[str]
@@ -74,7 +78,7 @@ class NCDFLayout(NativeLayout):
             return True
         if magic != HDF5_MAGIC:
             return False
-        if path.suffix.lower() in cls.suffixes:
+        if path.suffix.lower() in cls.facts.suffixes:
             return True
         from mdio.layouts.native.netcdf.hdf5 import is_amber
 
@@ -98,10 +102,10 @@ class NCDFLayout(NativeLayout):
         return (*super().notes, *filter(None, (note,)), *unwritten)
 
     @property
-    def has_times(self) -> bool:
-        """Whether there is a variable with times."""
-        _ = self.info
-        return "time" in self._names
+    def timing(self) -> Timing:
+        """Whether there is a variable with times; see `Layout.timing`."""
+        timing = super().timing  # opens it
+        return timing._replace(has_times="time" in self._names)
 
     def _open_frames(self) -> TrajectoryInfo:
         magic = self._file.read(0, 8)
@@ -123,7 +127,7 @@ class NCDFLayout(NativeLayout):
         data, frames = self.data, None
         if not isinstance(data, ClassicFile):  # NetCDF-4
             return Tables()
-        if "length_unit" not in self.options and self.has_times:
+        if "length_unit" not in self.options and "time" in self._names:
             frames = bytes_of(self.path, data, self.info.n_frames)
             frames = frames and replace(frames, sums=self.options.get("sums"))
         return Tables(frames, self._positions)
@@ -255,7 +259,7 @@ class NCDFLayout(NativeLayout):
         known = {"dt": "time" in self._names, "length_unit": not self._without_units}
         for option, is_known in known.items():
             if is_known and self.options.get(option) is not None:
-                raise self.not_assumed(option)
+                raise not_assumed(self.path, option)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
         """Return how many frames are whole, and what follows them."""

@@ -197,10 +197,10 @@ def _recommended(setting: Setting, chosen: Trial, total: Total, useful: int) -> 
     ranks = setting.ranks
     count = None
     if host.target_file_system == "lustre" and chosen.layout not in UNWRITTEN:
-        in_files = layout_class(chosen.layout).is_folder
+        in_files = layout_class(chosen.layout).facts.is_folder
         count = 1 if in_files else math.ceil(ranks / RANKS_A_STRIPE)
     n_segments = None
-    if chosen.layout not in UNWRITTEN and layout_class(chosen.layout).in_segments:
+    if chosen.layout not in UNWRITTEN and layout_class(chosen.layout).facts.in_segments:
         n_segments = segments_for(source.n_frames, 12 * source.n_atoms, setting.ranks)
     run = next((run for run in chosen.runs if run.cache == "warm"), chosen.runs[0])
     uneven = max(run.t_io_frame_s.relative, run.t_comp_frame_s.relative) > 0.25

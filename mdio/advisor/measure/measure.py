@@ -29,7 +29,7 @@ from mdio.analysis.system import System
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.page_cache import free_memory
 from mdio.core.files.remote.paths import is_remote, path_of
-from mdio.layouts.base import Layout
+from mdio.layouts.base import Layout, container_of
 from mdio.layouts.striping.stripes import file_system_type
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores
@@ -106,7 +106,7 @@ def measure(
     kernel = as_kernel(analysis, select)
     notes: list[str] = []
     with open_source(paths, overlap=overlap, fields=kernel.fields, verify=verify) as layout:
-        info, container = layout.info, layout.container
+        info, container = layout.info, container_of(layout)
         if info.n_frames < 1:
             raise PlanError(f"{paths[0]}: it has no frames; there is nothing to advise on")
         system = System(layout, None if top is None else str(top))

@@ -28,6 +28,7 @@ from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.regular import open_regular
 from mdio.core.files.remote.opened import RemoteObject
 from mdio.core.files.remote.paths import RemotePath
+from mdio.core.kernels import read_rows
 
 Buffer = NDArray[Any] | memoryview
 """C-contiguous and writable."""
@@ -231,6 +232,24 @@ class OpenFile(Closing):
                 f"{self.path}: {wanted} bytes at {offset} cannot be read "
                 f"({error.strerror or error})"
             ) from error
+
+    def fill_rows(
+        self, offset: int, rows: NDArray[Any], sums: NDArray[np.uint32], piece_nbytes: int
+    ) -> bool:
+        """Fill `rows` with the bytes from `offset` on, if they have these checksums; with one call.
+
+        `sums` ((R, P) uint32): of the pieces of each row, so many bytes long. Returns False where
+        bytes have been asked for already, lie elsewhere than in this file, or are not as they
+        should be: then `fill`, and look at each.
+        """
+        if self.remote is not None or self.ahead is not None or reads.cached is not None:
+            return False
+        if not self._has_begun and rows.nbytes >= LONG_NBYTES:  # see `read_with_ramp_up`
+            return False
+        if not read_rows(self._descriptor, offset, rows, sums, piece_nbytes):
+            return False
+        reads.nbytes_source += rows.nbytes
+        return True
 
     def array(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Return `nbytes` bytes from `offset` on; raises what `fill` raises."""

@@ -13,7 +13,14 @@ range IndexError.
 # ruff: noqa: F401
 from __future__ import annotations
 
-from mdio.core.kernels.checksums import crc32c, crc32c_joined, crc32c_pieces, shuffle, unshuffle
+from mdio.core.kernels.checksums import (
+    crc32c,
+    crc32c_joined,
+    crc32c_pieces,
+    read_rows,
+    shuffle,
+    unshuffle,
+)
 from mdio.core.kernels.coordinates import (
     centre,
     cut_frames,

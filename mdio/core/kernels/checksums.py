@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.kernels import backend, checks
@@ -35,24 +34,33 @@ def unshuffle(data: Buffer, itemsize: int, out: bytearray | memoryview | NDArray
         backend.module.unshuffle(source, itemsize, target)
 
 
-def crc32c(data: Buffer, value: int = 0) -> int:
-    """Return the CRC-32C (Castagnoli; RFC 3720) of a buffer.
+# These are called for every chunk: without a function between.
 
-    `data`: any C-contiguous buffer, arrays included. `value`: checksum of what comes before `data`,
-    to go on from it.
-    """
-    return int(backend.module.crc32c(checks.buffer(data), value))
+crc32c = backend.module.crc32c
+"""Returns the CRC-32C (Castagnoli; RFC 3720) of a buffer.
 
+``crc32c(data, value=0)``: `data`: any C-contiguous buffer, arrays included. `value`: checksum of
+what comes before `data`, to go on from it.
+"""
 
-def crc32c_pieces(data: Buffer, edges: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return the CRC-32C of consecutive pieces, all with one call.
+crc32c_pieces = backend.module.crc32c_pieces
+"""Returns the CRC-32C of consecutive pieces, (n,) uint32, all with one call.
 
-    `data`: any C-contiguous buffer; it begins with the first piece. `edges` ((n + 1,) int64): where
-    each piece begins, and where the last one ends, counted from anywhere.
-    """
-    return backend.module.crc32c_pieces(data, edges)
+``crc32c_pieces(data, edges)``: `data`: any C-contiguous buffer; it begins with the first piece.
+`edges` ((n + 1,) int64): where each piece begins, and where the last one ends, counted from
+anywhere.
+"""
 
+crc32c_joined = backend.module.crc32c_joined
+"""Returns the CRC-32C of consecutive pieces together.
 
-def crc32c_joined(crcs: NDArray[np.uint32], edges: NDArray[np.int64]) -> int:
-    """Return the CRC-32C of consecutive pieces together, from `crc32c_pieces` of the same edges."""
-    return backend.module.crc32c_joined(crcs, edges)
+``crc32c_joined(crcs, edges)``: from `crc32c_pieces` of the same edges.
+"""
+
+read_rows = backend.module.read_rows
+"""Reads neighbouring rows of an open file and compares the CRC-32C of each piece of each of them.
+
+``read_rows(fd, offset, rows, sums, piece_nbytes)``: fills `rows`, a C-contiguous buffer, from
+`offset` on; `sums` ((R, P) uint32): of each row's pieces. Returns bool: whether all was there, and
+as it should be.
+"""

@@ -82,6 +82,31 @@ uint32_t crc32c_joined(const Sums& crcs, const Edges& edges) {
     return mdio::crc32c_joined(crcs.data(), edges.data(), size_t(crcs.size()));
 }
 
+// Reads neighbouring rows of a file and compares the checksum of each piece of each row: false where
+// not all could be read, or one differs; what it is, the caller finds out.
+bool read_rows(int fd, int64_t offset, const py::buffer& rows, const Sums& sums, size_t piece_nbytes) {
+    const Bytes bytes(rows);
+    const py::ssize_t n_rows = sums.ndim() == 2 ? sums.shape(0) : 0;
+    const size_t row_nbytes = n_rows ? bytes.size() / size_t(n_rows) : 0;
+    const size_t n_pieces = n_rows ? size_t(sums.shape(1)) : 0;
+    if (!row_nbytes || !piece_nbytes || row_nbytes * size_t(n_rows) != bytes.size() ||
+        (row_nbytes + piece_nbytes - 1) / piece_nbytes != n_pieces)
+        throw py::value_error("rows and checksums of their pieces do not fit together");
+    const uint32_t* expected = sums.data();
+    py::gil_scoped_release unlocked;
+    for (size_t done = 0; done < bytes.size();) {
+        const ssize_t n = pread(fd, bytes.data() + done, bytes.size() - done, off_t(offset) + off_t(done));
+        if (n <= 0) return false;
+        done += size_t(n);
+    }
+    const uint8_t* row = bytes.data();
+    for (py::ssize_t i = 0; i < n_rows; ++i, row += row_nbytes)
+        for (size_t at = 0; at < row_nbytes; at += piece_nbytes)
+            if (mdio::crc32c(row + at, std::min(piece_nbytes, row_nbytes - at), 0) != *expected++)
+                return false;
+    return true;
+}
+
 void planar_to_xyz(const Array& planar, Array out, const Atoms& atoms, bool swap) {
     const mdio::Frames from = {static_cast<const char*>(planar.data()), planar.shape(0),
                                planar.shape(2), planar.strides(0)};
@@ -258,8 +283,9 @@ void add_periodic(py::module_& module);
 
 PYBIND11_MODULE(_kernels, module) {
     module.doc() = "The kernels in C++; call them through mdio.core.kernels.";
-    module.def("crc32c", crc32c);
+    module.def("crc32c", crc32c, py::arg("data"), py::arg("value") = 0);
     module.def("crc32c_pieces", crc32c_pieces);
+    module.def("read_rows", read_rows);
     module.def("crc32c_joined", crc32c_joined);
     module.def("planar_to_xyz", planar_to_xyz);
     module.def("xyz_to_planar", xyz_to_planar);

@@ -11,6 +11,7 @@ from suites.small_adk import small_adk
 import mdio
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.unit import HEAD, write_unit
+from mdio.layouts.base import cache_notes
 
 ANOTHER = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -115,5 +116,5 @@ def test_a_folder_for_this_user_that_others_write(tmp_path, trajectory):
     (cache / f"uid-{os.geteuid()}").chmod(0o777)
     with mdio.open(trajectory, cache=cache) as layout:
         layout.read(0, 2)
-        assert any("others may write there" in note for note in layout.cache_notes)
+        assert any("others may write there" in note for note in cache_notes(layout))
     assert not units_in(cache)

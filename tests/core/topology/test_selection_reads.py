@@ -91,4 +91,4 @@ def test_a_layout_that_was_closed_is_closed_again(adk):
     universe = load_topology(adk["psf"], layout)
     layout.close()
     assert universe.atoms.positions.any()
-    assert not layout.is_open
+    assert layout._info is None

@@ -66,7 +66,7 @@ def test_frames_come_back(tmp_path, container, shuffle, piece_frames):
     ]
     with open_layout(path) as layout:
         assert isinstance(layout, SegmentsLayout)
-        assert layout.container == container
+        assert layout.manifest["container"] == container
         read = layout.read(0, 13)
         assert layout.info.dt_ps == 0.5
         assert (layout.info.has_velocities, layout.info.has_forces) == (full, full)

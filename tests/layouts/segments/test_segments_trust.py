@@ -176,7 +176,7 @@ def test_damaged_segments_are_not_split_further(tmp_path, container):
     out = tmp_path / "b.segments"
     with SegmentsLayout(split(path, out, 4).out) as layout, SegmentsLayout(path) as source:
         assert np.array_equal(layout.read(0, 4).positions, source.read(0, 4).positions)
-        assert layout.container == container
+        assert layout.manifest["container"] == container
     victim = segment_paths(path)[0]
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1

@@ -195,12 +195,19 @@ def test_an_unknown_group_is_refused(tmp_path):
 
 
 class Counted:
-    """How many bytes `os.preadv` was asked for."""
+    """How many bytes `os.preadv`, and the kernel that reads rows, were asked for."""
 
     def __init__(self, monkeypatch):
         self.nbytes = self.calls = 0
         self._real = os.preadv
         monkeypatch.setattr(os, "preadv", self)
+        self._read_rows = reading.read_rows
+        monkeypatch.setattr(reading, "read_rows", self.rows)
+
+    def rows(self, fd, offset, rows, *of):
+        self.nbytes += rows.nbytes
+        self.calls += 1
+        return self._read_rows(fd, offset, rows, *of)
 
     def __call__(self, fd, buffers, offset):
         self.nbytes += sum(memoryview(buffer).nbytes for buffer in buffers)
