@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, field, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from mdio.converters import selection
-from mdio.core.errors import PlanError
+from mdio.core.errors import PlanError, SourceError
+from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.options import asked_for, declared, flag, goes_with, option
+from mdio.core.words import without_passwords
 from mdio.layouts.chunk_shapes import PATTERNS, Pattern
+from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.plan import LayoutPlan, StoredAs
-from mdio.layouts.registry import layout_class, writable_layouts
+from mdio.layouts.registry import layout_class, open_layout, writable_layouts
 from mdio.layouts.views.options import FrameChoice, Reading
 
 Progress = Callable[[int, int], None]
@@ -24,7 +31,7 @@ class Sources(Reading):
     """How the source is read, and what it does not say of itself."""
 
     top: str | PathLike[str] | None = option(
-        "topology, for selections", "-s --top FILE", group="atoms", named=True, append=True
+        "topology, for selections", "-s --top FILE", named=True, append=True
     )
     source_options: Mapping[str, Any] = option(
         "options of `mdio.open`: format; dt, the ps between frames; length_unit",
@@ -40,15 +47,12 @@ class Sources(Reading):
 class Selection(FrameChoice):
     """Frames and atoms that are kept, and what is done to them."""
 
-    select: selection.Selection | None = option(
-        "keep these atoms only", "--select SEL", group="atoms", named=True
-    )
+    select: selection.Selection | None = option("keep these atoms only", "--select SEL", named=True)
     groups: Mapping[str, selection.Selection] = option(
         "store these atoms a second time, on their own, for analyses that need no others",
         "--group NAME=SEL",
         dict,
         kind="group",
-        group="atoms",
         named=True,
     )
 
@@ -68,10 +72,7 @@ class Storage(StoredAs):
         "layout, whatever the suffix of OUT", "--to", choices=writable_layouts, append=True
     )
     topology: bool = option(
-        "store nothing of what atoms are, in the output or beside it",
-        "--no-topology",
-        True,
-        group="atoms",
+        "store nothing of what atoms are, in the output or beside it", "--no-topology", True
     )
     compression: str | None = option(
         "without loss: none or gzip; in zarr also lz4 and zstd; for integers bitpack (fast, and "
@@ -81,7 +82,6 @@ class Storage(StoredAs):
         "a network, else none",
         "--compression NAME[:LEVEL]",
         kind="compression",
-        group="what is stored",
         named=True,
     )
     pattern: Pattern | None = option(
@@ -89,7 +89,6 @@ class Storage(StoredAs):
         "(default), the same selection of neighbouring atoms, time series of each atom",
         "--for",
         choices=PATTERNS,
-        group="how it lies on disk",
         own=True,
     )
     stripe_nbytes: int | None = option(
@@ -97,7 +96,6 @@ class Storage(StoredAs):
         "has on Lustre, else 1M)",
         "--stripe-size SIZE",
         kind="nbytes",
-        group="how it lies on disk",
     )
     progressive: Sequence[tuple[int, int]] = option(
         "stripes that grow with the file on Lustre: 1G:1,-1:8 is one up to 1 GiB, then eight",
@@ -105,13 +103,12 @@ class Storage(StoredAs):
         (),
         kind="stripes",
         alone="stripes",
-        group="how it lies on disk",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """How a conversion runs: the output is the same."""
+    """How a conversion runs; the output is the same."""
 
     direct: str = option(
         "on: large writes go past the page cache (auto: on a disk of this machine, if OUT is "
@@ -120,7 +117,6 @@ class Running:
         "--direct",
         "auto",
         choices=("on", "off", "auto"),
-        group="how it lies on disk",
     )
     mpio: Literal["independent", "collective"] | None = option(
         "with --mpi: write h5md through parallel HDF5, each rank by itself or in collective writes",
@@ -187,6 +183,64 @@ class ConversionOptions:
             for one, value in self.asked_for()
             if value is not False and not goes_with(one, way)
         ]
+
+    def recipe(self) -> dict[str, Any]:
+        """Return what was asked of sources, selection and storage, by name, as plain values.
+
+        How many frames there were in the end is not asked of a source that grows.
+        """
+        ways = {one.name for one in fields(Running)} | {"verify"}
+        ways |= {"stop", "expected_frames"} if self.running.growing else set()
+        asked = self.asked_for()
+        return {one.name: _plain(value) for one, value in asked if one.name not in ways}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, np.ndarray):
+        return {"runs": runs_from_indices(value)}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, PathLike):
+        value = value if isinstance(value, RemotePath) else Path(value).absolute()
+        return without_passwords(str(value))
+    return value
+
+
+def recipe_at(path: str | PathLike[str]) -> dict[str, Any]:
+    """Return the options by name that an output was made with, or that a file of JSON has.
+
+    The file: such an object, or what ``mdio convert --dry-run --json`` prints.
+    Raises SourceError: neither. PlanError: an option that this version does not have.
+    """
+    if str(path).endswith(".json"):
+        try:
+            read = json.loads(path_of(path).read_text())
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{path}: no recipe as JSON ({error})") from error
+    else:
+        with open_layout(path) as layout:
+            read = layout.manifest
+    if not isinstance(read, dict):
+        raise SourceError(
+            f"{path}: no output of mdio, which alone has a recipe; give one, or a file NAME.json "
+            "of mdio convert --dry-run --json"
+        )
+    recipe = read.get("recipe", {} if "format" in read or "plan" in read else read)
+    for name in recipe.keys() - declared(Sources, Selection, Storage).keys():
+        raise PlanError(f"{path}: its recipe has {name!r}, which this version of mdio has not")
+    return {name: _read(value) for name, value in recipe.items()}
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"runs"}:
+        return indices_from_runs(value["runs"])
+    return {name: _read(one) for name, one in value.items()}
 
 
 def check_flavour(options: ConversionOptions, layout: str) -> None:

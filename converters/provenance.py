@@ -33,12 +33,14 @@ class Appended:
     def meta(self, meta: OutputMeta) -> OutputMeta:
         """Return what the new one says of itself."""
         uuid = self.continuation.manifest["uuid"]
+        recipe = self.continuation.manifest.get("recipe", {})
         return replace(
             meta,
             source=self.source,
             frames=self.frames,
             not_finite=self.not_finite,
             appended_to=uuid,
+            recipe={k: v for k, v in recipe.items() if k not in ("stop", "end_ps")},
         )
 
 

@@ -278,4 +278,5 @@ def _meta(
         striping={k: v for k, v in striping.items() if k not in ("stripe_nbytes", "stripe_count")},
         not_finite=None if odd is None else NotFinite(**odd),
         repaired=[*manifest.get("repaired", []), done],
+        recipe=manifest.get("recipe"),
     )

@@ -57,6 +57,7 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
     "precision": (*_NUMBER, _NONE),
     "precision_source": (str, _NONE),
     "not_finite": dict,
+    "recipe": dict,
     "repaired": list,
     "sparse": list,
     "stripe": dict,
@@ -150,6 +151,8 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
         manifest["sparse"] = list(plan.sparse)
     if meta.not_finite is not None:
         manifest["not_finite"] = asdict(meta.not_finite)
+    if meta.recipe:
+        manifest["recipe"] = dict(meta.recipe)
     if meta.repaired:
         manifest["repaired"] = list(meta.repaired)
     return seal(manifest | extra)

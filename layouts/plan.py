@@ -45,70 +45,48 @@ class StoredAs:
         "elsewhere)",
         "--precision A|auto|none",
         kind="precision",
-        group="what is stored",
         named=True,
     )
     precision_velocities: float | None = option(
         f"round velocities to this step in {FIELD_UNITS['velocities']} (default: floats in full)",
         "--precision-velocities STEP",
         kind="step",
-        group="what is stored",
     )
     precision_forces: float | None = option(
         f"round forces to this step in {FIELD_UNITS['forces']} (default: floats in full)",
         "--precision-forces STEP",
         kind="step",
-        group="what is stored",
     )
     chunk_frames: int | None = option(
         "frames in a chunk; auto: as fits the stripes",
         "--chunk-frames N|auto",
         kind="auto",
-        group="how it lies on disk",
         own=True,
     )
     chunk_atoms: int | None = option(
-        "atoms in a chunk; auto: as fits the stripes",
-        "--chunk-atoms N|auto",
-        kind="auto",
-        group="how it lies on disk",
-        own=True,
+        "atoms in a chunk; auto: as fits the stripes", "--chunk-atoms N|auto", kind="auto", own=True
     )
     contiguous: bool = option(
         "h5md: each array in one piece, without chunks (--chunk-frames is then how many frames "
         "share a checksum)",
         "--contiguous",
         False,
-        group="how it lies on disk",
         own=True,
     )
     flavour: str | None = option(
         "h5md: in the units and under the names that GROMACS 2026 reads",
         "--flavour",
         choices=("gromacs",),
-        group="how it lies on disk",
     )
     container: str | None = option(
         "format of the segments (default: that of the source)",
         "--container",
         choices=("xtc", "trr", "dcd", "ncdf"),
-        group="how it lies on disk",
         own=True,
     )
-    segments: int | None = option(
-        "number of segments",
-        "--segments N",
-        kind="positive",
-        group="how it lies on disk",
-        own=True,
-        follow=False,
-    )
+    segments: int | None = option("number of segments", "--segments N", own=True, follow=False)
     stripe_count: int | None = option(
-        "stripes, -1 for all targets",
-        "--stripe-count N",
-        kind="int",
-        group="how it lies on disk",
-        alone="stripes",
+        "stripes, -1 for all targets", "--stripe-count N", kind="int", alone="stripes"
     )
     expected_frames: int | None = option(
         "for so many frames chunks are planned, where frames will be added"

@@ -88,6 +88,8 @@ class OutputMeta:
     """When it was repaired, and what was written again."""
     appended_to: str | None = None
     """The uuid of the output whose place this one takes, with all or most of its frames."""
+    recipe: Mapping[str, Any] | None = None
+    """The options that were asked for, by name, but those of how it ran."""
 
 
 @dataclass(frozen=True, slots=True)

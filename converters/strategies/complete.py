@@ -16,7 +16,7 @@ from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
 
-DIFFERS = ("uuid", "created", "has_box", "not_finite", "manifest_crc32c", "stripe")
+DIFFERS = ("uuid", "created", "has_box", "not_finite", "manifest_crc32c", "stripe", "recipe")
 """What two outputs of the same conversion need not have in common, or is compared apart."""
 STRIPE = ("stripe_nbytes", "stripe_count")
 DIVISION = ("piece_frames", "n_files")

@@ -96,7 +96,7 @@ class Job:
             unreadable=self.view.unreadable,
             stretches=self.stretches,
         )
-        return replace(made, frame_data=self.view.frame_data())
+        return replace(made, frame_data=self.view.frame_data(), recipe=self.options.recipe())
 
     @cached_property
     def beside(self) -> dict[Path, bytes]:

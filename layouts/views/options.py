@@ -22,34 +22,15 @@ class FrameChoice:
     """Frames, and what is done to them."""
 
     start: int | None = option(
-        "first frame (0 is the first)",
-        "--start N",
-        kind="int",
-        group="frames",
-        named=True,
-        append=True,
+        "first frame (0 is the first)", "--start N", kind="int", named=True, append=True
     )
     stop: int | None = option(
-        "frame to stop before",
-        "--stop N",
-        kind="int",
-        group="frames",
-        named=True,
-        append=True,
-        follow=False,
+        "frame to stop before", "--stop N", kind="int", named=True, append=True, follow=False
     )
-    step: int | None = option(
-        "every Nth frame", "--step N", kind="positive", group="frames", named=True, append=True
-    )
-    begin_ps: float | None = option(
-        "first time, ps", "-b --begin PS", kind="float", group="frames", follow=False
-    )
-    end_ps: float | None = option(
-        "last time, ps", "-e --end PS", kind="float", group="frames", follow=False
-    )
-    dt_ps: float | None = option(
-        "keep one frame every PS ps", "--dt PS", kind="float", group="frames", follow=False
-    )
+    step: int | None = option("every Nth frame", "--step N", named=True, append=True)
+    begin_ps: float | None = option("first time, ps", "-b --begin PS", follow=False)
+    end_ps: float | None = option("last time, ps", "-e --end PS", follow=False)
+    dt_ps: float | None = option("keep one frame every PS ps", "--dt PS", follow=False)
     pbc: str | None = option(
         "whole: molecules that the box cuts are made whole (needs bonds); mol: and put into the "
         "box by their centres; cluster: the molecules of --center (or of --select) brought "
@@ -58,13 +39,11 @@ class FrameChoice:
         f"--pbc {'|'.join(PBC)}",
         kind="pbc",
         choices=(*PBC, *FORMER_PBC),
-        group="periodic boundaries",
     )
     center: str | None = option(
         "move these atoms to the middle of the box, then the others around them as --pbc says "
         "(whole is then mol)",
         "--center SEL",
-        group="periodic boundaries",
     )
 
     @property
@@ -106,13 +85,11 @@ class CachedReading(Reading):
     cache: Cache | str | PathLike[str] | None = option(
         "keep what is read there, on a disk of each node, and read it from there next time",
         "--cache DIR",
-        group="workers",
     )
     cache_size: int | None = option(
         "of all that is kept there: 200G (default: all but a tenth of the disk or 8 GiB)",
         "--cache-size SIZE",
         kind="nbytes",
-        group="workers",
     )
 
     @property

@@ -71,7 +71,6 @@ class Forecast:
     nodes: int | None = option(
         "machines like this one that the ranks are spread over (default: those of the workers)",
         "--nodes N",
-        kind="positive",
     )
     cache: str = option(
         "--cold: assume that passes read from storage, --warm: from memory (default: from memory "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +26,7 @@ from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
 from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.opening import salvage_offered
-from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult
+from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, recipe_at
 from mdio.converters.periodic.counting import with_cost
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.verify import verify
@@ -66,6 +67,12 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add_source(parser)
     add(parser, "out OUT", "output; its suffix names the layout")
+    add(
+        parser,
+        "--recipe FILE|OUTPUT",
+        "make OUT as this output was made, or as FILE.json of --dry-run --json says; options that "
+        "are given beside it come first",
+    )
     add_options(parser, *OPTIONS)
     add_running(parser)
     add(
@@ -97,7 +104,11 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     given: dict[str, Any] = {"groups": dict(args.groups), "source_options": source_options(args)}
     given |= {"progressive": progressive, "stripe_count": stripe_count}
     given |= {"compare_all": args.append and args.compared}
-    return dict(asked(declared(*OPTIONS), args) | given)
+    given = asked(declared(*OPTIONS), args) | given
+    if args.recipe is None:
+        return dict(given)
+    asked_here = ConversionOptions.of(**given).asked_for()
+    return recipe_at(args.recipe) | {one.name: value for one, value in asked_here}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -140,7 +151,8 @@ def run_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Execu
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
     if args.dry_run:
         if executor.is_owner:
-            _print_plan(args, with_cost(conversion.plan, conversion.view))
+            plan = with_cost(conversion.plan, conversion.view)
+            _print_plan(args, plan, options.recipe())
         conversion.close()
         return 0
     quiet = args.quiet or not executor.is_owner
@@ -165,11 +177,13 @@ def run_with(given: Mapping[str, Any], args: argparse.Namespace, executor: Execu
     return 0
 
 
-def _print_plan(args: argparse.Namespace, plan: LayoutPlan) -> None:
+def _print_plan(args: argparse.Namespace, plan: LayoutPlan, recipe: dict[str, Any]) -> None:
     if args.json:
-        print_json({"out": args.out, "plan": plan.to_json()})
+        print_json({"out": args.out, "plan": plan.to_json(), "recipe": recipe})
     else:
         print(plan_table(plan))
+        if recipe:
+            print(f"recipe: {json.dumps(recipe)}")
 
 
 def _verified(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:

@@ -57,18 +57,14 @@ class Shuffle:
         "--memory SIZE",
         MEMORY_NBYTES,
         kind="nbytes",
-        group="workers",
     )
     local_dir: str | PathLike[str] | None = option(
         "for these files, a disk of the node itself (default: the system's for temporary files)",
         "--local-dir DIR",
-        group="workers",
     )
     blocks_per_worker: int | None = option(
         "more than one evens out workers of unequal speed (default: 4, all together 16)",
         "--blocks-per-worker K",
-        kind="positive",
-        group="workers",
     )
     keep_going: bool = option("leave out keys whose reduce fails, and tell", "--keep-going", False)
 

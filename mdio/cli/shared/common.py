@@ -9,13 +9,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING
+from dataclasses import MISSING, fields
 from functools import partial
 from inspect import signature
 from types import MappingProxyType
 from typing import Any, Literal
 
-from mdio.core.options import declared
 from mdio.core.words import without_passwords
 from mdio.layouts.views.options import FORMER_PBC
 
@@ -62,35 +61,33 @@ def asked(target: Callable[..., Any] | Mapping[str, Any], args: argparse.Namespa
 
 
 def add_options(parser: argparse.ArgumentParser, *parts: type, **texts: str) -> None:
-    """Add the options that `parts` declare, each under its heading.
+    """Add the options that `parts` declare, under a heading each.
 
     `texts`: add these alone; what help says of them, where it is not what is declared.
     """
-    together: dict[str, Any] = {}
-    for name, one in declared(*parts).items():
-        about = one.metadata
-        if not about["spelled"] or (texts and name not in texts):
-            continue
-        choices = about.get("choices")
-        more: dict[str, Any] = {"dest": name}
-        more |= {} if choices is None else {"choices": choices() if callable(choices) else choices}
-        more |= {} if one.default is MISSING else {"default": one.default}
-        more |= {"action": "store_false"} if one.default is True else {}
-        more |= KINDS[about["kind"]] if "kind" in about else {}
-        place = _group_of(parser, about.get("group"))
-        if (alone := about.get("alone")) is not None:
-            place = together[alone] = together.get(alone) or place.add_mutually_exclusive_group()
-        values = about.get("values", {None: about["spelled"]})
-        for value, spelled in values.items():
-            const = {} if value is None else {"action": "store_const", "const": value}
-            add(place, spelled, texts.get(name) or about["text"], **more, **const)
-
-
-def _group_of(parser: argparse.ArgumentParser, title: str | None) -> Any:
-    if title is None:
-        return parser
-    known = [group for group in parser._action_groups if group.title == title]
-    return known[0] if known else parser.add_argument_group(title)
+    for part in parts:
+        heading = (part.__doc__ or "").partition(".\n")[0].rstrip(".")
+        group = parser.add_argument_group(heading[0].lower() + heading[1:])
+        together: dict[str, Any] = {}
+        for one in fields(part):
+            about = one.metadata
+            if not about["spelled"] or (texts and one.name not in texts):
+                continue
+            more: dict[str, Any] = {"dest": one.name}
+            if (choices := about.get("choices")) is not None:
+                more["choices"] = choices() if callable(choices) else choices
+            if one.default is not MISSING:
+                more["default"] = one.default
+            more |= {"action": "store_false"} if one.default is True else {}
+            more |= KINDS.get(about.get("kind", one.type), {})
+            place: Any = group
+            if (alone := about.get("alone")) is not None:
+                place = together[alone] = (
+                    together.get(alone) or group.add_mutually_exclusive_group()
+                )
+            for value, spelled in about.get("values", {None: about["spelled"]}).items():
+                const = {} if value is None else {"action": "store_const", "const": value}
+                add(place, spelled, texts.get(one.name) or about["text"], **more, **const)
 
 
 def add_trajectory(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
@@ -213,18 +210,18 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "auto": {"type": auto_or_positive},
     "compression": {"type": _renamed("--compression", {"small": "rigid (of floats: zstd)"})},
     "files": {"nargs": "+", "action": "extend"},
-    "float": {"type": float},
+    "float | None": {"type": float},
     "group": {"type": parse_group, "action": "append", "default": []},
     "int": {"type": int},
+    "int | None": {"type": positive},
     "nbytes": {"type": parse_nbytes},
     "pbc": {"type": _renamed("--pbc", FORMER_PBC)},
-    "positive": {"type": positive},
     "precision": {"type": parse_precision},
     "several": {"action": "append", "default": []},
     "step": {"type": parse_step},
     "stripes": {"type": parse_stripes},
 }
-"""How the texts of declared options are read."""
+"""How the texts of declared options are read, by kind or by type."""
 
 
 def print_json(value: dict[str, Any]) -> None:
