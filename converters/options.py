@@ -133,7 +133,10 @@ class Running:
         kind="several",
     )
     append: bool = option(
-        "add frames to the output, which is there: `mdio append`", "--append", False, append=True
+        "with --follow: go on with an OUT that is there; without, mdio append does so",
+        "--append",
+        False,
+        append=True,
     )
     compare_all: bool = option(
         "with append: compare all frames that both have, of large unchanged sources too",

@@ -20,11 +20,16 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_running(parser)
     add(parser, "--force", "start again where an earlier run has left something")
     add_resume(parser)
-    parser.set_defaults(compared=False)
+    add(
+        parser,
+        "--verify",
+        "compare all frames that SRC and OUT have, and what was written afterwards",
+        dest="compared",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Add the frames, and say so; under MPI, rank 0 owns the output and speaks for all."""
-    given = asked(declared(Sources), args) | {"append": True}
+    given = asked(declared(Sources), args) | {"append": True, "compare_all": args.compared}
     with chosen_executor(args) as executor:
         return run_with(given, args, executor)

@@ -1,0 +1,122 @@
+"""Options are declared once: command line, docstrings and recipes have each of them."""
+
+import inspect
+import json
+
+import numpy as np
+import pytest
+from MDAnalysisTests.datafiles import DCD, PSF, XTC
+
+import mdio
+from mdio.cli.main import command_help, main
+from mdio.converters.options import (
+    OPTIONS,
+    ConversionOptions,
+    Running,
+    Selection,
+    Sources,
+    Storage,
+    recipe_at,
+)
+from mdio.core.errors import PlanError
+from mdio.core.options import declared, flag
+from mdio.layouts.registry import open_layout
+
+NOT_IN_RECIPES = {*declared(Running), "verify"}
+"""How a conversion runs does not change its output."""
+SAMPLES = {"groups": {"ca": "name CA"}, "source_options": {"dt": 2.0}, "verify": False}
+SAMPLES |= {"topology": False, "progressive": [[1 << 30, 1]], "hints": ["a=b"]}
+
+
+def manifest_of(path):
+    with open_layout(path) as layout:
+        assert layout.info
+        return layout.manifest
+
+
+@pytest.mark.parametrize("name", declared(*OPTIONS))
+def test_an_option_is_wherever_it_belongs(name):
+    one = declared(*OPTIONS)[name]
+    assert f"``{name}``" in mdio.convert.__doc__
+    if one.metadata["spelled"]:
+        assert flag(one) in command_help("convert").replace(",", " ").split()
+    options = ConversionOptions.of(**{name: SAMPLES.get(name, 7)})
+    assert (name in options.recipe()) is (name not in NOT_IN_RECIPES)
+    assert ConversionOptions.of(**json.loads(json.dumps(options.recipe()))).recipe() == (
+        options.recipe()
+    )
+
+
+@pytest.mark.parametrize(
+    "function", [mdio.convert, mdio.append, mdio.analyze, mdio.map_reduce, mdio.advise]
+)
+def test_signatures_are_short_and_refuse_what_they_do_not_know(function):
+    assert len(inspect.signature(function).parameters) <= 16
+    with pytest.raises(TypeError, match=r"'overlaps' \(did you mean 'overlap'\?\)"):
+        function(DCD, overlaps="error")
+
+
+def test_no_two_options_have_one_name():
+    parts = (Sources, Selection, Storage, Running)
+    assert len(declared(*parts)) == sum(len(declared(part)) for part in parts)
+
+
+def test_an_output_is_made_as_another_was(tmp_path, capsys):
+    first, second, third = (tmp_path / f"{name}.zarr" for name in "abc")
+    words = ["-s", PSF, "--select", "protein", "--group", "ca=name CA", "--step", "7"]
+    assert main(["convert", DCD, str(first), *words, "--precision", "0.01", "-q"]) == 0
+    made = {"select": "protein", "groups": {"ca": "name CA"}, "step": 7, "precision": 0.01}
+    assert recipe_at(first) == {"top": PSF} | made
+    assert main(["convert", "--recipe", str(first), DCD, str(second), "-q", "-w", "2"]) == 0
+    ours, theirs = manifest_of(first), manifest_of(second)
+    differ = ("uuid", "created", "manifest_crc32c")
+    assert {key for key in ours if ours[key] != theirs[key]} <= {*differ}
+    whole = mdio.open(second).read(0, 14).positions
+    assert np.array_equal(whole, mdio.open(first).read(0, 14).positions)
+
+    capsys.readouterr()
+    dry = ["convert", "--dry-run", "--recipe", str(first), DCD, str(third)]
+    assert main([*dry, "--step", "2", "--json"]) == 0
+    printed = tmp_path / "recipe.json"
+    printed.write_text(capsys.readouterr().out)
+    assert recipe_at(printed) == recipe_at(first) | {"step": 2}
+    assert main(dry) == 0
+    assert f"recipe: {json.dumps(recipe_at(first))}" in capsys.readouterr().out
+    assert main(["convert", "--recipe", str(printed), DCD, str(third), "-q"]) == 0
+    assert mdio.open(third).info.n_frames == 49
+
+
+def test_chosen_atoms_come_back(tmp_path):
+    out, atoms = tmp_path / "a.h5md", np.array([3, 5, 6, 7, 90])
+    mdio.convert(DCD, out, select=atoms, groups={"two": atoms[:2]})
+    again = recipe_at(out)
+    assert np.array_equal(again["select"], atoms)
+    assert np.array_equal(again["groups"]["two"], atoms[:2])
+
+
+def test_what_grows_keeps_its_recipe_but_for_where_it_ended(tmp_path):
+    out = tmp_path / "a.zarr"
+    mdio.convert(XTC, out, stop=4, precision="none", start=np.int64(0))
+    mdio.append(XTC, out)
+    assert recipe_at(out) == {"precision": "none", "start": 0}
+    assert mdio.open(out).info.n_frames == 10
+
+
+def test_what_has_no_recipe_is_refused(tmp_path, capsys):
+    goal = str(tmp_path / "a.zarr")
+    (tmp_path / "other.json").write_text('{"colour": 1}')
+    (tmp_path / "no.json").write_text("{")
+    for path, code in ((DCD, 1), (tmp_path / "no.json", 1), (tmp_path / "other.json", 2)):
+        assert main(["convert", "--recipe", str(path), DCD, goal]) == code
+        assert str(path) in capsys.readouterr().err
+    with pytest.raises(PlanError, match="'colour', which this version of mdio has not"):
+        recipe_at(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize(
+    ("words", "now"),
+    [(["--pbc", "wrap"], "--pbc wrap is called atom now"), (["--compression", "small"], "rigid")],
+)
+def test_former_spellings_do_what_they_did_and_say_so(tmp_path, capsys, words, now):
+    assert main(["convert", XTC, str(tmp_path / "a.zarr"), "--stop", "2", "-q", *words]) == 0
+    assert now in capsys.readouterr().err
