@@ -120,7 +120,8 @@ def cases(
     found: list[Case] = []
     for layout, way, n_workers, compression, frames in every:
         name = "segments" if layout == SPLIT else layout.partition(":")[0]
-        facts, through_mpi = layout_class(name).facts, writer_class(name).through_mpi is not None
+        facts = layout_class(name).facts
+        through_mpi = writer_class(name).facts.through_mpi is not None
         parallel_hdf5 = way in ("mpio", "collective")
         if (parallel_hdf5 and not through_mpi) or (way == "mpio" and compression):
             continue

@@ -181,7 +181,7 @@ def planned(
     if repairs is None:  # older versions asked for any size
         striping.check()
     asked = {one.name: getattr(storage, one.name) for one in fields(StoredAs)}
-    if asked["container"] is None and writer.copier is not None:
+    if asked["container"] is None and writer.facts.copier is not None:
         asked["container"] = container_of(origin)
     wanted = WriteOptions(
         **asked,
@@ -203,7 +203,7 @@ def planned(
         plan = plan.replace(direct=goes_direct(run.direct, plan, target))
     if run.mpio is None and goes_through_owner(plan, target, executor):
         # Where files are written as a whole, they are the pieces.
-        plan = plan.replace(by_owner=True) if writer.writes_files_once else for_owner(plan)
+        plan = plan.replace(by_owner=True) if writer.facts.writes_files_once else for_owner(plan)
     job = Job(
         out=target,
         files=[path_of(path) for path in paths],

@@ -73,7 +73,7 @@ def convert_ensemble(
     if isinstance(path_of(out), RemotePath):
         raise PlanError(f"{out}: ensembles are written to disk; convert each trajectory by itself")
     layout = layout_name_for_output(out, options.get("to"))
-    kind = writer_class(layout).ensemble
+    kind = writer_class(layout).facts.ensemble
     if kind is None:
         raise PlanError(
             f"{out}: trajectories do not lie side by side in {layout}; name the output NAME.zarr "

@@ -15,7 +15,7 @@ from mdio.parallel.executors import Executor
 def check_suffix(out: str | PathLike[str]) -> None:
     """Refuse a name that says another layout; raises PlanError."""
     named = output_suffixes().get(Path(out).suffix.lower())
-    if named is not None and writer_class(named).copier is None:
+    if named is not None and writer_class(named).facts.copier is None:
         raise PlanError(
             f"{out}: the suffix says {named}, but split makes a folder of segments; call it "
             f"{Path(out).with_suffix('.segments')}, or make {named} with `mdio convert`"

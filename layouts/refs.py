@@ -33,7 +33,13 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.tables import ChunkTable
 from mdio.layouts.units import Unit
 from mdio.layouts.views.view import ViewLayout
-from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
+from mdio.layouts.writer import (
+    EncodedChunk,
+    LayoutWriter,
+    OutputMeta,
+    PieceRecord,
+    WriterFacts,
+)
 
 OURS = {"fields", "verify", "layout", "cache", "cache_size", "path"}
 """What is said where references are opened, and not by them."""
@@ -187,7 +193,7 @@ class RefsWriter(LayoutWriter):
     `path`, `plan`, `meta`: see `LayoutWriter`. `placed`: where positions lie, file by file.
     """
 
-    points = True
+    facts = WriterFacts(points=True)
 
     def __init__(
         self, path: Path, plan: LayoutPlan, meta: OutputMeta, placed: Sequence[ChunkTable]

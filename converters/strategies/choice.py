@@ -27,11 +27,11 @@ STRATEGIES: tuple[type[Conversion], ...] = (
 
 def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
     """Refuse what a layout does not have, or what does not go together; raises PlanError."""
-    has = writer_class(layout).own_options
+    has = writer_class(layout).facts.own_options
     for one, value in options.asked_for():
         if not one.metadata.get("own") or one.name in has:
             continue
-        every = {name: writer_class(name).own_options for name in writable_layouts()}
+        every = {name: writer_class(name).facts.own_options for name in writable_layouts()}
         others = sorted(name for name, theirs in every.items() if one.name in theirs)
         where = f"layout{'s' if len(others) > 1 else ''} {' and '.join(others)}"
         raise PlanError(

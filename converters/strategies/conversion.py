@@ -75,7 +75,7 @@ class Conversion:
         self._journal: Journal | None = None
         self._upload: Upload | None = None
         if isinstance(self.out, RemotePath):
-            early = self.writer.writes_files_once
+            early = self.writer.facts.writes_files_once
             self._upload = Upload(self.out, follows=self._follows, early=early)
 
     @classmethod
@@ -140,7 +140,9 @@ class Conversion:
                 writer.notes.append(resuming.note_of(n_frames, self.plan))
                 if progress is not None:
                     progress(n_frames, 0)
-            return self._worker(writer)
+            worker = self._worker(writer)
+            worker.done = frozenset(receipt.start for receipt in taken)
+            return worker
 
         def end() -> ConvertResult:
             self.states.check()
@@ -260,7 +262,11 @@ class Conversion:
     ) -> LayoutWriter:
         """Return the writer, and have a journal where another run can go on with what it makes."""
         # What follows a source is never far behind it.
-        if self.writer.resumes and self.repairs is None and not self.job.options.running.growing:
+        if (
+            self.writer.facts.resumes
+            and self.repairs is None
+            and not self.job.options.running.growing
+        ):
             with output_errors(temporary):
                 journal = Journal(temporary, resuming.first_words(words, meta, self.plan))
                 self._journal = stack.enter_context(journal)
@@ -279,9 +285,9 @@ class Conversion:
         """Return what makes one piece at each call, in any process."""
         return WriteTaskWorker(self.view, writer, self.repairs.former if self.repairs else None)
 
-    def _pieces(self, writer: LayoutWriter) -> list[tuple[int, int]]:
+    def _pieces(self, work: Any) -> list[tuple[int, int]]:
         """Return the pieces that are yet to be made."""
-        left = (one for one in writer.write_tasks() if one[0] not in writer.done)
+        left = (one for one in work.writer.plan.write_tasks() if one[0] not in work.done)
         return [one for one in left if one[0] >= self.n_taken]
 
     def _write(self, work: Any, executor: Executor, progress: Progress | None) -> int:
@@ -293,14 +299,14 @@ class Conversion:
             )
         writer: LayoutWriter = work.writer
         work.lends = executor.takes_at_once
-        writer.lags = bool(self.plan.direct) and executor.shares_memory
-        pieces = spread(self._pieces(writer), writer.plan.segment_frames, executor.n_workers)
+        work.lags = bool(self.plan.direct) and executor.shares_memory
+        pieces = spread(self._pieces(work), writer.plan.segment_frames, executor.n_workers)
 
         def tell(record: PieceRecord) -> None:
             self._commit(writer, record, progress)
             self._note(writer, record)
 
-        with write_tasks.Stored(writer, tell) as stored:
+        with write_tasks.Stored(writer, tell, lags=work.lags) as stored:
             for _, (record, items) in imap(work, pieces, describe=describe_on(executor)):
                 for item in items:
                     writer.store(item)
@@ -310,12 +316,12 @@ class Conversion:
 
     def _note(self, writer: LayoutWriter, record: PieceRecord) -> None:
         """Tell the journal what is stored, and send it on where the output goes into a store."""
-        if self._upload is not None and self._upload.early:
-            self._upload.add(writer.path, writer.files(record))
-        if self._journal is not None:
-            with output_errors(writer.path):
-                for one in writer.settled(record):
-                    self._journal.add(resuming.record_of(one), writer.files(one))
+        for one, files in writer.settled(record):
+            if self._upload is not None and self._upload.early:
+                self._upload.add(writer.path, files)
+            if self._journal is not None:
+                with output_errors(writer.path):
+                    self._journal.add(resuming.record_of(one), files)
 
     def _commit(self, writer: LayoutWriter, record: PieceRecord, progress: Progress | None) -> None:
         """Take note of a piece that is stored, and of coordinates in it that are no numbers."""

@@ -32,7 +32,7 @@ class CopiedBytes(Conversion):
         choice, options = job.choice, job.options
         chosen = choice.kept is not None or choice.groups or job.transformed
         changed = (chosen and job.appended is None) or options.storage.precision is not None
-        if job.writer.copier is None or job.view.first is None or changed:
+        if job.writer.facts.copier is None or job.view.first is None or changed:
             return None
         source, first, n_frames = job.view.source, job.view.first, job.view.info.n_frames
         n_taken = 0 if job.appended is None else job.appended.continuation.taken
@@ -59,11 +59,13 @@ class CopiedBytes(Conversion):
         finally:
             for layout in layouts:
                 layout.close()
-        plan = job.plan.replace(nbytes=sum(one.nbytes for one in own))
+        plan = job.plan.replace(
+            nbytes=sum(one.nbytes for one in own), piece_frames=max(job.plan.segment_frames)
+        )
         return cls(
             job,
             plan,
-            load_class(job.writer.copier),
+            load_class(job.writer.facts.copier),
             frames=own,
             first_times_ps=times_ps,
             kept=job.view.info,

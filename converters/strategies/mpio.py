@@ -42,12 +42,12 @@ class MPIOConversion(Conversion):
         parallel HDF5.
         """
         mode = job.options.running.mpio
-        if mode is None or job.writer.through_mpi is None:
+        if mode is None or job.writer.facts.through_mpi is None:
             return None
         from mdio.layouts.h5md.mpio.writer import require_parallel_hdf5
 
         require_parallel_hdf5("--collective" if mode == "collective" else "--mpio")
-        writer = load_class(job.writer.through_mpi)
+        writer = load_class(job.writer.facts.through_mpi)
         writer.check(job.plan)
         if mode == "independent" and job.plan.compression is not None:
             raise PlanError(
@@ -137,7 +137,7 @@ class MPIOConversion(Conversion):
     ) -> int:
         """Read and write this rank's pieces, one in each round, of which the owner takes note."""
         writer: H5MDMPIOWriter | Any = work.writer
-        pieces = self._pieces(writer)
+        pieces = self._pieces(work)
         nbytes = 0
         failed: dict[str, Any] = {}  # as `Agreement.reach` takes it
         for first in range(0, len(pieces), executor.n_workers):

@@ -23,7 +23,7 @@ class Pointing(Conversion):
     @classmethod
     def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
         """Find out where positions lie; see `Conversion.planned`."""
-        if not job.writer.points:
+        if not job.writer.facts.points:
             return None
         if job.choice.kept is not None or job.transformed:
             raise PlanError(

@@ -173,22 +173,26 @@ def take_up(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
         receipts = {record.first: _receipt_of(record) for record in journal.records}
         if any(one.start < 0 or one.stop > writer.plan.n_frames for one in receipts.values()):
             raise ValueError("frames that the output has not")
-    taken = writer.reopen(list(receipts.values()))
-    usable = {receipt.start for receipt in taken}
-    records = _believed(
-        [record for record in journal.records if record.first in usable],
-        lambda record: writer.holds(receipts[record.first]),
-        writer.path,
-    )
-    if len(records) < len(taken):
-        taken = writer.reopen([receipts[record.first] for record in records])
+
+    def believe(
+        usable: Sequence[PieceRecord], holds: Callable[[PieceRecord], bool]
+    ) -> list[PieceRecord]:
+        starts = {receipt.start for receipt in usable}
+        records = _believed(
+            [record for record in journal.records if record.first in starts],
+            lambda record: holds(receipts[record.first]),
+            writer.path,
+        )
+        return [receipts[record.first] for record in records]
+
     try:
-        again = writer.store_again(taken)
+        there = writer.find(list(receipts.values()), believe)
     except CorruptLayoutError as error:
         raise OutputError(
             f"{error}; what an earlier run has left is damaged: give --force"
         ) from error
-    for receipt in again:
-        journal.add(record_of(receipt), writer.files(receipt))
-    writer.done = frozenset(receipt.start for receipt in taken)
-    return list(again or taken)
+    for receipt in there:
+        if receipt is not receipts[receipt.start]:  # it has another place now
+            for one, files in writer.settled(receipt):
+                journal.add(record_of(one), files)
+    return list(there)

@@ -93,6 +93,9 @@ class WriteTaskWorker:
 
     lends = True
     """Whether what a call returns may lie in memory that the next one overwrites."""
+    lags = False
+    """Whether what was stored may be on its way still as the next piece is read: only where one
+    process does all the work, and waits (`LayoutWriter.drain`) before it relies on it."""
 
     def __init__(self, source: Layout, writer: LayoutWriter, former: Layout | None = None) -> None:
         self.source = source
@@ -105,7 +108,7 @@ class WriteTaskWorker:
     def _step(self) -> int | None:
         """Frames that are read at a time; None: those of a piece."""
         # What is handed over may lie in memory that the next batch overwrites.
-        return None if self.writer.plan.by_owner else self.writer.batch_frames
+        return None if self.writer.plan.by_owner else self.writer.facts.batch_frames
 
     def coming(self, pieces: Iterable[Piece]) -> None:
         """Ask for the bytes of pieces while those before them are written."""
@@ -116,7 +119,7 @@ class WriteTaskWorker:
     def __call__(self, piece: Piece) -> tuple[PieceRecord, list[EncodedChunk]]:
         """Return the record, and the items that their owner has to store."""
         start, stop = piece
-        stores = self.writer.parallel_store and not self.writer.plan.by_owner
+        stores = self.writer.facts.parallel_store and not self.writer.plan.by_owner
         blocks, left = [], []
         crcs: dict[str, Sequence[int]] = {}
         nbytes = 0
@@ -141,7 +144,7 @@ class WriteTaskWorker:
                 nbytes += item.nbytes
             kept = None if kept is None else []
             blocks.append((block.box.copy(), block.time.copy(), block.step.copy()))
-        if not self.writer.lags:
+        if not self.lags:
             self.writer.drain()
         box, time, number = (np.concatenate(column) for column in zip(*blocks, strict=True))
         done = PieceRecord(start, stop, crcs, nbytes, box, time, number, odd), left
@@ -166,18 +169,21 @@ class WriteTaskWorker:
         self.source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_room": None, "_is_told": False}
+        return {**self.__dict__, "_room": None, "_is_told": False, "lags": False}
 
 
 class Stored:
     """Pieces that are stored, of which is told once they are in their files; a context manager.
 
-    `writer`: who stores them. Where he lags, they are waited for now and then, else each time.
-    `tell`: called with each record, in order.
+    `writer`: who stores them. `lags`: whether they are waited for now and then only, rather than
+    each time. `tell`: called with each record, in order.
     """
 
-    def __init__(self, writer: LayoutWriter, tell: Callable[[PieceRecord], None]) -> None:
+    def __init__(
+        self, writer: LayoutWriter, tell: Callable[[PieceRecord], None], *, lags: bool
+    ) -> None:
         self._writer = writer
+        self._lags = lags
         self._tell = tell
         self._left: list[PieceRecord] = []
         self._told_s = time.monotonic()
@@ -185,7 +191,7 @@ class Stored:
     def add(self, record: PieceRecord) -> None:
         """Take the record of one more; raises OutputError: it, or one before, is not stored."""
         self._left.append(record)
-        if not self._writer.lags or time.monotonic() >= self._told_s + LAG_S:
+        if not self._lags or time.monotonic() >= self._told_s + LAG_S:
             self._tell_all()
 
     def _tell_all(self) -> None:

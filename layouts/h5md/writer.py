@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,15 @@ from mdio.layouts.h5md.remaking import FormerChunks, holds_chunks, placed, remak
 from mdio.layouts.h5md.seal import check_written, seal_of
 from mdio.layouts.manifest import check_group_names, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
-from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
+from mdio.layouts.writer import (
+    CHUNK_OPTIONS,
+    Believe,
+    EncodedChunk,
+    LayoutWriter,
+    OutputMeta,
+    PieceRecord,
+    WriterFacts,
+)
 
 BATCH_NBYTES = 2 << 20
 
@@ -79,10 +88,12 @@ class H5MDWriter(LayoutWriter):
     that very precision (``bitpack``, ``rigid``), which HDF5 reads by a filter of mdio's.
     """
 
-    own_options = CHUNK_OPTIONS | {"contiguous", "mpio"}
-    ensemble = "mdio.layouts.h5md.parts.ensemble:H5MDEnsemble"
-    through_mpi = "mdio.layouts.h5md.mpio.writer:H5MDMPIOWriter"
-    resumes = True
+    facts = WriterFacts(
+        own_options=CHUNK_OPTIONS | {"contiguous", "mpio"},
+        ensemble="mdio.layouts.h5md.parts.ensemble:H5MDEnsemble",
+        through_mpi="mdio.layouts.h5md.mpio.writer:H5MDMPIOWriter",
+        resumes=True,
+    )
     places: Places
     _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
@@ -92,6 +103,9 @@ class H5MDWriter(LayoutWriter):
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
+        self.facts = self.facts._replace(
+            parallel_store=self._plain, batch_frames=self._batch_frames
+        )
         self._arrays = {(a.group, a.field): a for a in plan.arrays}
         self._crcs = {key: np.zeros(self._grid(*key), "<u4") for key in self._arrays}
         self._pieces = {key: self._piece_table(*key) for key in self._arrays if self._plain}
@@ -106,12 +120,7 @@ class H5MDWriter(LayoutWriter):
         return plan_h5md(info, options)
 
     @property
-    def parallel_store(self) -> bool:
-        """Whether workers write for themselves: when nothing is compressed."""
-        return self._plain
-
-    @property
-    def batch_frames(self) -> int | None:
+    def _batch_frames(self) -> int | None:
         """Whole chunks of all arrays: one is written while the next is read."""
         if not self.plan.direct:
             return None
@@ -144,37 +153,30 @@ class H5MDWriter(LayoutWriter):
             if not self._plain:
                 self._handle_file = OutputFile(self.path, "r+", libver=LIBVER)
 
-    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
-        """Make all but the chunks anew; compressed ones are copied (`store_again`)."""
+    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
+        """Make all but the chunks anew; compressed ones are copied."""
         if self._plain:
             with writing(self.path):
                 self.places = remake(self.path, self.plan, atom_ids(self.meta))
-        elif self._handle_former is None:
-            self._handle_former = FormerChunks(self.path, receipts)
-            self.create()
-        return receipts
+            return believe(receipts, self._holds)
+        former = self._handle_former = FormerChunks(self.path, receipts)
+        self.create()
+        copied: list[PieceRecord] = []
+        for receipt in believe(receipts, partial(former.holds, plan=self.plan)):
+            for item in former.chunks(receipt, self.plan):
+                self.store(item)
+            copied += (one for one, _ in self.settled(receipt))
+        return copied
 
-    def holds(self, receipt: PieceRecord) -> bool:
-        """Read the chunks of a piece."""
-        if self._handle_former is not None:
-            return self._handle_former.holds(receipt, self.plan)
+    def _holds(self, receipt: PieceRecord) -> bool:
         with self._reading() as file:
             return holds_chunks(file, receipt, self.plan, self.places)
 
-    def store_again(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
-        """Copy the compressed chunks of former runs."""
-        again: list[PieceRecord] = []
-        if self._handle_former is not None:
-            for receipt in receipts:
-                for item in self._handle_former.chunks(receipt, self.plan):
-                    self.store(item)
-                again += self.settled(receipt)
-        return again
-
-    def settled(self, receipt: PieceRecord) -> list[PieceRecord]:
+    def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
         """Return the receipt; of compressed chunks, with their places."""
         run = 1 if self._handle_former is None else self._handle_former.run
-        return [receipt if self._plain else placed(self._file, receipt, self.plan, run)]
+        receipt = receipt if self._plain else placed(self._file, receipt, self.plan, run)
+        return [(receipt, [self.path])]
 
     @property
     def _file(self) -> h5py.File:

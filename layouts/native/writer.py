@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate, takewhile
 from pathlib import Path
@@ -28,7 +28,14 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, is_stored, native_plan
 from mdio.layouts.native.netcdf.encoder import NCDFEncoder
 from mdio.layouts.plan import LayoutPlan, WriteOptions
-from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
+from mdio.layouts.writer import (
+    Believe,
+    EncodedChunk,
+    LayoutWriter,
+    OutputMeta,
+    PieceRecord,
+    WriterFacts,
+)
 
 WAITING_NBYTES = 64 << 20
 
@@ -41,11 +48,16 @@ class _FileWriter(LayoutWriter):
     """
 
     container: ClassVar[str]
-    resumes = True
+    facts = WriterFacts(resumes=True)
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
         self._encoder = encoder_of(self.container, plan)
+        # Where frames have one size, every worker writes its own pieces.
+        self.facts = self.facts._replace(
+            parallel_store=self._encoder.frame_nbytes is not None,
+            batch_frames=self._encoder.batch_frames,
+        )
         self._room = EncodingBuffer()
         self._clocks: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._handle_file: WrittenFile | None = None
@@ -56,27 +68,17 @@ class _FileWriter(LayoutWriter):
         return native_plan(cls.container, info, options)
 
     @property
-    def parallel_store(self) -> bool:
-        """Every worker writes its own pieces, where frames of one size tell their places."""
-        return self._encoder.frame_nbytes is not None
-
-    @property
-    def batch_frames(self) -> int | None:
-        """See `Encoder`."""
-        return self._encoder.batch_frames
-
-    @property
     def _file(self) -> WrittenFile:
         """The output, opened for writing once in each process."""
         if self._handle_file is None:
             self._handle_file = WrittenFile(self.path, os.O_RDWR, direct=self.plan.direct or False)
         return self._handle_file
 
-    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
         """Leave the file as it is."""
-        return receipts
+        return believe(receipts, self._holds)
 
-    def holds(self, receipt: PieceRecord) -> bool:
+    def _holds(self, receipt: PieceRecord) -> bool:
         """Read a piece where it is stored."""
         return is_stored(
             receipt, self._encoder.frame_nbytes, self.path, self._offset(receipt.start)
@@ -187,10 +189,14 @@ class _AppendingFileWriter(_FileWriter):
         """Where pieces were appended."""
         self._unsettled: list[PieceRecord] = []
 
-    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
         """Take the pieces that follow each other from the first one on."""
-        if self.parallel_store:
-            return super().reopen(receipts)
+        if self.facts.parallel_store:
+            return super().find(receipts, believe)
+        return self._in_turn(believe(self._in_turn(receipts), self._holds))
+
+    def _in_turn(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Take note of the places of those that follow each other from the first one on."""
         known = {receipt.start: receipt for receipt in receipts}
         starts = [start for start, _ in self.plan.write_tasks()]
         kept = [known[start] for start in takewhile(known.__contains__, starts)]
@@ -201,20 +207,20 @@ class _AppendingFileWriter(_FileWriter):
         return kept
 
     def _offset(self, start: int) -> int:
-        return super()._offset(start) if self.parallel_store else self._places[start]
+        return super()._offset(start) if self.facts.parallel_store else self._places[start]
 
-    def settled(self, receipt: PieceRecord) -> list[PieceRecord]:
+    def settled(self, receipt: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
         """Return those of the pieces that have come which are appended."""
-        if self.parallel_store:
-            return [receipt]
+        if self.facts.parallel_store:
+            return super().settled(receipt)
         self._unsettled.append(receipt)
         there = [one for one in self._unsettled if one.start in self._places]
         self._unsettled = [one for one in self._unsettled if one.start not in self._places]
-        return sorted(there, key=lambda one: one.start)
+        return [(one, [self.path]) for one in sorted(there, key=lambda one: one.start)]
 
     def store(self, item: EncodedChunk) -> None:
         """Append a piece, or keep it until those before it have come."""
-        if self.parallel_store:
+        if self.facts.parallel_store:
             super().store(item)
             return
         self._waiting[int(item.key)] = item.parts[0]

@@ -31,7 +31,7 @@ from mdio.layouts.segments.files import HEADS, Segment, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.tables import FrameTable
-from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord
+from mdio.layouts.writer import Believe, NotFinite, OutputMeta, PieceRecord
 
 RUN_NBYTES = 1 << 20
 """Bytes that are read, looked at and written at a time: they stay in the processor's cache."""
@@ -47,14 +47,15 @@ Copied = tuple[int, PieceSums, NotFinite | None]
 class SegmentsCopier(SegmentsWriter):
     """Writes ``NAME.segments/`` by copying the bytes of frames: nothing is encoded again.
 
-    Every worker copies whole segments (`copy`); the owner commits what comes back.
+    Every worker copies whole segments (`copy`), which are the pieces of the plan; the owner commits
+    what comes back.
 
     `path`, `plan`, `meta`: as of every writer. `frames`: the frames that are copied, one after the
     other. `first_times_ps`: time of the first frame of each segment. `kept`: what is in all frames
     of the output. `n_taken`: frames before those of `frames`: of segments that are there.
     """
 
-    writes_files_once = True
+    facts = SegmentsWriter.facts._replace(writes_files_once=True)
 
     def __init__(
         self,
@@ -73,10 +74,6 @@ class SegmentsCopier(SegmentsWriter):
         self.n_taken = n_taken
         self._time_last_ps, self._has_box = kept.time_last_ps, kept.has_box
         self._buffer = np.empty(0, np.uint8)
-
-    def write_tasks(self) -> list[tuple[int, int]]:
-        """Return the frames of each segment."""
-        return list(pairwise(self._firsts))
 
     def copy(self, start: int, stop: int, former: Layout | None = None) -> PieceRecord:
         """Write one segment and its index; take it from the `former` output if it is whole there.
@@ -111,22 +108,23 @@ class SegmentsCopier(SegmentsWriter):
         )
         self._tables[number] = record.extra["table"].tobytes()
 
-    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
         """Leave the segments as they are."""
         self.create()
-        return receipts
+        return believe(receipts, self._holds)
 
-    def files(self, receipt: PieceRecord) -> list[Path]:
-        """Return the segment."""
-        return [self._file(self._number(receipt.start))]
+    def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+        """Return the receipt, and the segment."""
+        return [(receipt, [self._file(self._number(receipt.start))])]
 
-    def holds(self, receipt: PieceRecord) -> bool:
+    def _holds(self, receipt: PieceRecord) -> bool:
         """Compare the bytes of a segment with their checksum; one that was sent is believed."""
-        if all(map(was_sent, self.files(receipt))):
+        path = self._file(self._number(receipt.start))
+        if was_sent(path):
             return True
         crc = 0
         try:
-            with self._file(self._number(receipt.start)).open("rb", buffering=0) as file:
+            with path.open("rb", buffering=0) as file:
                 while data := file.read(RUN_NBYTES):
                     crc = crc32c(data, crc)
         except OSError:

@@ -44,7 +44,14 @@ from mdio.layouts.segments.files import (
     segment_name,
     write_sums,
 )
-from mdio.layouts.writer import EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
+from mdio.layouts.writer import (
+    Believe,
+    EncodedChunk,
+    LayoutWriter,
+    OutputMeta,
+    PieceRecord,
+    WriterFacts,
+)
 
 
 def describe_segment(
@@ -101,15 +108,19 @@ class SegmentsWriter(LayoutWriter):
     not a whole segment lie beside it as parts, which the owner joins when all have come.
     """
 
-    own_options = frozenset({"container", "segments"})
-    copier = "mdio.layouts.segments.copying:SegmentsCopier"
-    resumes = True
+    facts = WriterFacts(
+        own_options=frozenset({"container", "segments"}),
+        copier="mdio.layouts.segments.copying:SegmentsCopier",
+        resumes=True,
+        parallel_store=True,
+    )
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
         assert plan.container is not None
         self.container = plan.container
         self._encoder = encoder_of(plan.container, plan)
+        self.facts = self.facts._replace(batch_frames=self._encoder.batch_frames)
         self._room = EncodingBuffer()
         self._firsts = np.cumsum((0, *plan.segment_frames)).tolist()
         self._records: dict[int, dict[int, PieceRecord]] = {}
@@ -126,16 +137,6 @@ class SegmentsWriter(LayoutWriter):
         """Plan the segments; see `plan_segments`."""
         return plan_segments(info, options)
 
-    @property
-    def parallel_store(self) -> bool:
-        """Every worker stores its own pieces."""
-        return True
-
-    @property
-    def batch_frames(self) -> int | None:
-        """See `Encoder`."""
-        return self._encoder.batch_frames
-
     def create(self) -> None:
         """Make the folders and empty files."""
         with output_errors(self.path):
@@ -151,11 +152,15 @@ class SegmentsWriter(LayoutWriter):
             self._done[number], self._tables[number] = segment, table
         self._has_box |= has_box
 
-    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
         """Make the folders; leave out segments whose parts were just being joined."""
         self.create()
         if self._encoder.frame_nbytes is not None:
-            return receipts
+            return believe(receipts, self._holds)
+        return self._rejoined(believe(self._rejoined(receipts), self._holds))
+
+    def _rejoined(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Return the receipts of segments that are joined, or whose parts are all there."""
         kept: list[PieceRecord] = []
         self._joined.clear()
         ordered = sorted(receipts, key=lambda receipt: receipt.start)
@@ -172,11 +177,12 @@ class SegmentsWriter(LayoutWriter):
             kept += found
         return kept
 
-    def files(self, receipt: PieceRecord) -> list[Path]:
-        """Return the segment, and the part beside it."""
-        return [self._file(self._number(receipt.start)), self._place(receipt.start)[0]]
+    def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+        """Return the receipt, and the segment, and the part beside it."""
+        files = [self._file(self._number(receipt.start)), self._place(receipt.start)[0]]
+        return [(receipt, files)]
 
-    def holds(self, receipt: PieceRecord) -> bool:
+    def _holds(self, receipt: PieceRecord) -> bool:
         """Read a piece where it is stored, or where it was joined to others."""
         path, at = self._place(receipt.start)
         if receipt.start in self._joined:

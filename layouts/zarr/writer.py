@@ -42,7 +42,15 @@ from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, check_group_names, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
 from mdio.layouts.striping.file_systems import is_network
-from mdio.layouts.writer import CHUNK_OPTIONS, EncodedChunk, LayoutWriter, OutputMeta, PieceRecord
+from mdio.layouts.writer import (
+    CHUNK_OPTIONS,
+    Believe,
+    EncodedChunk,
+    LayoutWriter,
+    OutputMeta,
+    PieceRecord,
+    WriterFacts,
+)
 from mdio.layouts.zarr.array import (
     SeriesWriter,
     Shard,
@@ -76,9 +84,13 @@ _scratch = Scratch()
 class ZarrWriter(LayoutWriter):
     """Writes ``NAME.zarr``; see `mdio.layouts.zarr.tree` for what is in it."""
 
-    own_options = CHUNK_OPTIONS
-    ensemble = "mdio.layouts.zarr.ensemble:ZarrEnsemble"
-    resumes = writes_files_once = True
+    facts = WriterFacts(
+        own_options=CHUNK_OPTIONS,
+        ensemble="mdio.layouts.zarr.ensemble:ZarrEnsemble",
+        resumes=True,
+        writes_files_once=True,
+        parallel_store=True,
+    )
     _handle: WrittenFile | None = None
     """The shard that was stored last, which may be on its way."""
 
@@ -107,11 +119,6 @@ class ZarrWriter(LayoutWriter):
         atom_arrays(plan)  # raises for compressors that are not there
         return plan.replace(n_files=count_files(plan), nbytes=plan.nbytes + _small_nbytes(plan))
 
-    @property
-    def parallel_store(self) -> bool:
-        """Every shard is a file of its own."""
-        return True
-
     def create(self) -> None:
         """Make the folders and all metadata but that of the root."""
         try:
@@ -126,16 +133,17 @@ class ZarrWriter(LayoutWriter):
                 raise
             raise OutputError(f"{self.path}: cannot be made ({error.strerror})") from error
 
-    def reopen(self, receipts: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+    def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:
         """Make the tree again, without the manifest that says that it is whole."""
         (self.path / METADATA).unlink(missing_ok=True)
-        return super().reopen(receipts)
+        self.create()
+        return believe(receipts, self._holds)
 
-    def files(self, receipt: PieceRecord) -> list[Path]:
-        """Return the shards."""
-        return [self.path / key for key in receipt.crcs]
+    def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+        """Return the receipt, and the shards."""
+        return [(receipt, [self.path / key for key in receipt.crcs])]
 
-    def holds(self, receipt: PieceRecord) -> bool:
+    def _holds(self, receipt: PieceRecord) -> bool:
         """Compare the chunks of the shards, as they lie on disk, with their checksums.
 
         Shards that are in a store by now are believed.

@@ -105,7 +105,7 @@ class LayoutWriterTests:
     ) -> None:
         """Write `pieces` with a worker that was pickled, as a conversion does."""
         worker = pickle.loads(pickle.dumps(writer))
-        owner = worker if writer.parallel_store else writer
+        owner = worker if writer.facts.parallel_store else writer
         try:
             for piece in pieces:
                 writer.commit(store_piece(worker, case.block(), piece, owner))

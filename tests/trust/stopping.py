@@ -25,7 +25,7 @@ PIECE_NBYTES = 1 << 18
 class LongTask(WriteTaskWorker):
     def __init__(self, source, writer, after: int) -> None:
         super().__init__(source, writer)
-        self.long = writer.write_tasks()[after]
+        self.long = writer.plan.write_tasks()[after]
 
     def __call__(self, piece):
         if piece == self.long:

@@ -134,13 +134,9 @@ class H5MDMPIOWriter(H5MDWriter):
         if not collective and plan.compression is not None:
             raise ValueError("compressed chunks are written collectively")
         self.collective = collective
+        self.facts = self.facts._replace(parallel_store=not collective)
         self.hints = dict(hints or {})
         self._handle_shared: h5py.File | None = None
-
-    @property
-    def parallel_store(self) -> bool:
-        """Whether workers write for themselves: if they need not do so together."""
-        return not self.collective
 
     def create(self) -> None:
         """Make the file as a serial writer does, and close it."""
@@ -228,7 +224,7 @@ class H5MDMPIOWriter(H5MDWriter):
         """Note the checksums of a piece, and write its boxes, times and steps."""
         super().commit(self._by_chunk(record))
 
-    def settled(self, receipt: PieceRecord) -> list[PieceRecord]:
+    def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
         """Return the receipt, with checksums by chunk."""
         return super().settled(self._by_chunk(receipt))
 

@@ -93,6 +93,16 @@ def is_of_output(goal: str, name: object) -> bool:
     )
 
 
+def is_built_for(goal: str, name: str) -> bool:
+    """Return whether what is built as `name` is for the output `goal`.
+
+    Of a file whose chunks are copied from those of former runs, these are ``NAME.1`` and so on.
+    """
+    return (
+        is_of_output(goal, name) or re.fullmatch(rf"{re.escape(goal)}\.(\d+|new)", name) is not None
+    )
+
+
 def owner_of(path: Path, folder: str) -> Path:
     """Return `path`, or what it leads to, if that is what `folder`, its parts, lies beside."""
     led = path.is_symlink() and not path.with_name(folder).is_dir()

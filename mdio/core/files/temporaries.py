@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mdio.core.files.marks import is_of_output, parts_named
+from mdio.core.files.marks import is_built_for, is_of_output, parts_named
 from mdio.core.files.regular import is_own, is_own_record, open_regular
 
 TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+(?:-[0-9a-f]+)?\.tmp")
@@ -193,7 +193,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
         lock = _lock_of(every)
         # The lock has the name of the output; older versions had none, and fewer names.
         goal = lock["name"] if lock else min((one["name"] for one in every), key=len)
-        traces = [one for one in every if is_of_output(goal, one["name"])]
+        traces = [one for one in every if is_built_for(goal, one["name"])]
         if owner in _claimed or wanted.isdisjoint(one["name"] for one in traces):
             continue
         tmp, old, journals = (

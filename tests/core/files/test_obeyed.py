@@ -54,6 +54,19 @@ def precious_of(goal: Path) -> list[str]:
     )
 
 
+def test_files_of_former_runs_go_with_what_was_made_of_them(goal: Path) -> None:
+    """Compressed chunks lie in ``NAME.1`` once a second run has begun."""
+    lock = lock_file(goal)
+    former = [lock.with_name(f".a.h5md.{n}{lock.name[7:-5]}.tmp") for n in ("1", "12", "new")]
+    for path in former:
+        path.touch()
+    stays = lock.with_name(f".a.h5md.old{lock.name[7:-5]}.tmp")
+    stays.touch()
+    tidy([goal])
+    assert [path.exists() for path in former] == [False] * 3
+    assert stays.exists() and goal.exists()
+
+
 OUTSIDE = ["../precious", "precious", "thesis.txt", ".", "..", "", "a.h5md.parts/../precious", 5]
 
 

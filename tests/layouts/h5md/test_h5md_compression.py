@@ -33,7 +33,7 @@ def test_gzip_is_hdf5s_own(tmp_path, level):
 
 def test_compressed_chunks_belong_to_the_owner(tmp_path):
     writer = new_writer(tmp_path / "x.h5md", make_block(), compression="gzip")
-    assert not writer.parallel_store
+    assert not writer.facts.parallel_store
     writer.create()
     copy = pickle.loads(pickle.dumps(writer))
     item = copy.encode(0, make_block())[0]

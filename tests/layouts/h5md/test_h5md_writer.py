@@ -170,7 +170,7 @@ def test_processes_write_at_once(tmp_path):
     writer = new_writer(
         tmp_path / "x.h5md", block, groups={"ca": [1, 2]}, chunk_frames=3, chunk_atoms=1100
     )
-    assert writer.parallel_store
+    assert writer.facts.parallel_store
     writer.create()
     context = multiprocessing.get_context("fork")
     queue = context.Queue()

@@ -84,7 +84,7 @@ def write_pieces(
     elif order == "random":
         random.Random(1).shuffle(pieces)
     for piece in pieces:
-        storing = worker if owner.parallel_store else owner
+        storing = worker if owner.facts.parallel_store else owner
         owner.commit(store_piece(worker, block, piece, storing))
 
 

@@ -191,7 +191,7 @@ def test_several_processes_write_one_tree(tmp_path, options):
     block = make_block(40, 50)
     options = {"groups": {"ca": [3, 4]}, "chunk_frames": 4, "piece_chunks": 1, **options}
     writer = new_writer(tmp_path / "a.zarr", block, **options)
-    assert writer.parallel_store
+    assert writer.facts.parallel_store
     writer.create()
     pieces = writer.plan.write_tasks()
     context = multiprocessing.get_context("fork")
