@@ -27,7 +27,7 @@ from mdio.parallel.executors import Serial
 
 def write_parts(source, out: Path, n_parts: int = 2, **options) -> None:
     """Write `source` into so many files in ``OUT.parts``, and `out`, which joins them."""
-    conversion = prepare(source, out, ConversionOptions(**options), Serial())
+    conversion = prepare(source, out, ConversionOptions.of(**options), Serial())
     view, meta = conversion.view, conversion.job.meta()
     unit = max(array.chunk_frames for array in conversion.plan.arrays)
     n_units = max(1, view.info.n_frames // unit)

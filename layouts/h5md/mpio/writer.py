@@ -86,7 +86,7 @@ def require_parallel_hdf5(option: str) -> None:
         raise MissingExtraError(
             f"{option} needs an h5py built with MPI and parallel HDF5, and this h5py "
             f"{h5py.__version__} is not; --mpi alone does without (all ranks write one file by "
-            "plain system calls, and what is compressed into a file each, joined in the output); "
+            "plain system calls, and rank 0 what is compressed); "
             "make mpi builds an environment that has it (.venv-mpi), or: "
             "conda install -c conda-forge 'h5py=*=mpi_mpich*', or a cluster's module of h5py"
         )
