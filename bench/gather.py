@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from measuring import run_bench, sizes
 
-from mdio.analysis.pages import page
-from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, need_matplotlib, svg_of
-from mdio.benches.records import append_jsonl, make_folder, mpiexec_command, told_by
+from mdio.analysis import report as page
+from mdio.analysis.report import BLOCK_COLOURS, figure, need_matplotlib, svg_of
+from mdio.benches.scaling import append_jsonl, json_of, make_folder, mpiexec_command
 from mdio.cli.shared.common import add, add_bench_output, positive, positives, print_json
 from mdio.cli.shared.ranks import root_speaks, world
 from mdio.core.errors import BlockError
@@ -100,7 +100,7 @@ def launch(
     words = ["--on-ranks", "--json", "--repeats", str(repeats)]
     words += ["--nbytes", ",".join(map(str, sizes))]
     command = mpiexec_command(mpiexec, n_ranks, *words, program=(__file__,))
-    records: list[dict[str, Any]] = told_by(command)["records"]
+    records: list[dict[str, Any]] = json_of(command)["records"]
     return records
 
 

@@ -22,9 +22,9 @@ from typing import Any
 
 from measuring import run_bench, sizes
 
-from mdio.analysis.pages import page
-from mdio.analysis.pages.pictures import BLOCK_COLOURS, figure, need_matplotlib, svg_of
-from mdio.benches.records import MDIO, append_jsonl, make_folder, mpiexec_command, told_by
+from mdio.analysis import report as page
+from mdio.analysis.report import BLOCK_COLOURS, figure, need_matplotlib, svg_of
+from mdio.benches.scaling import MDIO, append_jsonl, json_of, make_folder, mpiexec_command
 from mdio.cli.shared.common import add, add_bench_output, one_of, positive, positives, print_json
 from mdio.cli.shared.workers import all_ranks
 from mdio.core.blocks import aligned_blocks, sub_blocks
@@ -186,7 +186,7 @@ def _run(
     command = [sys.executable, *program, *words]
     if case.way != "workers":
         command = mpiexec_command(mpiexec, case.n_workers, *words, program=program)
-    return told_by(command)
+    return json_of(command)
 
 
 def _remove(out: Path) -> None:

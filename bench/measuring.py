@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mdio.benches import records
+from mdio.benches import scaling
 from mdio.cli.shared.common import parse_nbytes
 from mdio.core.errors import MdioError, PlanError
 
@@ -46,7 +46,7 @@ def provenance() -> dict[str, Any]:
         cwd=Path(__file__).parent,
         check=False,
     ).stdout.strip()
-    return {**records.provenance(), "commit": commit}
+    return {**scaling.provenance(), "commit": commit}
 
 
 def append_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from xarray import Dataset
 
     from mdio.core.cache.folder import Cache
-    from mdio.core.frame_data import FrameData
+    from mdio.core.frames import FrameData
     from mdio.core.topology.topology import Topology
     from mdio.layouts.caching.reads import UnitReads
     from mdio.layouts.tables import Tables
@@ -447,7 +447,7 @@ class Layout(Closing, ABC):
         CorruptLayoutError
             They are damaged.
         """
-        from mdio.core.frame_data import from_json
+        from mdio.core.frames import from_json
 
         n_frames = self.info.n_frames
         return from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)

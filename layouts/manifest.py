@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.marks import SEAL, seal
-from mdio.core.frame_data import to_json
+from mdio.core.frames import to_json
 
 if TYPE_CHECKING:
     from mdio.layouts.plan import LayoutPlan

@@ -28,8 +28,8 @@ from advise.truth import ANALYSES, Truth, trajectories
 from measuring import append_jsonl
 
 from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure.interleaved_repeats import Limits
 from mdio.advisor.measure.measurements import measurements_from
+from mdio.advisor.measure.trials import Limits
 
 PASSES = (1, 3, 30)
 WORKERS = (1, 2)

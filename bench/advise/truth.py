@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 import mdio
 from mdio.advisor.measure.candidates import Candidate, Group, candidates
-from mdio.advisor.measure.interleaved_repeats import Limits
-from mdio.advisor.measure.kernel_probe import Ready, read_only
 from mdio.advisor.measure.measure import measure
 from mdio.advisor.measure.measurements import SCHEMA
-from mdio.advisor.measure.trial import convert_trial
+from mdio.advisor.measure.probes import Ready, read_only
+from mdio.advisor.measure.trials import Limits, convert_trial
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.system import System
 from mdio.parallel.executors import Executor

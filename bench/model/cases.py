@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from mdio.advisor.model.access_model import LAYOUTS
 from mdio.advisor.model.fit import Residual, fit_profile, residuals
-from mdio.advisor.model.profile import Profile, load_profile
+from mdio.advisor.model.profile import LAYOUTS, Profile, load_profile
 from mdio.advisor.model.timings import TimingRow
 
 Rows = Sequence[TimingRow]

@@ -25,10 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from measuring import append_jsonl
 from paper.simulate import simulate
 
-from mdio.advisor.model.access_model import PAIRS
 from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import fit_profile, residuals
-from mdio.advisor.model.profile import Gather, Profile, load_profile
+from mdio.advisor.model.profile import PAIRS, Gather, Profile, load_profile
 from mdio.advisor.model.timings import TimingRow
 
 CORES = (12, 16, 20, 28, 36, 48, 64, 128)

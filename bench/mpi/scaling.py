@@ -26,7 +26,7 @@ from mpi.jobs import Job, calibrate, jobs, run
 from mpi.summary import answers, table
 
 import mdio
-from mdio.benches.records import append_jsonl, make_folder
+from mdio.benches.scaling import append_jsonl, make_folder
 from mdio.cli.shared.common import parse_nbytes
 from mdio.core.words import plural
 

@@ -14,7 +14,7 @@ import numpy as np
 
 import mdio
 from mdio.core.cache.folder import Cache
-from mdio.core.cache.unit import HeldUnit
+from mdio.core.cache.source import HeldUnit
 from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.reading import OpenFile, reads
 from mdio.layouts.caching import reads as unit_reads

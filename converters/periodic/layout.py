@@ -24,8 +24,7 @@ from mdio.converters.periodic.steps import Steps, steps_for
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
-from mdio.core.frame_data import FrameData
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock, FrameData, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.base import AtomIndices, FormatFacts, Layout
 from mdio.layouts.views.options import FORMER_PBC, PBC

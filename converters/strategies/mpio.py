@@ -17,7 +17,7 @@ from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints
 from mdio.layouts.writer import EncodedChunk, PieceRecord
 from mdio.parallel.executors import Executor, item_error
-from mdio.parallel.ranks.agreement import Agreement
+from mdio.parallel.ranks import Agreement
 
 if TYPE_CHECKING:
     from mdio.layouts.h5md.mpio.writer import H5MDMPIOWriter

@@ -25,10 +25,9 @@ from mdio.layouts.foreign.packed import PACKED, UNPACKED_BY, head_unpacked, pack
 from mdio.layouts.foreign.snapshot import Frames, Snapshot
 from mdio.layouts.foreign.text.frames import FORMATS as TEXT_FORMATS
 from mdio.layouts.foreign.text.frames import TextFrames
-from mdio.layouts.foreign.tng import tng_frames
 from mdio.layouts.foreign.units import length_factor, made_up
 from mdio.layouts.foreign.universe import topology_of
-from mdio.layouts.foreign.whole_file import WholeFile
+from mdio.layouts.foreign.whole_file import WholeFile, tng_frames
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
 """Formats that mdio reads itself: a file that is called so and gets here is none."""

@@ -23,9 +23,8 @@ from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topolo
 from mdio.layouts.base import AtomIndices, FormatFacts, Layout, not_assumed
 from mdio.layouts.foreign.chunks import Datasets
 from mdio.layouts.foreign.heaps import check_heaps
-from mdio.layouts.foreign.spelled_units import factor_of
 from mdio.layouts.foreign.tree import as_source_error
-from mdio.layouts.foreign.units import made_up
+from mdio.layouts.foreign.units import made_up, spelled_factor
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ARRAYS = {"positions": "coordinates", "velocities": "velocities"}
@@ -135,7 +134,7 @@ class MDTrajLayout(Layout):
         """Return what makes mdio's unit of that of an array."""
         unit = self._file[name].attrs.get("units", UNITS[name])
         text = unit.decode("utf-8", "replace") if isinstance(unit, bytes) else str(unit)
-        factor = factor_of(name, text)
+        factor = spelled_factor(name, text)
         if factor is None:
             raise SourceError(f"{self.path}: {name} is in {text!r}, expected {UNITS[name]}")
         return factor

@@ -15,8 +15,7 @@ from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.foreign.chunks import Datasets
 from mdio.layouts.foreign.heaps import check_heaps
-from mdio.layouts.foreign.sampling import Series, child
-from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
+from mdio.layouts.foreign.tree import ForeignTrajectory, Series, as_source_error, child
 from mdio.layouts.h5md.gromacs_topology import topology_in
 from mdio.layouts.h5md.io import descriptor_of
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import Handles
-from mdio.core.frame_data import FrameData, joined
-from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
+from mdio.core.frames import FIELDS, FrameBlock, FrameData, Stretch, TrajectoryInfo, joined
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, FormatFacts, Layout, boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout

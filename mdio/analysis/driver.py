@@ -135,19 +135,36 @@ def analyze(
     keep, reading = made_of((FrameChoice, CachedReading), options)
     choose = partial(select_frames, **keep.frames)
     request = Request(
-        *(trajectory, chosen, top, group, reducer, n_blocks, reading.verify, reading.overlap),
-        *(choose, keep.dt_ps, reading.folder, keep.pbc, keep.center),
+        trajectory=trajectory,
+        kernel=chosen,
+        top=top,
+        group=group,
+        reducer=reducer,
+        n_blocks=n_blocks,
+        verify=reading.verify,
+        overlap=reading.overlap,
+        choose=choose,
+        dt_ps=keep.dt_ps,
+        cache=reading.folder,
+        pbc=keep.pbc,
+        center=keep.center,
     )
-    how = (run_in, gather, progress, blocks_per_worker)
+    run = partial(
+        _run,
+        run_in=run_in,
+        gather=gather,
+        progress=progress,
+        blocks_per_worker=blocks_per_worker,
+    )
     members = run_in.from_owner(partial(ensemble_at, trajectory, group))
     requests = {
         label: replace(request, trajectory=path, group=None) for label, path in members.items()
     }
     if not requests:
-        return _run(request, *how)
+        return run(request)
     if replicas_fill(run_in, requests):
         return analyze_replicas(requests, run_in, progress, blocks_per_worker)
-    return side_by_side({label: _run(one, *how) for label, one in requests.items()})
+    return side_by_side({label: run(one) for label, one in requests.items()})
 
 
 def replicas_fill(executor: Executor, requests: Mapping[str, Request]) -> bool:
@@ -219,7 +236,7 @@ def _run(
 
         return analyze_series(request, request.kernel, run_in, progress)
     if run_in.ranks is not None:
-        from mdio.analysis.mpi.ranks import analyze_on_ranks
+        from mdio.analysis.ranks import analyze_on_ranks
 
         return analyze_on_ranks(request, run_in.ranks, gather, progress)
     plan = request.plan()

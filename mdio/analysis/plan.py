@@ -102,8 +102,8 @@ class Plan:
         cut = [frame for timing in timings for frame in timing.cut_frames]
         if cut and not isinstance(self.chosen, range):  # blocks are of a view, which numbers anew
             cut = self.frame_numbers[cut].tolist()
-        told = [note for timing in timings for note in timing.notes]
-        found = [*result.notes, *told, *missing_values(result)]
+        of_blocks = [note for timing in timings for note in timing.notes]
+        found = [*result.notes, *of_blocks, *missing_values(result)]
         if cut:
             from mdio.analysis.cut_molecules import cut_note
 
@@ -203,11 +203,13 @@ class Request:
             if getattr(self.kernel, "select", None) is None:
                 system.look()
                 if self.group is None and hasattr(self.kernel, "select") and system.waters:
-                    told = f"all {layout.info.n_atoms:,} atoms are analysed, water too"
-                    notes += (f"{told}; --select (select= in Python) takes fewer",)
+                    notes += (
+                        f"all {layout.info.n_atoms:,} atoms are analysed, water too; --select "
+                        "(select= in Python) takes fewer",
+                    )
             elif isinstance(self.top, str | PathLike) and not system.looked:  # `all` needs none
                 notes += (f"{self.top}: not looked at, since all atoms are analysed",)
-            taken = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]
+            nbytes = reads.nbytes_source - before[0], reads.nbytes_cache - before[1]
             read = prepared.atoms
             if moved is not None:
                 steps = moved.prepared(prepared.atoms)
@@ -229,21 +231,19 @@ class Request:
                 if layout is view:
                     units = replace(units, edges=np.searchsorted(chosen, units.edges))
                 edges = np.unique(units.edges)
-            blocks = aligned_blocks(edges, frames, self.n_blocks)
-            prepare_s = watch.lap()
             return Plan(
-                layout,
-                frames,
-                blocks,
-                prepared,
-                opened_s,
-                prepare_s,
-                is_ours,
-                chosen,
-                notes,
-                cache,
-                units,
-                taken,
+                layout=layout,
+                frames=frames,
+                blocks=aligned_blocks(edges, frames, self.n_blocks),
+                prepared=prepared,
+                opened_s=opened_s,
+                prepare_s=watch.lap(),
+                is_ours=is_ours,
+                chosen=chosen,
+                notes=notes,
+                cache=cache,
+                units=units,
+                nbytes=nbytes,
             )
         except BaseException:
             if is_ours:

@@ -1,29 +1,155 @@
-"""What an analysis gives back, and how it is saved."""
+"""What an analysis gives back, how it is saved, and how it is shown at a glance."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
+from itertools import islice, pairwise
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.saving import RESULT_SUFFIXES, columns_of, dataframe, runs_of, save_as, table
 from mdio.analysis.timings import record
-from mdio.core.errors import OutputError, PlanError
+from mdio.core.errors import MissingExtraError, OutputError, PlanError
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
-from mdio.core.words import axis_label, duration, notes_by_label, plural
+from mdio.core.words import axis_label, duration, html_table, notes_by_label, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
+
+
+Row = tuple[Any, ...]
+
+
+def columns_of(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values as rows and columns, (rows, columns)."""
+    rows = np.atleast_1d(values)
+    return rows.reshape(len(rows), -1)
+
+
+def runs_of(label: NDArray[Any] | None, n_rows: int) -> list[slice]:
+    """Return the rows that have the same label, one after the other; all of them without labels."""
+    if label is None:
+        return [slice(0, n_rows)]
+    edges = [0, *(np.flatnonzero(label[1:] != label[:-1]) + 1).tolist(), n_rows]
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
+def table(result: AnalysisResult) -> tuple[list[str], Iterator[Row]]:
+    """Return names of columns and the rows: label; frame or lag, time in ps, or a name; values."""
+    names, rows = _table(result)
+    if result.label is None:
+        return names, rows
+    labels = result.label.tolist()
+    return ["label", *names], ((label, *row) for label, row in zip(labels, rows, strict=True))
+
+
+def _table(result: AnalysisResult) -> tuple[list[str], Iterator[Row]]:
+    rows = columns_of(result.values)
+    names = list(result.labels)
+    if len(names) != rows.shape[1]:
+        names = [f"value{column}" for column in range(rows.shape[1])]
+    if result.per_frame:
+        heads = zip(result.frame.tolist(), result.time.tolist(), strict=True)
+        return [result.over, "time_ps", *names], (
+            (*head, *row.tolist()) for head, row in zip(heads, rows, strict=True)
+        )
+    if len(result.row_labels) == len(rows):
+        return ["row", "name", *names], (
+            (at, name, *row.tolist())
+            for at, (name, row) in enumerate(zip(result.row_labels, rows, strict=True))
+        )
+    return ["row", *names], ((at, *row.tolist()) for at, row in enumerate(rows))
+
+
+def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = None) -> Any:
+    """Return rows or columns as a pandas DataFrame; raises MissingExtraError: pandas is missing."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingExtraError(
+            'a DataFrame needs pandas; pip install "mdio-layouts[table]"'
+        ) from error
+    return pd.DataFrame(data, columns=columns).set_index(list(index))
+
+
+def _npz(result: AnalysisResult, file: BinaryIO) -> None:
+    arrays = {"frame": result.frame, "time": result.time, "values": result.values}
+    for name, labels in (
+        ("labels", result.labels),
+        ("row_labels", result.row_labels),
+        ("label", result.label),
+    ):
+        if labels is not None and len(labels):
+            arrays[name] = np.array(labels)
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def _words(row: Row) -> list[str]:
+    return [value if isinstance(value, str) else repr(value) for value in row]
+
+
+def _csv(result: AnalysisResult, file: BinaryIO) -> None:
+    names, rows = table(result)
+    file.write((",".join(names) + "\n").encode())
+    for row in rows:
+        file.write((",".join(_words(row)) + "\n").encode())
+
+
+def _dat(result: AnalysisResult, file: BinaryIO) -> None:
+    names, rows = table(result)
+    file.write(("#" + " ".join(names) + "\n").encode())
+    for row in rows:
+        file.write((" ".join(_words(row)) + "\n").encode())
+
+
+def _xvg(result: AnalysisResult, file: BinaryIO) -> None:
+    """Write what Grace and GROMACS' tools read: time in ps (or the row), then values.
+
+    A set for each trajectory of an ensemble.
+    """
+    names, rows = _table(result)
+    first = 1 if result.per_frame else 0
+    begin = len(names) - columns_of(result.values).shape[1]
+    over = {"frame": "Time (ps)", "lag": "Lag (ps)"}.get(result.over, "Row")
+    lines = [f'@    xaxis  label "{over}"', "@TYPE xy"]
+    runs = runs_of(result.label, len(columns_of(result.values)))
+    of = [""] if result.label is None else [f"{result.label[run.start]} " for run in runs]
+    legends = [one + name for one in of for name in names[begin:]]
+    lines += [f'@ s{at} legend "{legend}"' for at, legend in enumerate(legends)]
+    file.write(("\n".join(lines) + "\n").encode())
+    for run in runs:
+        for row in islice(rows, run.stop - run.start):
+            file.write((" ".join(map(repr, (row[first], *row[begin:]))) + "\n").encode())
+        file.write(b"&\n" if result.label is not None else b"")
+
+
+WRITERS: dict[str, Callable[[AnalysisResult, BinaryIO], None]] = {
+    ".npz": _npz,
+    ".csv": _csv,
+    ".dat": _dat,
+    ".xvg": _xvg,
+}
+RESULT_SUFFIXES = tuple(WRITERS)
+
+
+def save_as(suffix: str, result: AnalysisResult, file: BinaryIO) -> None:
+    """Write a result to an open file, the way one of `RESULT_SUFFIXES` names.
+
+    Text has a line of names and one line a frame (or a row of values); its numbers read back
+    exactly. The archive has the arrays ``frame``, ``time``, ``values``, and ``labels`` and
+    ``row_labels`` where there are any.
+    """
+    WRITERS[suffix](result, file)
+
 
 MOST_NAMED = 3
 """Columns that a prompt names."""
@@ -98,7 +224,7 @@ class AnalysisResult:
         }
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write frames, times and values as the suffix says; see `mdio.analysis.saving`.
+        """Write frames, times and values as the suffix says; see `mdio.analysis.results`.
 
         The file appears when it is whole, and replaces one of that name.
 
@@ -164,8 +290,7 @@ class AnalysisResult:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: mean, least, greatest and course of the columns."""
-        html: str = import_module("mdio.analysis.pages.overview").as_html(self)
-        return html
+        return as_html(self)
 
     def save_timings(self, path: str | PathLike[str]) -> None:
         """Write where the time went, as JSON; `mdio.analysis.timings` says what is in it.
@@ -229,3 +354,59 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise OutputError(f"{target}: the folder {target.parent} is not writable")
     return target
+
+
+BARS = " ▁▂▃▄▅▆▇█"
+WIDTH = 40
+MOST_COLUMNS = 6
+
+
+def sparkline(values: NDArray[np.float64]) -> str:
+    """Return the course of `values` (F,) in bars, each the mean of a part; no number is blank."""
+    parts = [part[np.isfinite(part)] for part in np.array_split(values, min(WIDTH, len(values)))]
+    means = [float(part.mean()) if part.size else None for part in parts]
+    known = [mean for mean in means if mean is not None]
+    if not known or not (sys.stdout.encoding or "").lower().startswith("utf"):
+        return ""
+    low, span = min(known), (max(known) - min(known)) or 1.0
+    heights = [0 if mean is None else 1 + round((mean - low) / span * 7) for mean in means]
+    return "".join(BARS[height] for height in heights)
+
+
+def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
+    """Return of the first columns the name, what the numbers are, and their course."""
+    if result.values.dtype.kind not in "biuf" or not result.values.size:
+        return []
+    columns = columns_of(result.values)
+    n = columns.shape[1]
+    names = list(result.labels) if len(result.labels) == n else [f"value{k}" for k in range(n)]
+    found = []
+    for name, column in zip(names[:MOST_COLUMNS], columns.T, strict=False):
+        finite = column[np.isfinite(column)]
+        numbers = "no finite value"
+        if finite.size:
+            numbers = f"mean {finite.mean():.4g}, {finite.min():.4g} to {finite.max():.4g}"
+            if finite.size < column.size:
+                numbers += (
+                    f" (without {column.size - finite.size:,} of {column.size:,}: no numbers)"
+                )
+        course = sparkline(column.astype(np.float64)) if len(column) > 1 else ""
+        found.append((name, numbers, course))
+    if n > MOST_COLUMNS:
+        found.append((f"and {n - MOST_COLUMNS:,} more columns", "", ""))
+    return found
+
+
+def shown(result: AnalysisResult) -> list[str]:
+    """Return lines that say what was computed: all columns if there are few, else some."""
+    columns = _columns(result)
+    width = max((len(name) for name, numbers, _ in columns if numbers), default=0)
+    lines = [
+        f"  {name:<{width}}  {numbers}  {course}".rstrip() for name, numbers, course in columns
+    ]
+    return [*lines, "  -o FILE keeps all of it (.npz, .csv, .dat, .xvg)"] if lines else []
+
+
+def as_html(result: AnalysisResult) -> str:
+    """Return the same as a table, for notebooks."""
+    return html_table(repr(result).strip("<>"), _columns(result), ("", "values", "course"))

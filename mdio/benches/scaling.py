@@ -1,35 +1,130 @@
-"""Strong scaling: the same analysis on more and more workers, with the papers' components.
-
-A series is one trajectory (and so one layout), executor, gather and workload; its cases differ in
-the number of workers. Repeats go round all cases in turn, so that a drifting machine hits all.
-"""
+"""What the benches share: where and with what was measured, JSON lines, means and deviations."""
 
 from __future__ import annotations
 
 import csv
 import itertools
+import json
+import os
+import platform
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mdio.analysis import report as page
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import ReferenceDistances
 from mdio.analysis.kernels.kernel import Kernel
 from mdio.analysis.kernels.rmsd import RMSD
-from mdio.analysis.pages import page
-from mdio.analysis.pages.pictures import BLOCK_COLOURS, components, figure, svg_of
+from mdio.analysis.report import BLOCK_COLOURS, components, figure, svg_of
 from mdio.analysis.timings import record
-from mdio.benches.records import mean_and_std, mpiexec_command, told_by
+from mdio.core.errors import BlockError, MissingExtraError, OutputError
 from mdio.core.words import plural
 from mdio.layouts.views.opening import open_source
-from mdio.parallel.executors import Executor, Processes, Serial
+from mdio.parallel.executors import Executor, Processes, Serial, available_cores
+
+PACKAGES = ("mdio-layouts", "MDAnalysis", "numpy", "h5py", "zarr", "mpi4py", "distributed")
+
+
+def provenance() -> dict[str, Any]:
+    """Return when, where and with what a figure was measured."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": platform.machine(),
+        "cores": available_cores(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def make_folder(path: str | Path) -> Path:
+    """Return the folder for a bench's outputs, made if need be.
+
+    Raises OutputError: it cannot be made or written.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be made ({error.strerror}); choose another") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"{folder}: is not writable; choose another folder")
+    return folder
+
+
+def append_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Append records, each with its provenance, to a file of JSON lines."""
+    where = provenance()
+    with path.open("a", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps({**record, "provenance": where}) + "\n")
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the standard deviation of a sample (0 for a single value)."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def json_of(command: Sequence[str], file: Path | None = None) -> dict[str, Any]:
+    """Run a program, and return the JSON object that it prints, or writes to `file`.
+
+    Raises BlockError: the program failed; the message has its own.
+    """
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    try:
+        found: dict[str, Any] = json.loads(done.stdout if file is None else file.read_text())
+    except (ValueError, OSError) as error:
+        stderr = " ".join(done.stderr.split()) or "without a word"
+        words = " ".join(command)
+        raise BlockError(f"{words} failed ({done.returncode}): {stderr}") from error
+    return found
+
+
+MDIO = ("-m", "mdio.cli.main")
+"""What Python runs as ``mdio``."""
+
+
+def mpiexec_command(
+    mpiexec: str | None, n_ranks: int, *words: str, program: Sequence[str] = MDIO
+) -> list[str]:
+    """Return the command line that runs a Python `program` with `words` on `n_ranks` ranks.
+
+    `mpiexec`: the launcher with its options, such as ``srun --mpi=pmi2``; by default the
+    ``mpiexec`` beside this Python, or else on PATH.
+    Raises MissingExtraError: there is no launcher.
+    """
+    launcher = mpiexec.split() if mpiexec else []
+    if not launcher:
+        beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+        found = beside or shutil.which("mpiexec")
+        if found is None:
+            raise MissingExtraError(
+                "this bench starts MPI programs and finds no mpiexec; make mpi builds an "
+                "environment that has one (.venv-mpi), or name it: --mpiexec"
+            )
+        launcher = [found]
+    return [*launcher, "-n", str(n_ranks), sys.executable, *program, *words]
+
 
 EXECUTORS = ("serial", "processes", "dask", "mpi")
 KERNELS = ("rmsd", "dihedrals", "distances")
@@ -99,7 +194,7 @@ class Study:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "timings.json"
             command = mpiexec_command(self.mpiexec, case.n_ranks, *words, "--timings", str(out))
-            return told_by(command, out)
+            return json_of(command, out)
 
 
 def _executor(case: Case) -> Executor:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from mdio.advisor.advise import Advice, Forecast, advise
-from mdio.advisor.measure.interleaved_repeats import Progress
+from mdio.advisor.measure.trials import Progress
 from mdio.analysis.kernels.kernel import KERNELS
-from mdio.analysis.pages.report import check_report
+from mdio.analysis.report import check_report
 from mdio.analysis.results import check_output
 from mdio.cli.shared.common import (
     add,

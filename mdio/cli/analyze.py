@@ -10,10 +10,8 @@ from pathlib import Path
 
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, UserKernel, named_kernel
-from mdio.analysis.pages.overview import shown
 from mdio.analysis.plan import Trajectory
-from mdio.analysis.results import AnalysisResult, check_output
-from mdio.analysis.saving import RESULT_SUFFIXES, save_as
+from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output, save_as, shown
 from mdio.cli.shared.common import (
     add,
     add_options,
@@ -211,7 +209,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
     if args.timings is not None:
         check_output(args.timings)
     if args.report is not None:
-        from mdio.analysis.pages.report import check_report
+        from mdio.analysis.report import check_report
 
         check_report(args.report)
 
@@ -224,7 +222,7 @@ def _tell(args: argparse.Namespace, result: AnalysisResult) -> None:
     if args.timings is not None:
         result.save_timings(args.timings)
     if args.report is not None:
-        from mdio.analysis.pages.report import save_report
+        from mdio.analysis.report import save_report
 
         save_report(result, args.report, title=f"{args.kernel} of {_names(args.trajectory)}")
     if args.json:

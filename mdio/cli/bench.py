@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mdio.analysis.pages.pictures import need_matplotlib
-from mdio.benches.records import append_jsonl, make_folder
+from mdio.analysis.report import need_matplotlib
 from mdio.benches.scaling import (
     EXECUTORS,
     KERNELS,
     Study,
+    append_jsonl,
     cases_of,
+    make_folder,
     run_all,
     save_scaling_page,
     summarise,

@@ -9,11 +9,11 @@ from typing import Any
 from mdio.cli.follow import seconds
 from mdio.cli.shared.common import add, add_told, parse_nbytes, print_json
 from mdio.core.cache.folder import Cache
-from mdio.core.cache.looking import cached_trajectories, evict_units, verify_units
+from mdio.core.cache.source import cached_trajectories, evict_units, verify_units
 from mdio.core.files.remote.paths import refuse_remote
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, plural
-from mdio.parallel.cache_following import CacheFollower, follow_into_cache
+from mdio.parallel.assignment import CacheFollower, follow_into_cache
 
 
 def setup(parser: argparse.ArgumentParser) -> None:

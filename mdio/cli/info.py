@@ -22,8 +22,7 @@ from mdio.cli.shared.common import (
 )
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import SourceError
-from mdio.core.frame_data import described
-from mdio.core.frames import absent
+from mdio.core.frames import absent, described
 from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes, plural, times_text
 from mdio.layouts.base import Layout

@@ -25,7 +25,7 @@ from mdio.core.words import human_nbytes, plural
 from mdio.layouts.views.ensemble import labelled
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.mapreduce.driver import Shuffle, map_reduce
-from mdio.mapreduce.frames import Frames
+from mdio.mapreduce.program import Frames
 from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
 from mdio.parallel.executors import Executor
 

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from mdio.advisor.model.access_model import GATHERS, LAYOUTS
 from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import fit_profile, residuals
-from mdio.advisor.model.profile import NAMES, load_profile, save_profile
+from mdio.advisor.model.profile import GATHERS, LAYOUTS, NAMES, load_profile, save_profile
 from mdio.advisor.model.timings import read_timings
 from mdio.cli.shared.common import add, positive, positives, print_json
 

@@ -26,13 +26,23 @@ from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.ensemble import ensemble_at
 from mdio.layouts.views.options import CachedReading
-from mdio.mapreduce.frames import Frames, choose_frames
-from mdio.mapreduce.job import Job, Progress, Settings
-from mdio.mapreduce.mapping import MapWork, block_label, head, part_of
-from mdio.mapreduce.program import Program
-from mdio.mapreduce.reducing import ReduceItem, ReduceWork, Table, joined, range_label
+from mdio.mapreduce.job import (
+    Job,
+    MapWork,
+    Progress,
+    ReduceItem,
+    ReduceWork,
+    Settings,
+    Table,
+    block_label,
+    head,
+    joined,
+    part_of,
+    range_label,
+)
+from mdio.mapreduce.pairs import choose_cuts, kind_of
+from mdio.mapreduce.program import Frames, Program, choose_frames
 from mdio.mapreduce.results import MapReduceResult
-from mdio.mapreduce.runs import choose_cuts, kind_of
 from mdio.parallel.executors import Executor, executor_of
 
 if TYPE_CHECKING:
@@ -107,7 +117,7 @@ def map_reduce(
         names and shapes for all keys. If it is the method of an object with a method `begin`, that
         is called before with the numbers and times of all frames of the trajectory.
     frames
-        See `mdio.mapreduce.frames.choose_frames`; each is mapped once.
+        See `mdio.mapreduce.program.choose_frames`; each is mapped once.
     top, select, group, progress
         As for `mdio.analyze`.
     fields
@@ -182,7 +192,13 @@ def map_reduce(
     n_blocks = math.ceil(n_workers * blocks_per_worker / len(given))
     requests = {
         str(label): Request(
-            *(one, program.kernel, top, group, None, n_blocks, reading.verify, reading.overlap),
+            trajectory=one,
+            kernel=program.kernel,
+            top=top,
+            group=group,
+            n_blocks=n_blocks,
+            verify=reading.verify,
+            overlap=reading.overlap,
             choose=partial(choose_frames, frames=program.frames),
             cache=reading.folder,
         )

@@ -13,20 +13,26 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from mdio.analysis.mpi.ranks import plan_from_root
 from mdio.analysis.placing import blocks_of_rank
 from mdio.analysis.plan import Request
+from mdio.analysis.ranks import index_together, plan_from_root
 from mdio.core.timing import Stopwatch
-from mdio.mapreduce.job import Job, Settings
-from mdio.mapreduce.mapping import MapItem, Mapped, MapWork, block_label, head
-from mdio.mapreduce.pairs import Pairs
-from mdio.mapreduce.reducing import ReduceWork, Table, joined
+from mdio.mapreduce.job import (
+    Job,
+    MapItem,
+    Mapped,
+    MapWork,
+    ReduceWork,
+    Settings,
+    Table,
+    block_label,
+    head,
+    joined,
+)
+from mdio.mapreduce.pairs import Pairs, Run, choose_cuts, gathered, kind_of
 from mdio.mapreduce.results import MapReduceResult
-from mdio.mapreduce.runs import Run, choose_cuts, gathered, kind_of
-from mdio.parallel.indexing import index_together
 from mdio.parallel.mpi_executor import MPIExecutor
-from mdio.parallel.ranks.agreement import Agreement
-from mdio.parallel.ranks.exchange import exchange_rows
+from mdio.parallel.ranks import Agreement, exchange_rows
 
 
 class _RankWork:

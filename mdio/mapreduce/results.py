@@ -12,8 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.results import check_output
-from mdio.analysis.saving import dataframe
+from mdio.analysis.results import check_output, dataframe
 from mdio.core.errors import MissingExtraError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.timing import BlockTiming, summary
@@ -81,9 +80,9 @@ class MapReduceResult:
             for name, one in self.columns.items()
         )
         failed = [f"{len(self.failures):,} failed"] if self.failures else []
-        told = [plural(len(self.keys), "key"), *failed, f"columns {columns or 'none'}"]
+        parts = [plural(len(self.keys), "key"), *failed, f"columns {columns or 'none'}"]
         return (
-            f"<MapReduceResult: {', '.join([*told, plural(self.n_frames, 'frame')])}, "
+            f"<MapReduceResult: {', '.join([*parts, plural(self.n_frames, 'frame')])}, "
             f"{self.seconds:.2f} s by {self.workers} of {self.executor}>"
         )
 

@@ -156,9 +156,9 @@ def told_ahead(
     """
     if not hasattr(func, "coming"):
         return iter(share)
-    drawn, told = tee(share)
-    func.coming(item for _, item in told)
-    return drawn
+    share, ahead = tee(share)
+    func.coming(item for _, item in ahead)
+    return share
 
 
 def executor_of(executor: Executor | None, n_workers: int | None) -> Executor:

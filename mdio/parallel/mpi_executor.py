@@ -1,7 +1,7 @@
 """Work on the ranks of an MPI program: every rank makes the same calls and does its share.
 
 Ranks do not ask each other for work: they know which items are theirs, or a counter that the ranks
-of a node share tells (`mdio.parallel.ranks.work_queue`); results go to rank 0 as they are made.
+of a node share tells (`mdio.parallel.ranks`); results go to rank 0 as they are made.
 What takes care here is failure. An MPI program in which one rank raises and the others wait hangs
 until its time is up, so a rank that fails tells all others, every rank leaves at its next item, and
 all raise the same error. Where some rank is too long at one item for that, the program is ended
@@ -19,8 +19,7 @@ from mdio.core.errors import BlockError
 from mdio.core.stalls import lost_on
 from mdio.parallel.executors import Executor, item_error, told_ahead
 from mdio.parallel.pool import picklable
-from mdio.parallel.ranks.run import FORWARD_S, SMALL_NBYTES, Run, abort
-from mdio.parallel.ranks.work_queue import WorkQueue
+from mdio.parallel.ranks import FORWARD_S, SMALL_NBYTES, Run, WorkQueue, abort
 from mdio.parallel.sleeping import Nap, bcast
 
 Item = TypeVar("Item")

@@ -69,18 +69,18 @@ class SharedRows(Closing):
         """Return what rows are: what another worker has said, or else `kind` from now on."""
         import fcntl
 
-        said = pickle.dumps(kind)
+        pickled = pickle.dumps(kind)
         # Of this process alone, and gone with it: no worker can be killed and leave it locked.
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
             found = self._said()
             if found is not None:
                 return found
-            if len(said) > HEAD_NBYTES:
+            if len(pickled) > HEAD_NBYTES:
                 return None
             try:
                 os.ftruncate(self._descriptor, HEAD_NBYTES + nbytes)
-                os.pwrite(self._descriptor, said, 0)
+                os.pwrite(self._descriptor, pickled, 0)
             except OSError:  # larger than this process may make files: rows travel otherwise
                 os.ftruncate(self._descriptor, 0)
                 return None

@@ -85,9 +85,9 @@ def _nbytes(slot: NDArray[np.uint8]) -> int:
     return int(slot[:HEAD_NBYTES].view(np.int64)[0])
 
 
-def any_of(comm: Any, said: bool, wait: Wait | None = None) -> bool:
-    """Return whether any rank has `said` so; naps meanwhile, or has `wait` wait."""
+def any_of(comm: Any, here: bool, wait: Wait | None = None) -> bool:
+    """Return whether any rank has true `here`; naps meanwhile, or has `wait` wait."""
     every = np.zeros(1, np.int32)
-    request = comm.Iallreduce(np.array([said], np.int32), every)
+    request = comm.Iallreduce(np.array([here], np.int32), every)
     (wait or Nap().until)(request.Test)
     return bool(every[0])

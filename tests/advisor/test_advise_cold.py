@@ -6,7 +6,7 @@ import pytest
 from advise_cases import measurements, run, trial
 
 from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure import storage_probe
+from mdio.advisor.measure import probes
 from mdio.core.errors import PlanError
 
 MS = 1e-3
@@ -82,9 +82,9 @@ def test_no_byte_is_read_twice_cold(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(bytes(1 << 20))
     seen = []
-    monkeypatch.setattr(storage_probe, "drop_cache", lambda path: None)
-    monkeypatch.setattr(storage_probe, "_read_part", lambda part: seen.append(part[1:]) or part[2])
-    found = storage_probe.bandwidths([path], [1, 2, 16])
+    monkeypatch.setattr(probes, "drop_cache", lambda path: None)
+    monkeypatch.setattr(probes, "_read_part", lambda part: seen.append(part[1:]) or part[2])
+    found = probes.bandwidths([path], [1, 2, 16])
     assert [(one.readers, one.cache) for one in found][::2] == [(n, "cold") for n in (1, 2, 16)]
     spans = sorted(set(seen))
     assert all(a + n <= b for (a, n), (b, _) in pairwise(spans))

@@ -17,9 +17,9 @@ from mdio.advisor.measure.measurements import (
     measurements_from,
     save_measurements,
 )
-from mdio.advisor.measure.trial import fit_conversion
+from mdio.advisor.measure.trials import fit_conversion
 from mdio.advisor.model.profile import load_profile
-from mdio.advisor.report.page import headline
+from mdio.advisor.report import headline
 from mdio.core.errors import PlanError, SourceError
 
 RECORDED = Path(__file__).parents[1] / "golden/advise_rmsd_xtc.json"

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from mdio.advisor.measure.trial import scratch
+from mdio.advisor.measure.trials import scratch
 
 pytestmark = pytest.mark.usefixtures("ending_signals")
 

@@ -16,11 +16,10 @@ from suites.quick_advice import QUICK, quickly
 
 import mdio
 from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure import interleaved_repeats, storage_probe
 from mdio.advisor.measure import measure as measuring
-from mdio.advisor.measure import trial as trials
-from mdio.advisor.measure.interleaved_repeats import Limits
+from mdio.advisor.measure import probes, trials
 from mdio.advisor.measure.measurements import load_measurements, save_measurements
+from mdio.advisor.measure.trials import Limits
 from mdio.cli.main import main
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.page_cache import drop_cache
@@ -222,7 +221,7 @@ def test_one_frame_is_enough(adk, tmp_path):
 
 
 def test_cold_reads_are_told_where_they_cannot_be(adk, tmp_path, monkeypatch):
-    monkeypatch.setattr(interleaved_repeats, "drop_cache", lambda path: "tmpfs keeps its bytes")
+    monkeypatch.setattr(trials, "drop_cache", lambda path: "tmpfs keeps its bytes")
     found = quickly(adk, tmp_path)
     assert found.host.cold_problem == "tmpfs keeps its bytes"
     assert {run.cache for trial in found.trials for run in trial.runs} == {"warm"}
@@ -234,7 +233,7 @@ def test_a_memory_file_system_cannot_be_dropped():
     try:
         path.write_bytes(b"x" * (8 << 20))
         assert "stayed in memory" in drop_cache(path)
-        found = storage_probe.bandwidths([path], [1, 2])
+        found = probes.bandwidths([path], [1, 2])
         assert [(one.readers, one.cache) for one in found] == [(1, "warm"), (2, "warm")]
         assert all(one.nbytes_per_s > 1e6 for one in found)
     finally:
@@ -266,7 +265,6 @@ def test_files_are_joined_and_read_as_they_will_be(adk, tmp_path, monkeypatch):
 
     analyze = trials.analyze
     monkeypatch.setattr(trials, "analyze", noted)
-    monkeypatch.setattr(interleaved_repeats, "timed_run", trials.timed_run)
     found = quickly(
         adk, tmp_path, source=[adk["xtc"]] * 2, overlap="keep-all", verify=False, analysis="rgyr"
     )

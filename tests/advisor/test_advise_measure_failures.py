@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from suites.quick_advice import quickly
 
-from mdio.advisor.measure import interleaved_repeats, storage_probe
-from mdio.advisor.measure.trial import scratch
+from mdio.advisor.measure import probes, trials
+from mdio.advisor.measure.trials import scratch
 from mdio.core.errors import BlockError, OutputError, PlanError, SourceError
 
 
@@ -43,7 +43,7 @@ def test_a_function_that_fails(adk, tmp_path, function, text):
 
 def test_no_room(adk, tmp_path, monkeypatch):
     little = shutil.disk_usage(tmp_path)._replace(free=100_000)
-    monkeypatch.setattr(storage_probe.shutil, "disk_usage", lambda path: little)
+    monkeypatch.setattr(probes.shutil, "disk_usage", lambda path: little)
     found = quickly(adk, tmp_path)
     assert [trial.name for trial in found.trials] == ["as-is"]
     assert any("too few for trial conversions" in note for note in found.notes)
@@ -52,7 +52,7 @@ def test_no_room(adk, tmp_path, monkeypatch):
 def test_no_such_target(adk, tmp_path, monkeypatch):
     with pytest.raises(OutputError, match="no such folder"):
         quickly(adk, tmp_path / "nowhere")
-    monkeypatch.setattr(storage_probe.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(probes.os, "access", lambda path, mode: False)
     with pytest.raises(OutputError, match="not writable"):
         quickly(adk, tmp_path)
 
@@ -68,14 +68,14 @@ def test_bad_questions(adk, tmp_path):
 
 
 def test_an_option_that_cannot_be_made_is_told(adk, tmp_path, monkeypatch):
-    convert = interleaved_repeats.convert_trial
+    convert = trials.convert_trial
 
     def failing(candidate, *arguments):
         if candidate.to == "zarr":
             raise OutputError("the disk is full")
         return convert(candidate, *arguments)
 
-    monkeypatch.setattr(interleaved_repeats, "convert_trial", failing)
+    monkeypatch.setattr(trials, "convert_trial", failing)
     found = quickly(adk, tmp_path)
     assert found.trial("zarr").problem == "the disk is full"
     assert found.trial("zarr").runs == ()
@@ -90,7 +90,7 @@ def test_interrupted(adk, tmp_path, monkeypatch, error):
         seen.extend(tmp_path.iterdir())
         raise error
 
-    monkeypatch.setattr(interleaved_repeats, "timed_run", interrupted)
+    monkeypatch.setattr(trials, "timed_run", interrupted)
     with pytest.raises(error):
         quickly(adk, tmp_path)
     assert seen  # there was something to remove
@@ -100,7 +100,7 @@ def test_interrupted(adk, tmp_path, monkeypatch, error):
 def test_terminated(tmp_path):
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from mdio.advisor.measure.trial import scratch\n"
+        "from mdio.advisor.measure.trials import scratch\n"
         "with scratch(Path(sys.argv[1])) as folder:\n"
         "    (folder / 'x').write_text('x'); print('ready', flush=True); time.sleep(60)"
     )
@@ -115,7 +115,8 @@ def test_terminated(tmp_path):
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
     code = (
-        "import os, sys; from pathlib import Path; from mdio.advisor.measure.trial import scratch\n"
+        "import os, sys; from pathlib import Path\n"
+        "from mdio.advisor.measure.trials import scratch\n"
         "with scratch(Path(sys.argv[1])): os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path], check=False)

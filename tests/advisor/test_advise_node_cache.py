@@ -8,13 +8,13 @@ import pytest
 
 import mdio
 from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure.interleaved_repeats import Limits
 from mdio.advisor.measure.measurements import (
     Bandwidth,
     LocalDisk,
     load_measurements,
     save_measurements,
 )
+from mdio.advisor.measure.trials import Limits
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "advise_rmsd_xtc.json"
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdio.advisor.model.access_model import GATHERS, LAYOUTS, PAIRS
 from mdio.advisor.model.closed_form import (
     MAX_RANKS,
     Workload,
@@ -21,7 +20,7 @@ from mdio.advisor.model.closed_form import (
     reference_workload,
 )
 from mdio.advisor.model.fit import fit_profile, residuals
-from mdio.advisor.model.profile import load_profile
+from mdio.advisor.model.profile import GATHERS, LAYOUTS, PAIRS, load_profile
 from mdio.advisor.model.timings import read_timings
 from mdio.core.errors import PlanError
 

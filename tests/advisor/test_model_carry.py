@@ -8,10 +8,9 @@ from statistics import median
 import numpy as np
 import pytest
 
-from mdio.advisor.model.access_model import LAYOUTS, PAIRS
 from mdio.advisor.model.closed_form import predict, reference_workload
 from mdio.advisor.model.fit import fit_profile, residuals
-from mdio.advisor.model.profile import load_profile
+from mdio.advisor.model.profile import LAYOUTS, PAIRS, load_profile
 from mdio.advisor.model.timings import TimingRow, read_timings
 
 BENCH = Path(__file__).parents[2] / "bench"

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mdio.advisor.model.access_model import GATHERS, LAYOUTS, PAIRS
 from mdio.advisor.model.closed_form import predict, reference_workload
-from mdio.advisor.model.fit import fit_profile, residuals
-from mdio.advisor.model.profile import load_profile, save_profile
-from mdio.advisor.model.single_rank import guess_cores, measured_task
+from mdio.advisor.model.fit import fit_profile, guess_cores, measured_task, residuals
+from mdio.advisor.model.profile import GATHERS, LAYOUTS, PAIRS, load_profile, save_profile
 from mdio.advisor.model.timings import TimingRow, read_timings
 from mdio.core.errors import MdioError, OutputError, PlanError, SourceError
 

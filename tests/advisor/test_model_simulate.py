@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mdio.advisor.model.access_model import PAIRS
 from mdio.advisor.model.closed_form import Workload, predict, reference_workload
-from mdio.advisor.model.profile import load_profile
+from mdio.advisor.model.profile import PAIRS, load_profile
 from mdio.advisor.model.timings import read_timings
 from mdio.core.errors import MissingExtraError, PlanError
 

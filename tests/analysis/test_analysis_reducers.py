@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mdio.analysis.collect import Collected
 from mdio.analysis.reducers import Histogram, Mean, Stack, StandardDeviation, Sum, Variance
+from mdio.analysis.work import Collected
 from mdio.core.errors import BlockError, PlanError
 
 ROWS = hnp.arrays(

@@ -12,8 +12,7 @@ from parallel.on_dask import dask_client
 
 import mdio
 from mdio.analysis.kernels.geometry import RMSF
-from mdio.analysis.pages.pictures import stream
-from mdio.analysis.pages.report import save_report
+from mdio.analysis.report import save_report, stream
 from mdio.analysis.timings import FACTOR, record, stragglers
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError, OutputError

@@ -11,8 +11,7 @@ from MDAnalysisTests.datafiles import DCD, PSF
 from oracles.report_pages import page_of
 from suites.under_mpi import MPI, ROOT, needs_mpi
 
-from mdio.benches.records import MDIO, mpiexec_command
-from mdio.benches.scaling import Case, cases_of, summarise, write_csv
+from mdio.benches.scaling import MDIO, Case, cases_of, mpiexec_command, summarise, write_csv
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError
 

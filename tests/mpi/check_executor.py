@@ -9,7 +9,7 @@ from parallel.all_checks import run_all
 
 from mdio.core.errors import BlockError, SourceError
 from mdio.parallel.mpi_executor import MPIExecutor
-from mdio.parallel.ranks.run import UNDER_WAY
+from mdio.parallel.ranks import UNDER_WAY
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

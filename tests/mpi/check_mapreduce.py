@@ -10,7 +10,7 @@ from parallel.all_checks import run_all
 
 import mdio
 from mdio.core.errors import BlockError, OutputError
-from mdio.parallel.ranks import exchange
+from mdio.parallel import ranks
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -64,21 +64,21 @@ def check_replicas_frames_and_combiners():
 
 def check_pieces_of_a_message():
     """As if MPI could not send more than 40 bytes from one rank to another."""
-    usual, exchange.PIECE_NBYTES = exchange.PIECE_NBYTES, 40
+    usual, ranks.PIECE_NBYTES = ranks.PIECE_NBYTES, 40
     try:
         counts = [(3 * RANK + 7 * to) % 31 for to in range(SIZE)]
         rows = (
             np.concatenate([np.full((n, 2), 1000 * RANK + to) for to, n in enumerate(counts)])
             + np.arange(sum(counts))[:, None] / 1000
         )
-        found = exchange.exchange_rows(rows, counts, COMM)
+        found = ranks.exchange_rows(rows, counts, COMM)
     finally:
-        exchange.PIECE_NBYTES = usual
+        ranks.PIECE_NBYTES = usual
     every = COMM.allgather((rows, counts))
     ends = [np.cumsum([0, *n]) for _, n in every]
     wanted = [r[end[RANK] : end[RANK + 1]] for (r, _), end in zip(every, ends, strict=True)]
     np.testing.assert_array_equal(found, np.concatenate(wanted))
-    assert len(exchange.exchange_rows(np.empty((0, 3), "S3"), [0] * SIZE, COMM)) == 0
+    assert len(ranks.exchange_rows(np.empty((0, 3), "S3"), [0] * SIZE, COMM)) == 0
 
 
 def check_failures_are_everybodys():

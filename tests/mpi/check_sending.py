@@ -9,7 +9,7 @@ from mpi4py import MPI
 from parallel.all_checks import run_all
 
 from mdio.parallel.mpi_executor import MPIExecutor
-from mdio.parallel.ranks.run import RESULT
+from mdio.parallel.ranks import RESULT
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

@@ -11,11 +11,11 @@ import pytest
 
 import mdio
 from mdio.core.cache.folder import Cache
-from mdio.core.cache.looking import cached_trajectories
+from mdio.core.cache.source import cached_trajectories
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import reads
 from mdio.layouts.caching.units import units_of
-from mdio.parallel.cache_following import CacheFollower, follow_into_cache
+from mdio.parallel.assignment import CacheFollower, follow_into_cache
 
 
 def held(path, cache):

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from mdio.core.errors import AtomCountError
 from mdio.layouts.foreign.snapshot import Snapshot
-from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, plain, shown
-from mdio.layouts.foreign.text.lines import Lines
+from mdio.layouts.foreign.text.format import FrameError, Lines, Span, TextFormat, plain, shown
 
 PER_LINE, WIDTH = 10, 8
 _NUMBERS = re.compile(rb"(?:[ \d*+-]{4}[.*][\d*]{3}){1,10}[ \t]*\r?\n?")

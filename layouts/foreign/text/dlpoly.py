@@ -15,6 +15,7 @@ import numpy as np
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
+    Lines,
     SameAtoms,
     Span,
     TextFormat,
@@ -24,7 +25,6 @@ from mdio.layouts.foreign.text.format import (
     skip_atoms,
     without_axes,
 )
-from mdio.layouts.foreign.text.lines import Lines
 
 BEGINS = b"timestep"
 LEAST_NBYTES = 8

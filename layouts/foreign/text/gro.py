@@ -14,6 +14,7 @@ import numpy as np
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
+    Lines,
     Span,
     TextFormat,
     integer,
@@ -21,7 +22,6 @@ from mdio.layouts.foreign.text.format import (
     shown,
     skip_atoms,
 )
-from mdio.layouts.foreign.text.lines import Lines
 
 NAMES = 20
 """Columns before those of coordinates."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mdio.layouts.foreign.snapshot import Snapshot
-from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, plain, shown
-from mdio.layouts.foreign.text.lines import Lines
+from mdio.layouts.foreign.text.format import FrameError, Lines, Span, TextFormat, plain, shown
 
 TIME, POSITIONS, BOX = "TIMESTEP", "POSITIONRED", "GENBOX"
 READ = (TIME, POSITIONS, BOX)

@@ -15,6 +15,7 @@ import numpy as np
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
+    Lines,
     SameAtoms,
     Span,
     TextFormat,
@@ -25,7 +26,6 @@ from mdio.layouts.foreign.text.format import (
     skip_atoms,
     without_axes,
 )
-from mdio.layouts.foreign.text.lines import Lines
 
 LEAST_NBYTES = 6
 """Of a line such as ``0 0 0``, with its end."""
@@ -166,7 +166,7 @@ class LAMMPS(TextFormat):
         """Take what ``ITEM: UNITS`` says."""
         if style not in (*STYLES, "lj"):
             raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
-        self.head.said["units"] = style
+        self.head.facts["units"] = style
         self._style = STYLES.get(style)
         self.names_lengths = self._style is not None
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, plain, shown
-from mdio.layouts.foreign.text.lines import Lines
+from mdio.layouts.foreign.text.format import FrameError, Lines, Span, TextFormat, plain, shown
 
 SECTION = b"@<TRIPOS>"
 CELL, END = b"CRYSIN", b"END"

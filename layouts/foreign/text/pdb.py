@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mdio.layouts.foreign.text.format import FrameError, Span, TextFormat, plain, shown
-from mdio.layouts.foreign.text.lines import Lines
+from mdio.layouts.foreign.text.format import FrameError, Lines, Span, TextFormat, plain, shown
 
 ATOMS = (b"ATOM", b"HETATM")
 CELL = b"CRYST1"

@@ -16,6 +16,7 @@ from mdio.core.boxes import boxes_from_vectors
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
+    Lines,
     Span,
     TextFormat,
     integer,
@@ -25,7 +26,6 @@ from mdio.layouts.foreign.text.format import (
     skip_atoms,
     without_axes,
 )
-from mdio.layouts.foreign.text.lines import Lines
 
 LEAST_NBYTES = 8
 """Of a line such as ``C 0 0 0``, with its end."""
@@ -144,3 +144,31 @@ def _remarks(comment: bytes) -> tuple[str, ...]:
             "in the plane of x and y): no box is read",
         )
     return remark_on_axes(_periodic(pairs), f'pbc="{pairs.get("pbc")}"')
+
+
+TINKER_NBYTES = 10
+"""Of a line such as ``1 C 0 0 0``, with its end."""
+_BOX = re.compile(rb"(?:\s*[-+]?\d*\.?\d+(?:[eEdD][-+]?\d+)?(?=\s)){6}\s*")
+
+
+class Tinker(TextFormat):
+    """A trajectory of TINKER."""
+
+    kind = "TXYZ"
+
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+        """Yield the frames."""
+        while line := lines.peek():
+            start = lines.offset
+            lines.next()
+            if not line.strip():
+                raise FrameError(f"{shown(line)} in place of a number of atoms")
+            n_atoms = integer(line.split()[0], "a number of atoms")
+            if _BOX.fullmatch(lines.peek()):
+                lines.next()
+            skip_atoms(lines, n_atoms, nbytes, TINKER_NBYTES)
+            yield Span(start, lines.offset, n_atoms)
+
+    def is_whole_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
+        """Return False: lines end with numbers of atoms, which may be cut."""
+        return False

@@ -23,12 +23,10 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frame_data import FrameData
-from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
+from mdio.core.frames import FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.layouts.base import AtomIndices, FormatFacts, Timing, not_assumed
-from mdio.layouts.foreign.spelled_units import WITHOUT, factor_of
-from mdio.layouts.foreign.units import length_factor, made_up
+from mdio.layouts.foreign.units import WITHOUT, length_factor, made_up, spelled_factor
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout
 from mdio.layouts.native.fixed_records import batches
 from mdio.layouts.native.netcdf.classic import ClassicFile, bytes_of
@@ -213,7 +211,7 @@ class NCDFLayout(NativeLayout):
         unit = self._data.variables[name].attributes.get("units")
         factor = None
         if isinstance(unit, str):  # it may be an array
-            factor = 1.0 if unit == WITHOUT else factor_of(name, unit)
+            factor = 1.0 if unit == WITHOUT else spelled_factor(name, unit)
             if unit == WITHOUT and name in ("coordinates", "cell_lengths"):
                 factor = float(length_factor(self.path, self.options))
         if factor is None:

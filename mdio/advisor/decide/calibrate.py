@@ -10,10 +10,8 @@ from statistics import geometric_mean
 from typing import Any
 
 from mdio.advisor.decide.forecast import Forecaster
-from mdio.advisor.model.access_model import GATHER_NAMES
 from mdio.advisor.model.fit import fit_profile
-from mdio.advisor.model.plain import json_at
-from mdio.advisor.model.profile import Profile, Task
+from mdio.advisor.model.profile import GATHER_NAMES, Profile, Task, json_at
 from mdio.advisor.model.timings import TimingRow
 from mdio.analysis.timings import SCHEMA
 from mdio.core.errors import PlanError, SourceError

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mdio.advisor.decide.calibrate import Calibration, calibrated
-from mdio.advisor.decide.decision import Decision, Option, Recommended, Rule
+from mdio.advisor.decide.decision import Decision, Option, Recommended, Rule, node_cache
 from mdio.advisor.decide.forecast import CACHES, Forecaster, Total
-from mdio.advisor.decide.node_cache import node_cache
 from mdio.advisor.measure.candidates import segments_for
 from mdio.advisor.measure.measurements import Measurements, Trial
 from mdio.advisor.model.profile import Profile

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.advisor.model.access_model import BEHAVES_LIKE, access_model
+from mdio.advisor.model.profile import BEHAVES_LIKE, access_model
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, WriteOptions

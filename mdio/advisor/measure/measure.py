@@ -13,17 +13,17 @@ import numpy as np
 
 from mdio._version import __version__
 from mdio.advisor.measure.candidates import Candidate, Group, as_is, candidates, local_copy
-from mdio.advisor.measure.interleaved_repeats import InterleavedRepeats, Limits, Progress, Tried
-from mdio.advisor.measure.kernel_probe import analysis_name, probe
 from mdio.advisor.measure.measurements import Bandwidth, Host, Measurements, Question, Source
-from mdio.advisor.measure.storage_probe import (
+from mdio.advisor.measure.probes import (
     REQUESTS,
+    analysis_name,
     bandwidths,
     check_target,
     local_disk,
+    probe,
     stripe_of,
 )
-from mdio.advisor.measure.trial import scratch
+from mdio.advisor.measure.trials import InterleavedRepeats, Limits, Progress, Tried, scratch
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, as_kernel
 from mdio.analysis.system import System
 from mdio.core.errors import MdioError, PlanError

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mdio.advisor.model.plain import json_at, made_of
+from mdio.advisor.model.profile import json_at, made_of
 from mdio.core.errors import OutputError, SourceError
 
 SCHEMA = "mdio-measurements-1"

@@ -33,8 +33,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from mdio.advisor.model.access_model import access_model, check_gather, io_family
-from mdio.advisor.model.profile import Profile
+from mdio.advisor.model.profile import Profile, access_model, check_gather, io_family
 from mdio.core.errors import PlanError
 
 MAX_RANKS = 10_000_000

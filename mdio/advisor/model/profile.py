@@ -1,19 +1,153 @@
-"""A machine as the scaling model sees it, and the TOML file that keeps it."""
+"""Dataclasses from the plain values of a JSON or TOML file, every value checked."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import resources
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
-from mdio.advisor.model.access_model import GATHERS, LAYOUTS
-from mdio.advisor.model.plain import LARGEST, made_of
-from mdio.core.errors import OutputError, SourceError
+from mdio.core.errors import OutputError, PlanError, SourceError
 from mdio.core.files.regular import read_regular
+
+Value = TypeVar("Value")
+LARGEST = 1e30
+EXPECTED = {str: "text", int: "whole number from 0 on", float: "number from 0 to 1e30"}
+
+
+def json_at(path: str | PathLike[str], wanted: str) -> Any:
+    """Return what is in a JSON file.
+
+    Raises SourceError: it cannot be read, or is no JSON; the message says what is `wanted`.
+    """
+    try:
+        return json.loads(read_regular(Path(path)))
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: not JSON ({error}); {wanted}") from None
+
+
+def made_of(kind: type[Value], data: Any, where: str, name: str = "") -> Value:
+    """Return a dataclass of `kind` made of a table, the value `name` of the file `where`.
+
+    Raises SourceError: a value is missing, unknown, or cannot be; the message names it.
+    """
+    if not isinstance(data, dict):
+        raise _wrong(data, "table", where, name or "it")
+    known = fields(kind)  # type: ignore[arg-type]
+    added = {field.name for field in known if field.default is not MISSING} - set(data)
+    names = [field.name for field in known if field.name not in added]
+    if strange := set(data) ^ set(names):
+        inside = f"{where}: {name}" if name else where
+        said = ", ".join(sorted(map(str, strange)))
+        raise SourceError(f"{inside}: {said} missing or unknown; make it again")
+    hints = typing.get_type_hints(kind)
+    at = {one: f"{name}.{one}" if name else one for one in names}
+    return kind(**{one: _checked(hints[one], data[one], where, at[one]) for one in names})
+
+
+def _checked(hint: Any, value: Any, where: str, name: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        if value is None and types.NoneType in arguments:
+            return None
+        for option in arguments:
+            if option in EXPECTED and _is(option, value):
+                return value
+        hint = next(one for one in arguments if one is not types.NoneType)
+        return _checked(hint, value, where, name)
+    if origin is tuple and isinstance(value, list):
+        return tuple(
+            _checked(arguments[0], one, where, f"{name}[{at}]") for at, one in enumerate(value)
+        )
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {
+            str(key): _checked(arguments[1], one, where, f"{name}.{key}")
+            for key, one in value.items()
+        }
+    if isinstance(hint, type) and is_dataclass(hint):
+        return made_of(hint, value, where, name)
+    if hint in EXPECTED and _is(hint, value):
+        return value
+    if hint is bool and isinstance(value, bool):
+        return value
+    raise _wrong(value, EXPECTED.get(hint, "table"), where, name)
+
+
+def _is(kind: type, value: Any) -> bool:
+    if kind is str or isinstance(value, bool):
+        return kind is str and isinstance(value, str)
+    number = isinstance(value, int if kind is int else int | float)
+    return number and math.isfinite(value) and 0 <= value <= LARGEST
+
+
+def _wrong(value: Any, expected: str, where: str, name: str) -> SourceError:
+    text = repr(value)
+    text = text if len(text) < 60 else text[:60] + "..."
+    return SourceError(f"{where}: {name} is {text}; expected a {expected}")
+
+
+LAYOUTS = ("xtc-shared", "segments", "segments-chainreader", "hdf5")
+"""One file that all ranks read frame by frame; a file a rank; those files, each opened by each
+rank; one HDF5 file read independently through MPI-IO."""
+
+GATHERS = ("gather", "global-array")
+"""Blocking collective gather; one-sided puts into an array that rank 0 fetches at the end."""
+
+PAIRS = tuple((layout, gather) for layout in LAYOUTS for gather in GATHERS)
+
+BEHAVES_LIKE = MappingProxyType(
+    {
+        **dict.fromkeys(("xtc", "trr", "dcd", "ncdf"), "xtc-shared"),
+        "h5md": "hdf5",
+        "zarr": "segments",
+    }
+)
+"""Layouts of mdio by the published layout they resemble: a shard of Zarr is a file of its own."""
+
+GATHER_NAMES = MappingProxyType(
+    {"blocking": "gather", "nonblocking": "gather", "one-sided": "global-array"}
+)
+
+
+def access_model(layout: str) -> str:
+    """Return the published layout whose access pattern `layout` shares.
+
+    Raises PlanError: there is no such layout.
+    """
+    return _modelled("layout", layout, LAYOUTS, BEHAVES_LIKE)
+
+
+def check_gather(gather: str) -> str:
+    """Return the modelled gather of this name.
+
+    Raises PlanError: there is no such gather.
+    """
+    return _modelled("gather", gather, GATHERS, GATHER_NAMES)
+
+
+def _modelled(what: str, name: str, modelled: Sequence[str], others: Mapping[str, str]) -> str:
+    found = others.get(name, name)
+    if found not in modelled:
+        known = ", ".join((*modelled, *others))
+        raise PlanError(f"{what} {name!r} is not in the scaling model; choose one of {known}")
+    return found
+
+
+def io_family(layout: str) -> str:
+    """Return which layouts hold the same bytes: ``hdf5`` holds the selection, the rest is XTC."""
+    return "hdf5" if layout == "hdf5" else "xtc"
+
 
 FORMAT = 1
 COUNTS = ("cores_per_node", "task.n_frames", "storage.stripe_count", "storage.stripe_nbytes")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from mdio.advisor.model.access_model import BEHAVES_LIKE, GATHER_NAMES, GATHERS, LAYOUTS
 from mdio.advisor.model.closed_form import MAX_RANKS
+from mdio.advisor.model.profile import BEHAVES_LIKE, GATHER_NAMES, GATHERS, LAYOUTS
 from mdio.core.errors import SourceError
 
 MAX_ROWS = 10_000

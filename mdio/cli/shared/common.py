@@ -22,7 +22,7 @@ from mdio.layouts.views.options import FORMER_PBC
 def add(
     parser: Any,
     names: str,
-    told: str,
+    text: str,
     kind: Callable[[str], Any] | None = None,
     *,
     offered: Mapping[str, Any] = MappingProxyType({}),
@@ -31,7 +31,7 @@ def add(
     """Add an option or a place to `parser`, or to a group of one.
 
     `names`: of it and, last, of its value: ``-w --workers N``; an option without one is a flag.
-    `told`: its help. `kind`: makes the value of a text. `offered`: what shells complete, where
+    `text`: its help. `kind`: makes the value of a text. `offered`: what shells complete, where
     other values are allowed, too: names of classes. `more`: as `add_argument` takes it.
     """
     *names_, last = names.split()
@@ -41,7 +41,7 @@ def add(
     else:
         more["metavar"] = last
     more |= {} if kind is None else {"type": kind}
-    action = parser.add_argument(*names_, help=told, **more)
+    action = parser.add_argument(*names_, help=text, **more)
     if offered:
         # argcomplete asks for it; zsh and fish show what the classes say of themselves.
         action.completer = lambda **_: {

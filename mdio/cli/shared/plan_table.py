@@ -45,8 +45,8 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     elif plan.arrays:
         rows.append(("precision", "float32 in full"))
     for name, step in plan.field_precisions.items():
-        told = f"{step:g} {FIELD_UNITS[name]}, so off by at most {step / 2:g}"
-        rows.append((name, f"rounded to {told}"))
+        rounding = f"{step:g} {FIELD_UNITS[name]}, so off by at most {step / 2:g}"
+        rows.append((name, f"rounded to {rounding}"))
     pieces = len(plan.write_tasks())
     frames = plural(min(plan.piece_frames, plan.n_frames), "frame")
     rows.append(("work", f"{plural(pieces, 'piece')} of {frames}"))

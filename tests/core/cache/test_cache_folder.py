@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from mdio.core.cache import source as source_module
 from mdio.core.cache.folder import Cache, CacheFolder
-from mdio.core.cache.looking import cached_trajectories, evict_units, verify_units
-from mdio.core.cache.source import CachedSource
-from mdio.core.cache.unit import DamagedUnitError, HeldUnit, open_unit, write_unit
+from mdio.core.cache.source import (
+    CachedSource,
+    DamagedUnitError,
+    HeldUnit,
+    cached_trajectories,
+    evict_units,
+    open_unit,
+    verify_units,
+    write_unit,
+)
 from mdio.core.errors import PlanError, SourceError
 
 RANGES = [["", 100, 70_000], ["b", 5, 10], ["", 90_000, 150_000]]

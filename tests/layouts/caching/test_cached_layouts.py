@@ -11,7 +11,7 @@ import pytest
 
 import mdio
 from mdio.core.cache.folder import Cache
-from mdio.core.cache.looking import verify_units
+from mdio.core.cache.source import verify_units
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import reads
 from mdio.layouts.base import cache_notes

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.frame_data import from_json, to_json
+from mdio.core.frames import from_json, to_json
 
 N_FRAMES, N_ATOMS = 12, 7
 VALUES = {

@@ -16,9 +16,8 @@ from typing import Any
 from mdio.advisor.decide.decision import Decision, Option
 from mdio.advisor.decide.forecast import Forecast
 from mdio.advisor.measure.measurements import Source
-from mdio.analysis.pages import page
-from mdio.analysis.pages.pictures import figure, svg_of, time_axis
-from mdio.analysis.pages.report import check_report
+from mdio.analysis import report as page
+from mdio.analysis.report import check_report, figure, svg_of, time_axis
 from mdio.core.words import aligned, duration, plural
 
 

@@ -1,8 +1,4 @@
-"""Pictures of where the time of one analysis went, as SVG to be put into a page.
-
-All take the plain values of `mdio.analysis.timings.record`, so that a saved file of timings gives
-the same pictures.
-"""
+"""One self-contained HTML page: numbers, tables and pictures, on a phone, a screen and paper."""
 
 from __future__ import annotations
 
@@ -10,14 +6,110 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from importlib.util import find_spec
+from os import PathLike
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.analysis.results import AnalysisResult, check_output
+from mdio.analysis.timings import record
 from mdio.core.errors import MissingExtraError
-from mdio.core.words import axis_label, duration
+from mdio.core.files.publish import publish
+from mdio.core.words import axis_label, duration, human_nbytes, plural
+
+CSS = """
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --line: #ddd; --pale: #444; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --ink: #e4e4e4; --paper: #16181b; --line: #3a3d42; --pale: #b0b0b0; }
+}
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  margin: 0 auto; padding: 1rem; max-width: 54rem; }
+h1 { font-size: 1.4rem; line-height: 1.25; overflow-wrap: anywhere; }
+h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+figure { margin: 1rem 0; break-inside: avoid; }
+figure svg { display: block; width: 100%; height: auto; max-width: 46rem; margin: 0 auto;
+  background: #fff; border-radius: .3rem; }
+@media screen and (prefers-color-scheme: dark) {
+  figure svg { filter: invert(.91) hue-rotate(180deg); }
+}
+figcaption { font-size: .875rem; color: var(--pale); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
+  white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+td:first-child:nth-last-child(2), td:nth-child(2):last-child { white-space: normal; }
+thead th { border-bottom: 2px solid #888; }
+@media print {
+  body { font-size: 10pt; max-width: none; padding: 0; }
+  .wide { overflow: visible; }
+  table { font-size: 7pt; }
+  th, td { padding: 1pt 3pt; }
+  thead { display: table-header-group; }
+  tr { break-inside: avoid; }
+}
+"""
+
+
+def section(title: str, *parts: str) -> str:
+    """Return a part of the page under its title; `parts` are HTML."""
+    return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
+
+
+def paragraph(text: str) -> str:
+    """Return plain text as a paragraph."""
+    return f"<p>{escape(text)}</p>"
+
+
+def picture(svg: str, caption: str = "") -> str:
+    """Return an SVG element with what it shows."""
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f"<figure>{svg}{below}</figure>"
+
+
+def details(summary: str, *parts: str) -> str:
+    """Return what is shown when one asks for it; `parts` are HTML."""
+    return f"<details><summary>{escape(summary)}</summary>{''.join(parts)}</details>"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return escape(str(value))
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table; the first column names the rows."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>" for row in rows
+    )
+    inside = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="wide"><table>{inside}</table></div>'
+
+
+def save_page(path: str | PathLike[str], title: str, sections: Sequence[str]) -> None:
+    """Write the page; it appears when it is whole.
+
+    Raises OutputError: it cannot be written.
+    """
+    text = (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>"
+        f"<h1>{escape(title)}</h1>{''.join(sections)}</body></html>\n"
+    )
+    with publish(check_output(path), force=True) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files
+
 
 WIDTH_IN = 5.2
 """A phone shows it at about its own size; a wide screen enlarges it."""
@@ -243,3 +335,143 @@ def series(
             )
         axes.set(xlabel="time (ps)", ylabel=axis_label(label), title=title)
         return svg_of(made, title)
+
+
+COLUMNS = {
+    "opening": "t_opening_trajectory_s",
+    "reading (t_IO)": "t_IO_s",
+    "computing (t_comp)": "t_comp_s",
+    "leaving the loop": "t_end_loop_s",
+    "loop over frames": "t_all_frame_s",
+    "blocks, with opening": "t_block_s",
+    "communication (t_comm)": "t_comm_s",
+    "of which waiting": "t_wait_s",
+    "other, within blocks": "t_overhead1_s",
+    "other, between blocks": "t_overhead2_s",
+    "total (t_N)": "t_N_s",
+}
+"""Times of a rank, as the papers define them (`mdio.analysis.timings`)."""
+MOST_BARS_ALONE = 3
+"""Ranks whose communication the bars show well enough, without a picture of its spread."""
+SPENT = {
+    "opening files": "t_opening_trajectory_s",
+    "reading": "t_IO_s",
+    "computing": "t_comp_s",
+    "communicating": "t_comm_s",
+}
+CAUSES = {
+    "open": "opening the trajectory",
+    "io": "reading",
+    "compute": "computing",
+    "communication": "communication",
+    "overhead": "other things",
+}
+
+
+def check_report(path: str | PathLike[str]) -> None:
+    """Find out before the work whether a report can be made.
+
+    Raises MissingExtraError: there is no matplotlib. PlanError: its name is not that of an HTML
+    file. OutputError: the file cannot be written.
+    """
+    need_matplotlib("--report")
+    check_output(path, (".html", ".htm"))
+
+
+def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -> None:
+    """Write the report of an analysis as one HTML file that needs nothing else.
+
+    Raises MissingExtraError, PlanError, OutputError: as `check_report`.
+    """
+    check_report(path)
+    times = record(result)
+    parts = [_summary(times), _stragglers(times), _ranks(times), _blocks(times)]
+    if result.per_frame and result.n_frames:
+        name = result.labels[0] if len(result.labels) else "values"
+        drawn = series(result.time, result.values, times["timings"], name)
+        parts.insert(1, section("Result", picture(drawn)))
+    save_page(path, answer(times, title), parts)
+
+
+def answer(times: dict[str, Any], what: str) -> str:
+    """Return what the page says, in one sentence."""
+    spent = {name: sum(rank[key] for rank in times["ranks"]) for name, key in SPENT.items()}
+    in_all = sum(rank["t_N_s"] for rank in times["ranks"])
+    spent["on other things"] = in_all - sum(spent.values())
+    most = max(spent, key=lambda name: spent[name])
+    share = spent[most] / max(in_all, 1e-12)
+    return (
+        f"{what}: {plural(times['n_frames'], 'frame')} in {duration(times['seconds'])}, "
+        f"{share:.0%} of the time of {plural(len(times['ranks']), 'worker')} {most}"
+    )
+
+
+def _summary(times: dict[str, Any]) -> str:
+    executor = times["executor"] + (f", gather {times['gather']}" if times["gather"] else "")
+    rows = [
+        ("workers", f"{times['workers']:,} ({executor})"),
+        ("blocks", times["blocks"]),
+        ("total time", duration(times["seconds"])),
+        ("slowest worker", duration(times["t_total_s"])),
+        ("before that: topology, selection, reference", duration(times["prepare_s"])),
+        ("t_comp / t_IO", times["ratio_comp_io"]),
+        ("t_comp / t_comm", times["ratio_comp_comm"]),
+        ("decoded", human_nbytes(times["nbytes_read"])),
+    ]
+    return section("Summary", table(("", ""), rows))
+
+
+def _stragglers(times: dict[str, Any]) -> str:
+    found = times["stragglers"]
+    if not found:
+        return section(
+            "Stragglers", paragraph("No worker took much longer than the median worker.")
+        )
+    rows = [
+        (
+            one["worker"],
+            duration(one["t_own_s"]),
+            one["times_median"],
+            duration(one["beyond_median_s"]),
+            f"{CAUSES[one['cause']]} ({duration(one['cause_beyond_s'])})"
+            + (f"; longest read: {one['slowest_file']}" if one["slowest_file"] else ""),
+        )
+        for one in found
+    ]
+    heads = ("worker", "own time", "x median", "longer by", "mostly by")
+    return section("Stragglers", table(heads, rows))
+
+
+def _ranks(times: dict[str, Any]) -> str:
+    ranks = times["ranks"]
+    who = "rank" if ranks[0]["rank"] is not None else "worker"
+    spread = []
+    for name, key in COLUMNS.items():
+        of_ranks = sorted(rank[key] for rank in ranks)
+        middle = float(np.median(of_ranks))
+        spread.append((name, *map(duration, (of_ranks[0], middle, of_ranks[-1], sum(of_ranks)))))
+    each = [
+        (
+            label_of(rank, number),
+            rank["worker"],
+            rank["n_blocks"],
+            rank["n_frames"],
+            *(duration(rank[key]) for key in COLUMNS.values()),
+        )
+        for number, rank in enumerate(ranks)
+    ]
+    return section(
+        f"Time of each {who}",
+        picture(components(ranks, f"What each {who} spent its time on")),
+        picture(communication(ranks)) if len(ranks) > MOST_BARS_ALONE else "",
+        table((f"over {plural(len(ranks), who)}", "min", "median", "max", "sum"), spread),
+        details(f"All {who}s", table((who, "name", "blocks", "frames", *COLUMNS), each)),
+    )
+
+
+def _blocks(times: dict[str, Any]) -> str:
+    parts = [picture(stream(times))]
+    if "tasks_per_worker" in times:
+        rows = sorted(times["tasks_per_worker"].items())
+        parts.append(table(("dask worker", "blocks"), rows))
+    return section("Blocks", *parts)

@@ -1,1 +1,0 @@
-"""A decision as text, pictures and a page."""

@@ -1,1 +1,0 @@
-"""What ranks of an MPI program do together: agree, exchange rows, share items, end as one."""
