@@ -87,7 +87,7 @@ def holds_chunks(file: OpenFile, receipt: PieceRecord, plan: LayoutPlan, places:
     return True
 
 
-def placed(file: h5py.File, receipt: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:
+def with_places(file: h5py.File, receipt: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:
     """Return the receipt of compressed chunks with their places in the open file of a run."""
     places = []
     for key in receipt.crcs:

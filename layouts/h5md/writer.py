@@ -58,7 +58,7 @@ from mdio.layouts.h5md.file import (
 from mdio.layouts.h5md.flavours import add_system, flavour_of
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.io import ARRAYS, FULL_SYSTEM, MANIFEST, PIECES, RUN_FRAMES, writing
-from mdio.layouts.h5md.remaking import FormerChunks, holds_chunks, placed, remake
+from mdio.layouts.h5md.remaking import FormerChunks, holds_chunks, remake, with_places
 from mdio.layouts.h5md.seal import check_written, seal_of
 from mdio.layouts.manifest import check_group_names, manifest_of
 from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
@@ -175,7 +175,7 @@ class H5MDWriter(LayoutWriter):
     def settled(self, receipt: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
         """Return the receipt; of compressed chunks, with their places."""
         run = 1 if self._handle_former is None else self._handle_former.run
-        receipt = receipt if self._plain else placed(self._file, receipt, self.plan, run)
+        receipt = receipt if self._plain else with_places(self._file, receipt, self.plan, run)
         return [(receipt, [self.path])]
 
     @property

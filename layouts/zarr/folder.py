@@ -40,7 +40,7 @@ class Folder(Closing):
         self._fd: int | None = None
         self._which = -1
         self._object = path if isinstance(path, RemotePath) else None
-        self._elsewhere = Elsewhere(path, {})
+        self._elsewhere: Elsewhere | None = None
         try:
             if self._object is not None:
                 self._which = self._object.stat().st_ino
@@ -58,11 +58,12 @@ class Folder(Closing):
 
     def learn(self, manifest: Mapping[str, Any]) -> None:
         """Take note of what a manifest says of where files are."""
-        self._elsewhere = Elsewhere(self.path, manifest)
+        if self._object is not None:
+            self._elsewhere = Elsewhere(self.path, manifest)
 
     def place(self, name: str) -> Path:
         """Return where a file is, by its name in the folder."""
-        return self.path / name if self._object is None else self._elsewhere.place(name)
+        return self.path / name if self._elsewhere is None else self._elsewhere.place(name)
 
     def open_again(self) -> bool:
         """Open it in another process; return whether it is the folder that it was."""

@@ -425,7 +425,8 @@ def members_in(path: Path) -> dict[str, Path]:
     with suppress(OSError):
         labels = _labels(path, *_state((path / METADATA).stat()))
     members = {label: path / label for label in labels}
-    check_members(path, members, METADATA)
+    if members:
+        check_members(path, members, METADATA)
     return members
 
 
