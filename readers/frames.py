@@ -276,17 +276,16 @@ class _Buffer:
         self.n_frames = n_frames
         self._memory = {name: _Memory((n_frames, n_atoms, 3), np.float32) for name in fields}
         self._room = self._made(n_frames)
-        self._idle = self._n_references()
+        self._idle = [sys.getrefcount(self._room), *map(sys.getrefcount, self._memory.values())]
 
-    def _n_references(self) -> list[int]:
-        return [sys.getrefcount(self._room), *map(sys.getrefcount, self._memory.values())]
-
+    @property
     def is_idle(self) -> bool:
-        """Return whether nobody has the room any more, nor any array of a frame."""
-        return self._n_references() == self._idle
+        """Whether nobody has the room any more, nor any array of a frame."""
+        references = [sys.getrefcount(self._room), *map(sys.getrefcount, self._memory.values())]
+        return references == self._idle
 
     def room(self, n_frames: int) -> FrameBuffer:
-        if self._room.block.n_frames != n_frames:
+        if len(self._room.block.time) != n_frames:
             self._room = self._made(n_frames)
         return self._room
 
@@ -318,10 +317,10 @@ class BufferRing:
     def take(self, n_frames: int) -> FrameBuffer:
         """Return room for `n_frames`; nobody minds what becomes of what is in it."""
         for buffer in self._buffers:
-            if buffer.n_frames >= n_frames and buffer.is_idle():
+            if buffer.n_frames >= n_frames and buffer.is_idle:
                 return buffer.room(n_frames)
         if len(self._buffers) >= self._n_buffers:
-            idle = [buffer for buffer in self._buffers if buffer.is_idle()]
+            idle = [buffer for buffer in self._buffers if buffer.is_idle]
             left = idle[0] if idle else self._buffers[0]
             self._buffers = [buffer for buffer in self._buffers if buffer is not left]
         buffer = _Buffer(self._fields, n_frames, self._n_atoms)
