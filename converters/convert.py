@@ -108,7 +108,7 @@ def with_what_is_dropped(
             f"{plan.layout} stores floats in full, so --precision {wanted.precision:g} does not "
             "fit; leave it out, or take zarr, h5md or xtc"
         )
-    kept = {array.field for array in plan.arrays} or set(plan.fields)
+    kept = {array.field for array in plan.arrays} or set(plan.native.fields)
     fields = {"velocities": info.has_velocities, "forces": info.has_forces}
     dropped = [name for name, is_there in fields.items() if is_there and name not in kept]
     dropped = [name for name in dropped if not any(name in note for note in plan.notes)]
@@ -199,7 +199,7 @@ def planned(
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=origin.info.density)
     if repairs is not None:
         plan = plan.replace(**repairs.made)
-    if plan.direct is not None and run.mpio is None:
+    if plan.writing.direct is not None and run.mpio is None:
         plan = plan.replace(direct=goes_direct(run.direct, plan, target))
     if run.mpio is None and goes_through_owner(plan, target, executor):
         # Where files are written as a whole, they are the pieces.

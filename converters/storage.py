@@ -142,7 +142,10 @@ class StripeRequest:
                 temporary.mkdir(exist_ok=True)
         if self._explicit:
             return set_stripe(
-                temporary, plan.stripe_nbytes, plan.stripe_count, self.progressive or None
+                temporary,
+                plan.stripes.stripe_nbytes,
+                plan.stripes.stripe_count,
+                self.progressive or None,
             )
         found = get_stripe(temporary.parent)
         return record(temporary, {}, found, None if found else "the file system does not tell")

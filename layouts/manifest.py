@@ -134,8 +134,8 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
             name: runs_from_indices(atoms) for name, atoms in (meta.groups or {}).items()
         },
         "stripe": {
-            "stripe_nbytes": plan.stripe_nbytes,
-            "stripe_count": plan.stripe_count,
+            "stripe_nbytes": plan.stripes.stripe_nbytes,
+            "stripe_count": plan.stripes.stripe_count,
             **(meta.striping or {}),
         },
         "checksum": "crc32c",
@@ -147,8 +147,8 @@ def manifest_of(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, A
         manifest["field_error_bounds"] = {name: step / 2 for name, step in steps.items()}
     if plan.flavour is not None:
         manifest["flavour"] = plan.flavour
-    if plan.sparse:
-        manifest["sparse"] = list(plan.sparse)
+    if plan.native.sparse:
+        manifest["sparse"] = list(plan.native.sparse)
     if meta.not_finite is not None:
         manifest["not_finite"] = asdict(meta.not_finite)
     if meta.recipe:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from mdio.core.errors import PlanError
@@ -155,6 +155,51 @@ class ArrayPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class FieldPlan:
+    """What native files and segments hold of each frame."""
+
+    fields: tuple[str, ...] = ("positions",)
+    """Per-atom arrays."""
+    sparse: tuple[str, ...] = ()
+    """Those that some frames lack, and are NaN there."""
+    has_box: bool = True
+    """Whether unit cells are held, where the format leaves the choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class StripePlan:
+    """How arrays lie on the stripes of the file system."""
+
+    stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
+    stripe_count: int | None = None
+    alignment_nbytes: int = 1
+    """Uncompressed HDF5 chunks begin at multiples of this."""
+    padding: float = 0.0
+    """Share of the stripes under the full system that lies empty, behind chunks and in the last;
+    0 where chunks are not aligned."""
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """How the output is written; it is the same."""
+
+    writes_chunks: bool = False
+    """Whether every chunk is a write of its own; else each array of a piece is one."""
+    direct: Direct | None = None
+    """Whether large writes go past the page cache, or do if the disk proves fast (``"auto"``);
+    None = others write, who do not know it."""
+    by_owner: bool = False
+    """Whether ranks hand what they encode to rank 0, which alone writes."""
+
+
+PARTS = {
+    name: {one.name for one in fields(part)}
+    for name, part in (("native", FieldPlan), ("stripes", StripePlan), ("writing", WritePlan))
+}
+"""What is in the parts of a plan."""
+
+
+@dataclass(frozen=True, slots=True)
 class LayoutPlan:
     """What will be written: what ``--dry-run`` prints, the advisor reads and the tests check."""
 
@@ -176,36 +221,19 @@ class LayoutPlan:
     """Format of the segments."""
     segment_frames: tuple[int, ...] = ()
     """Frames of each segment, or of each part of an h5md file."""
-    fields: tuple[str, ...] = ("positions",)
-    """Per-atom arrays of native files and segments."""
-    sparse: tuple[str, ...] = ()
-    """Those of the per-atom fields that some frames lack, and are NaN there."""
-    has_box: bool = True
-    """Whether native files and segments hold unit cells, where their format leaves the choice."""
+    native: FieldPlan = field(default_factory=FieldPlan)
+    stripes: StripePlan = field(default_factory=StripePlan)
+    writing: WritePlan = field(default_factory=WritePlan)
     notes: tuple[str, ...] = ()
     """What the user should know of the output: what its format cannot hold."""
-    stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
-    stripe_count: int | None = None
-    alignment_nbytes: int = 1
-    """Uncompressed HDF5 chunks begin at multiples of this."""
-    padding: float = 0.0
-    """Share of the stripes under the full system that lies empty, behind chunks and in the last;
-    0 where chunks are not aligned."""
     flavour: str | None = None
     """As which program wants its files; None = mdio's own way."""
     topology_nbytes: int = 0
     n_files: int = 1
-    writes_chunks: bool = False
-    """Whether every chunk is a write of its own; else each array of a piece is one."""
     nbytes: int = 0
     """Bytes of the output, exact but for headers if uncompressed; an upper estimate otherwise."""
     source_density: float | None = None
     """Bytes on disk that the source has per atom and frame."""
-    direct: Direct | None = None
-    """Whether large writes go past the page cache, or do if the disk proves fast (``"auto"``);
-    None = others write, who do not know it."""
-    by_owner: bool = False
-    """Whether ranks hand what they encode to rank 0, which alone writes."""
 
     @property
     def keeps_integers(self) -> bool:
@@ -234,7 +262,7 @@ class LayoutPlan:
     @property
     def n_writes(self) -> int:
         """Number of large writes: of shards, or of chunks where there are no shards."""
-        if not self.writes_chunks:
+        if not self.writing.writes_chunks:
             return max(1, len(self.arrays)) * len(self.write_tasks())
         return sum(
             math.ceil(n_frames / array.chunk_frames) * array.n_atom_chunks
@@ -249,6 +277,8 @@ class LayoutPlan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values, with what follows from it."""
         plan = asdict(self)
+        for part in PARTS:
+            plan |= plan.pop(part)
         plan["n_pieces"] = len(self.write_tasks())
         plan["n_writes"] = self.n_writes
         for row, array in zip(plan["arrays"], self.arrays, strict=True):
@@ -256,7 +286,10 @@ class LayoutPlan:
         return plan
 
     def replace(self, **changes: Any) -> LayoutPlan:
-        """Return a copy with `changes`."""
+        """Return a copy with `changes`, of what is in its parts too."""
+        for part, names in PARTS.items():
+            if own := {name: changes.pop(name) for name in names & changes.keys()}:
+                changes[part] = replace(getattr(self, part), **own)
         return replace(self, **changes)
 
 
@@ -321,16 +354,18 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         layout="",
         n_frames=info.n_frames,
         n_atoms=info.n_atoms,
-        sparse=info.sparse,
+        native=FieldPlan(sparse=info.sparse),
         piece_frames=chunk_frames * n_chunks,
         arrays=tuple(arrays),
         compression=options.compression,
         field_precisions=options.field_precisions,
-        stripe_nbytes=stripe,
-        stripe_count=options.stripe_count,
+        stripes=StripePlan(
+            stripe,
+            options.stripe_count,
+            alignment_nbytes=stripe if aligned else 1,
+            padding=padding if aligned else 0.0,
+        ),
         topology_nbytes=options.topology_nbytes,
-        alignment_nbytes=stripe if aligned else 1,
-        padding=padding if aligned else 0.0,
         nbytes=options.topology_nbytes
         + sum(
             a.chunk_nbytes * a.n_atom_chunks * math.ceil(info.n_frames / a.chunk_frames)

@@ -28,7 +28,7 @@ from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, FormatFacts, Layout
 from mdio.layouts.manifest import check_manifest, count_of_runs, indices_from_runs, manifest_of
-from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
 from mdio.layouts.registry import open_layout
 from mdio.layouts.tables import ChunkTable
 from mdio.layouts.units import Unit
@@ -224,7 +224,7 @@ class RefsWriter(LayoutWriter):
             n_frames=info.n_frames,
             n_atoms=info.n_atoms,
             piece_frames=PIECE_FRAMES,
-            has_box=info.has_box,
+            native=FieldPlan(has_box=info.has_box),
             notes=(note,) if left_out else (),
             nbytes=REF_NBYTES * info.n_frames,
         )

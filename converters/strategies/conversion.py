@@ -295,11 +295,11 @@ class Conversion:
         nbytes, imap = 0, executor.imap
         if executor.ranks is not None:  # a write may take the system now a little, now long
             imap = partial(
-                executor.ranks.imap, at_own_pace=True, owner_works=not self.plan.by_owner
+                executor.ranks.imap, at_own_pace=True, owner_works=not self.plan.writing.by_owner
             )
         writer: LayoutWriter = work.writer
         work.lends = executor.takes_at_once
-        work.lags = bool(self.plan.direct) and executor.shares_memory
+        work.lags = bool(self.plan.writing.direct) and executor.shares_memory
         pieces = spread(self._pieces(work), writer.plan.segment_frames, executor.n_workers)
 
         def tell(record: PieceRecord) -> None:

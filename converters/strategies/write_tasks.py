@@ -108,7 +108,7 @@ class WriteTaskWorker:
     def _step(self) -> int | None:
         """Frames that are read at a time; None: those of a piece."""
         # What is handed over may lie in memory that the next batch overwrites.
-        return None if self.writer.plan.by_owner else self.writer.facts.batch_frames
+        return None if self.writer.plan.writing.by_owner else self.writer.facts.batch_frames
 
     def coming(self, pieces: Iterable[Piece]) -> None:
         """Ask for the bytes of pieces while those before them are written."""
@@ -119,7 +119,7 @@ class WriteTaskWorker:
     def __call__(self, piece: Piece) -> tuple[PieceRecord, list[EncodedChunk]]:
         """Return the record, and the items that their owner has to store."""
         start, stop = piece
-        stores = self.writer.facts.parallel_store and not self.writer.plan.by_owner
+        stores = self.writer.facts.parallel_store and not self.writer.plan.writing.by_owner
         blocks, left = [], []
         crcs: dict[str, Sequence[int]] = {}
         nbytes = 0

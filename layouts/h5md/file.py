@@ -76,7 +76,7 @@ def create_file(
     `written`: takes offsets and lengths of what is written now, and of what has a place already.
     Returns Places.
     """
-    aligned = [a for a in plan.arrays if is_aligned(a, plan.alignment_nbytes)]
+    aligned = [a for a in plan.arrays if is_aligned(a, plan.stripes.alignment_nbytes)]
     others = [a for a in plan.arrays if a not in aligned]
     threshold = min((a.chunk_nbytes for a in aligned), default=1)
     mode = "w" if path.exists() and path.stat().st_size == 0 else "x"
@@ -87,7 +87,7 @@ def create_file(
         written,
         libver=LIBVER,
         alignment_threshold=threshold,
-        alignment_interval=plan.alignment_nbytes,
+        alignment_interval=plan.stripes.alignment_nbytes,
     ) as file:
         create_groups(file, plan.arrays)
         for array in aligned:
@@ -103,7 +103,7 @@ def create_file(
             for array in plan.arrays:
                 dataset = file[value_path(array.group, array.field)]
                 chunks[array.group, array.field] = _offsets(dataset, array)
-    if plan.direct:
+    if plan.writing.direct:
         from mdio.core.files.direct import WrittenFile  # reading needs none
 
         with WrittenFile(path) as opened:

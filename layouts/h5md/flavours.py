@@ -85,7 +85,7 @@ def add_system(file: h5py.File, plan: LayoutPlan) -> None:
     if name is None:
         return
     full = file[f"particles/{FULL_SYSTEM}"]
-    if not plan.sparse:
+    if not plan.native.sparse:
         file[f"particles/{name}"] = full
         return
     system = file.create_group(f"particles/{name}")

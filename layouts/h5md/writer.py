@@ -122,7 +122,7 @@ class H5MDWriter(LayoutWriter):
     @property
     def _batch_frames(self) -> int | None:
         """Whole chunks of all arrays: one is written while the next is read."""
-        if not self.plan.direct:
+        if not self.plan.writing.direct:
             return None
         chunk = math.lcm(*(array.chunk_frames for array in self.plan.arrays))
         nbytes = chunk * sum(12 * array.n_atoms for array in self.plan.arrays)
@@ -203,7 +203,9 @@ class H5MDWriter(LayoutWriter):
     def _opened(self) -> WrittenFile:
         if self._handle is None:
             with writing(self.path):
-                self._handle = WrittenFile(self.path, os.O_RDWR, direct=self.plan.direct or False)
+                self._handle = WrittenFile(
+                    self.path, os.O_RDWR, direct=self.plan.writing.direct or False
+                )
         return self._handle
 
     def _reading(self) -> OpenFile:
@@ -325,7 +327,7 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     plan = plan_pieces(info, replace(options, chunk_atoms=info.n_atoms), quantised=False)
     arrays = tuple(replace(a, chunk_atoms=a.n_atoms, contiguous=True) for a in plan.arrays)
     shape = (info.n_frames, info.n_atoms)
-    stripe = plan.stripe_nbytes
+    stripe = plan.stripes.stripe_nbytes
     padding = plan_padding(shape, shape, stripe)
     aligned = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
     return plan.replace(
@@ -422,8 +424,8 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
     nbytes = info.n_frames * (8 + 8 + 24 + 36) + 2 * options.topology_nbytes
     for array in plan.arrays:
         each = 12 * array.n_atoms * info.n_frames if contiguous else array.chunk_nbytes
-        if is_aligned(array, plan.alignment_nbytes):
-            each = math.ceil(each / plan.alignment_nbytes) * plan.alignment_nbytes
+        if is_aligned(array, plan.stripes.alignment_nbytes):
+            each = math.ceil(each / plan.stripes.alignment_nbytes) * plan.stripes.alignment_nbytes
         n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
         nbytes += (1 if contiguous else n_chunks) * each + n_chunks * CHUNK_ENTRY_NBYTES
         if not packed:

@@ -23,7 +23,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.xtc.codec import UNCOMPRESSED_ATOMS
-from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.plan import FieldPlan, LayoutPlan, StripePlan, WriteOptions, WritePlan
 from mdio.layouts.writer import PieceRecord
 
 Bytes = NDArray[np.uint8]
@@ -143,7 +143,9 @@ def encoder_of(container: str, plan: LayoutPlan) -> Encoder:
     """Return the encoder of files of format `container` with what `plan` says."""
     module, name = CONTAINERS[container]
     cls = cast("type[Encoder]", getattr(import_module(module), name))
-    return cls(plan.n_atoms, plan.fields, plan.has_box, plan.precision, plan.sparse)
+    return cls(
+        plan.n_atoms, plan.native.fields, plan.native.has_box, plan.precision, plan.native.sparse
+    )
 
 
 HOLDS: dict[str, tuple[str, ...]] = {
@@ -214,12 +216,11 @@ def native_plan(container: str, info: TrajectoryInfo, options: WriteOptions) -> 
         n_atoms=info.n_atoms,
         piece_frames=max(1, min(PIECE_NBYTES // frame_nbytes, info.n_frames)),
         container=container,
-        stripe_nbytes=options.stripe_nbytes,
-        stripe_count=options.stripe_count,
-        fields=fields,
-        sparse=tuple(name for name in info.sparse if name in fields),
-        has_box=info.has_box,
-        direct=False,
+        stripes=StripePlan(options.stripe_nbytes, options.stripe_count),
+        native=FieldPlan(
+            fields, tuple(name for name in info.sparse if name in fields), info.has_box
+        ),
+        writing=WritePlan(direct=False),
         notes=tuple(notes),
         **changes,
     )

@@ -71,7 +71,9 @@ class _FileWriter(LayoutWriter):
     def _file(self) -> WrittenFile:
         """The output, opened for writing once in each process."""
         if self._handle_file is None:
-            self._handle_file = WrittenFile(self.path, os.O_RDWR, direct=self.plan.direct or False)
+            self._handle_file = WrittenFile(
+                self.path, os.O_RDWR, direct=self.plan.writing.direct or False
+            )
         return self._handle_file
 
     def find(self, receipts: Sequence[PieceRecord], believe: Believe) -> Sequence[PieceRecord]:

@@ -91,7 +91,7 @@ def write_manifest(
         meta,
         has_box=has_box,
         container=plan.container,
-        fields=list(plan.fields),
+        fields=list(plan.native.fields),
         time_last_ps=time_last_ps,
         segments=[
             {name: getattr(segment, name) for name in Segment.__slots__} for segment in segments
@@ -202,7 +202,7 @@ class SegmentsWriter(LayoutWriter):
         path, offset = self._place(int(item.key))
         if self._encoder.frame_nbytes is None:
             path.touch()
-        direct = self.plan.direct or False
+        direct = self.plan.writing.direct or False
         with output_errors(path), WrittenFile(path, direct=direct) as file:
             file.write(offset, *item.parts)
 

@@ -136,16 +136,16 @@ def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:
     ``KEY=VALUE`` texts (``--hint``), which win.
     Raises PlanError: a text that is not ``KEY=VALUE``.
     """
-    aligned = plan.alignment_nbytes > 1 and plan.compression is None and not plan.is_rounded
+    aligned = plan.stripes.alignment_nbytes > 1 and plan.compression is None and not plan.is_rounded
     hints = {
-        "striping_unit": str(plan.stripe_nbytes),
+        "striping_unit": str(plan.stripes.stripe_nbytes),
         "romio_cb_write": "disable" if aligned else "enable",
         "romio_cb_read": "automatic",
         "romio_ds_write": "disable",
         "romio_ds_read": "automatic",
     }
-    if plan.stripe_count is not None and plan.stripe_count > 0:
-        hints["striping_factor"] = hints["cb_nodes"] = str(plan.stripe_count)
+    if plan.stripes.stripe_count is not None and plan.stripes.stripe_count > 0:
+        hints["striping_factor"] = hints["cb_nodes"] = str(plan.stripes.stripe_count)
     for text in extra:
         key, equals, value = text.partition("=")
         if not (key.strip() and equals and value.strip()):

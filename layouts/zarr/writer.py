@@ -192,7 +192,7 @@ class ZarrWriter(LayoutWriter):
             return
         self.drain()
         with writing(path):
-            direct = self.plan.direct or False
+            direct = self.plan.writing.direct or False
             self._handle = WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct)
             self._handle.write(0, *item.parts)
 

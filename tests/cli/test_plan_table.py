@@ -7,7 +7,14 @@ import pytest
 from mdio.cli.shared.plan_table import plan_table
 from mdio.converters.convert import convert
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
+from mdio.layouts.plan import (
+    ArrayPlan,
+    FieldPlan,
+    LayoutPlan,
+    StripePlan,
+    WriteOptions,
+    plan_pieces,
+)
 
 MIB = 1 << 20
 
@@ -56,7 +63,7 @@ def test_the_table_of_segments():
         segment_frames=(4, 4, 2),
         n_files=4,
         nbytes=999,
-        has_box=False,
+        native=FieldPlan(has_box=False),
         notes=("DCD has no steps",),
     )
     text = plan_table(plan)
@@ -94,7 +101,7 @@ def test_a_table_of_any_plan_has_a_row_an_array():
         arrays=(array,),
         precision=0.01,
         precision_source="xtc",
-        stripe_count=-1,
+        stripes=StripePlan(stripe_count=-1),
         nbytes=172 * MIB,
     )
     lines = plan_table(plan).splitlines()

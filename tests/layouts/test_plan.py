@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.chunk_shapes import fit_parts, plan_chunks, split_atoms
-from mdio.layouts.plan import WriteOptions, plan_pieces
+from mdio.layouts.plan import PARTS, WriteOptions, plan_pieces
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -101,19 +101,19 @@ def test_what_is_stored_is_at_most_15_percent_padding(case):
         # frames and atoms may both be cut; a group adds its own
         parts = 2 if array.chunk_atoms < array.n_atoms else 1
         assert data >= 0.85**parts * stored_nbytes(plan, array) * (1 - 1e-12)
-    if plan.alignment_nbytes > 1:
+    if plan.stripes.alignment_nbytes > 1:
         full = plan.array("trajectory", "positions")
-        stored = stored_nbytes(plan, full, plan.alignment_nbytes)
-        assert plan.padding == pytest.approx(1 - 12 * what.n_frames * what.n_atoms / stored)
+        stored = stored_nbytes(plan, full, plan.stripes.alignment_nbytes)
+        assert plan.stripes.padding == pytest.approx(1 - 12 * what.n_frames * what.n_atoms / stored)
 
 
 @given(plans(**ASKED))
 def test_alignment_only_where_padding_is_small(case):
     _, options, _, plan = case
-    assert plan.alignment_nbytes in (1, options.stripe_nbytes)
-    assert 0 <= plan.padding <= 0.15
-    if plan.alignment_nbytes == 1:
-        assert plan.padding == 0
+    assert plan.stripes.alignment_nbytes in (1, options.stripe_nbytes)
+    assert 0 <= plan.stripes.padding <= 0.15
+    if plan.stripes.alignment_nbytes == 1:
+        assert plan.stripes.padding == 0
     else:
         full = plan.array("trajectory", "positions")
         used = math.ceil(full.chunk_nbytes / options.stripe_nbytes) * options.stripe_nbytes
@@ -199,8 +199,8 @@ def test_a_protein_with_the_default_stripes():
     full, ca = plan.arrays
     assert (full.chunk_frames, full.chunk_atoms) == (26, 3341)  # 1,042,392 of 1,048,576 bytes
     assert full.chunk_nbytes == 1_042_392
-    assert plan.alignment_nbytes == MIB
-    assert plan.padding < 0.02
+    assert plan.stripes.alignment_nbytes == MIB
+    assert plan.stripes.padding < 0.02
     assert (ca.chunk_frames, plan.piece_frames) == (208, 208)
 
 
@@ -208,8 +208,8 @@ def test_a_membrane_with_4_mib_stripes():
     options = WriteOptions(stripe_nbytes=4 * MIB, stripe_count=8)
     plan = plan_pieces(info(90_100, 111_815), options, quantised=False)
     assert plan.arrays[0].chunk_frames == 3  # 4,025,340 of 4,194,304 bytes
-    assert plan.alignment_nbytes == 4 * MIB
-    assert plan.padding == pytest.approx(0.0403, abs=1e-4)
+    assert plan.stripes.alignment_nbytes == 4 * MIB
+    assert plan.stripes.padding == pytest.approx(0.0403, abs=1e-4)
 
 
 def test_ten_million_atoms():
@@ -217,7 +217,7 @@ def test_ten_million_atoms():
     array = plan.arrays[0]
     assert array.chunk_frames == plan.piece_frames == 1
     assert 3.5 * MIB < array.chunk_nbytes <= 4 * MIB
-    assert plan.padding < 0.02
+    assert plan.stripes.padding < 0.02
 
 
 def test_a_group_of_a_huge_system_is_cut_evenly():
@@ -244,7 +244,7 @@ def test_single_frames_want_small_chunks():
     """Reading one frame fetches its chunk: 64 KiB hold one of 40 kB, not 26 of them."""
     plan = plan_pieces(info(4187, 3341), WriteOptions(pattern="frames"), quantised=False)
     assert plan.arrays[0].chunk_frames == 1
-    assert plan.alignment_nbytes == 1
+    assert plan.stripes.alignment_nbytes == 1
     tiny = plan_pieces(info(4187, 22), WriteOptions(pattern="frames"), quantised=False)
     assert tiny.arrays[0].chunk_nbytes <= 64 * KIB
 
@@ -262,7 +262,7 @@ def test_a_selection_wants_few_atoms_of_many_frames():
     assert fetched(blocks) == 1
     assert fetched(selection) < 0.2
     assert 0.9 * MIB < selection.arrays[0].chunk_nbytes < 1.1 * MIB
-    assert selection.alignment_nbytes == MIB
+    assert selection.stripes.alignment_nbytes == MIB
 
 
 @pytest.mark.parametrize("pattern", ["blocks", "selection", "frames", "timeseries"])
@@ -296,7 +296,8 @@ def test_nothing_to_write(n_frames, n_atoms):
 
 def test_all_targets_may_be_asked_for():
     assert (
-        plan_pieces(info(5, 5), WriteOptions(stripe_count=-1), quantised=False).stripe_count == -1
+        plan_pieces(info(5, 5), WriteOptions(stripe_count=-1), quantised=False).stripes.stripe_count
+        == -1
     )
 
 
@@ -305,4 +306,4 @@ def test_json_of_a_plan():
     values = json.loads(json.dumps(plan.to_json()))
     assert values["n_pieces"] == 21
     assert values["arrays"][1]["chunk_nbytes"] == plan.arrays[1].chunk_nbytes
-    assert values.keys() >= asdict(plan).keys()
+    assert values.keys() >= asdict(plan).keys() - PARTS.keys() | asdict(plan.stripes).keys()

@@ -85,7 +85,7 @@ def check_written_by_rank_0(source, folder):
         wanted, out = ConversionOptions.of(**options), folder / name
         with MPIExecutor(COMM, to_all=False) as executor:
             conversion = executor.from_owner(partial(prepare, source, out, wanted, executor))
-            assert conversion.plan.by_owner == (COMM.size > 1)
+            assert conversion.plan.writing.by_owner == (COMM.size > 1)
             pieces = {stop - start for start, stop in conversion.plan.write_tasks()[:-1]}
             assert COMM.size == 1 or pieces == {10 if name == "owner.h5md" else 13}, pieces
             conversion.run(executor)

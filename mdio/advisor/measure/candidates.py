@@ -130,7 +130,7 @@ def _chunked(
     try:
         plan = writer_class(layout).plan_for(info, wanted)
         chunk_frames: int | None = plan.array("trajectory", "positions").chunk_frames
-        stripe = plan.stripe_nbytes
+        stripe = plan.stripes.stripe_nbytes
     except (PlanError, KeyError):  # the trial will tell what is wrong
         chunk_frames, stripe = None, DEFAULT_STRIPE_NBYTES
     return Candidate(

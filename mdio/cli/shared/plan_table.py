@@ -22,7 +22,7 @@ def _size(nbytes: float) -> str:
 
 def _packs(plan: LayoutPlan) -> bool:
     """Return whether rounded positions are stored as integers."""
-    return bool(plan.arrays) and not plan.writes_chunks and plan.precision is not None
+    return bool(plan.arrays) and not plan.writing.writes_chunks and plan.precision is not None
 
 
 def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
@@ -32,7 +32,9 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     ]
     if plan.container is not None:
         rows.append(("container", plan.container))
-        rows.append(("arrays", ", ".join(plan.fields) + (", box" if plan.has_box else "")))
+        rows.append(
+            ("arrays", ", ".join(plan.native.fields) + (", box" if plan.native.has_box else ""))
+        )
     if plan.segment_frames:
         low, high = min(plan.segment_frames), max(plan.segment_frames)
         frames = f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -53,18 +55,18 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     rows.append(("writes", f"{plan.n_writes:,} in {plural(plan.n_files, 'file')}"))
     if plan.arrays:
         targets = {None: "the default number of", -1: "all"}.get(
-            plan.stripe_count, str(plan.stripe_count)
+            plan.stripes.stripe_count, str(plan.stripes.stripe_count)
         )
-        rows.append(("stripes", f"{_size(plan.stripe_nbytes)} over {targets} targets"))
-        if not plan.writes_chunks:
+        rows.append(("stripes", f"{_size(plan.stripes.stripe_nbytes)} over {targets} targets"))
+        if not plan.writing.writes_chunks:
             shard = plan.arrays[0].n_atom_chunks * plan.arrays[0].chunk_atoms * plan.piece_frames
             rows.append(
                 ("shards", f"one per piece, {_size(12 * shard)} of the full system before encoding")
             )
-        elif plan.alignment_nbytes > 1:
+        elif plan.stripes.alignment_nbytes > 1:
             what = "arrays" if plan.arrays[0].contiguous else "chunks"
             rows.append(
-                ("alignment", f"{what} begin on stripes, {100 * plan.padding:.1f}% padding")
+                ("alignment", f"{what} begin on stripes, {100 * plan.stripes.padding:.1f}% padding")
             )
         elif plan.arrays[0].contiguous:
             rows.append(("alignment", "none: arrays follow each other without padding"))
@@ -75,10 +77,10 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     rows.append(("size", f"at most {size}" if estimate else size))
     if plan.source_density is not None:
         rows.append(("density", _density(plan, estimate)))
-    if plan.by_owner:
+    if plan.writing.by_owner:
         rows.append(("writing", "rank 0 writes; the other ranks encode"))
-    if plan.direct:
-        where = " if the disk is fast" if plan.direct == "auto" else ""
+    if plan.writing.direct:
+        where = " if the disk is fast" if plan.writing.direct == "auto" else ""
         rows.append(("direct", f"large writes bypass the page cache{where}"))
     return rows
 

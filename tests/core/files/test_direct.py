@@ -283,7 +283,7 @@ def test_outputs_are_the_same(adk, tmp_path, monkeypatch, small, name, options, 
         out = tmp_path / way / name
         out.parent.mkdir()
         result = mdio.convert(adk["xtc"], out, direct=way, workers=workers, **options)
-        assert result.plan.direct == (way == "on")
+        assert result.plan.writing.direct == (way == "on")
         assert (disk.nbytes > 0) == (way == "on") or workers == 2
         # What tells outputs from one another is in files of text, and in those of HDF5.
         data = {} if name == "a.h5md" else contents(out)
@@ -344,7 +344,7 @@ def test_what_is_large_beside_memory_goes_directly(adk, tmp_path, monkeypatch, c
     def directly(free, file_system="ext4", **options):
         monkeypatch.setattr(storage, "free_memory", lambda: free)
         monkeypatch.setattr(storage, "file_system_type", lambda _: file_system)
-        return mdio.convert(adk["xtc"], out, force=True, **options).plan.direct
+        return mdio.convert(adk["xtc"], out, force=True, **options).plan.writing.direct
 
     assert directly(3 * size)
     assert not directly(5 * size)

@@ -23,7 +23,7 @@ def test_gzip_is_hdf5s_own(tmp_path, level):
     block = make_block(velocities=True)
     plan = write_h5md(tmp_path / "x.h5md", block, compression=f"gzip:{level}", **SPLIT)
     assert plan.compression == f"gzip:{level}"
-    assert plan.alignment_nbytes == 1
+    assert plan.stripes.alignment_nbytes == 1
     with h5py.File(tmp_path / "x.h5md") as file:
         value = file["particles/trajectory/position/value"]
         assert (value.compression, value.compression_opts, value.shuffle) == ("gzip", level, True)

@@ -65,14 +65,14 @@ class TestGroup(LayoutReadingTests):
 def test_hdf5_sees_one_piece_on_a_stripe(tmp_path):
     block = make_block(300, 1500)
     plan = write_h5md(tmp_path / "x.h5md", block, contiguous=True, groups={"ca": CA})
-    assert plan.alignment_nbytes == 1 << 20 and plan.padding < 0.15
+    assert plan.stripes.alignment_nbytes == 1 << 20 and plan.stripes.padding < 0.15
     assert len(plan.write_tasks()) > 1
     status = (tmp_path / "x.h5md").stat()
     with h5py.File(tmp_path / "x.h5md") as file:
         for name, atoms in (("trajectory", slice(None)), ("ca", CA)):
             value = file[f"particles/{name}/position/value"]
             assert value.chunks is None and value.compression is None
-            aligned = value.id.get_offset() % plan.alignment_nbytes == 0
+            aligned = value.id.get_offset() % plan.stripes.alignment_nbytes == 0
             assert aligned == (name == "trajectory")  # a group would be mostly padding
             assert_array_equal(value[:], block.positions[:, atoms])
         offset = file[VALUE].id.get_offset()

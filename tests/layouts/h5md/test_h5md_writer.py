@@ -136,7 +136,7 @@ def test_chunks_lie_on_stripes(tmp_path):
     block = make_block(300, 1500)
     groups = {"small": list(range(10)), "large": list(range(700))}
     plan = write_h5md(tmp_path / "x.h5md", block, groups=groups)
-    assert plan.alignment_nbytes == 1 << 20
+    assert plan.stripes.alignment_nbytes == 1 << 20
     status = (tmp_path / "x.h5md").stat()
     with h5py.File(tmp_path / "x.h5md") as file:
         for name, atoms in (("trajectory", slice(None)), *groups.items()):
@@ -147,10 +147,10 @@ def test_chunks_lie_on_stripes(tmp_path):
             assert (offsets + infos[0].size).max() <= status.st_size
             if name == "trajectory":
                 assert len(offsets) > 3
-                assert not (offsets % plan.alignment_nbytes).any()
+                assert not (offsets % plan.stripes.alignment_nbytes).any()
             elif name == "small":  # would be mostly padding
-                assert np.diff(offsets).max(initial=0) < plan.alignment_nbytes
-    assert plan.nbytes <= status.st_size <= plan.nbytes + 3 * plan.alignment_nbytes
+                assert np.diff(offsets).max(initial=0) < plan.stripes.alignment_nbytes
+    assert plan.nbytes <= status.st_size <= plan.nbytes + 3 * plan.stripes.alignment_nbytes
 
 
 def test_sizes_are_as_planned(tmp_path):

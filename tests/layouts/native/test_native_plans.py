@@ -56,14 +56,14 @@ def test_plans(container: str) -> None:
     plan = cls.plan_for(info_of(block, n_frames=100_000), WriteOptions())
     fields = ("positions", "velocities", "forces")
     if container in ("trr", "ncdf"):
-        assert (plan.fields, plan.notes) == (fields, ())
+        assert (plan.native.fields, plan.notes) == (fields, ())
     else:
-        assert plan.fields == ("positions",)
+        assert plan.native.fields == ("positions",)
         left_out = f"{container} holds no velocities and no forces: left out"
         rounds = [note for note in plan.notes if "off by at most 0.005" in note]
         assert plan.notes == (left_out, *rounds)
         assert len(rounds) == (container == "xtc")
-    decoded = 12 * 20 * len(plan.fields) * plan.piece_frames
+    decoded = 12 * 20 * len(plan.native.fields) * plan.piece_frames
     assert 7 << 20 < decoded <= 8 << 20
     assert (plan.layout, plan.n_files) == (container, 1)
     pickle.loads(pickle.dumps(plan))

@@ -98,7 +98,7 @@ def test_outputs_fit_the_folders_stripes_and_say_so(adk, ceph, tmp_path, monkeyp
     monkeypatch.setattr(file_systems, "file_system_type", lambda path: "ceph")
     ceph.layouts[str(tmp_path)] = b"stripe_unit=2097152 stripe_count=2 object_size=4194304"
     result = mdio.convert(adk["xtc"], tmp_path / name)
-    assert result.plan.stripe_nbytes == 2 * MIB
+    assert result.plan.stripes.stripe_nbytes == 2 * MIB
     if name != "a.xtc":
         stripe = mdio.open(tmp_path / name).manifest["stripe"]
         assert stripe["applied"]["stripe_count"] == 2 and stripe["asked"] == {}

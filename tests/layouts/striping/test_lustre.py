@@ -213,7 +213,7 @@ def info(n_frames=4000, n_atoms=3341):
 
 def test_hints_follow_the_plan():
     plan = plan_pieces(info(), WriteOptions(stripe_nbytes=4 * MIB, stripe_count=8), quantised=False)
-    assert plan.alignment_nbytes == 4 * MIB
+    assert plan.stripes.alignment_nbytes == 4 * MIB
     assert mpi_io_hints(plan) == {
         "striping_unit": "4194304",
         "striping_factor": "8",
