@@ -41,12 +41,17 @@ class Entry:
     writer: str | None = None
     suffixes: tuple[str, ...] = ()
     """By which an output is known to be of this layout, if it has a writer."""
+    is_unmistakable: bool = False
+    """Whether no other format begins as it does, so that by its suffix it is asked first."""
 
 
-def _own(reader: str, writer: str | None = None, *suffixes: str) -> Entry:
+def _own(
+    reader: str, writer: str | None = None, *suffixes: str, is_unmistakable: bool = False
+) -> Entry:
     """Return where one of ours is, below `mdio.layouts`."""
     home = "mdio.layouts."
-    return Entry(home + reader, None if writer is None else home + writer, suffixes)
+    where = None if writer is None else home + writer
+    return Entry(home + reader, where, suffixes, is_unmistakable)
 
 
 LAYOUTS = MappingProxyType(
@@ -57,9 +62,18 @@ LAYOUTS = MappingProxyType(
         ),
         "h5md": _own("h5md.layout:H5MDLayout", "h5md.writer:H5MDWriter", ".h5md", ".h5"),
         "refs": _own("refs:RefsLayout", "refs:RefsWriter", ".refs"),
-        "xtc": _own("native.xtc:XTCLayout", "native.writer:XTCFileWriter", ".xtc"),
-        "trr": _own("native.trr:TRRLayout", "native.writer:TRRFileWriter", ".trr"),
-        "dcd": _own("native.dcd.layout:DCDLayout", "native.writer:DCDFileWriter", ".dcd"),
+        "xtc": _own(
+            "native.xtc:XTCLayout", "native.writer:XTCFileWriter", ".xtc", is_unmistakable=True
+        ),
+        "trr": _own(
+            "native.trr:TRRLayout", "native.writer:TRRFileWriter", ".trr", is_unmistakable=True
+        ),
+        "dcd": _own(
+            "native.dcd.layout:DCDLayout",
+            "native.writer:DCDFileWriter",
+            ".dcd",
+            is_unmistakable=True,
+        ),
         "mdtraj": _own("foreign.mdtraj:MDTrajLayout"),
         "gsd": _own("foreign.gsd:GSDLayout"),
         "restart": _own("native.restart:RestartLayout"),
@@ -195,10 +209,12 @@ def layout_name_for_output(path: str | PathLike[str], to: str | None = None) -> 
 def _in_turn(where: Path) -> Iterator[type[Layout]]:
     """Yield the classes that may know what is somewhere, in the order in which they are asked.
 
-    Of an object those first that write its suffix: to ask the others takes requests.
+    By its suffix those first whose files begin as no others do; of an object all that write its
+    suffix: to ask the others takes requests.
     """
-    for name, entry in LAYOUTS.items() if isinstance(where, RemotePath) else ():
-        if where.suffix.lower() in entry.suffixes:
+    is_object, suffix = isinstance(where, RemotePath), where.suffix.lower()
+    for name, entry in LAYOUTS.items():
+        if suffix in entry.suffixes and (is_object or (entry.is_unmistakable and where.is_file())):
             yield layout_class(name)
     for name in LAYOUTS:
         if name != LAST:
