@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import mdio
-from mdio.advisor.measure.candidates import Candidate, Group, candidates
 from mdio.advisor.measure.measure import measure
-from mdio.advisor.measure.measurements import SCHEMA
+from mdio.advisor.measure.measurements import SCHEMA, Candidate, Group, candidates
 from mdio.advisor.measure.probes import Ready, read_only
 from mdio.advisor.measure.trials import Limits, convert_trial
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel

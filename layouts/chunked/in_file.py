@@ -33,9 +33,9 @@ class ChunksInFile(ChunkedArray):
         file: OpenFile,
         offset: NDArray[np.int64],
         nbytes: NDArray[np.int64],
-        **how: bool,
+        **facts: bool,
     ) -> None:
-        super().__init__(what, shape, chunk, **how)
+        super().__init__(what, shape, chunk, **facts)
         self.file, self.offset, self.nbytes = file, offset, nbytes
 
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:

@@ -1,4 +1,11 @@
-"""Which frames the elements of an H5MD tree have, each by its own steps.
+"""Trajectories of other writers in H5MD's tree of groups, whether HDF5 or Zarr holds it.
+
+h5py and zarr show groups and arrays in the same way; what differs between them is left to
+`layouts.h5md.foreign` and `layouts.zarr.foreign`. The numbers are those of MDAnalysis' H5MDReader.
+
+Unit cells in H5MD trees of others: of every frame or of all, as lengths or as vectors.
+
+Which frames the elements of an H5MD tree have, each by its own steps.
 
 H5MD samples every element by itself: positions each frame, velocities every tenth. The frames of
 the trajectory are the steps that any of them has; in a frame that lacks a field it is absent.

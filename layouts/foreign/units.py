@@ -1,4 +1,9 @@
-"""Units that AMBER NetCDF and mdtraj's HDF5 spell out, and what makes those of mdio of them.
+"""Units that H5MD files of others name, and what converts them to those in memory.
+
+The names are those that MDAnalysis' H5MDReader knows, and the factors are computed as
+``MDAnalysis.units`` computes them, so that results agree to the last bit.
+
+Units that AMBER NetCDF and mdtraj's HDF5 spell out, and what makes those of mdio of them.
 
 AMBER NetCDF 1.0 asks for angstrom, degree, picosecond, angstrom/picosecond and
 kilocalorie/mole/angstrom; LAMMPS (``dump netcdf``) and ASE name units of their own. mdtraj writes

@@ -46,8 +46,8 @@ class PlacedChunks(ChunksInFile):
         pieces: Column | None,
         verify: bool,
     ) -> None:
-        how = {"plain": unpack is None, "verify": verify, "in_pieces": pieces is not None}
-        super().__init__(what, shape, chunk, file, offset, nbytes, **how)
+        facts = {"plain": unpack is None, "verify": verify, "in_pieces": pieces is not None}
+        super().__init__(what, shape, chunk, file, offset, nbytes, **facts)
         self.crcs, self.pieces, self._unpack = crcs, pieces, unpack
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, _: NDArray[np.uint8]) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from mdio.advisor.decide.calibrate import read_calibration
 from mdio.advisor.decide.decision import Decision
+from mdio.advisor.decide.forecast import read_calibration
 from mdio.advisor.decide.recommend import recommend
 from mdio.advisor.measure.measure import measure
 from mdio.advisor.measure.measurements import load_measurements, save_measurements

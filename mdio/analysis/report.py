@@ -1,4 +1,7 @@
-"""One self-contained HTML page: numbers, tables and pictures, on a phone, a screen and paper."""
+"""``mdio analyze --report``: one page on where the time of an analysis went.
+
+One self-contained HTML page: numbers, tables and pictures, on a phone, a screen and paper.
+"""
 
 from __future__ import annotations
 

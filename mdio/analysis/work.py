@@ -1,4 +1,7 @@
-"""The rows of one block as they come: kept in one array, written to shared memory, or reduced."""
+"""What one worker does with one block: read a little, compute it, read on.
+
+The rows of one block as they come: kept in one array, written to shared memory, or reduced.
+"""
 
 from __future__ import annotations
 

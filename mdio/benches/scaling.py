@@ -1,4 +1,10 @@
-"""What the benches share: where and with what was measured, JSON lines, means and deviations."""
+"""Strong scaling: the same analysis on more and more workers, with the papers' components.
+
+A series is one trajectory (and so one layout), executor, gather and workload; its cases differ in
+the number of workers. Repeats go round all cases in turn, so that a drifting machine hits all.
+
+What the benches share: where and with what was measured, JSON lines, means and deviations.
+"""
 
 from __future__ import annotations
 

@@ -183,18 +183,22 @@ def _run(args: argparse.Namespace, executor: Executor) -> int:
     _refuse_what_would_be_ignored(args)
     kernel = _kernel(args)
     trajectory: Trajectory = args.trajectory
-    if how := source_options(args):
+    if opening := source_options(args):
         if args.group is not None:
-            how["group"] = args.group
+            opening["group"] = args.group
         trajectory = open_source(
-            args.trajectory, overlap=args.overlap, verify=args.verify, fields=kernel.fields, **how
+            args.trajectory,
+            overlap=args.overlap,
+            verify=args.verify,
+            fields=kernel.fields,
+            **opening,
         )
     _check_outputs(args)
     quiet = args.quiet or not executor.is_owner
     given = asked(analyze, args) | {"trajectory": trajectory, "kernel": kernel, "select": None}
     with progress_bar(partial(_n_frames, args), "analyze", quiet=quiet) as progress:
-        how = {"workers": None, "executor": executor, "progress": progress}
-        result = analyze(**given | how)
+        given |= {"workers": None, "executor": executor, "progress": progress}
+        result = analyze(**given)
     if executor.is_owner:
         _tell(args, result)
     return 0

@@ -85,12 +85,12 @@ def _verify(args: argparse.Namespace) -> Told:
 
 
 def _follow(args: argparse.Namespace) -> Told:
-    told = [0]
+    n_shown = [0]
     refuse_remote(args.pattern, "following what is written")
 
     def tell(follower: CacheFollower) -> None:
-        if follower.n_units > told[0] and not args.quiet:
-            told[0] = follower.n_units
+        if follower.n_units > n_shown[0] and not args.quiet:
+            n_shown[0] = follower.n_units
             print(
                 f"mdio cache: {args.dir}: {plural(follower.n_units, 'unit')} so far",
                 file=sys.stderr,
@@ -105,7 +105,7 @@ def _follow(args: argparse.Namespace) -> Told:
             every_s=args.every,
             until_idle_s=args.until_idle,
             stopped=stopped,
-            told=tell,
+            report=tell,
         )
     found = {
         "folder": args.dir,

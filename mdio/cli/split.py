@@ -42,9 +42,10 @@ def run(args: argparse.Namespace) -> int:
         options = ConversionOptions.of(to="segments", **asked(declared(*OPTIONS), args))
         conversion = executor.from_owner(lambda: prepare(args.source, args.out, options))
         quiet = args.quiet or not executor.is_owner
-        how = {"force": args.force, "resume": args.resume}
         with progress_bar(conversion.plan.n_frames, "split", quiet=quiet) as progress:
-            result = conversion.run(executor, **how, progress=progress)
+            result = conversion.run(
+                executor, force=args.force, resume=args.resume, progress=progress
+            )
         if executor.is_owner:
             _tell(args, result)
     return 0

@@ -1,4 +1,7 @@
-"""The map: blocks of frames go through the user's function, pairs come out in sorted runs."""
+"""A map-reduce on its way: what was asked for, and what is known of its frames and blocks.
+
+The map: blocks of frames go through the user's function, pairs come out in sorted runs.
+"""
 
 from __future__ import annotations
 

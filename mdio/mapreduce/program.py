@@ -1,4 +1,7 @@
-"""The trajectory definition: which frames of which trajectories, and how they are counted."""
+"""What a map-reduce computes: a map, a reduce, and perhaps a combiner between them.
+
+The trajectory definition: which frames of which trajectories, and how they are counted.
+"""
 
 from __future__ import annotations
 

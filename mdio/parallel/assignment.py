@@ -325,7 +325,7 @@ def follow_into_cache(
     every_s: float = 60.0,
     until_idle_s: float | None = None,
     stopped: threading.Event | None = None,
-    told: Callable[[CacheFollower], None] | None = None,
+    report: Callable[[CacheFollower], None] | None = None,
 ) -> CacheFollower:
     """Keep what a simulation writes, as it is written, until told to end.
 
@@ -333,7 +333,7 @@ def follow_into_cache(
     come. `cache`: this node's. `nodes`: names of all nodes that do so, each of which takes its
     share; this one alone by default. A name is that of the machine, or ``MDIO_NODE``. `every_s`:
     how much time lies between two looks. `until_idle_s`: end when nothing has changed for so long;
-    None = do not. `stopped`: end when this is set, with what is complete by then. `told`: called
+    None = do not. `stopped`: end when this is set, with what is complete by then. `report`: called
     after each look.
     Returns CacheFollower: what was kept, and what there is to tell.
     Raises PlanError: this node is not among `nodes`.
@@ -355,8 +355,8 @@ def follow_into_cache(
         )
         if follower.look(ended=end):
             since = time.monotonic()
-        if told is not None:
-            told(follower)
+        if report is not None:
+            report(follower)
         if end:
             return follower
         ended.wait(every_s if until_idle_s is None else min(every_s, until_idle_s / 2 + 0.05))

@@ -1,4 +1,7 @@
-"""Which Dask worker ran which item when, as the scheduler saw it."""
+"""Work on a dask.distributed cluster: a LocalCluster, dask-jobqueue's, anything with a Client.
+
+Which Dask worker ran which item when, as the scheduler saw it.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from mdio.core.errors import CorruptLayoutError, FrameRangeError
 from mdio.core.frames import FrameBlock
 from mdio.layouts.backend import stored
 from mdio.layouts.base import Layout
-from mdio.testing.oracles import Floats, Oracle, oracle_from_mdanalysis
+from mdio.testing.blocks import Floats, Oracle, oracle_from_mdanalysis
 
 __all__ = ["LayoutReadingTests", "Oracle", "ReadingCase", "oracle_from_mdanalysis"]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from advise_cases import N_FRAMES, io_bound, measurements, run, spread, trial
 
-from mdio.advisor.decide.calibrate import Calibration, read_calibration
+from mdio.advisor.decide.forecast import Calibration, read_calibration
 from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure.candidates import segments_for
 from mdio.advisor.measure.measurements import (
     load_measurements,
     measurements_from,
     save_measurements,
+    segments_for,
 )
 from mdio.advisor.measure.trials import fit_conversion
 from mdio.advisor.model.profile import load_profile

@@ -3,12 +3,13 @@
 import pytest
 
 import mdio
-from mdio.advisor.measure.candidates import candidates
+from mdio.advisor.measure.measurements import candidates
+from mdio.layouts.base import container_of
 
 
 def names(source, **more):
     with mdio.open(source) as layout:
-        found = candidates(layout.info, layout.container, None, 2, **more)
+        found = candidates(layout.info, container_of(layout), None, 2, **more)
     return [one.name for one in found]
 
 

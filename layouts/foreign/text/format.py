@@ -1,4 +1,7 @@
-"""The lines of a file, read forwards, with the place of each."""
+"""What is known of a format of text: where a frame ends, and how one is read.
+
+The lines of a file, read forwards, with the place of each.
+"""
 
 from __future__ import annotations
 

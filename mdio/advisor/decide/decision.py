@@ -1,4 +1,6 @@
-"""Whether a cache on each node (``mdio analyze --cache``) pays, also with nodes missing.
+"""What was decided, as plain values: what to do, what else there was, and why.
+
+Whether a cache on each node (``mdio analyze --cache``) pays, also with nodes missing.
 
 A pass whose frames lie on the nodes takes T. With a fraction delta of the nodes missing, their
 share is read from the storage: T (1 + delta B / b) at most, where B is what all local disks give

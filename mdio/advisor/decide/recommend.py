@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mdio.advisor.decide.calibrate import Calibration, calibrated
 from mdio.advisor.decide.decision import Decision, Option, Recommended, Rule, node_cache
-from mdio.advisor.decide.forecast import CACHES, Forecaster, Total
-from mdio.advisor.measure.candidates import segments_for
-from mdio.advisor.measure.measurements import Measurements, Trial
+from mdio.advisor.decide.forecast import CACHES, Calibration, Forecaster, Total, calibrated
+from mdio.advisor.measure.measurements import Measurements, Trial, segments_for
 from mdio.advisor.model.profile import Profile
 from mdio.core.errors import PlanError
 from mdio.core.words import duration, plural

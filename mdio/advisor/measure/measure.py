@@ -12,8 +12,18 @@ from pathlib import Path
 import numpy as np
 
 from mdio._version import __version__
-from mdio.advisor.measure.candidates import Candidate, Group, as_is, candidates, local_copy
-from mdio.advisor.measure.measurements import Bandwidth, Host, Measurements, Question, Source
+from mdio.advisor.measure.measurements import (
+    Bandwidth,
+    Candidate,
+    Group,
+    Host,
+    Measurements,
+    Question,
+    Source,
+    as_is,
+    candidates,
+    local_copy,
+)
 from mdio.advisor.measure.probes import (
     REQUESTS,
     analysis_name,

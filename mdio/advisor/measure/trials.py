@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mdio.advisor.measure.candidates import GROUP, Candidate
-from mdio.advisor.measure.measurements import Run, Spread, Trial
+from mdio.advisor.measure.measurements import GROUP, Candidate, Run, Spread, Trial
 from mdio.advisor.measure.probes import Probe, Ready, read_only
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import Prepared

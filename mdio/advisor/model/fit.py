@@ -1,4 +1,16 @@
-"""What measured rows say without a fit: one rank's times, the cores of a node, rates reached."""
+"""From measured rows to a machine profile: least squares that starts from what is known already.
+
+A few rows cannot determine all of the model. Each parameter therefore is sought near its value on
+a machine that was measured well: the fit minimises, over the logarithms of the parameters,
+
+    sum_rows rho(ln(predicted/measured)/s_row) + sum_parameters (ln(value/known)/width)^2
+
+(maximum a posteriori with lognormal priors; rho, the soft L1 of scipy.optimize.least_squares, keeps
+single runs that went astray from deciding). Widths say how much machines differ in a parameter.
+Parameters of a kind share a factor, so that one layout's rows also tell of the others'.
+
+What measured rows say without a fit: one rank's times, the cores of a node, rates reached.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Dataclasses from the plain values of a JSON or TOML file, every value checked."""
+"""A machine as the scaling model sees it, and the TOML file that keeps it.
+
+Dataclasses from the plain values of a JSON or TOML file, every value checked.
+"""
 
 from __future__ import annotations
 

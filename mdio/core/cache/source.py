@@ -1,4 +1,6 @@
-"""The file of a unit: ranges of bytes of a source's files, with checksums of pieces.
+"""The units of one trajectory in a node's cache, and whether they are still those of the source.
+
+The file of a unit: ranges of bytes of a source's files, with checksums of pieces.
 
 ``MDIOUNIT``, the bytes of the header (uint32), the crc32c of all that follows up to the data
 (uint32), the header (JSON: ``name``; ``ranges``, a list of [file, offset, bytes], ``file`` relative
