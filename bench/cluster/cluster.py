@@ -1,7 +1,7 @@
 """The miniature cluster: begin it, run programs on it, break it, take it down.
 
     python bench/cluster/cluster.py up          # 4 servers of 200 Mbit/s, 4 nodes, CephFS
-    python bench/cluster/cluster.py run 8 .venv-mpi/bin/mdio analyze ... --executor mpi
+    python bench/cluster/cluster.py run 8 .venv-mpi/bin/mdio analyze ... --mpi
     python bench/cluster/cluster.py cold        # empty the caches of all nodes
     python bench/cluster/cluster.py kill s3     # a server's object store, or a node's power
     python bench/cluster/cluster.py start s3

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
 from mdio.analysis.driver import analyze
@@ -25,7 +26,7 @@ from mdio.cli.shared.common import (
     say_notes,
     source_options,
 )
-from mdio.cli.shared.workers import add_workers, chosen_executor
+from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.remote.paths import is_remote
 from mdio.core.words import duration, human_nbytes, plural
@@ -35,21 +36,21 @@ from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.parallel import GATHERS
 from mdio.parallel.executors import Executor
 
-COMMON = ("-s", "--select", "--group", "-b", "-e", "--dt", "-w", "--executor", "-o", "--report")
+COMMON = ("-s", "--select", "--group", "-b", "-e", "--dt", "-w", "--mpi", "-o", "--report")
 """What ``--help`` shows; ``--help-all`` has the rest."""
 
-ONLY_FOR: dict[str, tuple[str, object, tuple[str, ...]]] = {
-    "--ref-frame": ("reference", 0, ("rmsd", "reference-distances", "rmsf")),
-    "--weights": ("weights", None, ("rmsd", "rgyr")),
-    "--angles": ("angles", "phi,psi", ("dihedrals",)),
-    "--degrees": ("degrees", False, ("dihedrals",)),
-    "--superpose": ("superpose", False, ("rmsf",)),
-    "--to-select": ("to", None, ("pairs",)),
-    "--repeat": ("repeat", 1, ("rmsd",)),
-    "--max-lag": ("max_lag_ps", None, ("msd", "vacf")),
-    "--dims": ("dims", "xyz", ("msd",)),
+OF_KERNELS: dict[str, tuple[str, object]] = {
+    "--ref-frame": ("reference", 0),
+    "--weights": ("weights", None),
+    "--angles": ("angles", "phi,psi"),
+    "--degrees": ("degrees", False),
+    "--superpose": ("superpose", False),
+    "--to-select": ("to", None),
+    "--repeat": ("repeat", 1),
+    "--max-lag": ("max_lag_ps", None),
+    "--dims": ("dims", "xyz"),
 }
-"""What kernels call these options, their defaults, and the kernels that know them."""
+"""What kernels that have these options call them, and their defaults."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +100,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     )
     add(what, "--dims XYZ", "msd: along which axes (default: xyz)", default="xyz")
     workers = parser.add_argument_group("workers")
-    add_workers(workers, mpi_option=False)
+    add_workers(workers)
     add(
         workers,
         "--blocks-per-worker K",
@@ -110,7 +111,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(
         workers,
         "--gather",
-        "with --executor mpi: how rank 0 collects the results (default: blocking)",
+        "with --mpi: how rank 0 collects the results (default: blocking)",
         choices=GATHERS,
         default="blocking",
     )
@@ -126,25 +127,30 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def _own_options(args: argparse.Namespace) -> dict[str, object]:
-    """Return those of `ONLY_FOR` that were given, as kernels call them."""
-    found = {}
-    for option, (name, default, kernels) in ONLY_FOR.items():
-        given = getattr(args, option[2:].replace("-", "_"))
-        if given == default:
+    """Return those of `OF_KERNELS` that were given, as kernels call them."""
+    given = {}
+    for option, (name, default) in OF_KERNELS.items():
+        value = getattr(args, option[2:].replace("-", "_"))
+        if value == default:
             continue
-        found[name] = given
-        if args.kernel not in kernels:
-            value = "" if given is True else f" {given}"
+        given[name] = value
+        if args.kernel not in KERNELS or name not in _words_of(args.kernel):
+            having = [kernel for kernel in KERNELS if name in _words_of(kernel)]
+            shown = "" if value is True else f" {value}"
             raise PlanError(
-                f"{option}{value} is for {' and '.join(kernels)}, not for {args.kernel}; "
+                f"{option}{shown} is for {' and '.join(having)}, not for {args.kernel}; "
                 "leave it out"
             )
-    return found
+    return given
+
+
+def _words_of(kernel: str) -> Collection[str]:
+    return signature(KERNELS[kernel]).parameters
 
 
 def _refuse_what_would_be_ignored(args: argparse.Namespace) -> None:
-    if args.gather != "blocking" and args.executor != "mpi":
-        raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --executor mpi")
+    if args.gather != "blocking" and executor_name(args) != "mpi":
+        raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --mpi")
     if args.top is not None and not is_remote(args.top) and not Path(args.top).exists():
         raise SourceError(f"{args.top}: no such file; give the topology of the trajectory")
 

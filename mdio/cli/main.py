@@ -196,7 +196,7 @@ def _run(words: list[str]) -> int:
         if not shares and (n_ranks := launched_ranks()) > 1:
             parser.error(
                 f"{n_ranks} MPI ranks were started, and each would do all of the work; add "
-                "--executor mpi, or start mdio without mpiexec"
+                "--mpi, or start mdio without mpiexec"
             )
     try:
         with _stalls_told(args):

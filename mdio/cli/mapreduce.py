@@ -29,7 +29,7 @@ from mdio.mapreduce.program import Frames
 from mdio.mapreduce.results import TABLE_SUFFIXES, MapReduceResult
 from mdio.parallel.executors import Executor
 
-COMMON = ("--set", "-s", "-b", "-e", "-w", "--executor", "--memory", "--local-dir", "-o")
+COMMON = ("--set", "-s", "-b", "-e", "-w", "--mpi", "--memory", "--local-dir", "-o")
 """What ``--help`` shows; ``--help-all`` has the rest."""
 
 MOST_SHOWN = 10

@@ -158,11 +158,11 @@ def test_errors(capsys, words, code, says):
     ("words", "says"),
     [
         (["dihedrals", "--weights", "mass"], "--weights mass is for rmsd and rgyr, not"),
-        (["dihedrals", "--ref-frame", "3"], "--ref-frame 3 is for rmsd and reference-distances"),
+        (["dihedrals", "--ref-frame", "3"], "--ref-frame 3 is for rmsd and rmsf"),
         (["reference-distances", "--repeat", "3"], "--repeat 3 is for rmsd"),
         (["rmsd", "--angles", "psi"], "--angles psi is for dihedrals"),
         (["math:hypot", "--weights", "mass"], "not for math:hypot"),
-        (["rmsd", "--gather", "one-sided"], "add --executor mpi"),
+        (["rmsd", "--gather", "one-sided"], "add --mpi"),
         (["rmsd", "--scheduler", "tcp://h:1", "--executor", "serial"], "for --executor dask"),
     ],
 )

@@ -13,15 +13,14 @@ from mdio.core.errors import PlanError
 from mdio.parallel.executors import Executor, Processes, Serial
 
 EXECUTORS = ("serial", "processes", "dask", "mpi")
+"""The last is spelled ``--mpi``."""
 
 
-def add_workers(parser: Any, *, mpi_option: bool = True) -> None:
-    """Add the options to a parser or a group of one.
-
-    `parser`: of argparse. `mpi_option`: whether ``--mpi`` is there as a short form of ``--executor
-    mpi``.
-    """
-    add(parser, "--executor", "default: processes with -w, else serial", choices=EXECUTORS)
+def add_workers(parser: Any) -> None:
+    """Add the options to a parser or a group of one."""
+    shown = "|".join(EXECUTORS[:-1])
+    told = "default: processes with -w, else serial"
+    add(parser, f"--executor {shown}", told, choices=EXECUTORS)
     add(
         parser,
         "-w --workers N",
@@ -29,15 +28,14 @@ def add_workers(parser: Any, *, mpi_option: bool = True) -> None:
         positive,
     )
     add(parser, "--scheduler ADDRESS", "address of a running Dask cluster")
-    if mpi_option:
-        add(parser, "--mpi", "share the work among MPI ranks; the same as --executor mpi")
+    add(parser, "--mpi", "share the work among MPI ranks")
 
 
 def executor_name(args: argparse.Namespace) -> str:
     """Return the executor that is asked for; raises PlanError where options do not fit it."""
-    if getattr(args, "mpi", False):
+    if args.mpi:
         if args.executor not in (None, "mpi"):
-            raise PlanError(f"--mpi is for --executor mpi, not {args.executor}")
+            raise PlanError(f"--mpi does not go with --executor {args.executor}; leave one out")
         return "mpi"
     if args.scheduler and args.executor not in (None, "dask"):
         raise PlanError(f"--scheduler is for --executor dask, not {args.executor}")
@@ -53,7 +51,7 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
     """Yield what shares the work; under MPI that is all ranks of COMM_WORLD, and rank 0 speaks."""
     name = executor_name(args)
     if name == "mpi":
-        with all_ranks("--mpi" if getattr(args, "mpi", False) else "--executor mpi") as ranks:
+        with all_ranks("--mpi" if args.mpi else "--executor mpi") as ranks:
             yield ranks
         return
     with _local_or_dask(name, args) as executor:
