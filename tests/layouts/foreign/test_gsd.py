@@ -1,6 +1,7 @@
 """GSD files of HOOMD, beside what the gsd library and MDAnalysis' reader say of them."""
 
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from MDAnalysisTests import datafiles
 from numpy.testing import assert_allclose, assert_array_equal
 
 import mdio
-from mdio.core.errors import MdioError, SourceError
+from mdio.core.errors import MdioError, MissingExtraError, SourceError
 from mdio.layouts.foreign.gsd import GSDLayout
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
@@ -107,3 +108,11 @@ def test_damage_is_an_error_of_one_line(tmp_path):
             n_refused += 1
             assert "b.gsd" in str(error) and "\n" not in str(error)
     assert n_refused > 50
+
+
+def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.gsd")
+    for name in ("gsd", "gsd.fl"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match=r"a\.gsd: .*mdio-layouts\[formats\]"):
+        _ = mdio.open(path).info
