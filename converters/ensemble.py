@@ -15,7 +15,7 @@ from mdio.core.files.publish import publish
 from mdio.core.files.remote.paths import RemotePath, path_of
 from mdio.layouts.chunked.ensembles import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
-from mdio.layouts.views.ensemble import check_labels, ensemble_at
+from mdio.layouts.views.opening import check_labels, ensemble_at
 from mdio.parallel.executors import Executor, Serial
 
 AnyPath = str | PathLike[str]

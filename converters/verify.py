@@ -12,7 +12,7 @@ from mdio.converters.options import Progress
 from mdio.converters.verifying.checks import Checks, Item, VerifyResult
 from mdio.core.errors import PlanError
 from mdio.layouts.units import Wanted
-from mdio.layouts.views.ensemble import ensemble_at
+from mdio.layouts.views.opening import ensemble_at
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor, Serial
 

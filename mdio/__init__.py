@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mdio.converters.verify import verify
     from mdio.core.frames import FrameBlock, TrajectoryInfo
     from mdio.core.progress import ProgressBar
-    from mdio.layouts.views.ensemble import open_ensemble
+    from mdio.layouts.views.opening import open_ensemble
     from mdio.layouts.views.opening import open_source as open
     from mdio.mapreduce.driver import map_reduce
     from mdio.parallel.dask_executor import DaskExecutor
@@ -81,8 +81,7 @@ _HOMES = {
         "mdio.converters.verify": "verify",
         "mdio.core.frames": "FrameBlock TrajectoryInfo",
         "mdio.core.progress": "ProgressBar",
-        "mdio.layouts.views.ensemble": "open_ensemble",
-        "mdio.layouts.views.opening": "open",
+        "mdio.layouts.views.opening": "open open_ensemble",
         "mdio.mapreduce.driver": "map_reduce",
         "mdio.parallel.dask_executor": "DaskExecutor",
         "mdio.parallel.executors": "Executor Processes Serial",

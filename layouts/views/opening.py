@@ -1,13 +1,19 @@
-"""The one function that opens a trajectory, be it one file or several."""
+"""Opens trajectories: one file or several as one, and several that one output has, by label."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mdio.core.errors import PlanError, named
+from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
-from mdio.layouts.registry import open_layout
+from mdio.layouts.registry import LAST, LAYOUTS, layout_class, members_at, open_layout
 from mdio.layouts.views import check_overlap
 
 if TYPE_CHECKING:
@@ -78,3 +84,112 @@ def open_source(
     from mdio.layouts.views.chain import ChainLayout
 
     return ChainLayout(paths, overlap=overlap, **options)
+
+
+LABEL = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
+RESERVED = ("mdio", "h5md", "particles")
+
+
+def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
+    """Return the trajectories of an ensemble by label; none if `path` is something else.
+
+    `path`: a path, or a list of one; of whatever else may be opened none are returned. `group`:
+    which of them: a label, or a pattern such as ``replica0*``; all by default. None are returned
+    for ``LABEL/GROUP``, which is one trajectory, and opened as such.
+    Raises PlanError: there is none of that name; SourceError: it cannot be looked at.
+    """
+    if isinstance(path, list | tuple) and len(path) == 1:
+        path = path[0]
+    if not isinstance(path, str | PathLike) or isinstance(path_of(path), RemotePath):
+        return {}
+    where = Path(path)
+    try:
+        # What is not there is told of by whoever opens it: no layout has to be imported for that.
+        known = (layout_class(name) for name in LAYOUTS if name != LAST and where.exists())
+        found = next((cls for cls in known if cls.sniff(where)), None)
+        members = {} if found is None else members_at(found, where)
+    except OSError as error:
+        raise (named(where, error) or error) from error
+    if not members or (group is not None and group.partition("/")[0] in members and "/" in group):
+        return {}
+    chosen = {a: b for a, b in members.items() if group is None or fnmatchcase(a, group)}
+    if not chosen:
+        close = did_you_mean(str(group), members) or f"; its first is {next(iter(members))!r}"
+        raise PlanError(f"{where}: no trajectory of the ensemble is called {group!r}{close}")
+    return chosen
+
+
+def open_ensemble(
+    path: str | PathLike[str], group: str | None = None, **options: Any
+) -> dict[str, Layout]:
+    """Open the trajectories of an ensemble.
+
+    Parameters
+    ----------
+    path
+        The ensemble: a Zarr tree or an H5MD file.
+    group
+        Which of them: a label, or a pattern such as ``replica0*``; all by default.
+    **options
+        As for `mdio.open`.
+
+    Returns
+    -------
+    dict
+        Layouts by label, in the order in which they were written.
+
+    Raises
+    ------
+    PlanError
+        It is no ensemble, or none of its trajectories is called so.
+    SourceError
+        It cannot be read.
+
+    Examples
+    --------
+    >>> import mdio, os, tempfile
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> os.chdir(tempfile.mkdtemp())
+    >>> _ = mdio.convert_ensemble({"a": DCD, "b": DCD}, "both.zarr", step=10)
+    >>> {label: one.info.n_frames for label, one in mdio.open_ensemble("both.zarr").items()}
+    {'a': 10, 'b': 10}
+    """
+    members = ensemble_at(path, group)
+    if not members:
+        raise PlanError(f"{path}: no ensemble of trajectories; open it with mdio.open")
+    return {label: open_layout(member, **options) for label, member in members.items()}
+
+
+def check_labels(labels: Sequence[str]) -> None:
+    """Refuse what cannot be the name of a group; raises PlanError."""
+    for label in labels:
+        if not LABEL.fullmatch(label) or label in RESERVED:
+            raise PlanError(
+                f"a trajectory cannot be called {label!r}; write LABEL=FILE with letters, digits, "
+                f"'_', '-', '.' (and not {' or '.join(RESERVED)})"
+            )
+
+
+def labelled(texts: list[str]) -> dict[str, str]:
+    """Return trajectories by label, of ``LABEL=FILE`` or just files.
+
+    A file without a label is called as it is, without its suffix; where several files would be
+    called the same, each as the folder that it lies in.
+
+    Raises PlanError: two have the same label.
+    """
+    given = [text.partition("=") for text in texts]
+    split = [
+        (None, text) if not equals or Path(text).exists() else (label, path)
+        for text, (label, equals, path) in zip(texts, given, strict=True)
+    ]
+    alone = [Path(path).absolute() for label, path in split if label is None]
+    several = len({path.stem for path in alone}) < len(alone)
+    by_folder = several and len({path.parent.name for path in alone}) == len(alone)
+    found: dict[str, str] = {}
+    for label, path in split:
+        name = label or (Path(path).absolute().parent.name if by_folder else Path(path).stem)
+        if name in found:
+            raise PlanError(f"two trajectories are called {name!r}; write LABEL={path}")
+        found[name] = path
+    return found

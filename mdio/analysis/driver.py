@@ -27,7 +27,7 @@ from mdio.analysis.work import (
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.options import made_of, takes_options
 from mdio.core.timing import Stopwatch
-from mdio.layouts.views.ensemble import ensemble_at
+from mdio.layouts.views.opening import ensemble_at
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS, How

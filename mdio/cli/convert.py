@@ -35,7 +35,7 @@ from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.options import declared
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.views.ensemble import labelled
+from mdio.layouts.views.opening import labelled
 from mdio.parallel.executors import Executor
 
 COMMON = (

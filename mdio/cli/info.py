@@ -27,7 +27,7 @@ from mdio.core.units import FIELD_UNITS
 from mdio.core.words import box_text, human_nbytes, plural, times_text
 from mdio.layouts.base import Layout
 from mdio.layouts.striping.file_systems import get_stripe, unstriped
-from mdio.layouts.views.ensemble import ensemble_at
+from mdio.layouts.views.opening import ensemble_at
 from mdio.layouts.views.options import Reading
 
 HAS = ("has_velocities", "has_forces", "has_box")

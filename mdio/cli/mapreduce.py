@@ -22,7 +22,7 @@ from mdio.cli.shared.common import (
 from mdio.cli.shared.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError
 from mdio.core.words import human_nbytes, plural
-from mdio.layouts.views.ensemble import labelled
+from mdio.layouts.views.opening import labelled
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.mapreduce.driver import Shuffle, map_reduce
 from mdio.mapreduce.program import Frames

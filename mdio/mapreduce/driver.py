@@ -24,7 +24,7 @@ from mdio.core.errors import PlanError, WorkerDiedError
 from mdio.core.options import made_of, option, takes_options
 from mdio.core.signals import terminations_raised
 from mdio.core.timing import Stopwatch
-from mdio.layouts.views.ensemble import ensemble_at
+from mdio.layouts.views.opening import ensemble_at
 from mdio.layouts.views.options import CachedReading
 from mdio.mapreduce.job import (
     Job,

@@ -26,7 +26,7 @@ from suites.h5md_parts_cases import is_alone
 
 import mdio
 from mdio.core.files import publish
-from mdio.layouts.views.ensemble import ensemble_at
+from mdio.layouts.views.opening import ensemble_at
 
 OLD, NEW, LATER, N_FRAMES = 10, 20, 12, 98
 IN_PARTS = {"chunk_frames": 4, "ensemble": True}

@@ -19,7 +19,7 @@ from MDAnalysisTests.datafiles import DCD, PSF, XTC
 import mdio
 from mdio.converters.ensemble import convert_members
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
-from mdio.layouts.views.ensemble import ensemble_at
+from mdio.layouts.views.opening import ensemble_at
 
 CA = "protein and name CA"
 LENGTHS = {"replica01": 98, "replica02": 40, "other": 7}
