@@ -20,11 +20,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 from mdio.core.files import direct, reading
+from mdio.core.words import RANK_NAMES
 
 STALL_TIMEOUT_S = 60.0
 MOST_POLL_S = 5.0
-RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-"""Environment variables in which launchers of MPI programs tell a process its rank."""
 
 WATCHED: dict[CodeType, tuple[str, tuple[str, ...]]] = {
     reading.OpenFile.fill.__code__: ("reading", ("offset", "found")),
@@ -139,7 +138,7 @@ WAITING = "the storage does not answer, still waiting"
 
 def who() -> str:
     """Return rank and host of this process, as messages have it."""
-    rank = next((os.environ[name] for name in RANKS if name in os.environ), None)
+    rank = next((os.environ[name] for name in RANK_NAMES if name in os.environ), None)
     host = os.uname().nodename
     return f"mdio on {host}" if rank is None else f"mdio, rank {rank} on {host}"
 

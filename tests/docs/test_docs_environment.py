@@ -9,7 +9,8 @@ from docs.pages import ROOT, table_rows
 from structure.tree import HOMES
 
 from mdio.cli.main import main
-from mdio.cli.shared.ranks import RANK_NAMES, SLURM_RANK_NAME
+from mdio.cli.shared.ranks import SLURM_RANK_NAME
+from mdio.core.words import RANK_NAMES
 
 PAGE = ROOT / "docs" / "environment.md"
 SET_FOR_OTHERS = {"LC_ALL", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MPLBACKEND", "PYTHONPATH"}

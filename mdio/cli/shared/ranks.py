@@ -10,9 +10,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from mdio.core.errors import MdioError, MissingExtraError, PlanError
+from mdio.core.words import RANK_NAMES
 
-RANK_NAMES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-"""Environment variables in which launchers of MPI programs tell a process its rank."""
 SLURM_RANK_NAME = "SLURM_PROCID"
 """The same of srun, which also starts programs that have nothing to do with each other."""
 SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
