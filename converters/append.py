@@ -53,7 +53,7 @@ OF_DAMAGE = ("unreadable_frames", "unreadable_stretches")
 
 
 def prepare_append(
-    sources: Paths, out: str | PathLike[str], options: ConversionOptions, executor: Executor
+    sources: Paths, out: str | PathLike[str], options: ConversionOptions
 ) -> Conversion:
     """Plan an output of what `out` holds, and of what `sources` add to it.
 
@@ -76,7 +76,7 @@ def prepare_append(
     try:
         continuation_of(old, 0)
         files = [sources] if isinstance(sources, str | PathLike) else list(sources)
-        return _Plan(old, former, [path_of(file) for file in files], options).make(executor)
+        return _Plan(old, former, [path_of(file) for file in files], options).make()
     except BaseException:
         old.close()
         raise
@@ -114,7 +114,7 @@ class _Plan:
         self.stride_ps = float(self.manifest["dt_ps"]) if strided else None
         """Time between frames, where the output has but some of its source's."""
 
-    def make(self, executor: Executor) -> Conversion:
+    def make(self) -> Conversion:
         old = self.old
         sources = {self.source(path): path for path in self.files}
         # What replaces an output on disk looks at it itself, in the moment when it does.
@@ -129,13 +129,12 @@ class _Plan:
             origin = self._origin_of_one(path, source, numbers)
         else:
             chain, origin = self._merged(sources)
-        conversion = self._conversion(executor, chain, sources, origin)
+        conversion = self._conversion(chain, sources, origin)
         conversion.states = states
         return conversion
 
     def _conversion(
         self,
-        executor: Executor,
         chain: ChainLayout,
         sources: Mapping[Layout, Path],
         origin: Origin,
@@ -181,7 +180,7 @@ class _Plan:
         )
         if n_old == info.n_frames == old.info.n_frames:
             return NothingToDo(job, job.plan)
-        return choose(job, executor)
+        return choose(job)
 
     def _merged(self, sources: Mapping[Layout, Path]) -> tuple[ChainLayout, Origin]:
         """Put the frames of all sources among those of the output; see `Timeline`."""

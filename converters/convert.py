@@ -67,7 +67,7 @@ def prepare(
     together.
     """
     if options.running.append:
-        return prepare_append(source, out, options, executor or Serial())
+        return prepare_append(source, out, options)
     target = path_of(out)
     layout_name = layout_name_for_output(target, options.storage.to)
     check_options(options, layout_name, target)
@@ -221,7 +221,7 @@ def planned(
         former=former,
         stretches=stretches,
     )
-    return choose(job, executor)
+    return choose(job)
 
 
 @takes_options(*OPTIONS)

@@ -14,15 +14,6 @@ from mdio.core.errors import PlanError
 from mdio.core.options import flag
 from mdio.layouts.chunk_shapes import PATTERNS
 from mdio.layouts.registry import writable_layouts, writer_class
-from mdio.parallel.executors import Executor
-
-STRATEGIES: tuple[type[Conversion], ...] = (
-    Pointing,
-    CopiedBytes,
-    MPIOConversion,
-    Conversion,
-)
-"""In the order in which they are asked; the last makes whatever can be made."""
 
 
 def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
@@ -42,7 +33,14 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
         raise PlanError(f"--for {options.storage.pattern}: give one of {', '.join(PATTERNS)}")
 
 
-def choose(job: Job, executor: Executor) -> Conversion:
-    """Return the planned conversion; raises what `Conversion.planned` raises."""
-    made = (strategy.planned(job, executor) for strategy in STRATEGIES)
-    return next(one for one in made if one is not None)
+def choose(job: Job) -> Conversion:
+    """Return the planned conversion; raises what the `planned` of its strategy raises."""
+    facts, mpio = job.writer.facts, job.options.running.mpio
+    if facts.points:
+        return Pointing.planned(job)
+    copied = None if facts.copier is None else CopiedBytes.planned(job, facts.copier)
+    if copied is not None:
+        return copied
+    if mpio is not None and facts.through_mpi is not None:
+        return MPIOConversion.planned(job, mpio, facts.through_mpi)
+    return Conversion(job, job.plan)

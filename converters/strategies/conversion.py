@@ -1,7 +1,7 @@
 """A planned conversion, of whatever strategy: publish, create, write every piece, finish.
 
-What is here makes outputs of decoded frames. Other strategies are subclasses: each says of what
-jobs it is (`Conversion.planned`), and what it does otherwise.
+What is here makes outputs of decoded frames. Other strategies are subclasses: each plans its jobs
+(`planned`), and says what it does otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic.counting import count_images
@@ -77,14 +77,6 @@ class Conversion:
         if isinstance(self.out, RemotePath):
             early = self.writer.facts.writes_files_once
             self._upload = Upload(self.out, follows=self._follows, early=early)
-
-    @classmethod
-    def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
-        """Plan `job` for `executor`; None if this is not the strategy for it.
-
-        Raises SourceError, PlanError: the source is damaged; options that do not fit.
-        """
-        return cls(job, job.plan)
 
     def run(
         self,
@@ -173,7 +165,8 @@ class Conversion:
             with stack:
                 work = executor.from_owner(begin)
                 stack.callback(work.close)
-                count_images(getattr(work, "source", None), self.plan, executor)
+                if self.job.transformed:
+                    count_images(getattr(work, "source", None), self.plan, executor)
                 nbytes = self._write(work, executor, progress)
                 nbytes += sum(receipt.nbytes for receipt in taken)
                 return executor.from_owner(end)

@@ -14,7 +14,6 @@ from mdio.layouts.registry import load_class
 from mdio.layouts.tables import FrameTable
 from mdio.layouts.views.view import within
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
-from mdio.parallel.executors import Executor
 
 
 class CopiedBytes(Conversion):
@@ -27,12 +26,15 @@ class CopiedBytes(Conversion):
     copies = True
 
     @classmethod
-    def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
-        """Plan to copy where all of each frame is kept; see `Conversion.planned`."""
+    def planned(cls, job: Job, copier: str) -> Self | None:
+        """Plan to have `copier` copy; None where not all of each frame is kept.
+
+        Raises SourceError: the source is damaged.
+        """
         choice, options = job.choice, job.options
         chosen = choice.kept is not None or choice.groups or job.transformed
         changed = (chosen and job.appended is None) or options.storage.precision is not None
-        if job.writer.facts.copier is None or job.view.first is None or changed:
+        if job.view.first is None or changed:
             return None
         source, first, n_frames = job.view.source, job.view.first, job.view.info.n_frames
         n_taken = 0 if job.appended is None else job.appended.continuation.taken
@@ -65,7 +67,7 @@ class CopiedBytes(Conversion):
         return cls(
             job,
             plan,
-            load_class(job.writer.facts.copier),
+            load_class(copier),
             frames=own,
             first_times_ps=times_ps,
             kept=job.view.info,

@@ -104,4 +104,6 @@ class Job:
 
         Those of what is repaired are there.
         """
-        return {} if self.repairs else topologies(self.choice, self.out, self.files)
+        if self.repairs or self.choice.universe is None:
+            return {}
+        return topologies(self.choice, self.out, self.files)

@@ -34,20 +34,16 @@ class MPIOConversion(Conversion):
     """
 
     @classmethod
-    def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
-        """Plan where parallel HDF5 is asked for; see `Conversion.planned`.
+    def planned(cls, job: Job, mode: str, through_mpi: str) -> Self:
+        """Plan for the writer at `through_mpi`; `mode` is independent or collective.
 
         Raises PlanError: independent writes of compressed chunks, or an encoding that HDF5 does not
-        write. MissingExtraError: there is no
-        parallel HDF5.
+        write. MissingExtraError: there is no parallel HDF5.
         """
-        mode = job.options.running.mpio
-        if mode is None or job.writer.facts.through_mpi is None:
-            return None
         from mdio.layouts.h5md.mpio.writer import require_parallel_hdf5
 
         require_parallel_hdf5("--collective" if mode == "collective" else "--mpio")
-        writer = load_class(job.writer.facts.through_mpi)
+        writer = load_class(through_mpi)
         writer.check(job.plan)
         if mode == "independent" and job.plan.compression is not None:
             raise PlanError(

@@ -12,7 +12,6 @@ from mdio.core.errors import PlanError
 from mdio.layouts.base import Layout
 from mdio.layouts.tables import ChunkTable
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
-from mdio.parallel.executors import Executor
 
 
 class Pointing(Conversion):
@@ -21,10 +20,8 @@ class Pointing(Conversion):
     copies = True
 
     @classmethod
-    def planned(cls, job: Job, executor: Executor) -> Self | None:  # noqa: ARG003
-        """Find out where positions lie; see `Conversion.planned`."""
-        if not job.writer.facts.points:
-            return None
+    def planned(cls, job: Job) -> Self:
+        """Find out where positions lie; raises SourceError, PlanError."""
         if job.choice.kept is not None or job.transformed:
             raise PlanError(
                 f"{job.out}: references are to whole frames as they are; leave out --select, --pbc "

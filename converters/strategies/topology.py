@@ -27,8 +27,6 @@ def topologies(choice: AtomChoice, out: Path, sources: Sequence[Path] = ()) -> d
     Returns dict of path to bytes: ``NAME.top.pdb`` and ``NAME.GROUP.top.pdb``; ``.gro`` where the
     coordinates do not fit the columns of a PDB file.
     """
-    if choice.universe is None:
-        return {}
     wanted: list[str | None] = [] if choice.kept is None else [None]
     wanted += choice.groups
     made = {}
