@@ -220,7 +220,7 @@ class LayoutPlan:
     container: str | None = None
     """Format of the segments."""
     segment_frames: tuple[int, ...] = ()
-    """Frames of each segment, or of each part of an h5md file."""
+    """Frames of each segment."""
     native: FieldPlan = field(default_factory=FieldPlan)
     stripes: StripePlan = field(default_factory=StripePlan)
     writing: WritePlan = field(default_factory=WritePlan)
@@ -265,8 +265,7 @@ class LayoutPlan:
         if not self.writing.writes_chunks:
             return max(1, len(self.arrays)) * len(self.write_tasks())
         return sum(
-            math.ceil(n_frames / array.chunk_frames) * array.n_atom_chunks
-            for n_frames in self.segment_frames or (self.n_frames,)
+            math.ceil(self.n_frames / array.chunk_frames) * array.n_atom_chunks
             for array in self.arrays
         )
 

@@ -264,7 +264,7 @@ class Conversion:
                 journal = Journal(temporary, resuming.first_words(words, meta, self.plan))
                 self._journal = stack.enter_context(journal)
             meta = resuming.same_output(journal, meta)
-            self.plan = resuming.same_parts(journal, self.plan)
+            self.plan = resuming.same_pieces(journal, self.plan)
         elif resume:
             raise PlanError(
                 f"{self.out}: conversions to the layout {self.plan.layout} cannot be resumed; "

@@ -95,8 +95,8 @@ def same_output(journal: Journal, meta: OutputMeta) -> OutputMeta:
         )
 
 
-def same_parts(journal: Journal, plan: LayoutPlan) -> LayoutPlan:
-    """Return `plan` with the parts and pieces of the first run, whoever works at it now."""
+def same_pieces(journal: Journal, plan: LayoutPlan) -> LayoutPlan:
+    """Return `plan` with the segments and pieces of the first run, whoever works at it now."""
     with _as_written(journal):
         division = {name: journal.said["division"][name] for name in DIVISION}
         return plan.replace(**division | {"segment_frames": tuple(division["segment_frames"])})

@@ -35,8 +35,7 @@ from mdio.layouts.writer import EncodedChunk, PieceRecord
 def _beside(path: Path, ending: str) -> Path:
     """Return a name for what goes where an unfinished file goes."""
     match = TEMPORARY.fullmatch(path.name)
-    if match is None:  # a part
-        return path.with_name(f"{path.name}.{ending}")
+    assert match is not None
     return temporary_for(path.with_name(f"{match[1]}.{ending}"), path)
 
 

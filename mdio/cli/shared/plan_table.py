@@ -38,8 +38,7 @@ def _overview(plan: LayoutPlan) -> list[tuple[str, str]]:
     if plan.segment_frames:
         low, high = min(plan.segment_frames), max(plan.segment_frames)
         frames = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        what = "parts" if plan.container is None else "segments"
-        rows.append((what, f"{len(plan.segment_frames):,} with {frames} frames"))
+        rows.append(("segments", f"{len(plan.segment_frames):,} with {frames} frames"))
     rows.append(("compression", plan.compression or ("bitpack" if _packs(plan) else "none")))
     if plan.precision is not None:
         exact = ", all that the XTC holds" if plan.keeps_integers else ""
