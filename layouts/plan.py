@@ -329,7 +329,7 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         quantised=quantised,
         pattern=options.pattern,
         stripe_nbytes=stripe,
-        asked=(options.chunk_frames, options.chunk_atoms),
+        asked=(_plain(options.chunk_frames), _plain(options.chunk_atoms)),
     )
     total_nbytes = info.frame_nbytes * info.n_frames
     piece_nbytes = min(max(total_nbytes // 16, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)
@@ -371,3 +371,8 @@ def plan_pieces(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
             for a in arrays
         ),
     )
+
+
+def _plain(number: int | None) -> int | None:
+    """Return a number that may be one of NumPy's as Python's."""
+    return None if number is None else int(number)

@@ -24,7 +24,7 @@ from mdio.converters.periodic.steps import Steps, steps_for
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
-from mdio.core.frames import FrameBlock, FrameData, TrajectoryInfo
+from mdio.core.frames import FrameBlock, FrameData, Rounding, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.base import AtomIndices, FormatFacts, Layout
 from mdio.layouts.views.options import FORMER_PBC, PBC
@@ -99,7 +99,7 @@ class TransformedLayout(Layout):
     def _open(self) -> TrajectoryInfo:
         # What comes out is no longer the integers of an XTC source.
         return self.source.info.replace(
-            precision=None, xtc_integers=False, compression=None, groups={}
+            precision=None, rounding=Rounding(), compression=None, groups={}
         )
 
     @property

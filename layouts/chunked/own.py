@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.in_flight import ByteRange, Opening
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import Flaws, FrameBlock, Rounding, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.chunked.array import AtomIndices, ChunkedArray
 from mdio.layouts.manifest import (
@@ -118,11 +118,10 @@ class OwnOutput(ABC, Generic[Array]):
             chunk_atoms=min(positions.chunk_atoms, positions.n_atoms),
             compression=manifest.get("compression"),
             precision=manifest.get("precision"),
-            xtc_integers=has_source_integers(manifest),
-            field_precisions=manifest.get("field_precisions", {}),
+            rounding=Rounding(manifest.get("field_precisions", {}), has_source_integers(manifest)),
             nbytes=int(manifest.get("nbytes", 0)),
             source=manifest["source"],
-            made_up=tuple(manifest["source"].get("made_up", ())),
+            flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),
         )
 
     def read_into(

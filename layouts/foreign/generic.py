@@ -18,7 +18,7 @@ import numpy as np
 
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, FormatFacts, Layout, Timing, not_assumed
 from mdio.layouts.foreign.packed import PACKED, UNPACKED_BY, head_unpacked, packed_as
@@ -128,7 +128,7 @@ class GenericLayout(Layout):
             has_box=first.box is not None,
             sparse=frames.sparse,
             nbytes=self.path.stat().st_size,
-            lost=frames.lost,
+            flaws=Flaws(frames.lost),
         )
         made = made_up(
             kind,
@@ -138,7 +138,7 @@ class GenericLayout(Layout):
             fields=frames.fields,
             stepped=first.step is not None,
         )
-        return info.replace(made_up=(*made, *frames.remarks()))
+        return info.replace(flaws=info.flaws._replace(made_up=(*made, *frames.remarks())))
 
     def _frames_of(self, kind: str | None) -> Frames:
         """Return what reads the frames."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, MissingExtraError, SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, FormatFacts, Layout
 from mdio.layouts.foreign.units import length_factor, made_up
 
@@ -85,6 +85,7 @@ class GSDLayout(Layout):
         self._source_frames = {name: self._frames_of(name, n_frames) for name in READ}
         n_atoms = self._n_atoms()
         dt = self._dt()
+        texts = made_up("GSD", self.options, times="frames", lengths=True, stepped=True)
         return TrajectoryInfo(
             layout=self.name,
             path=str(self.path),
@@ -95,7 +96,7 @@ class GSDLayout(Layout):
             time_last_ps=dt * (n_frames - 1),
             has_box=bool(self._boxes(0, 1).any()),
             nbytes=nbytes,
-            made_up=tuple(made_up("GSD", self.options, times="frames", lengths=True, stepped=True)),
+            flaws=Flaws(made_up=tuple(texts)),
         )
 
     def _frames_of(self, name: str, n_frames: int) -> list[int]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import AtomIndices, FormatFacts, Layout, not_assumed
 from mdio.layouts.foreign.chunks import Datasets
@@ -120,12 +120,14 @@ class MDTrajLayout(Layout):
             chunk_frames=int(chunks[0]) if chunks and chunks[0] > 1 else None,
             compression=coordinates.compression,
             nbytes=self.path.stat().st_size,
-            made_up=tuple(
-                made_up(
-                    "the file",
-                    self.options,
-                    times=None if "time" in self._columns else "frames",
-                    lengths=False,
+            flaws=Flaws(
+                made_up=tuple(
+                    made_up(
+                        "the file",
+                        self.options,
+                        times=None if "time" in self._columns else "frames",
+                        lengths=False,
+                    )
                 )
             ),
         )

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError
-from mdio.core.frames import ELEMENTS, FIELDS, FrameBlock, TrajectoryInfo
+from mdio.core.frames import ELEMENTS, FIELDS, Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import AtomIndices
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
@@ -415,7 +415,7 @@ class ForeignTrajectory(ABC):
             chunk_atoms=None if chunks is None else min(int(chunks[1]), self.n_atoms),
             compression=self._compression(positions),
             groups=self._others,
-            made_up=self._made_up + (FLAT,) * (positions.shape[2] == 2),
+            flaws=Flaws(made_up=self._made_up + (FLAT,) * (positions.shape[2] == 2)),
             nbytes=sum(p.stat().st_size for p in (self.path, *self.path.rglob("*")) if p.is_file()),
         )
 

@@ -29,7 +29,7 @@ from mdio.core.files.in_flight import ByteRange, InFlight, asked
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.frames import FrameBlock, Stretch, TrajectoryInfo
+from mdio.core.frames import Flaws, FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import AtomIndices, Layout
 from mdio.layouts.native.fixed_records import PositionalFile, open_positional
 from mdio.layouts.striping.file_systems import is_network
@@ -177,7 +177,7 @@ class IndexedLayout(NativeLayout):
             time_last_ps=times[2],
             has_box=bool(edges.box[0].any()),
             nbytes=self._index.nbytes + self._index.lost_nbytes,
-            lost=self._index.lost(self.path),
+            flaws=Flaws(self._index.lost(self.path)),
             **more,
         )
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock, Rounding, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
 from mdio.core.xtc import codec as xtc_codec
 from mdio.core.xtc import native
@@ -126,7 +126,7 @@ class XTCLayout(IndexedLayout):
         return self._describe(
             compression=None if precision is None else "xtc",
             precision=None if precision is None else NM_TO_ANGSTROM / precision,
-            xtc_integers=precision is not None,
+            rounding=Rounding(xtc_integers=precision is not None),
         )
 
     def _read_into(

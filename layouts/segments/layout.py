@@ -19,7 +19,7 @@ from mdio.core.files.in_flight import Opening
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.elsewhere import Elsewhere
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import AtomIndices, FormatFacts, Layout, Timing
 from mdio.layouts.registry import layout_class
@@ -128,7 +128,7 @@ class SegmentsLayout(Layout):
             precision=manifest.get("precision"),
             nbytes=sum(segment.nbytes for segment in self._segments),
             source=manifest["source"],
-            made_up=tuple(manifest["source"].get("made_up", ())),
+            flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),
         )
 
     def _first(self) -> Layout:

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import Handles
-from mdio.core.frames import FIELDS, FrameBlock, FrameData, Stretch, TrajectoryInfo, joined
+from mdio.core.frames import (
+    FIELDS,
+    Flaws,
+    FrameBlock,
+    FrameData,
+    Rounding,
+    Stretch,
+    TrajectoryInfo,
+    joined,
+)
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import AtomIndices, FormatFacts, Layout, boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout
@@ -181,15 +190,19 @@ class ChainLayout(Layout):
             sparse=fields_in_some(infos),
             compression=first.compression if alike else None,
             precision=first.precision if alike else None,
-            field_precisions=steps if all(i.field_precisions == steps for i in infos) else {},
-            xtc_integers=all(info.xtc_integers for info in infos),
-            nbytes=sum(info.nbytes for info in distinct),
-            lost=tuple(
-                replace(one, first=int(self._edges[infos.index(info)]))
-                for info in distinct
-                for one in info.lost
+            rounding=Rounding(
+                steps if all(info.field_precisions == steps for info in infos) else {},
+                all(info.xtc_integers for info in infos),
             ),
-            made_up=tuple(dict.fromkeys(text for info in infos for text in info.made_up)),
+            nbytes=sum(info.nbytes for info in distinct),
+            flaws=Flaws(
+                lost=tuple(
+                    replace(one, first=int(self._edges[infos.index(info)]))
+                    for info in distinct
+                    for one in info.lost
+                ),
+                made_up=tuple(dict.fromkeys(text for info in infos for text in info.made_up)),
+            ),
         )
 
     @property

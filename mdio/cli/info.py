@@ -161,6 +161,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             say_notes("info", layout.notes)
         facts: dict[str, Any] = asdict(layout.info) | {"notes": layout.notes}
+        facts |= facts.pop("rounding")._asdict() | facts.pop("flaws")._asdict()
         asked = (layout.manifest or {}).get("stripe") or {}
         if asked.get("asked") and asked.get("reason"):
             facts["not_striped_as_asked"] = asked["reason"]

@@ -8,7 +8,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,6 +216,29 @@ class Stretch:
         )
 
 
+class Rounding(NamedTuple):
+    """How numbers were rounded, besides by the `precision` of positions."""
+
+    field_precisions: Mapping[str, float] = {}
+    """Steps of velocities (angstrom/ps) and forces (kJ/(mol angstrom)) where they were rounded."""
+    xtc_integers: bool = False
+    """Whether positions are integers of a step, turned into floats as XTC has it; the step is
+    `precision`, or None where joined files differ in it."""
+
+
+class Flaws(NamedTuple):
+    """What a trajectory lacks."""
+
+    lost: tuple[LostBytes, ...] = ()
+    """What of a native file is no whole frame: its end, where it is cut or still being written.
+    `n_frames` counts whole frames only."""
+    made_up: tuple[str, ...] = ()
+    """What its format does not hold, or that of its source, and what was taken for it, in words."""
+
+
+AS_STORED, NO_FLAWS = Rounding(), Flaws()
+
+
 @dataclass(frozen=True, slots=True)
 class TrajectoryInfo:
     """What is known of a trajectory without reading its frames.
@@ -254,20 +277,32 @@ class TrajectoryInfo:
     """``NAME:LEVEL`` or the format's own (``xtc``); None where bytes lie as they are."""
     precision: float | None = None
     """Step of the stored coordinates in angstrom; None where float32 are kept in full."""
-    field_precisions: Mapping[str, float] = field(default_factory=dict)
-    """Steps of velocities (angstrom/ps) and forces (kJ/(mol angstrom)) where they were rounded."""
-    xtc_integers: bool = False
-    """Whether positions are integers of a step, turned into floats as XTC has it; the step is
-    `precision`, or None where joined files differ in it."""
+    rounding: Rounding = AS_STORED
     nbytes: int = 0
     """Bytes on disk."""
     source: Mapping[str, Any] | None = None
     """Fingerprint of what it was converted from; None for native files."""
-    lost: tuple[LostBytes, ...] = ()
-    """What of a native file is no whole frame: its end, where it is cut or still being written.
-    `n_frames` counts whole frames only."""
-    made_up: tuple[str, ...] = ()
-    """What its format does not hold, or that of its source, and what was taken for it, in words."""
+    flaws: Flaws = NO_FLAWS
+
+    @property
+    def field_precisions(self) -> Mapping[str, float]:
+        """Steps of velocities and forces where they were rounded; see `Rounding`."""
+        return self.rounding.field_precisions
+
+    @property
+    def xtc_integers(self) -> bool:
+        """Whether positions are integers of a step; see `Rounding`."""
+        return self.rounding.xtc_integers
+
+    @property
+    def lost(self) -> tuple[LostBytes, ...]:
+        """What of a native file is no whole frame; see `Flaws`."""
+        return self.flaws.lost
+
+    @property
+    def made_up(self) -> tuple[str, ...]:
+        """What its format does not hold; see `Flaws`."""
+        return self.flaws.made_up
 
     @property
     def times(self) -> str:

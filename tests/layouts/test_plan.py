@@ -5,10 +5,12 @@ import json
 import math
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mdio
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.chunk_shapes import fit_parts, plan_chunks, split_atoms
@@ -307,3 +309,8 @@ def test_json_of_a_plan():
     assert values["n_pieces"] == 21
     assert values["arrays"][1]["chunk_nbytes"] == plan.arrays[1].chunk_nbytes
     assert values.keys() >= asdict(plan).keys() - PARTS.keys() | asdict(plan.stripes).keys()
+
+
+def test_sizes_may_be_numbers_of_numpy(adk, tmp_path):
+    out = mdio.convert(adk["dcd"], tmp_path / "a.zarr", stop=4, chunk_frames=np.int64(2))
+    assert out.plan.arrays[0].chunk_frames == 2

@@ -25,7 +25,7 @@ from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.marks import owner_of
 from mdio.core.files.reading import Handles
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile
@@ -197,7 +197,7 @@ class JoinedFile(OwnFile):
                 time_last_ps=float(self.rows("time", self.n_frames - 1, self.n_frames)[0]),
                 nbytes=self._bytes.nbytes + sum(part.nbytes for part in self.parts),
                 source=manifest["source"],
-                made_up=tuple(manifest["source"].get("made_up", ())),
+                flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),
             )
         )
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frames import FrameBlock, LostBytes, TrajectoryInfo
+from mdio.core.frames import Flaws, FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.layouts.base import AtomIndices, FormatFacts, Timing
@@ -138,8 +138,7 @@ class DCDLayout(NativeLayout):
             time_last_ps=float(times[1]),
             has_box=bool(boxes.any()),
             nbytes=self._file.nbytes,
-            lost=lost,
-            made_up=self._made_up(),
+            flaws=Flaws(lost, self._made_up()),
         )
 
     def tables(self) -> Tables:

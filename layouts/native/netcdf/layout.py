@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frames import FrameBlock, FrameData, LostBytes, TrajectoryInfo
+from mdio.core.frames import Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.layouts.base import AtomIndices, FormatFacts, Timing, not_assumed
 from mdio.layouts.foreign.units import WITHOUT, length_factor, made_up, spelled_factor
@@ -197,7 +197,8 @@ class NCDFLayout(NativeLayout):
         n_whole, lost = self._count_whole(n_frames)
         self._leave_out_unwritten(n_whole)
         self._refuse_needless_options()
-        return self._describe(n_whole, n_atoms).replace(lost=lost)
+        info = self._describe(n_whole, n_atoms)
+        return info.replace(flaws=info.flaws._replace(lost=lost))
 
     def _check_variable(self, name: str, shape: tuple[int, ...]) -> None:
         variable = self._data.variables[name]
@@ -319,7 +320,7 @@ class NCDFLayout(NativeLayout):
             chunk_atoms=chunks[1] if chunks else None,
             compression=getattr(coordinates, "compression", None),
             nbytes=self.path.stat().st_size,
-            made_up=self._made_up(),
+            flaws=Flaws(made_up=self._made_up()),
         )
 
     def _made_up(self) -> tuple[str, ...]:
