@@ -18,7 +18,7 @@ from mdio.converters.options import (
     Progress,
     check_flavour,
 )
-from mdio.converters.periodic.counting import told_of_steps
+from mdio.converters.periodic.counting import notes_on_steps
 from mdio.converters.periodic.layout import TransformedLayout
 from mdio.converters.selection import (
     check_whole,
@@ -29,10 +29,10 @@ from mdio.converters.selection import (
 )
 from mdio.converters.storage import (
     StripeRequest,
+    direct_for,
+    file_system_for,
     for_owner,
-    goes_direct,
-    goes_through_owner,
-    telling_file_system,
+    is_written_by_owner,
 )
 from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
@@ -73,10 +73,10 @@ def prepare(
     check_options(options, layout_name, target)
     if options.storage.flavour is not None:
         check_flavour(options, layout_name)
-    how = {"verify": options.sources.verify, "overlap": options.sources.overlap}
-    how |= {"salvage": True} if options.sources.salvage else {}
-    how |= options.sources.source_options
-    origin = open_with_topology(source, options.sources.top, **how)
+    opening = {"verify": options.sources.verify, "overlap": options.sources.overlap}
+    opening |= {"salvage": True} if options.sources.salvage else {}
+    opening |= options.sources.source_options
+    origin = open_with_topology(source, options.sources.top, **opening)
     try:
         made = planned(origin, source, target, layout_name, options, executor or Serial())
         if options.running.growing:
@@ -134,7 +134,7 @@ def planned(
     writer = writer_class(layout_name)
     choice = choose_atoms(origin, reading.top, keep.select, keep.groups)
     whole: Layout = origin
-    transformed, told = None, []
+    transformed, step_notes = None, []
     if keep.pbc is not None or keep.center is not None:
         transformed = {"pbc": keep.pbc, "center": keep.center}
         whole = moved = TransformedLayout(
@@ -142,7 +142,7 @@ def planned(
         )
         if choice.universe is not None:
             moved.universe = choice.universe
-        told = told_of_steps(moved, choice.kept, executor.n_workers)
+        step_notes = notes_on_steps(moved, choice.kept, executor.n_workers)
     if frames is None:
         frames = select_frames(origin, **keep.frames)
     keeps = storage.topology and layout_class(layout_name).facts.keeps_topology
@@ -162,7 +162,7 @@ def planned(
     )
     note = None if keep.dt_ps is None else note_on_dt(origin.info, view.info, keep.dt_ps)
     notes = origin.notes if note is None else (*origin.notes, note)
-    notes = (*notes, *told, *choice.notes)
+    notes = (*notes, *step_notes, *choice.notes)
     stretches = tuple(one for one in origin.stretches if unreadable)
     if unreadable:
         left_out = indices_from_runs(unreadable)
@@ -186,7 +186,7 @@ def planned(
     wanted = WriteOptions(
         **asked,
         compression=None if storage.compression in ("auto", "none") else storage.compression,
-        file_system=telling_file_system(target, storage.compression),
+        file_system=file_system_for(target, storage.compression),
         pattern=storage.pattern or "blocks",
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),
@@ -200,8 +200,8 @@ def planned(
     if repairs is not None:
         plan = plan.replace(**repairs.made)
     if plan.writing.direct is not None and run.mpio is None:
-        plan = plan.replace(direct=goes_direct(run.direct, plan, target))
-    if run.mpio is None and goes_through_owner(plan, target, executor):
+        plan = plan.replace(direct=direct_for(run.direct, plan, target))
+    if run.mpio is None and is_written_by_owner(plan, target, executor):
         # Where files are written as a whole, they are the pieces.
         plan = plan.replace(by_owner=True) if writer.facts.writes_files_once else for_owner(plan)
     job = Job(

@@ -89,7 +89,7 @@ def convert_ensemble(
         for paths in sources.values()
         for one in ([paths] if isinstance(paths, str | PathLike) else paths)
     ]
-    how = {**options, "to": layout}
+    conversion_options = {**options, "to": layout}
     results: dict[str, ConvertResult] = {}
     made: type[Ensemble] = load_class(kind)
     goes: Any = {"in_parts": made.in_parts, "parts_at": parts_at}
@@ -98,7 +98,7 @@ def convert_ensemble(
         ensemble.create()
         for label, paths in sources.items():
             here, there = ensemble.member(label), ensemble.member(label, final=True)
-            one = convert(paths, here, executor=chosen, progress=progress, **how)
+            one = convert(paths, here, executor=chosen, progress=progress, **conversion_options)
             first = next(iter(results.values()), one)
             if one.n_atoms != first.n_atoms:
                 raise SourceError(

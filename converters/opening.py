@@ -31,9 +31,13 @@ def opening_of(layout: Layout) -> dict[str, Any]:
     source = layout.manifest["source"]
     joined = source.get("joined")
     as_given = joined is None or "matched" in joined
-    how = {"overlap": KEEP_ALL if as_given else joined.get("overlap")}
-    how |= source.get("opened", {})
-    return how | {"salvage": True} if {"unreadable_frames", "lost"} & source.keys() else how
+    joining_options = {"overlap": KEEP_ALL if as_given else joined.get("overlap")}
+    joining_options |= source.get("opened", {})
+    return (
+        joining_options | {"salvage": True}
+        if {"unreadable_frames", "lost"} & source.keys()
+        else joining_options
+    )
 
 
 def changed_at(out: str | PathLike[str]) -> Path:

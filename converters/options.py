@@ -14,7 +14,7 @@ import numpy as np
 from mdio.converters import selection
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.remote.paths import RemotePath, path_of
-from mdio.core.options import asked_for, declared, flag, goes_with, option
+from mdio.core.options import asked_for, belongs_to, declared, flag, option
 from mdio.core.words import without_passwords
 from mdio.layouts.chunk_shapes import PATTERNS, Pattern
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
@@ -184,7 +184,7 @@ class ConversionOptions:
         return [
             flag(one, value)
             for one, value in self.asked_for()
-            if value is not False and not goes_with(one, way)
+            if value is not False and not belongs_to(one, way)
         ]
 
     def recipe(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ PIECE_FOR_OWNER_NBYTES = 6 << 20
 """What is handed to who alone writes, at a time: it begins when the first one is there."""
 
 
-def telling_file_system(target: Path, compression: str | None) -> str | None:
+def file_system_for(target: Path, compression: str | None) -> str | None:
     """Return the type of the file system that is to say how floats are stored, if any is."""
     if compression not in (None, "auto"):
         return None
@@ -41,7 +41,7 @@ def telling_file_system(target: Path, compression: str | None) -> str | None:
     return found if compression == "auto" or is_network(found) else None
 
 
-def goes_direct(asked: str, plan: LayoutPlan, target: Path) -> Direct:
+def direct_for(asked: str, plan: LayoutPlan, target: Path) -> Direct:
     """Return whether large writes go past the page cache; raises PlanError for another word.
 
     By itself only on a disk of this machine: always, if the output is large beside the memory; if
@@ -62,7 +62,7 @@ def goes_direct(asked: str, plan: LayoutPlan, target: Path) -> Direct:
     return "auto" if nbytes >= LARGE_NBYTES else False
 
 
-def goes_through_owner(plan: LayoutPlan, target: Path, executor: Executor) -> bool:
+def is_written_by_owner(plan: LayoutPlan, target: Path, executor: Executor) -> bool:
     """Return whether workers hand what they encode to the owner, which alone writes.
 
     That is one more way over the network that joins them, and pays where several machines that
@@ -104,10 +104,10 @@ class StripeRequest:
     def check(self) -> None:
         """Raise PlanError for what no file system does."""
         sizes = [self.nbytes or 0, *(end for end, _ in self.progressive)]
-        odd = [size for size in sizes if size < 0 or size % STEP_NBYTES]
-        if odd or self.nbytes == 0:
+        invalid = [size for size in sizes if size < 0 or size % STEP_NBYTES]
+        if invalid or self.nbytes == 0:
             raise PlanError(
-                f"stripes of {(odd or [0])[0]} bytes: they are of multiples of 64 KiB; give "
+                f"stripes of {(invalid or [0])[0]} bytes: they are of multiples of 64 KiB; give "
                 "--stripe-size such as 1M or 4M"
             )
         counts = [self.count, *(count for _, count in self.progressive)]

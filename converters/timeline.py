@@ -12,7 +12,7 @@ from mdio.converters.comparing import Comparison
 from mdio.core.frames import FrameBlock
 from mdio.layouts.base import Layout
 from mdio.layouts.views.joining import GAP, RUN_FRAMES
-from mdio.layouts.views.merging import Frames, are_counted, goes_on, merge
+from mdio.layouts.views.merging import Frames, are_counted, continued, merge
 
 Numbers = NDArray[np.int64]
 
@@ -65,7 +65,7 @@ class Timeline:
             return comparison.same(self._read, self._follows, source, there, here, nbytes)
 
         if overlap is None and are_counted(self._frames, new):
-            merged = goes_on(self._frames, new, same)
+            merged = continued(self._frames, new, same)
         else:
             merged = merge(self._frames, new, same, overlap)
         old = merged.there >= 0
@@ -107,16 +107,16 @@ class Timeline:
     def gaps(self) -> list[str]:
         """Say what is missing where frames of one file follow those of another."""
         time = self._frames.time
-        told = []
+        notes = []
         for at in np.flatnonzero(np.diff(self.member)).tolist():
             names = [str(self.members[int(self.member[n])].path) for n in (at, at + 1)]
             around = [time[n + 1] - time[n] for n in (at - 1, at + 1) if 0 <= n < len(time) - 1]
             if around and time[at + 1] - time[at] > GAP * max(around):
-                told.append(
+                notes.append(
                     f"no frames between {time[at]:g} ps, where {names[0]} ends, and "
                     f"{time[at + 1]:g} ps, where {names[1]} begins"
                 )
-        return told
+        return notes
 
     def _follows(self, there: Numbers) -> NDArray[np.bool_]:
         """Return whether each of some frames but the first follows the one before in its file."""

@@ -45,18 +45,18 @@ def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     whole.options["steps"] = replace(steps, counts=counts)
 
 
-def told_of_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers: int) -> list[str]:
+def notes_on_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers: int) -> list[str]:
     """Return what a plan tells of what is done to frames, and of passes over the source."""
-    told = whole.prepared(kept).told
+    note = whole.prepared(kept).note
     asked = {"--pbc": whole.pbc, "--center": whole.center}
     options = " ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
-    notes = [f"{options}: {told}"] if told else []
+    notes = [f"{options}: {note}"] if note else []
     if whole.pbc == "nojump":
-        how = "read once, by one worker"
+        passes = "read once, by one worker"
         if n_workers > 1:
-            how = f"read twice: {n_workers} workers count jumps over the boundaries, then write"
+            passes = f"read twice: {n_workers} workers count jumps over the boundaries, then write"
         notes.append(
-            f"--pbc nojump follows atoms from the first frame of the source, which is {how}"
+            f"--pbc nojump follows atoms from the first frame of the source, which is {passes}"
         )
     return notes
 

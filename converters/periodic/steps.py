@@ -38,7 +38,7 @@ class Steps:
     follows: bool = False
     counts: dict[int, bytes] | None = None
     """Of some frames, over how many boundaries atoms have gone by then."""
-    told: str = ""
+    note: str = ""
     """What is done to which molecules."""
 
     def is_for(self, atoms: AtomIndices | None) -> bool:
@@ -88,7 +88,7 @@ def steps_for(
             "SEL, or keep nothing else with --select SEL"
         )
     gathered = links = molecules = None
-    told = []
+    notes = []
     if pbc in NEED_BONDS:
         everyone = universe().atoms
         labels, order, parents = molecules_of(_bonds(everyone, pbc, named), n_atoms)
@@ -96,30 +96,30 @@ def steps_for(
         place = np.cumsum(needed) - 1
         bound = (parents >= 0) & needed[order]
         links = np.ascontiguousarray(place[[order[bound], parents[bound]]].T)
-        told.append(f"{plural(int(needed.sum()) - len(links), 'molecule')} made whole")
+        notes.append(f"{plural(int(needed.sum()) - len(links), 'molecule')} made whole")
         others = needed
         if pbc == "cluster":
             ours = np.isin(labels, labels[together])
             others = needed & ~ours
             gathered = _molecules(everyone, labels, order[ours[order]], place, by_mass=False)
-            told.append(f"{len(gathered[1]) - 1:,} brought together")
+            notes.append(f"{len(gathered[1]) - 1:,} brought together")
         if (pbc == "mol" or centre is not None) and others.any():
             molecules = _molecules(everyone, labels, order[others[order]], place)
-            told.append(f"{len(molecules[1]) - 1:,} put into the box by their centres")
+            notes.append(f"{len(molecules[1]) - 1:,} put into the box by their centres")
     else:
         place = np.cumsum(needed) - 1
     n_needed = int(needed.sum())
     if pbc in ("atom", "wrap"):
         every = np.arange(n_needed + 1)
         molecules = (every[:-1], every, np.ones(n_needed))
-        told.append(f"{plural(n_needed, 'atom')} put into the box one by one")
+        notes.append(f"{plural(n_needed, 'atom')} put into the box one by one")
     if centre is not None:
-        told.insert(len(told) - (molecules is not None), f"the centre of {len(centre):,} moved")
+        notes.insert(len(notes) - (molecules is not None), f"the centre of {len(centre):,} moved")
     n_wanted = n_atoms if atoms is None else len(atoms)
     which = np.flatnonzero(needed)
     same = n_needed == n_atoms if atoms is None else np.array_equal(atoms, which)
     if not same:
-        told.append(f"{n_needed:,} atoms are read for the {n_wanted:,} that are kept")
+        notes.append(f"{n_needed:,} atoms are read for the {n_wanted:,} that are kept")
     return Steps(
         wanted=atoms,
         needed=None if n_needed == n_atoms else which,
@@ -129,7 +129,7 @@ def steps_for(
         centred=None if centre is None else place[centre],
         molecules=molecules,
         follows=pbc == "nojump",
-        told=", ".join(told),
+        note=", ".join(notes),
     )
 
 

@@ -40,18 +40,18 @@ def complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | Non
         return None
     try:
         with open_layout(job.out) as layout:
-            said, made, topology = layout.manifest, made_as(layout), layout.topology()
+            manifest, made, topology = layout.manifest, made_as(layout), layout.topology()
             nbytes = layout.info.nbytes
     except OSError:
         return None
     wanted: dict[str, Any] = json.loads(json.dumps(manifest_of(plan, job.meta())))
     same = (
-        said is not None
-        and all(said.get(key) == value for key, value in wanted.items() if key not in DIFFERS)
-        and all(said["stripe"].get(key) == wanted["stripe"][key] for key in STRIPE)
-        and "parts" not in said
-        and said.get("container") == plan.container
-        and said.get("flavour") == plan.flavour
+        manifest is not None
+        and all(manifest.get(key) == value for key, value in wanted.items() if key not in DIFFERS)
+        and all(manifest["stripe"].get(key) == wanted["stripe"][key] for key in STRIPE)
+        and "parts" not in manifest
+        and manifest.get("container") == plan.container
+        and manifest.get("flavour") == plan.flavour
         and all(getattr(plan, key) == value for key, value in made.items() if key not in DIVISION)
         and _bytes(topology) == _bytes(job.topology)
         and all(holds(path, data) for path, data in job.beside.items())

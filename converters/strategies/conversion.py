@@ -120,7 +120,7 @@ class Conversion:
             self._tell_of_stripes(writer)
             journal = self._journal
             if journal is not None and journal.records:
-                taken.extend(resuming.take_up(journal, writer))
+                taken.extend(resuming.resume_from(journal, writer))
                 for receipt in taken:
                     self._commit(writer, receipt, None)
             else:

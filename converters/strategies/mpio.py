@@ -68,8 +68,8 @@ class MPIOConversion(Conversion):
         some: what an earlier run has left is gone on with by rank 0, which stores what all encode.
         """
         if resume and self.plan.compression is not None and executor.from_owner(self._has_begun):
-            told = "parallel HDF5 cannot go on with compressed chunks: rank 0 stores the others"
-            rest = Conversion(self.job, self.plan.replace(notes=(*self.plan.notes, told)))
+            note = "parallel HDF5 cannot go on with compressed chunks: rank 0 stores the others"
+            rest = Conversion(self.job, self.plan.replace(notes=(*self.plan.notes, note)))
             return rest.run(executor, force=force, resume=True, progress=progress)
         return super().run(executor, force=force, resume=resume, progress=progress)
 

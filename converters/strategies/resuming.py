@@ -43,7 +43,7 @@ def made_of(meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()) -
     """Return what has to be the same where a conversion is gone on with, as plain values."""
     chosen = {"kept": meta.atoms}
     chosen |= {f"group {name}": atoms for name, atoms in (meta.groups or {}).items()}
-    said = {
+    values = {
         "version of mdio": __version__,
         "source": meta.source,
         "topology": [fingerprint(path) for path in topology],
@@ -51,7 +51,7 @@ def made_of(meta: OutputMeta, plan: LayoutPlan, topology: Sequence[Path] = ()) -
         "plan": {name: value for name, value in plan.to_json().items() if name not in ANY_WAY},
         "frames": meta.frames,
     }
-    plain: dict[str, Any] = json.loads(json.dumps(said))
+    plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain
 
 
@@ -88,17 +88,20 @@ def _as_written(journal: Journal) -> Iterator[None]:
 
 def same_output(journal: Journal, meta: OutputMeta) -> OutputMeta:
     """Return `meta` as the first run had it: the output stays the one that was begun."""
-    said = journal.said
+    values = journal.values
     with _as_written(journal):
         return replace(
-            meta, uuid=str(UUID(said["uuid"])), created=said["created"], striping=said["striping"]
+            meta,
+            uuid=str(UUID(values["uuid"])),
+            created=values["created"],
+            striping=values["striping"],
         )
 
 
 def same_pieces(journal: Journal, plan: LayoutPlan) -> LayoutPlan:
     """Return `plan` with the segments and pieces of the first run, whoever works at it now."""
     with _as_written(journal):
-        division = {name: journal.said["division"][name] for name in DIVISION}
+        division = {name: journal.values["division"][name] for name in DIVISION}
         return plan.replace(**division | {"segment_frames": tuple(division["segment_frames"])})
 
 
@@ -109,7 +112,7 @@ def note_of(n_frames: int, plan: LayoutPlan) -> str:
 
 def record_of(receipt: PieceRecord) -> Record:
     """Return what a journal says of a stored piece."""
-    said = {
+    values = {
         "nbytes": receipt.nbytes,
         "crcs": {key: len(crcs) for key, crcs in receipt.crcs.items()},
         "not_finite": None if receipt.not_finite is None else asdict(receipt.not_finite),
@@ -120,20 +123,22 @@ def record_of(receipt: PieceRecord) -> Record:
     )
     arrays: list[NDArray[Any]] = [receipt.box, receipt.time, receipt.step, crcs]
     arrays += receipt.extra.values()
-    return Record(receipt.start, receipt.stop - receipt.start, said, arrays)
+    return Record(receipt.start, receipt.stop - receipt.start, values, arrays)
 
 
 def _receipt_of(record: Record) -> PieceRecord:
     box, time, step, flat, *more = record.arrays
     crcs, at = {}, 0
-    for key, count in record.said["crcs"].items():
+    for key, count in record.values["crcs"].items():
         crcs[key] = flat[at : at + count].tolist()
         at += count
     stop = record.first + record.n_frames
-    odd = record.said["not_finite"]
-    odd = None if odd is None else NotFinite(**odd)
-    extra = dict(zip(record.said["extra"], more, strict=True))
-    return PieceRecord(record.first, stop, crcs, record.said["nbytes"], box, time, step, odd, extra)
+    not_finite = record.values["not_finite"]
+    not_finite = None if not_finite is None else NotFinite(**not_finite)
+    extra = dict(zip(record.values["extra"], more, strict=True))
+    return PieceRecord(
+        record.first, stop, crcs, record.values["nbytes"], box, time, step, not_finite, extra
+    )
 
 
 def _believed(
@@ -152,7 +157,7 @@ def _believed(
     found, looked_at = [], 0
     for record in reversed([one for one in records if last[one.first] is one]):
         if not record.flushed or looked_at < LOOKED_AT_NBYTES:
-            looked_at += record.said["nbytes"]
+            looked_at += record.values["nbytes"]
             if not holds(record):
                 if not record.flushed:
                     continue
@@ -167,7 +172,7 @@ def _believed(
     return found[::-1]
 
 
-def take_up(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
+def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
     """Have `writer` go on with what former runs have stored; return the receipts, to commit."""
     with _as_written(journal):
         receipts = {record.first: _receipt_of(record) for record in journal.records}

@@ -57,8 +57,8 @@ def compare_blocks(
             largest = worst
         if excess:
             unit = " angstrom" if name == "positions" else ""
-            how = f" by up to {worst:g}{unit}, {may:g} is allowed"
-            problems.append(f"{name} differ{how if may or unit else ''}")
+            difference = f" by up to {worst:g}{unit}, {may:g} is allowed"
+            problems.append(f"{name} differ{difference if may or unit else ''}")
     for name in ("box", "time", "step") if tables else ():
         one, other = getattr(mine, name), getattr(theirs, name)
         may_round = rounded_source and name == "box"

@@ -289,8 +289,8 @@ class H5MDWriter(LayoutWriter):
             file[TOPOLOGY][...] = data
             crcs["topology"] = crc32c(data)
             write_topology(file, self.meta.topology, FULL_SYSTEM)
-        said = {"has_box": has_box, "column_crc32c": crcs, "table_crc32c": tables}
-        manifest = manifest_of(self.plan, self.meta, **said)
+        facts_of_frames = {"has_box": has_box, "column_crc32c": crcs, "table_crc32c": tables}
+        manifest = manifest_of(self.plan, self.meta, **facts_of_frames)
         text = json.dumps(manifest).encode()
         self.manifest_crc32c = crc32c(text)
         file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))

@@ -82,7 +82,7 @@ class SegmentsCopier(SegmentsWriter):
         segment cannot be written.
         """
         number = self._number(start)
-        crc, sums, odd = self._stored(number, former) or self._copied(number, start, stop)
+        crc, sums, not_finite = self._stored(number, former) or self._copied(number, start, stop)
         return PieceRecord(
             start,
             stop,
@@ -91,7 +91,7 @@ class SegmentsCopier(SegmentsWriter):
             np.empty((0, 6), np.float32),
             np.array([self.first_times_ps[number]]),
             np.empty(0, np.int64),
-            odd,
+            not_finite,
             {"table": np.frombuffer(sums.table, np.uint8)},
         )
 
@@ -139,18 +139,18 @@ class SegmentsCopier(SegmentsWriter):
             crc, sums, suspects = self._copy_parts(parts, file.fileno())
         if parts[0][0].header is None:
             store_index(path, _joined_index(parts, self.plan.n_atoms))
-        odd = self._not_finite(path, suspects) if suspects else None
-        return crc, sums, odd
+        not_finite = self._not_finite(path, suspects) if suspects else None
+        return crc, sums, not_finite
 
     def _not_finite(self, path: Path, suspects: Sequence[range]) -> NotFinite | None:
         """Return how many positions in these frames of a segment are NaN or infinite."""
-        odd: NotFinite | None = None
+        not_finite: NotFinite | None = None
         with layout_class(self.container)(path) as layout:
             for run in suspects:
                 positions = layout.read(run.start, run.stop).positions
                 found = NotFinite.among(positions, run.start)
-                odd = odd + found if odd and found else odd or found
-        return odd
+                not_finite = not_finite + found if not_finite and found else not_finite or found
+        return not_finite
 
     def _stored(self, number: int, former: Layout | None) -> Copied | None:
         """Take a segment from the output that is repaired, if it is whole there."""

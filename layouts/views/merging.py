@@ -107,7 +107,7 @@ def are_counted(old: Frames, new: Frames) -> bool:
     )
 
 
-def goes_on(old: Frames, new: Frames, same: Same) -> Merged:
+def continued(old: Frames, new: Frames, same: Same) -> Merged:
     """Put frames that are but counted behind others; not those that are there already.
 
     They are if the frames of a file that was added before are theirs: one that has grown.

@@ -215,7 +215,7 @@ class Request:
                 steps = moved.prepared(prepared.atoms)
                 moved.load = None
                 read = steps.needed
-                notes += (f"{steps.told}",) if steps.told else ()
+                notes += (f"{steps.note}",) if steps.note else ()
             is_whole = moved is not None and moved.makes_whole
             if self.kernel.needs_whole and source.info.has_box and not is_whole:
                 from mdio.analysis.cut_molecules import CutMolecules

@@ -79,7 +79,7 @@ class SeriesWork:
         """Return the sums of one batch."""
         number, atoms = batch
         frames = self.frames
-        timing = BlockTiming(number, frames.start, frames.stop, frames.step, len(frames))
+        timing = BlockTiming(number, frames)
         before = reads.nbytes_source, reads.nbytes_cache
         whole, watch = Stopwatch(), Stopwatch()
         info = self.layout.info

@@ -242,7 +242,7 @@ class BlockWork:
         Raises BlockError: the kernel failed, or its result has not one row a frame.
         """
         number, block = item
-        timing = BlockTiming(number, block.start, block.stop, block.step, len(block))
+        timing = BlockTiming(number, block)
         whole, watch = Stopwatch(), Stopwatch()
         info = self.layout.info
         if self._edges is None:

@@ -127,13 +127,13 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
         if getattr(args, name):
             raise PlanError(f"{option} is not for --ensemble; leave it out")
     given = _options(args)
-    how: dict[str, Any] = {"executor": executor, "force": args.force}
+    running: dict[str, Any] = {"executor": executor, "force": args.force}
     with progress_bar(0, "convert", quiet=args.quiet) as progress:
         if "{label}" in args.out and len(args.source) == 1:
-            done = convert_members(args.source[0], args.out, progress=progress, **how, **given)
+            done = convert_members(args.source[0], args.out, progress=progress, **running, **given)
         else:
             sources = labelled(args.source)
-            done = convert_ensemble(sources, args.out, progress=progress, **how, **given)
+            done = convert_ensemble(sources, args.out, progress=progress, **running, **given)
     if args.json:
         print_json({"members": {label: result.to_json() for label, result in done.items()}})
     elif not args.quiet:

@@ -61,7 +61,7 @@ def asked_for(options: Any) -> Iterator[tuple[Field[Any], Any]]:
             yield one, value
 
 
-def goes_with(one: Field[Any], way: str) -> bool:
+def belongs_to(one: Field[Any], way: str) -> bool:
     """Return whether an option goes with one of `GOES_WITH`."""
     return bool(one.metadata.get(way, GOES_WITH[way]))
 

@@ -110,10 +110,8 @@ class BlockTiming(_Times):
 
     block: int
     """Number of the block."""
-    start: int
-    stop: int
-    step: int
-    n_frames: int
+    frames: range
+    """Of the trajectory."""
     worker: str = field(default_factory=worker_name)
     """Host and process."""
     rank: int | None = None
@@ -124,6 +122,11 @@ class BlockTiming(_Times):
     """What this worker has to tell of the cache."""
     cut_frames: list[int] = field(default_factory=list)
     """Frames in which the box cuts molecules, where that matters."""
+
+    @property
+    def n_frames(self) -> int:
+        """How many frames it has."""
+        return len(self.frames)
 
     def gathered(self) -> None:
         """Note that the result has arrived; called where all results are gathered.
@@ -136,9 +139,10 @@ class BlockTiming(_Times):
 
     def to_json(self) -> dict[str, Any]:
         """Return all as plain values, the times by the papers' names."""
-        left_out = {*PAPER_NAMES, "notes", "cut_frames"}
+        left_out = {*PAPER_NAMES, "frames", "notes", "cut_frames"}
         plain = {name: value for name, value in asdict(self).items() if name not in left_out}
-        return plain | self.table1()
+        frames = {name: getattr(self.frames, name) for name in ("start", "stop", "step")}
+        return plain | frames | {"n_frames": self.n_frames} | self.table1()
 
 
 @dataclass(slots=True)

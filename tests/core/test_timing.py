@@ -7,7 +7,7 @@ from mdio.core.timing import BlockTiming, Stopwatch, summary
 
 
 def record(block, worker, **times):
-    return BlockTiming(block, 0, 10, 1, 10, worker=worker, **times)
+    return BlockTiming(block, range(10), worker=worker, **times)
 
 
 def test_stopwatch():
@@ -74,12 +74,12 @@ def test_nothing_read():
 
 
 def test_gathered():
-    timing = BlockTiming(0, 0, 1, 1, 1)
+    timing = BlockTiming(0, range(1))
     timing.t_block_s = 0.001
     time.sleep(0.02)
     timing.gathered()
     assert 0.01 < timing.t_comm_s < 5
-    ahead = BlockTiming(0, 0, 1, 1, 1, began_unix_s=time.time() + 100)
+    ahead = BlockTiming(0, range(1), began_unix_s=time.time() + 100)
     ahead.gathered()
     assert ahead.t_comm_s == 0
 
@@ -90,7 +90,7 @@ def test_cost():
     for _ in range(5):
         start = time.perf_counter()
         for _ in range(200):
-            BlockTiming(0, 0, 1, 1, 1)
+            BlockTiming(0, range(1))
             watch.lap()
             watch.lap()
         best = min(best, (time.perf_counter() - start) / 200)

@@ -136,7 +136,7 @@ def leftover(folder: Path) -> dict | None:
     for path in folder.glob(".*.journal"):
         left = unfinished(path.with_suffix(".tmp"))
         if left is not None:
-            return dict(left.said)
+            return dict(left.values)
     return None
 
 

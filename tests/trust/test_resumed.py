@@ -121,7 +121,7 @@ def test_pieces_of_an_owner_that_alone_writes_are_gone_on_with_by_others(
             raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as there:
-        there.setattr(convert, "goes_through_owner", lambda *_: True)
+        there.setattr(convert, "is_written_by_owner", lambda *_: True)
         there.setattr(storage, "PIECE_FOR_OWNER_NBYTES", 1 << 19)
         there.setattr(Journal, "add", full)
         with pytest.raises(OutputError, match="--resume goes on"):

@@ -19,8 +19,8 @@ EXECUTORS = ("serial", "processes", "dask", "mpi")
 def add_workers(parser: Any) -> None:
     """Add the options to a parser or a group of one."""
     shown = "|".join(EXECUTORS[:-1])
-    told = "default: processes with -w, else serial"
-    add(parser, f"--executor {shown}", told, choices=EXECUTORS)
+    help_text = "default: processes with -w, else serial"
+    add(parser, f"--executor {shown}", help_text, choices=EXECUTORS)
     add(
         parser,
         "-w --workers N",

@@ -63,7 +63,7 @@ class Record:
 
     first: int
     n_frames: int
-    said: Mapping[str, Any]
+    values: Mapping[str, Any]
     """Plain values."""
     arrays: Sequence[NDArray[Any]] = ()
     """Of `TYPES`."""
@@ -74,7 +74,7 @@ class Record:
         """Return the record as it lies in the journal."""
         head = {
             "frames": [self.first, self.n_frames],
-            "said": self.said,
+            "said": self.values,
             "arrays": [[array.dtype.str, array.shape] for array in self.arrays],
         }
         data = b"".join((json.dumps(head).encode(), b"\n", *(a.tobytes() for a in self.arrays)))
@@ -123,7 +123,7 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
             if len(body) < nbytes or not nbytes or crc32c(body) != crc:
                 break
             one = Record.unpacked(body)
-            if (marked := one.said.get(MARK)) is None:
+            if (marked := one.values.get(MARK)) is None:
                 found.append(one)
             else:
                 flushed = slice(*marked)
@@ -143,7 +143,7 @@ class Journal:
     Raises OutputError: it cannot be written.
     """
 
-    def __init__(self, temporary: Path, said: Mapping[str, Any]) -> None:
+    def __init__(self, temporary: Path, values: Mapping[str, Any]) -> None:
         self.path = journal_of(temporary)
         self._files: set[Path] = set()
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -158,13 +158,13 @@ class Journal:
             records, self._end = read_journal(self.path)
             if not records:
                 self._end = write_all(self._fd, 0, MAGIC)
-                self._append(Record(0, 0, dict(said)))
+                self._append(Record(0, 0, dict(values)))
                 records = read_journal(self.path)[0]
             os.ftruncate(self._fd, self._end)
         except BaseException:
             os.close(self._fd)
             raise
-        self.said, self.records = records[0].said, records[1:]
+        self.values, self.records = records[0].values, records[1:]
         self._flushed = self._n_records = len(records)
 
     def add(self, record: Record, files: Iterable[Path]) -> None:
@@ -237,7 +237,7 @@ class Unfinished:
     """What a run that ended has left of an output, and can be gone on with."""
 
     temporary: Path
-    said: Mapping[str, Any]
+    values: Mapping[str, Any]
     """As `Journal.said`."""
     n_frames: int
     """That are stored."""
@@ -251,13 +251,13 @@ class Unfinished:
         beside = self.temporary.parent.glob(f".{escape(match[1])}*{escape(owner)}")
         nbytes = sum(map(allocated_nbytes, beside))
         return (
-            f"{self.n_frames:,} of {self.said.get('n_frames', 0):,} frames "
+            f"{self.n_frames:,} of {self.values.get('n_frames', 0):,} frames "
             f"({human_nbytes(nbytes)}) are kept in {self.temporary}"
         )
 
     def compare(self, goal: Path, begun: Mapping[str, Any]) -> None:
         """Raise OutputError unless `begun` is what the run has begun with."""
-        difference = _difference(self.said.get("of"), begun)
+        difference = _difference(self.values.get("of"), begun)
         if difference is not None:
             raise OutputError(
                 f"{goal}: a different conversion was left unfinished, which this one cannot "
@@ -275,12 +275,12 @@ def unfinished(temporary: Path) -> Unfinished | None:
     except OSError:
         return None
     former = manifest_in(temporary)  # exchanged with the new output, when that was in place
-    if not records or not isinstance(records[0].said.get("n_frames"), int):
+    if not records or not isinstance(records[0].values.get("n_frames"), int):
         return None
-    if former is not None and former["uuid"] != records[0].said.get("uuid"):
+    if former is not None and former["uuid"] != records[0].values.get("uuid"):
         return None
     frames = {record.first: record.n_frames for record in records[1:]}
-    return Unfinished(temporary, records[0].said, sum(frames.values())) if frames else None
+    return Unfinished(temporary, records[0].values, sum(frames.values())) if frames else None
 
 
 def unfinished_of(left: Leftover) -> Iterator[Unfinished]:

@@ -32,8 +32,8 @@ class Elsewhere:
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         found = manifest.get(KEY)
-        said = found if isinstance(found, dict) else {}
-        name, names = str(said.get("folder", "")), said.get("names")
+        entry = found if isinstance(found, dict) else {}
+        name, names = str(entry.get("folder", "")), entry.get("names")
         self.folder = folder
         self._other: Path | None = None
         if name == ABOVE and folder.name.startswith(STAGE):

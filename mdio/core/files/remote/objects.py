@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdio.core.files.remote.stores import patiently, store_of, told
+from mdio.core.files.remote.stores import naming_errors, patiently, store_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -221,7 +221,7 @@ def look(path: Path, wanted: Any = (0, HEAD_NBYTES)) -> Answer | None:
     except OSError:  # nothing to have a range of, or no such ranges here: see what it is
         store, name = store_of(path)
         try:
-            with told(path):
+            with naming_errors(path):
                 now = Answer(State.of(obstore.head(store, name)), 0, b"")
         except FileNotFoundError:
             now = None

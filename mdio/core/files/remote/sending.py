@@ -9,7 +9,7 @@ from typing import Any
 
 from mdio.core.files.remote import objects, stores
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.remote.stores import NO_BUCKET, store_of, told
+from mdio.core.files.remote.stores import NO_BUCKET, naming_errors, store_of
 
 PART_NBYTES = 8 << 20
 """Larger files are sent in parts of this size, several at a time; there is nothing under their name
@@ -60,7 +60,7 @@ def put(
     in_parts = None if isinstance(data, Path) and mode == "overwrite" else False
     for attempt in range(stores.TRIES):
         try:
-            with told(target):
+            with naming_errors(target):
                 try:
                     found = obstore.put(
                         store,
@@ -123,7 +123,7 @@ def delete(targets: Iterable[RemotePath]) -> None:
         objects.forget(path)
     if paths:
         store = store_of(paths[0])[0]
-        with told(paths[0]):
+        with naming_errors(paths[0]):
             try:
                 obstore.delete(store, [store_of(path)[1] for path in paths])
             except FileNotFoundError:

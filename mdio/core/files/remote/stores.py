@@ -75,7 +75,7 @@ def store_of(path: Path) -> tuple[Any, str]:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def naming_errors(path: Path) -> Iterator[None]:
     """Turn errors of obstore into OSError, without what their texts may give away.
 
     PermissionError: what no further try would mend.
@@ -111,7 +111,7 @@ def patiently(path: Path, call: Callable[[], Answer]) -> Answer:
     """Return what a request gives, which is made again if its answer breaks off; raises OSError."""
     for attempt in range(TRIES):
         try:
-            with told(path):
+            with naming_errors(path):
                 return call()
         except (FileNotFoundError, PermissionError):
             raise

@@ -36,11 +36,11 @@ def journal(temporary):
 
 def test_what_was_added_is_read_again(journal, temporary):
     said, *found = read_journal(journal)[0]
-    assert said.said == SAID
+    assert said.values == SAID
     assert [(one.first, one.n_frames) for one in found] == [(0, 4), (4, 4), (8, 4)]
     assert found[1].arrays[0].tolist() == [4.0, 5.0, 6.0]
     with Journal(temporary, {"another": 1}) as again:
-        assert again.said == SAID and len(again.records) == 3
+        assert again.values == SAID and len(again.records) == 3
 
 
 def test_records_are_there_at_once_and_flushed_later(temporary, monkeypatch):
