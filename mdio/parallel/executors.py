@@ -56,6 +56,20 @@ class Executor(Closing, ABC):
 
     A subclass needs `n_workers` and `imap`. What else is here are facts, by which callers decide
     how to use it; the defaults are true of workers anywhere.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD, PSF
+    >>> class Here(mdio.Executor):
+    ...     shares_memory = True
+    ...     n_workers = 1
+    ...     def imap(self, func, items, *, describe=str):
+    ...         for number, item in enumerate(items):
+    ...             yield number, func(item)
+    >>> result = mdio.analyze(DCD, top=PSF, kernel="rmsd", select="name CA", executor=Here())
+    >>> result.values.shape
+    (98,)
     """
 
     name: ClassVar[str] = "custom"

@@ -38,10 +38,10 @@ CASES = {
     "no chunks": ({"chunks": None}, True),
     "growing": ({"chunks": (2, N_ATOMS, 3), "maxshape": (None, N_ATOMS, 3)}, True),
     "x, y and z cut": ({"chunks": (4, N_ATOMS, 2)}, False),
-    "compressed": ({"chunks": (4, N_ATOMS, 3), "compression": "gzip"}, True),
+    "compressed": ({"chunks": (4, N_ATOMS, 3), "compression": "gzip"}, False),
     "checksums of HDF5": ({"chunks": (4, N_ATOMS, 3), "fletcher32": True}, False),
-    "big-endian": ({"chunks": (1, N_ATOMS, 3), "dtype": ">f4"}, True),
-    "double": ({"chunks": (1, N_ATOMS, 3), "dtype": "f8"}, True),
+    "big-endian": ({"chunks": (1, N_ATOMS, 3), "dtype": ">f4"}, False),
+    "double": ({"chunks": (1, N_ATOMS, 3), "dtype": "f8"}, False),
     "never written": ({"chunks": (1, N_ATOMS, 3), "upto": 11, "fillvalue": 7.5}, False),
 }
 
@@ -74,7 +74,7 @@ def test_the_checksum_of_deflated_chunks_counts(write, damage):
     else:
         data[end - 6 : end] = bytes(6)
     path.write_bytes(data)
-    with H5MDLayout(path) as layout, pytest.raises(OSError, match=r"position.*cannot be decoded"):
+    with H5MDLayout(path) as layout, pytest.raises(OSError, match=r"frames 0 to 3 cannot be read"):
         layout.read(0, 4)
 
 

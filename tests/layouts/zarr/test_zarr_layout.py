@@ -14,6 +14,7 @@ from suites.zarr_cases import TRICLINIC, make_block, write_tree
 
 from mdio.core.errors import PlanError
 from mdio.core.files import reading
+from mdio.core.frames import Rounding
 from mdio.layouts.registry import open_layout
 from mdio.layouts.zarr.layout import ZarrLayout, written_by_mdio
 from mdio.testing.blocks import oracle_of
@@ -129,7 +130,7 @@ class TestAutoFromXTC(LayoutReadingTests):
             getattr(block, name)[...] = getattr(oracle, name)
         reader.close()
         folder = tmp_path_factory.mktemp("zarr")
-        source = {"precision": 0.01, "compression": "xtc", "xtc_integers": True}
+        source = {"precision": 0.01, "compression": "xtc", "rounding": Rounding(xtc_integers=True)}
         for compression, share in (("zstd", 0.8), ("none", 0.82)):
             path = folder / f"{compression}.zarr"
             options = {"precision": "auto", "compression": compression, "chunk_frames": 32}
