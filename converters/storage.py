@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mdio.core.errors import PlanError
-from mdio.core.files.direct import Direct
-from mdio.core.files.page_cache import free_memory
+from mdio.core.files.direct import Direct, free_memory
 from mdio.core.files.publish import output_errors
 from mdio.core.files.remote.paths import RemotePath
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan

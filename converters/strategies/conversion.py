@@ -7,12 +7,14 @@ What is here makes outputs of decoded frames. Other strategies are subclasses: e
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+
+import numpy as np
 
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic.counting import count_images
@@ -20,19 +22,21 @@ from mdio.converters.provenance import check_room
 from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.complete import complete
 from mdio.converters.strategies.job import Job
-from mdio.converters.strategies.read_back import read_back
 from mdio.converters.strategies.topology import holds
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread, sum_of
-from mdio.core.errors import PlanError
+from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
+from mdio.core.files.index import index_paths
 from mdio.core.files.journal import Journal, allocated_nbytes
 from mdio.core.files.publish import output_errors, publish
 from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.remote.places import at_once
 from mdio.core.files.remote.uploading import Upload
-from mdio.core.files.temporaries import temporary_for
+from mdio.core.files.temporaries import TEMPORARY, temporary_for
 from mdio.core.files.turns import changed, state_at
+from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.registry import parts_at
+from mdio.layouts.registry import layout_class, parts_at
 from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.striping.stripes import StripeRecord
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord
@@ -324,3 +328,62 @@ class Conversion:
         writer.meta = replace(writer.meta, not_finite=odd)
         if progress is not None:
             progress(n := record.stop - record.start, n * self.view.info.frame_nbytes)
+
+
+Look = Callable[[Mapping[str, Any]], None]
+
+LOOKS = 4
+"""Chunks or segments of which a frame is read, the first and the last among them."""
+
+
+def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
+    """Have a last look at an output before it gets its name: open it, and read some of it.
+
+    Opening checks the manifest and the tables; reading, the checksums of what is read. `verify`
+    reads all, but would take as long as any other pass over the trajectory. `look` is called with
+    the manifest, and may raise.
+
+    Raises OutputError: it is not as planned, or cannot be read.
+    """
+    try:
+        with layout_class(plan.layout)(path) as layout:
+            found = (layout.info.n_frames, layout.info.n_atoms)
+            edges = layout.boundaries()
+            if found == (plan.n_frames, plan.n_atoms):
+                firsts = edges[np.linspace(0, len(edges) - 2, LOOKS).round().astype(int)]
+                *some, last = np.unique(firsts).tolist()
+                if isinstance(path, RemotePath):
+                    _read_at_once(path, plan, [*some, plan.n_frames - 1])
+                else:
+                    for at in sorted({*some, last, plan.n_frames - 1}):
+                        layout.read(at, at + 1)
+            manifest = layout.manifest
+    except OSError as error:
+        raise _failed(path, str(error)) from error
+    finally:
+        with suppress(OSError):
+            next(index_paths(path)).unlink()  # under the name of the temporary
+    if found != (plan.n_frames, plan.n_atoms):
+        raise _failed(path, f"{found[0]} frames of {found[1]} atoms in it")
+    if look is not None and manifest is not None:
+        look(manifest)
+
+
+def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
+    """Read frames, each with a layout of its own: stores answer late."""
+
+    def read(layout: Layout, at: int) -> None:
+        layout.prefetch([(at, at + 1)])
+        layout.read(at, at + 1)
+
+    with ExitStack() as stack:  # what one has asked for the others have, until it is closed
+        layouts = [stack.enter_context(layout_class(plan.layout)(path)) for _ in frames]
+        at_once(*(partial(read, one, at) for one, at in zip(layouts, frames, strict=True)))
+
+
+def _failed(path: Path, what: str) -> OutputError:
+    name, what = (TEMPORARY.sub(r"\1", text) for text in (str(path), what))
+    return OutputError(
+        f"{name}: it does not read back as it was written ({what}), so it was not put in place; "
+        "check the disk and convert again"
+    )

@@ -37,7 +37,7 @@ from mdio.advisor.measure.trials import InterleavedRepeats, Limits, Progress, Tr
 from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, as_kernel
 from mdio.analysis.system import System
 from mdio.core.errors import MdioError, PlanError
-from mdio.core.files.page_cache import free_memory
+from mdio.core.files.direct import free_memory
 from mdio.core.files.remote.paths import is_remote, path_of
 from mdio.layouts.base import Layout, container_of
 from mdio.layouts.striping.stripes import file_system_type

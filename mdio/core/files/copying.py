@@ -1,39 +1,25 @@
 """Copying runs of bytes from file to file: in the kernel (copy_file_range) if it can.
 
 Where bytes are to be looked at, they go through the caller's buffer, which had best stay in the
-processor's cache. Files that are there as a whole are linked, renamed and removed here too.
+processor's cache. Files that are there as a whole are linked and removed here too.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shutil
 import stat
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from mdio.core.errors import SourceError
-from mdio.core.files.direct import flush, write_all
+from mdio.core.files.direct import write_all
 from mdio.core.files.marks import TELL_OUTPUTS
 from mdio.core.files.remote.elsewhere import stand_in
 from mdio.core.files.remote.paths import RemotePath
 
-AT_FDCWD = -100
-NOREPLACE, EXCHANGE = 1, 2
-"""Flags of renameat2(2)."""
-CANNOT_RENAME = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
-"""What it says where it, or a flag, does not work: old kernels, network file systems, filters of
-containers."""
 INDEX_ENDING = ".mdio-index"
-READ_AND_WRITE = 0o666
-"""What a file takes over of the mode of a folder."""
-ACCESS_LISTS = {"system.posix_acl_access", "system.posix_acl_default"}
-"""Extended attributes, acl(5)."""
-
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
 """Small enough for the cache of one core, unless the file system wants larger writes (NFS and
 Lustre say so in st_blksize). Where it does not, writes of 128 KiB and more took up to five times as
@@ -135,105 +121,3 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, at: int) -> N
             got = _read(source, buffer[: nbytes - done], offset + done)
             write_all(target, at + done, buffer[:got])
         done += got
-
-
-def keep_access(former: Path, new: Path) -> None:
-    """Let those have the new output who had the former one: group, mode and access lists of it.
-
-    In a folder, what is new has those of what had its name, or of the whole folder.
-    """
-    if former.is_symlink() or not former.exists() or former.is_dir() != new.is_dir():
-        return
-    _give_access(former, new)
-    if not new.is_dir():
-        return
-    for folder, _, files in os.walk(new):
-        within = Path(folder).relative_to(new)
-        if folder != str(new):
-            before = former / within
-            _give_access(before if before.is_dir() else former, Path(folder))
-        for name in files:
-            before = former / within / name
-            _give_access(before if before.is_file() else former, Path(folder, name))
-
-
-def _give_access(former: Path, new: Path) -> None:
-    """Give a file or folder group, mode and access lists of another one."""
-    status, own = former.stat(), new.lstat()
-    if stat.S_ISLNK(own.st_mode) or os.path.samestat(status, own):
-        return
-    mode = stat.S_IMODE(status.st_mode)
-    is_file = stat.S_ISREG(own.st_mode)
-    if is_file and stat.S_ISDIR(status.st_mode):
-        mode &= READ_AND_WRITE
-    with suppress(OSError):
-        if status.st_gid != own.st_gid:
-            try:
-                os.chown(new, -1, status.st_gid)
-            except OSError:
-                mode &= ~stat.S_IRWXG  # it would be that of another group
-        if mode != stat.S_IMODE(own.st_mode):
-            new.chmod(mode)
-        names = os.listxattr(former) if hasattr(os, "listxattr") else ()
-        for name in ACCESS_LISTS.intersection(names):
-            if not (is_file and stat.S_ISDIR(status.st_mode)):
-                os.setxattr(new, name, os.getxattr(former, name))
-
-
-def move_by_links(source: Path, target: Path) -> None:
-    """Give a file or folder another name where the system does not rename it; raises OSError.
-
-    `target`: there is nothing. Files are linked, or copied where that is refused too.
-    """
-    try:
-        if source.is_dir() and not source.is_symlink():
-            shutil.copytree(source, target, symlinks=True, copy_function=_link)
-            tree = [Path(folder) for folder, *_ in os.walk(target)]
-        else:
-            _link(source, target)
-            tree = []
-        for folder in (*tree, target.parent):
-            flush(folder)
-    except (OSError, shutil.Error):
-        remove(target)
-        raise
-    remove(source)
-
-
-def _link(source: str | Path, target: str | Path) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
-        if not Path(target).is_symlink():
-            flush(Path(target))
-
-
-@cache
-def _renameat2() -> Any:
-    try:
-        function = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):  # another C library
-        return None
-    function.argtypes = (
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_uint,
-    )
-    return function
-
-
-def rename(source: Path, target: Path, flags: int = 0) -> None:
-    """Give `source` the name `target`; with flags, OSError (`CANNOT_RENAME`) without them."""
-    if not flags:
-        source.rename(target)
-        return
-    function = _renameat2()
-    if function is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source))
-    words = (AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags)
-    if function(*words):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(source), None, str(target))

@@ -316,3 +316,14 @@ def _take(left: deque[memoryview], nbytes: int) -> Sequence[memoryview]:
         taken.append(part)
         nbytes -= part.nbytes
     return taken
+
+
+def free_memory() -> int:
+    """Return bytes of memory that could hold cached files; 0 where the system does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0

@@ -21,17 +21,6 @@ ATTEMPTS = 5
 PAUSE_S = 0.02
 
 
-def free_memory() -> int:
-    """Return bytes of memory that could hold cached files; 0 where the system does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return 0
-
-
 def files_in(path: Path) -> Iterator[Path]:
     """Yield a file itself, or all files below a folder, on a disk or in a store."""
     if not path.is_dir():

@@ -21,29 +21,37 @@ killed, everything goes back to where it was (`tidy`), at once or by the next pr
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
+import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from glob import escape
 from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
-from mdio.core.files.copying import (
-    CANNOT_RENAME,
-    EXCHANGE,
-    INDEX_ENDING,
-    NOREPLACE,
-    keep_access,
-    move_by_links,
-    remove,
-    rename,
-)
+from mdio.core.files.copying import INDEX_ENDING, remove
 from mdio.core.files.direct import flush
 from mdio.core.files.journal import journal_of, unfinished_of
 from mdio.core.files.marks import identity_of, is_identical, is_output, parts_of
 from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
 from mdio.core.files.turns import State, changed, clear_dead_turn, state_at, turn_at
+
+AT_FDCWD = -100
+NOREPLACE, EXCHANGE = 1, 2
+"""Flags of renameat2(2)."""
+CANNOT_RENAME = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
+"""What it says where it, or a flag, does not work: old kernels, network file systems, filters of
+containers."""
+READ_AND_WRITE = 0o666
+"""What a file takes over of the mode of a folder."""
+ACCESS_LISTS = {"system.posix_acl_access", "system.posix_acl_default"}
+"""Extended attributes, acl(5)."""
 
 INDEX_HALVES = f"{INDEX_ENDING}-*"
 """Frame indexes that were being written when the process ended."""
@@ -318,3 +326,105 @@ def take_over(claim: Claim, goal: Path, begun: Mapping[str, Any]) -> None:
                 if left.lock is not None:
                     left.lock.unlink(missing_ok=True)
                 return
+
+
+def keep_access(former: Path, new: Path) -> None:
+    """Let those have the new output who had the former one: group, mode and access lists of it.
+
+    In a folder, what is new has those of what had its name, or of the whole folder.
+    """
+    if former.is_symlink() or not former.exists() or former.is_dir() != new.is_dir():
+        return
+    _give_access(former, new)
+    if not new.is_dir():
+        return
+    for folder, _, files in os.walk(new):
+        within = Path(folder).relative_to(new)
+        if folder != str(new):
+            before = former / within
+            _give_access(before if before.is_dir() else former, Path(folder))
+        for name in files:
+            before = former / within / name
+            _give_access(before if before.is_file() else former, Path(folder, name))
+
+
+def _give_access(former: Path, new: Path) -> None:
+    """Give a file or folder group, mode and access lists of another one."""
+    status, own = former.stat(), new.lstat()
+    if stat.S_ISLNK(own.st_mode) or os.path.samestat(status, own):
+        return
+    mode = stat.S_IMODE(status.st_mode)
+    is_file = stat.S_ISREG(own.st_mode)
+    if is_file and stat.S_ISDIR(status.st_mode):
+        mode &= READ_AND_WRITE
+    with suppress(OSError):
+        if status.st_gid != own.st_gid:
+            try:
+                os.chown(new, -1, status.st_gid)
+            except OSError:
+                mode &= ~stat.S_IRWXG  # it would be that of another group
+        if mode != stat.S_IMODE(own.st_mode):
+            new.chmod(mode)
+        names = os.listxattr(former) if hasattr(os, "listxattr") else ()
+        for name in ACCESS_LISTS.intersection(names):
+            if not (is_file and stat.S_ISDIR(status.st_mode)):
+                os.setxattr(new, name, os.getxattr(former, name))
+
+
+def move_by_links(source: Path, target: Path) -> None:
+    """Give a file or folder another name where the system does not rename it; raises OSError.
+
+    `target`: there is nothing. Files are linked, or copied where that is refused too.
+    """
+    try:
+        if source.is_dir() and not source.is_symlink():
+            shutil.copytree(source, target, symlinks=True, copy_function=_link)
+            tree = [Path(folder) for folder, *_ in os.walk(target)]
+        else:
+            _link(source, target)
+            tree = []
+        for folder in (*tree, target.parent):
+            flush(folder)
+    except (OSError, shutil.Error):
+        remove(target)
+        raise
+    remove(source)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+        if not Path(target).is_symlink():
+            flush(Path(target))
+
+
+@cache
+def _renameat2() -> Any:
+    try:
+        function = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # another C library
+        return None
+    function.argtypes = (
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_uint,
+    )
+    return function
+
+
+def rename(source: Path, target: Path, flags: int = 0) -> None:
+    """Give `source` the name `target`; with flags, OSError (`CANNOT_RENAME`) without them."""
+    if not flags:
+        source.rename(target)
+        return
+    function = _renameat2()
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source))
+    words = (AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags)
+    if function(*words):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
