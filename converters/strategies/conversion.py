@@ -20,8 +20,8 @@ from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic.counting import count_images
 from mdio.converters.provenance import check_room
 from mdio.converters.strategies import resuming, write_tasks
-from mdio.converters.strategies.complete import complete
 from mdio.converters.strategies.job import Job
+from mdio.converters.strategies.resuming import complete
 from mdio.converters.strategies.topology import holds
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread, sum_of
 from mdio.core.errors import OutputError, PlanError

@@ -35,8 +35,10 @@ from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceE
 from mdio.core.files.copying import link_or_copy
 from mdio.core.files.direct import WrittenFile
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
+from mdio.core.files.publish import flush_tree
 from mdio.core.files.remote.elsewhere import was_sent
 from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.layouts.chunked.ensembles import Ensemble
 from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_option
 from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, check_group_names, manifest_of
@@ -86,7 +88,7 @@ class ZarrWriter(LayoutWriter):
 
     facts = WriterFacts(
         own_options=CHUNK_OPTIONS,
-        ensemble="mdio.layouts.zarr.ensemble:ZarrEnsemble",
+        ensemble="mdio.layouts.zarr.writer:ZarrEnsemble",
         resumes=True,
         writes_files_once=True,
         parallel_store=True,
@@ -425,3 +427,21 @@ def _floats(compression: str | None, file_system: str | None, *notes: str) -> Ch
             why = f"not compressed: {file_system} is no file system of a network"
         notes = (*notes, why)
     return Choice(None, None, full, notes)
+
+
+class ZarrEnsemble(Ensemble):
+    """Makes one tree of several."""
+
+    def create(self) -> None:
+        """Make the root."""
+        self.path.mkdir()
+
+    def member(self, label: str, *, final: bool = False) -> Path:
+        """Return the folder of a group."""
+        return (self.target if final else self.path) / label
+
+    def seal(self, labels: Sequence[str]) -> None:
+        """Write the root's metadata over the groups that are there; raises OutputError."""
+        root = group_metadata({"mdio": self.manifest(labels)})
+        write_file(self.path / METADATA, json.dumps(root).encode())
+        flush_tree(self.path / METADATA)

@@ -2,26 +2,268 @@
 
 Exit codes: 0 done; 1 the work failed (bad data, full disk, failed verify); 2 the command line is
 wrong.
+
+How a process under MPI ends: all ranks together, with one exit code, and at once.
+
+MPI_Finalize of MPICH 4 with UCX over TCP waits for ever now and then, once ranks have talked to
+each other. Where Hydra (MPICH's mpiexec) has started the ranks, they take leave of it themselves,
+in its own words (PMI-1, the wire protocol of MPICH's process managers: `cmd=barrier_in`,
+`cmd=finalize`), and end without MPI_Finalize. Under other launchers it is called, and watched.
+
+Help that fits a screen: what is used most comes first, ``--help-all`` has the rest.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import ctypes
 import gc
+import io
+import math
 import os
+import select
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, cast
+from threading import Timer
+from typing import Any, NoReturn, cast
 
 from mdio._version import __version__
 from mdio.cli.shared.common import add
-from mdio.cli.shared.help import FriendlyParser, examples, hint_for
 from mdio.cli.shared.ranks import launched_ranks, parse_once
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
 from mdio.core.words import did_you_mean, without_passwords
+
+EXAMPLES = (
+    ("what is in a file", "mdio info md.xtc"),
+    ("rewrite it for fast, parallel reading", "mdio convert md.xtc md.zarr -s md.tpr -w 4"),
+    ("is it still whole?", "mdio verify md.zarr --against md.xtc"),
+    (
+        "analyse it in parallel",
+        'mdio analyze rmsd md.zarr -s md.tpr --select "name CA" -w 4 -o rmsd.xvg',
+    ),
+    ("which layout is best here?", "mdio advise md.xtc -s md.tpr --ranks 16 --passes 20"),
+)
+
+
+MEANT = {
+    "--layout": "--to",
+    "--topology": "--top",
+    "-o": "--out",
+    "--output": "--out",
+    "-j": "--workers",
+    "--n-jobs": "--workers",
+    "--n-workers": "--workers",
+    "--threads": "--workers",
+    "--backend": "--executor",
+    "--overwrite": "--force",
+    "--skip": "--step",
+    "--stride": "--step",
+    "--chunks": "--chunk-frames",
+    "--source": "--against",
+    "--reference": "--ref-frame",
+}
+"""What other programs call an option, which spelling alone would not find."""
+
+
+MEANT_VALUES = {"multiprocessing": "processes", "distributed": "dask", "none": "serial"}
+SCRIPTS = ("layouts", "gather", "scheduler")
+"""Benches that were commands once."""
+
+
+def hint_for(word: str, parser: argparse.ArgumentParser) -> str:
+    """Return which option of `parser` may be meant by one that it does not have."""
+    word = word.partition("=")[0]
+    known, meant = parser._option_string_actions, MEANT.get(word, word)
+    if meant == "--out" != word and meant not in known:
+        return " (give the output last, without an option)"
+    if meant in known:
+        return f" (did you mean {meant!r}?)"
+    return "" if word in MEANT or len(word) == 2 else did_you_mean(word, known)
+
+
+def examples() -> str:
+    """Return the five commands that people use most, with an example each."""
+    lines = ["mdio: molecular-dynamics trajectories in layouts that read fast, in parallel", ""]
+    for what, command in EXAMPLES:
+        lines += [f"  {what}", f"    {command}"]
+    more = "mdio --help lists all commands, mdio COMMAND --help the options of one"
+    return "\n".join([*lines, "", more])
+
+
+class FriendlyParser(argparse.ArgumentParser):
+    """Tells what is wrong in one line; its help begins with what people use."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2 and one line."""
+        if message.startswith("the following arguments are required"):
+            actions = self._get_positional_actions()
+            message += f"; write {' '.join([self.prog, *map(_place, actions)])}"
+            if actions and isinstance(actions[-1], argparse._SubParsersAction):
+                message += f", one of {', '.join(actions[-1].choices)}"
+        message = without_passwords(message)
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            choices = [str(one) for one in action.choices or ()]
+            meant = MEANT_VALUES.get(value)
+            hint = (
+                f" (did you mean {meant!r}?)" if meant in choices else did_you_mean(value, choices)
+            )
+            if action.dest == "bench" and value in SCRIPTS:
+                hint = f" (in the sources: python bench/{value}.py)"
+            error.message += hint
+            raise
+
+    def show_first(self, common: Collection[str]) -> None:
+        """Leave all options but `common` out of ``--help`` and add ``--help-all``."""
+        if not common:
+            return
+        self.epilog = f"{self.prog} --help-all lists all options."
+        hidden = [
+            action
+            for action in self._actions
+            if action.option_strings and not set(action.option_strings) & {*common, "-h"}
+        ]
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options and exit")
+        self._hidden = hidden
+
+    _hidden: list[argparse.Action] = []  # noqa: RUF012 - never changed in place
+
+    def format_help(self) -> str:
+        """Return the help with the common options only."""
+        if not self._hidden:
+            return super().format_help()
+        kept = {action: action.help for action in self._hidden}
+        places = map(_place, self._get_positional_actions())
+        self.usage = " ".join([self.prog, *places, "[options]"])
+        for action in self._hidden:
+            action.help = argparse.SUPPRESS
+        try:
+            return super().format_help()
+        finally:
+            self.usage = None
+            for action, text in kept.items():
+                action.help = text
+
+    def format_all(self) -> str:
+        """Return the help with all options."""
+        return super().format_help()
+
+
+def _place(action: argparse.Action) -> str:
+    name = str(action.metavar)
+    return f"{name} [{name} ...]" if action.nargs == "+" else name
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        if isinstance(parser, FriendlyParser):
+            parser.epilog = None
+            print(parser.format_all(), end="")
+        parser.exit()
+
+
+FAILED_ALONE_S = 10.0
+"""A rank that has failed waits so long for the others to come to their end."""
+FINALIZE_S = 2.0
+"""MPI_Finalize has so long; afterwards the process ends without it."""
+LAUNCHER_S = 5.0
+"""Hydra has so long to answer."""
+FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+
+
+def end_mpi(code: int) -> int:
+    """End MPI after the work, if it was begun, with one exit code: the largest of all ranks.
+
+    Does not return where the process has ended without MPI_Finalize. Otherwise returns the code.
+    """
+    MPI: Any = sys.modules.get("mpi4py.MPI")  # noqa: N806
+    if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
+        return code
+    import numpy as np
+
+    from mdio.parallel.sleeping import Nap
+
+    _end_python()  # before the others are met: then all leave at one moment
+    # All leave with one code: that of rank 0 alone is lost now and then on its way to the launcher.
+    # Ranks sleep meanwhile, as rank 0 may still write. Who has failed alone ends the others.
+    largest = np.array([code], np.int32)
+    all_here = MPI.COMM_WORLD.Iallreduce(np.array([code], np.int32), largest, MPI.MAX)
+    deadline = time.monotonic() + FAILED_ALONE_S if code else math.inf
+    Nap().until(lambda: all_here.Test() or time.monotonic() > deadline)
+    if not all_here.Test():
+        os._exit(code)
+    code = int(largest[0])
+    launcher = _hydra(MPI)
+    if launcher is not None and _take_leave(launcher, MPI.COMM_WORLD):
+        os._exit(code)
+    timer = Timer(FINALIZE_S, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+    ctypes.CDLL(MPI.__file__).MPI_Finalize()  # mpi4py's would hold up all threads of Python
+    timer.cancel()
+    return code
+
+
+def _hydra(MPI: Any) -> int | None:  # noqa: N803
+    """Return the descriptor on which Hydra speaks PMI-1 with this rank; None under others."""
+    descriptor = os.environ.get("PMI_FD", "")
+    library = MPI.Get_library_version()
+    speaks = library.startswith("MPICH") and "pmi2" not in library and "pmix" not in library
+    # srun's PMI-2 has a descriptor of that name too, but does not count the ranks of a node so.
+    if descriptor.isdecimal() and os.environ.get("MPI_LOCALNRANKS") and speaks:
+        return int(descriptor)
+    return None
+
+
+def _take_leave(launcher: int, comm: Any) -> bool:
+    """Meet all ranks at the launcher and say that this one is done; return whether it agreed."""
+    try:
+        # The last message of a rank may still be on its way when it has what it waited for: all go
+        # on serving MPI until the launcher says that every one has come.
+        return _ask(launcher, b"barrier_in", b"barrier_out", math.inf, comm.Iprobe) and _ask(
+            launcher, b"finalize", b"finalize_ack", LAUNCHER_S
+        )
+    except OSError:
+        return False
+
+
+def _ask(
+    launcher: int, command: bytes, answer: bytes, timeout_s: float, meanwhile: Any = None
+) -> bool:
+    """Send a command to the launcher; return whether `answer` came back within `timeout_s`."""
+    os.write(launcher, b"cmd=%s\n" % command)
+    deadline, line = time.monotonic() + timeout_s, b""
+    while time.monotonic() < deadline and not line.endswith(b"\n"):
+        if meanwhile is not None:
+            meanwhile()
+        if select.select([launcher], [], [], 0.001)[0]:
+            piece = os.read(launcher, 1)
+            if not piece:
+                return False
+            line += piece
+    return b"cmd=" + answer in line
+
+
+def _end_python() -> None:
+    """Do what Python would at its end, but for what calls MPI: its own exit and HDF5's."""
+    atexit._run_exitfuncs()
+    gc.unfreeze()
+    for file in gc.get_objects():  # what a user's function has left open
+        if issubclass(type(file), FILES):
+            try:
+                file.flush()
+            except (OSError, ValueError):  # closed, or not for writing
+                continue
+    ctypes.CDLL(None).fflush(None)
+
 
 STALL_TIMEOUT_S = 60.0
 
@@ -163,7 +405,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = 1
     if "mpi4py.MPI" not in sys.modules:
         raise SystemExit(code)
-    from mdio.cli.shared.ending import end_mpi
+    from mdio.cli.main import end_mpi
 
     if code is not None and not isinstance(code, int):  # as Python would when it ends
         print(code, file=sys.stderr)

@@ -5,8 +5,8 @@ import os
 import sys
 from types import SimpleNamespace
 
+from mdio.cli import main as ending
 from mdio.cli import main as program
-from mdio.cli.shared import ending
 
 ending._hydra = lambda MPI: None  # as under another launcher
 ending.FINALIZE_S = 1.0

@@ -15,13 +15,19 @@ mark, and the next one goes on with that.
 
 Objects of the former output that are also of the new one (full shards, where frames are added or a
 few are repaired) stay as they are, and are not sent: files without contents stand for them.
+
+Where an output is built on this machine that is sent to a store: one run's alone.
 """
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
+import os
 import shutil
+import stat
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -35,10 +41,52 @@ from mdio.core.files.remote.objects import supposed
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.remote.places import SENDERS, SMALL_NBYTES, SMALL_SENDERS, Place, at_once
 from mdio.core.files.remote.sending import put
-from mdio.core.files.remote.spool import alone, own_folder
+from mdio.core.files.temporaries import try_lock
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+
+
+LOCK = "lock"
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def own_folder() -> Path:
+    """Return the folder for what is to be sent, which is this user's alone."""
+    folder = Path(tempfile.gettempdir(), f"mdio-{getpass.getuser()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise OutputError(f"{folder}: it belongs to somebody else; set TMPDIR to a folder of yours")
+    if status.st_mode & OTHERS_WRITE:
+        raise OutputError(f"{folder}: others may write there; take that right away (chmod go-w)")
+    return folder
+
+
+@contextmanager
+def alone(folder: Path, goal: Path) -> Iterator[None]:
+    """Have `folder`, in which `goal` is built; raises OutputError: another run has it."""
+    lock = folder / LOCK
+    while True:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        if try_lock(fd) is False:
+            os.close(fd)
+            raise OutputError(
+                f"{goal}: another run on this machine writes it; wait until that is done"
+            )
+        with suppress(FileNotFoundError):  # of a run that has just ended
+            if os.path.samestat(os.fstat(fd), lock.stat()):
+                break
+        os.close(fd)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # what a run has left stays
+            if [one.name for one in folder.iterdir()] == [LOCK]:
+                shutil.rmtree(folder)
+        os.close(fd)
+
 
 STATE = "sent.json"
 WAITING_NBYTES = 512 << 20
