@@ -69,7 +69,8 @@ class ChainLayout(Layout):
         fields: Sequence[str] = FIELDS,
         **options: Any,
     ) -> None:
-        check_overlap(overlap)
+        if overlap != KEEP_ALL:
+            check_overlap(overlap)
         self.overlap = overlap
         self.members = tuple(
             member if isinstance(member, Layout) else open_layout(member, fields=fields, **options)

@@ -440,7 +440,9 @@ def _labels(path: Path, *_: int) -> Sequence[str]:
     _handed_on[state] = text
     attributes = parse_metadata(path / METADATA, text).get("attributes")
     manifest = attributes.get("mdio") if isinstance(attributes, dict) else None
-    return labels_in(manifest) if isinstance(manifest, dict) else ()
+    if not isinstance(manifest, dict) or "members" not in manifest:
+        return ()
+    return labels_in(manifest)
 
 
 def root_node(root: Folder) -> bytes:

@@ -139,7 +139,7 @@ def _check(target: Path, force: bool, sources: Sequence[Path]) -> None:
 
 def _former_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
     """Return the folder to which what is at `goal` now refers, if to one."""
-    former = parts_at(goal) if parts_at is not None and os.path.lexists(goal) else None
+    former = parts_at(goal) if parts_at is not None and goal.is_file() else None
     return [] if former is None or not (former / PARTS_MARKER).is_file() else [former]
 
 
