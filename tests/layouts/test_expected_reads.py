@@ -113,3 +113,17 @@ def test_gaps_between_chunks_are_asked_for_together(requested, tmp_path):
         made = seal.seal_of(file, [(offsets, sizes)])
     assert struct.unpack("<8sQI", made[:-4])[1:] == (len(data), google_crc32c.value(between))
     assert len(requested) == 16
+
+
+@pytest.mark.parametrize("kind", ["xtc", "trr", "dcd", "ncdf"])
+def test_ranges_of_native_files_are_all_of_their_frames(outputs, kind):
+    path = outputs / f"a.{kind}"
+    with mdio.open(path) as layout:
+        parts = [list(layout.byte_ranges(*run, None)) for run in ((0, 1), (1, 7), (7, 23))]
+        whole = list(layout.byte_ranges(0, 23, None))
+    ranges = [one for part in parts for one in part]
+    assert len(ranges) == 3 and len(whole) == 1
+    ends = [one.offset + one.nbytes for one in ranges]
+    assert [one.offset for one in ranges[1:]] == ends[:-1]  # none is left out, none is there twice
+    assert ends[-1] == whole[0].offset + whole[0].nbytes == path.stat().st_size
+    assert ranges[0].offset == whole[0].offset < 4096  # behind the header, if there is one
