@@ -130,7 +130,8 @@ def planned(
     former: State | None = None,
 ) -> Conversion:
     """Plan with the opened source, which stays open."""
-    reading, keep, storage, run = vars(options).values()
+    reading, keep = options.sources, options.selection
+    storage, run = options.storage, options.running
     writer = writer_class(layout_name)
     choice = choose_atoms(origin, reading.top, keep.select, keep.groups)
     whole: Layout = origin

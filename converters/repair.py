@@ -34,7 +34,7 @@ from mdio.layouts.manifest import (
     runs_from_indices,
 )
 from mdio.layouts.registry import open_layout
-from mdio.layouts.units import check_units, named
+from mdio.layouts.units import named
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import NotFinite, OutputMeta
 from mdio.parallel.executors import Executor, running
@@ -153,7 +153,7 @@ def _look(out: AnyPath) -> tuple[RepairResult, list[str]]:
                 "its source again"
             )
         result.n_frames = layout.info.n_frames
-        for name, problem in check_units(layout.units(), None):
+        for name, problem in layout.check():
             result.units += 1
             if problem is not None:
                 problems.append((name, problem))

@@ -394,8 +394,9 @@ class Layout(Closing, ABC):
         problem : str or None
             What is wrong with it.
         """
+        _ = self.info
         try:
-            yield from check_units(self.units(), wanted)
+            yield from check_units(self.units(), wanted, in_store=self._in_store)
         except Exception as error:
             damage = None if isinstance(error, MdioError) else self._damage(error, "cannot be read")
             if damage is None:
@@ -571,7 +572,7 @@ class Layout(Closing, ABC):
         as those reads have them. `guessed`: whether reading may end at any time: then little is
         asked of stores at first.
         """
-        if runs == ():
+        if isinstance(runs, Sequence) and not runs:
             self._lead(False)
             if self._prefetch is not None:
                 self._prefetch.stop()

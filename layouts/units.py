@@ -66,16 +66,19 @@ def runs_of_frames(
         at = stop
 
 
-def check_units(units: Iterable[Unit], wanted: Wanted | None) -> Iterator[tuple[str, str | None]]:
+def check_units(
+    units: Iterable[Unit], wanted: Wanted | None, *, in_store: bool
+) -> Iterator[tuple[str, str | None]]:
     """Check the units whose numbers are `wanted`, or all; yield names and what is wrong.
 
+    `in_store`: whether they are objects of a store, which are opened ahead.
     Raises OSError: the mount is gone.
     """
     chosen = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
     # What is asked for ahead is read in order; a unit that does not say its ranges may not do so.
     for _, some in groupby(chosen, key=lambda unit: unit.ranges is tuple):
         now, coming = tee(some)
-        with asked(_ranges(coming)):
+        with asked(_ranges(_opened_ahead(coming) if in_store else coming)):
             for unit in now:
                 problem = None
                 try:
@@ -88,7 +91,14 @@ def check_units(units: Iterable[Unit], wanted: Wanted | None) -> Iterator[tuple[
 
 
 def _ranges(units: Iterable[Unit]) -> Iterator[ByteRange]:
-    """Yield what checking units reads, as far as that can be found out; objects open meanwhile."""
+    """Yield what checking units reads, as far as that can be found out."""
+    for unit in units:
+        with suppress(OSError):  # checking it will meet it, too
+            yield from unit.ranges()
+
+
+def _opened_ahead(units: Iterable[Unit]) -> Iterator[Unit]:
+    """Yield units, and ask for the objects that those which come next open."""
     coming, near, last = iter(units), deque[Unit](), None
     while True:
         new = list(islice(coming, MOST_APART - len(near)))
@@ -98,8 +108,7 @@ def _ranges(units: Iterable[Unit]) -> Iterator[ByteRange]:
         if not near:
             return
         last = next(reversed(openings), last)
-        with suppress(OSError):  # checking it will meet it, too
-            yield from near.popleft().ranges()
+        yield near.popleft()
 
 
 def named(name: str, problem: str) -> str:

@@ -315,7 +315,7 @@ class ShardedChunks(ChunkedArray):
             verify=verify,
             in_pieces=checksums.has_pieces,
         )
-        self._root, self._name = root, name
+        self._name = name
         self.metadata = metadata
         self.checksums = checksums
         self.frames_per_shard, self._n_columns, _ = metadata.chunks_per_file
@@ -362,9 +362,8 @@ class ShardedChunks(ChunkedArray):
         yield from self._files.openings(list(coming), wholly, share)
 
     def openings_of(self, i: int) -> Iterator[Opening]:
-        """Yield the shard of a row of chunks, if it is an object; see the base class."""
-        if isinstance(self._root.path, RemotePath):
-            yield from self._files.openings([i // self.frames_per_shard], set(), 1)
+        """Yield the shard of a row of chunks; see the base class."""
+        return self._files.openings([i // self.frames_per_shard], set(), 1)
 
     def _covered(self, start: int, stop: int, frames: int) -> tuple[range, range]:
         """Return which parts of so many frames a run of frames touches, and which it has whole."""

@@ -18,7 +18,7 @@ from mdio.core.files.marks import mark_parts, parts_of
 from mdio.layouts.h5md.encoding import atom_ids
 from mdio.layouts.h5md.file import LIBVER, Places, create_columns, create_groups, value_path
 from mdio.layouts.h5md.flavours import flavour_of
-from mdio.layouts.h5md.parts.reader import IN_PARTS, Part, part_name
+from mdio.layouts.h5md.parts.reader import IN_PARTS, Part
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.writer import PieceRecord
@@ -42,7 +42,7 @@ def write_parts(source, out: Path, n_parts: int = 2, **options) -> None:
     # A dataset has no chunks longer than itself, and the columns of a part are its own.
     parts, blocks = [], []
     for number, (first, stop) in enumerate(itertools.pairwise(edges.tolist())):
-        part = folder / part_name(number)
+        part = folder / f"{number:04d}.h5md"
         frames = view.frames[first:stop]
         step = int(frames[1] - frames[0]) if len(frames) > 1 else 1
         span = {"start": int(frames[0]), "stop": int(frames[-1]) + 1, "step": step}

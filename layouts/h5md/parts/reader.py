@@ -60,11 +60,6 @@ class Part:
         return self.first_frame + self.n_frames
 
 
-def part_name(number: int) -> str:
-    """Return the name of a part's file."""
-    return f"{number:04d}.h5md"
-
-
 def is_joined(file: h5py.File) -> bool:
     """Return whether the frames of a file of mdio lie in parts."""
     return "mdio" in file and IN_PARTS in file["mdio"].attrs
