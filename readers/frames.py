@@ -258,7 +258,7 @@ class _Memory(np.ndarray[Any, Any]):
     """
 
     def rows(self, n_rows: int) -> list[FloatArray]:
-        return [row.view(np.ndarray) for row in self[:n_rows]]
+        return [self[row].view(np.ndarray) for row in range(n_rows)]
 
 
 @dataclass(slots=True)
