@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, Opening
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import Layout
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from mdio.core.errors import (
 )
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
 from mdio.core.files.remote.paths import RemotePath, path_of
-from mdio.core.frames import FIELDS, FrameBlock, Stretch, TrajectoryInfo
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.units import Unit, Wanted, check_units, mendable, runs_of_frames
 
@@ -65,7 +65,6 @@ def fields_in_some(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
 
 
 Runs = Iterable[tuple[int, int]]
-AtomIndices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,13 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels.checks import buffer
 from mdio.core.topology.topology import Topology
 from mdio.core.words import plural
 from mdio.layouts.plan import LayoutPlan, WriteOptions
-
-AtomIndices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

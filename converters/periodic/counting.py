@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.periodic.layout import TransformedLayout, packed, unpacked
-from mdio.layouts.base import AtomIndices
+from mdio.core.frames import AtomIndices
 from mdio.layouts.plan import LayoutPlan
 from mdio.parallel.executors import Executor
 

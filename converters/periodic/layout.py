@@ -24,9 +24,9 @@ from mdio.converters.periodic.steps import Steps, steps_for
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
-from mdio.core.frames import FrameBlock, FrameData, Rounding, TrajectoryInfo
+from mdio.core.frames import AtomIndices, FrameBlock, FrameData, Rounding, TrajectoryInfo
 from mdio.core.words import plural
-from mdio.layouts.base import AtomIndices, FormatFacts, Layout
+from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.views.options import FORMER_PBC, PBC
 
 RUN_NBYTES = 16 << 20

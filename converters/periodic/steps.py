@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from mdio.converters.periodic import NEED_BONDS
 from mdio.core import kernels
 from mdio.core.errors import PlanError
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.topology.topology import molecules_of
 from mdio.core.words import plural
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.layouts.base import Layout
 
 Molecules = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 """Their atoms one after the other, where each begins among these, and the atoms' weights."""

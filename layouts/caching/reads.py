@@ -23,9 +23,7 @@ from mdio.core.cache.source import CachedSource, DamagedUnitError, HeldUnit, Sou
 from mdio.core.errors import MdioError
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.reading import OpenFile, reading_from
-from mdio.core.frames import FrameBlock
-
-AtomIndices = NDArray[np.int64]
+from mdio.core.frames import AtomIndices, FrameBlock
 
 UNIT_NBYTES = 16 << 20
 """Decoded bytes of a unit at most, unless a chunk has more: enough for a local disk to give one

@@ -29,6 +29,7 @@ from mdio.core.files.piece_sums import (
     widened,
 )
 from mdio.core.files.reading import Buffer, OpenFile
+from mdio.core.frames import AtomIndices
 from mdio.core.kernels import crc32c, gather_atoms
 
 FloatArray = NDArray[np.float32]
@@ -36,8 +37,6 @@ Bytes = NDArray[np.uint8]
 Run = list[tuple[int, Bytes, Bytes]]
 """Whole chunks that follow one another: number, frames, what lies behind them."""
 
-
-AtomIndices = NDArray[np.int64]
 
 NARROW_SHARE = 4
 """Only the bytes of the wanted atoms are read if they are at most this part of a frame ..."""

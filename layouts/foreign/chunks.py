@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.piece_sums import Sums
 from mdio.core.files.reading import OpenFile
-from mdio.layouts.chunked.array import AtomIndices
+from mdio.core.frames import AtomIndices
 from mdio.layouts.chunked.in_file import ChunksInFile
 
 LARGEST_NBYTES = 64 << 20

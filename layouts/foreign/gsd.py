@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, MissingExtraError, SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frames import Flaws, FrameBlock, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, FormatFacts, Layout
+from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
+from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.foreign.units import length_factor, made_up
 
 MAGIC = 0x65DF65DF65DF65DF

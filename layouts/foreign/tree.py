@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError
-from mdio.core.frames import ELEMENTS, FIELDS, Flaws, FrameBlock, TrajectoryInfo
-from mdio.layouts.base import AtomIndices
+from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
 KEPT_NBYTES = 8 << 20

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mdio.core.files.piece_sums import Sums, row_sums
 from mdio.core.files.reading import OpenFile
-from mdio.layouts.chunked.array import AtomIndices
+from mdio.core.frames import AtomIndices
 from mdio.layouts.chunked.in_file import ChunksInFile
 from mdio.layouts.h5md.io import Column
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import sums_of_rows
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import MEANT, quantised_from_option
@@ -29,7 +29,7 @@ from mdio.layouts.h5md.io import FULL_SYSTEM
 
 if TYPE_CHECKING:
     from mdio.layouts.plan import ArrayPlan, LayoutPlan
-    from mdio.layouts.writer import AtomIndices, OutputMeta
+    from mdio.layouts.writer import OutputMeta
 
 FILTER = 397
 """Of integers; HDF5 leaves 256 to 511 to whoever has not registered a filter."""

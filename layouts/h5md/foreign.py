@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.core.frames import ELEMENTS
+from mdio.core.frames import ELEMENTS, AtomIndices
 from mdio.core.topology.topology import Topology
-from mdio.layouts.base import AtomIndices
 from mdio.layouts.foreign.chunks import Datasets
 from mdio.layouts.foreign.heaps import check_heaps
 from mdio.layouts.foreign.tree import ForeignTrajectory, Series, as_source_error, child

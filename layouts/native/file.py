@@ -29,8 +29,8 @@ from mdio.core.files.in_flight import ByteRange, InFlight, asked
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.frames import Flaws, FrameBlock, Stretch, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, Layout
+from mdio.core.frames import AtomIndices, Flaws, FrameBlock, Stretch, TrajectoryInfo
+from mdio.layouts.base import Layout
 from mdio.layouts.native.fixed_records import PositionalFile, open_positional
 from mdio.layouts.striping.file_systems import is_network
 from mdio.layouts.striping.stripes import file_system_type

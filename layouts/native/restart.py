@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.files.regular import first_bytes, read_regular
-from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.base import AtomIndices, FormatFacts, Layout
+from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
+from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.native.fixed_records import PositionalFile
 from mdio.layouts.native.netcdf.classic import ClassicFile
 

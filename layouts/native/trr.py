@@ -43,10 +43,10 @@ from mdio.core.files.fingerprint import head_of
 from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.reading import OpenFile
-from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo, runs_of_fields
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo, runs_of_fields
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
-from mdio.layouts.base import AtomIndices, FormatFacts
+from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import FrameMarks, IndexedLayout
 from mdio.layouts.native.fixed_records import (

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frames import FrameBlock, Rounding, TrajectoryInfo
+from mdio.core.frames import AtomIndices, FrameBlock, Rounding, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
 from mdio.core.xtc import codec as xtc_codec
 from mdio.core.xtc import native
 from mdio.core.xtc.codec import HEADER_NBYTES, MAGICS, XTCFrames, parse_header, read_header, scan
 from mdio.core.xtc.native import source_errors
-from mdio.layouts.base import AtomIndices, FormatFacts
+from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import FrameMarks, IndexedLayout
 from mdio.layouts.tables import ChunkTable, FrameTable

@@ -19,9 +19,9 @@ from mdio.core.files.in_flight import Opening
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.elsewhere import Elsewhere
-from mdio.core.frames import Flaws, FrameBlock, TrajectoryInfo
+from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import AtomIndices, FormatFacts, Layout, Timing
+from mdio.layouts.base import FormatFacts, Layout, Timing
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     MANIFEST,

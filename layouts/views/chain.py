@@ -16,6 +16,7 @@ from mdio.core.errors import SourceError
 from mdio.core.files.reading import Handles
 from mdio.core.frames import (
     FIELDS,
+    AtomIndices,
     Flaws,
     FrameBlock,
     FrameData,
@@ -25,7 +26,7 @@ from mdio.core.frames import (
     joined,
 )
 from mdio.core.topology.topology import Topology
-from mdio.layouts.base import AtomIndices, FormatFacts, Layout, boundaries_of, fields_in_some
+from mdio.layouts.base import FormatFacts, Layout, boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join

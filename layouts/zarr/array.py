@@ -43,7 +43,8 @@ from mdio.core.files.in_flight import Opening
 from mdio.core.files.piece_sums import Sums, pieces_of_row
 from mdio.core.files.reading import Handles, OpenFile
 from mdio.core.files.remote.paths import RemotePath
-from mdio.layouts.chunked.array import AtomIndices, ChunkedArray
+from mdio.core.frames import AtomIndices
+from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.codecs.quantised import decode_chunk
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (

@@ -29,8 +29,7 @@ from zarr.storage import WrapperStore
 
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.frames import ELEMENTS
-from mdio.layouts.base import AtomIndices
+from mdio.core.frames import ELEMENTS, AtomIndices
 from mdio.layouts.codecs.compressors import QUANTISED_NAME
 from mdio.layouts.codecs.quantised import BLOSC_HEADER
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error

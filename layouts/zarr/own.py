@@ -17,9 +17,8 @@ from mdio.core.files.in_flight import Opening, prefetch_openings
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.remote.objects import LARGE_NBYTES, prefetch
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.frames import ELEMENTS, FIELDS, TrajectoryInfo
+from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, TrajectoryInfo
 from mdio.core.topology.topology import Topology
-from mdio.layouts.chunked.array import AtomIndices
 from mdio.layouts.chunked.own import OwnOutput, stored_topology
 from mdio.layouts.manifest import crcs_in
 from mdio.layouts.units import Unit

@@ -21,10 +21,10 @@ from mdio.analysis.work import READ_NBYTES
 from mdio.core.blocks import sub_blocks
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import reads
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.core.words import human_nbytes
-from mdio.layouts.base import AtomIndices, Layout, cache_notes
+from mdio.layouts.base import Layout, cache_notes
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.topology.selecting import select as select_stored
 from mdio.core.topology.topology import RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import Layout
@@ -22,7 +22,6 @@ from mdio.layouts.registry import open_layout
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-AtomIndices = NDArray[np.int64]
 MORE_WATERS = ("OPC", "OPC3", "SPC", "SPCE", "TIP5")
 """What residues of water are called besides the names that MDAnalysis takes for water."""
 

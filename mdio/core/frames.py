@@ -18,6 +18,9 @@ from mdio.core.words import plural, times_text
 
 FloatArray = NDArray[np.float32]
 
+AtomIndices = NDArray[np.int64]
+"""Which atoms, by number from 0; where it may be None, None is all of them."""
+
 FIELDS = ("positions", "velocities", "forces")
 """The per-atom arrays of a block, in the order in which everything loops over them."""
 

@@ -25,7 +25,7 @@ from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.marks import owner_of
 from mdio.core.files.reading import Handles
-from mdio.core.frames import Flaws, FrameBlock, TrajectoryInfo
+from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile
@@ -34,7 +34,6 @@ from mdio.layouts.units import Unit
 if TYPE_CHECKING:
     from mdio.layouts.writer import EncodedChunk
 
-AtomIndices = NDArray[np.int64]
 IN_PARTS = "in_parts"
 """Attribute of ``/mdio`` in files whose frames lie in parts: how many there are."""
 MAX_OPEN = 16

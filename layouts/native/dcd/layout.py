@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frames import Flaws, FrameBlock, LostBytes, TrajectoryInfo
+from mdio.core.frames import AtomIndices, Flaws, FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
-from mdio.layouts.base import AtomIndices, FormatFacts, Timing
+from mdio.layouts.base import FormatFacts, Timing
 from mdio.layouts.native.dcd.header import (
     CELL_NBYTES,
     DCDHeader,

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.frames import Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
+from mdio.core.frames import AtomIndices, Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
-from mdio.layouts.base import AtomIndices, FormatFacts, Timing, not_assumed
+from mdio.layouts.base import FormatFacts, Timing, not_assumed
 from mdio.layouts.foreign.units import WITHOUT, length_factor, made_up, spelled_factor
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout
 from mdio.layouts.native.fixed_records import batches

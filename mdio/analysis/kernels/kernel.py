@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.reducers import Reducer, Stack
-from mdio.analysis.system import AtomIndices, System
+from mdio.analysis.system import System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.words import did_you_mean
 from mdio.layouts.registry import load_class
 

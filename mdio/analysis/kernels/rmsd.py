@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio.analysis.kernels.kernel import Kernel, Prepared
-from mdio.analysis.system import AtomIndices, System
+from mdio.analysis.system import System
 from mdio.core import kernels
 from mdio.core.errors import PlanError
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import AtomIndices, FrameBlock
 
 Weights = Literal["mass"] | ArrayLike | None
 

@@ -32,6 +32,7 @@ from mdio.core.blocks import Spans
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.opened import RemoteObject
+from mdio.core.frames import AtomIndices
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -307,7 +308,6 @@ def asked(ranges: Iterable[ByteRange]) -> Iterator[None]:
         ahead.stop()
 
 
-AtomIndices = NDArray[np.int64]
 GUESSED_RUNS, MOST_RUNS = 8, 1000
 """Of runs to come so many are looked at while nobody knows how much will be read, and as many as
 have been; and so many at the most, ..."""
