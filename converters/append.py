@@ -34,7 +34,7 @@ from mdio.converters.strategies.job import Job
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, fingerprint
 from mdio.core.files.publish import settle
-from mdio.core.files.remote.paths import is_remote, path_of
+from mdio.core.files.remote.paths import path_of
 from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.base import Layout
@@ -190,7 +190,7 @@ def prepare_append(
         )
     out = changed_at(out)
     settle(out)
-    former = None if is_remote(out) else state_at(out)
+    former = state_at(out)
     old = open_layout(out, verify=options.sources.verify)
     try:
         continuation_of(old, 0)

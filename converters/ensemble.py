@@ -12,7 +12,7 @@ from mdio.converters.convert import convert
 from mdio.converters.options import ConvertResult, Progress
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.publish import publish
-from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.store import need_disk
 from mdio.layouts.chunked.ensembles import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_at
@@ -70,8 +70,7 @@ def convert_ensemble(
     ['a', 'b']
     """
     chosen = executor or Serial()
-    if isinstance(path_of(out), RemotePath):
-        raise PlanError(f"{out}: ensembles are written to disk; convert each trajectory by itself")
+    need_disk(out, "ensembles are written to disk; convert each trajectory by itself")
     layout = layout_name_for_output(out, options.get("to"))
     kind = writer_class(layout).facts.ensemble
     if kind is None:

@@ -22,7 +22,8 @@ from mdio.converters.options import (
 )
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
-from mdio.core.files.remote.paths import path_of, refuse_remote
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import COPY_IT, need_disk
 from mdio.core.files.turns import changed
 from mdio.core.options import takes_options
 from mdio.layouts.backend import made_as
@@ -71,7 +72,7 @@ def follow(
     wanted = ConversionOptions.of(growing=True, **options)
     for name in wanted.out_of_place("follow"):
         raise PlanError(f"{name} does not go with --follow; leave it out")
-    refuse_remote(source, "following a source")
+    need_disk(source, f"following a source needs it on a disk; {COPY_IT}")
     where = changed_at(out) if append else path_of(out)
     follower = _Follower(Path(source), where, wanted, executor or Serial(), force=force)
     if append:

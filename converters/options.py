@@ -6,14 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from mdio.converters import selection
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.remote.paths import path_of
 from mdio.core.options import asked_for, belongs_to, declared, flag, option
 from mdio.core.words import without_passwords
 from mdio.layouts.chunk_shapes import PATTERNS, Pattern
@@ -208,7 +207,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, PathLike):
-        value = value if isinstance(value, RemotePath) else Path(value).absolute()
+        value = path_of(value).absolute()
         return without_passwords(str(value))
     return value
 

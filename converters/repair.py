@@ -21,7 +21,6 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.publish import settle
-from mdio.core.files.remote.paths import is_remote
 from mdio.core.files.turns import State, state_at
 from mdio.core.stalls import is_gone
 from mdio.layouts.backend import made_as
@@ -123,7 +122,7 @@ def repair(
     out = changed_at(out)
     if against is not None:
         settle(out)
-    former = None if is_remote(out) else state_at(out)
+    former = state_at(out)
     result, names = _look(out)
     if not result.bad:
         return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import AtomCountError, PlanError, SourceError
 from mdio.core.files.regular import check_regular
-from mdio.core.files.remote.blocks import copied_here
-from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import store_at
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_gone
 from mdio.core.topology.selecting import select as select_stored
@@ -123,8 +122,8 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
 
     path = path_of(top)
     try:
-        with copied_here(path) if isinstance(path, RemotePath) else nullcontext(path) as file:
-            if path.exists():
+        with store_at(path).with_name(path) as file:
+            if file.exists():
                 check_regular(file)
             universe = mda.Universe(str(file), to_guess=())
         universe.filename = str(top)

@@ -9,7 +9,7 @@ from pathlib import Path
 from mdio.core.errors import PlanError
 from mdio.core.files.direct import Direct, free_memory
 from mdio.core.files.publish import output_errors
-from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.store import file_system_type, store_at
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
 from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import (
@@ -19,7 +19,7 @@ from mdio.layouts.striping.file_systems import (
     set_stripe,
     stripes,
 )
-from mdio.layouts.striping.stripes import StripeRecord, file_system_type, record
+from mdio.layouts.striping.stripes import StripeRecord, record
 from mdio.parallel.executors import Executor
 
 MEMORY_SHARE = 0.25
@@ -54,7 +54,7 @@ def direct_for(asked: str, plan: LayoutPlan, target: Path) -> Direct:
     if plan.precision and plan.precision_source != "asked" and plan.source_density:
         n_atoms = sum(array.n_atoms for array in plan.arrays) or plan.n_atoms
         nbytes = min(nbytes, plan.source_density * plan.n_frames * n_atoms)
-    if isinstance(target, RemotePath) or is_network(file_system_type(target)):
+    if is_network(file_system_type(target)):
         return False
     if 0 < MEMORY_SHARE * free_memory() < nbytes:
         return True
@@ -67,7 +67,7 @@ def is_written_by_owner(plan: LayoutPlan, target: Path, executor: Executor) -> b
     That is one more way over the network that joins them, and pays where several machines that
     write to one file hold each other up. What goes into a store is built where the owner is.
     """
-    if isinstance(target, RemotePath):
+    if not store_at(target).built_in_place:
         return not executor.shares_files
     several = executor.ranks is not None and executor.n_workers > 1
     return several and plan.n_files == 1 and has_one_writer(file_system_type(target))

@@ -24,7 +24,8 @@ from mdio.core.errors import (
     named,
 )
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
-from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import store_at
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.units import Unit, Wanted, check_units, mendable, runs_of_frames
@@ -169,7 +170,7 @@ class Layout(Closing, ABC):
     _unit_reads: dict[str, UnitReads] | None = None
     _told: tuple[str, ...] = ()
     """Of caches that were closed."""
-    _in_store = False
+    _opens_ahead = False
     _is_led = False
     """Whether somebody says what will be read."""
 
@@ -236,7 +237,7 @@ class Layout(Closing, ABC):
         if self._info is None:
             try:
                 self._info = self._open()
-                self._in_store = self._lies_in_store()
+                self._opens_ahead = self._opening_waits()
             except OSError as error:
                 self._explain(error)
                 raise
@@ -352,7 +353,7 @@ class Layout(Closing, ABC):
             raise ValueError(f"out holds {found}, but {stop - start} of {n_atoms} are read")
         if start < stop:
             try:
-                if self._in_store and not self._is_led:
+                if self._opens_ahead and not self._is_led:
                     self._prefetch_run(start, stop, indices)
                 reads = None if self.cache is None else self._through_cache(indices)
                 (self._read_into if reads is None else reads.read)(start, stop, indices, out)
@@ -395,7 +396,7 @@ class Layout(Closing, ABC):
         """
         _ = self.info
         try:
-            yield from check_units(self.units(), wanted, in_store=self._in_store)
+            yield from check_units(self.units(), wanted, opens_ahead=self._opens_ahead)
         except Exception as error:
             damage = None if isinstance(error, MdioError) else self._damage(error, "cannot be read")
             if damage is None:
@@ -529,8 +530,8 @@ class Layout(Closing, ABC):
         """The layouts that it reads, if it is made of others."""
         return ()
 
-    def _lies_in_store(self) -> bool:
-        return isinstance(self.path, RemotePath) or any(one._lies_in_store() for one in self._below)
+    def _opening_waits(self) -> bool:
+        return store_at(self.path).opening_waits or any(one._opening_waits() for one in self._below)
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the bytes of files that reading frames ``start:stop`` of `atoms` takes, in order.
@@ -583,7 +584,7 @@ class Layout(Closing, ABC):
     def _prefetching(self) -> Prefetch:
         if self._prefetch is None:
             _ = self.info  # opens it
-            self._prefetch = Prefetch(self, in_store=self._in_store)
+            self._prefetch = Prefetch(self, opens_ahead=self._opens_ahead)
         return self._prefetch
 
     def _lead(self, led: bool) -> None:

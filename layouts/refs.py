@@ -23,7 +23,7 @@ from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.direct import write_whole
 from mdio.core.files.fingerprint import NAMES, fingerprint, head_of
 from mdio.core.files.regular import read_regular
-from mdio.core.files.remote.paths import is_remote, path_of
+from mdio.core.files.remote.paths import path_of
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout
@@ -276,7 +276,7 @@ class RefsWriter(LayoutWriter):
 
 
 def _url(path: Path) -> str:
-    return str(path) if is_remote(path) else path.absolute().as_uri()
+    return path.absolute().as_uri()
 
 
 def _array(

@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named
-from mdio.core.files.regular import check_regular
-from mdio.core.files.remote.paths import MANIFESTS, RemotePath, path_of
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import need_disk, store_at
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
 
@@ -183,7 +183,7 @@ def parts_at(path: Path) -> Path | None:
 
 def members_at(cls: type[Layout], path: Path) -> dict[str, Path]:
     """Return, by label, where the trajectories are that one output at `path` has as groups."""
-    if cls.facts.members is None or isinstance(path, RemotePath):
+    if cls.facts.members is None or not store_at(path).holds_ensembles:
         return {}
     return cast(dict[str, Path], load_class(cls.facts.members)(path))
 
@@ -212,9 +212,9 @@ def _in_turn(where: Path) -> Iterator[type[Layout]]:
     By its suffix those first whose files begin as no others do; of an object all that write its
     suffix: to ask the others takes requests.
     """
-    is_object, suffix = isinstance(where, RemotePath), where.suffix.lower()
+    waits, suffix = store_at(where).opening_waits, where.suffix.lower()
     for name, entry in LAYOUTS.items():
-        if suffix in entry.suffixes and (is_object or (entry.is_unmistakable and where.is_file())):
+        if suffix in entry.suffixes and (waits or (entry.is_unmistakable and where.is_file())):
             yield layout_class(name)
     for name in LAYOUTS:
         if name != LAST:
@@ -225,18 +225,16 @@ def _in_turn(where: Path) -> Iterator[type[Layout]]:
 
 def _made(cls: type[Layout], where: Path, options: dict[str, Any]) -> Layout:
     """Return a layout; ``salvage`` is for those that have to look for frames behind damage."""
-    if isinstance(where, RemotePath):
-        if not cls.facts.reads_remote:
-            raise SourceError(f"{where}: {cls.name} is not read where it lies; copy it here")
-        if options.get("cache") is not None:
-            raise PlanError(f"{where}: caches of nodes hold files, not objects; leave cache= out")
-    else:
-        try:
-            check_regular(where)
-        except (FileNotFoundError, NotADirectoryError):
-            pass  # its layout says so
-        except OSError as error:
-            raise SourceError(f"{where}: cannot be opened ({error.strerror})") from error
+    if not cls.facts.reads_remote:
+        need_disk(where, f"{cls.name} is not read where it lies; copy it here", SourceError)
+    if options.get("cache") is not None:
+        need_disk(where, "caches of nodes hold files, not objects; leave cache= out")
+    try:
+        store_at(where).check_kind(where)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # its layout says so
+    except OSError as error:
+        raise SourceError(f"{where}: cannot be opened ({error.strerror})") from error
     where = _member(cls, where, options)
     if "salvage" not in (cls.facts.options or ()):
         options.pop("salvage", None)
@@ -281,7 +279,7 @@ def open_layout(
         layout = ALSO_CALLED.get(format.lower(), format.lower())
         layout = layout if _entry(layout) is not None else LAST
         options |= {"format": format.upper()} if layout == LAST else {}
-        if layout != LAST and not isinstance(where, RemotePath):
+        if layout != LAST and not store_at(where).opening_waits:
             other = None
             with suppress(OSError):  # opening it says better what is wrong
                 if where.is_file() and not layout_class(layout).sniff(where):
@@ -296,11 +294,7 @@ def open_layout(
     try:
         status = where.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceError(
-            f"{where}: no such file or folder"
-            if not isinstance(where, RemotePath)
-            else f"{where}: no such object, and no {' or '.join(MANIFESTS)} below it; check the URL"
-        ) from error
+        raise SourceError(f"{where}: {store_at(where).missing(where)}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SourceError(f"{where}: cannot be opened ({reason}); check the path") from error

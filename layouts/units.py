@@ -67,18 +67,18 @@ def runs_of_frames(
 
 
 def check_units(
-    units: Iterable[Unit], wanted: Wanted | None, *, in_store: bool
+    units: Iterable[Unit], wanted: Wanted | None, *, opens_ahead: bool
 ) -> Iterator[tuple[str, str | None]]:
     """Check the units whose numbers are `wanted`, or all; yield names and what is wrong.
 
-    `in_store`: whether they are objects of a store, which are opened ahead.
+    `opens_ahead`: whether what they lie in is opened ahead.
     Raises OSError: the mount is gone.
     """
     chosen = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
     # What is asked for ahead is read in order; a unit that does not say its ranges may not do so.
     for _, some in groupby(chosen, key=lambda unit: unit.ranges is tuple):
         now, coming = tee(some)
-        with asked(_ranges(_opened_ahead(coming) if in_store else coming)):
+        with asked(_ranges(_opened_ahead(coming) if opens_ahead else coming)):
             for unit in now:
                 problem = None
                 try:

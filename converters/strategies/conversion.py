@@ -29,9 +29,8 @@ from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
 from mdio.core.files.journal import Journal, allocated_nbytes
 from mdio.core.files.publish import output_errors, publish
-from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.remote.places import at_once
-from mdio.core.files.remote.uploading import Upload
+from mdio.core.files.store import store_at
 from mdio.core.files.temporaries import TEMPORARY, temporary_for
 from mdio.core.files.turns import changed, state_at
 from mdio.layouts.base import Layout
@@ -71,16 +70,14 @@ class Conversion:
         self.states = SourceStates(job.files, may_grow=may_grow)
         self._former = job.former
         """State of the output that is replaced, from before anything was made of it."""
-        if self._former is None and not isinstance(job.out, RemotePath):
+        if self._former is None:
             with output_errors(job.out):
                 self._former = state_at(job.out)
         self.uuid: str | None = None
         """Of the output, once it has run; where it is owned."""
         self._journal: Journal | None = None
-        self._upload: Upload | None = None
-        if isinstance(self.out, RemotePath):
-            early = self.writer.facts.writes_files_once
-            self._upload = Upload(self.out, follows=self._follows, early=early)
+        early = self.writer.facts.writes_files_once
+        self._upload = store_at(self.out).upload(self.out, follows=self._follows, early=early)
 
     def run(
         self,
@@ -352,7 +349,7 @@ def read_back(path: Path, plan: LayoutPlan, look: Look | None = None) -> None:
             if found == (plan.n_frames, plan.n_atoms):
                 firsts = edges[np.linspace(0, len(edges) - 2, LOOKS).round().astype(int)]
                 *some, last = np.unique(firsts).tolist()
-                if isinstance(path, RemotePath):
+                if store_at(path).opening_waits:
                     _read_at_once(path, plan, [*some, plan.n_frames - 1])
                 else:
                     for at in sorted({*some, last, plan.n_frames - 1}):

@@ -15,11 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from mdio.core.errors import CorruptLayoutError, PlanError
-from mdio.core.files.copying import link_or_copy
 from mdio.core.files.publish import output_errors
-from mdio.core.files.remote.elsewhere import stand_in
-from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.remote.sending import names_below
+from mdio.core.files.store import store_at
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import made_as
 from mdio.layouts.base import Layout
@@ -89,9 +86,9 @@ class Continuation(ABC):
         """Give `writer`, which has made its files, the units of the first `taken` frames."""
 
     @cached_property
-    def _objects(self) -> dict[str, int]:
-        assert isinstance(self.old.path, RemotePath)
-        return names_below(self.old.path)
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the output's files, by name."""
+        return store_at(self.old.path).sizes(self.old.path)
 
     def take(self, name: str, folder: Path) -> None:
         """Give a file of the output the same name in `folder`; an object stays, and has a stand-in.
@@ -99,15 +96,11 @@ class Continuation(ABC):
         Raises CorruptLayoutError: it is missing. OutputError: the disk is full, ...
         """
         old, new = self.old.path / name, folder / name
-        remote = isinstance(old, RemotePath)
-        if name not in self._objects if remote else not old.exists():
+        if name not in self.sizes:
             raise CorruptLayoutError(f"{old}: is missing; put it back, or convert the source again")
         with output_errors(new):
             new.parent.mkdir(parents=True, exist_ok=True)
-            if remote:
-                stand_in(new, self._objects[name])
-            else:
-                link_or_copy(old, new)
+            store_at(old).link(old, new, self.sizes[name])
 
     def refuse(self) -> PlanError:
         """Return the error for an output of an older version."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mdio.core.files.index import index_paths
-from mdio.core.files.remote.paths import is_remote
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.plan import LayoutPlan
@@ -49,7 +48,7 @@ class SegmentsContinuation(Continuation):
             assert sums is not None
             self.take(segment.file, writer.path)
             index = next(index_paths(self.old.path / segment.file))
-            if not is_remote(index) and index.exists():
-                self.take(str(index.relative_to(self.old.path)), writer.path)
+            if (name := str(index.relative_to(self.old.path))) in self.sizes:
+                self.take(name, writer.path)
             taken.append((segment, sums.table))
         writer.adopt(taken, has_box=bool(self.manifest["has_box"]))

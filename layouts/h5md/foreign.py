@@ -80,7 +80,7 @@ class ForeignFile(ForeignTrajectory):
         length_unit: str | None = None,
     ) -> None:
         self._file = file
-        self._datasets = Datasets(path, lambda: descriptor_of(file, path))
+        self._datasets = Datasets(path, lambda: descriptor_of(file))
         check_heaps(path)
         particles = child(file, "particles")
         names = list(particles) if isinstance(particles, h5py.Group) else []

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError
 from mdio.core.files.direct import write_all
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.regular import open_regular
-from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.temporaries import TEMPORARY
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.heaps import check_heaps
@@ -80,15 +78,13 @@ def manifest_text(file: h5py.File, path: Path) -> str:
     return text
 
 
-def descriptor_of(file: h5py.File, path: Path) -> int:
+def descriptor_of(file: h5py.File) -> int:
     """Return a descriptor of the very file that HDF5 has open, whatever its name is now.
 
-    -1 for an object, which has none.
+    -1 where HDF5 has none, as of an object: it is opened again.
     """
-    if isinstance(path, RemotePath):
-        return -1
     if file.driver != "sec2":
-        return open_regular(path)
+        return -1
     fd = os.dup(file.id.get_vfd_handle())
     with suppress(OSError):  # HDF5's lock would stay with it
         fcntl.flock(fd, fcntl.LOCK_UN)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.marks import parts_named
-from mdio.core.files.remote.objects import forget_end
-from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import store_at
 from mdio.core.frames import FIELDS, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import FormatFacts
@@ -179,8 +179,7 @@ class H5MDLayout(BackendLayout):
             if "flavour" in (opened.manifest or {}):  # it has other units than those in memory
                 self.facts = replace(type(self).facts, rounds=FIELDS)  # type: ignore[misc]
             info = opened.info(self.name)
-            if isinstance(self.path, RemotePath):
-                forget_end(self.path)
+            store_at(self.path).forget_end(self.path)
             return info
         except BaseException as error:
             with suppress(*FOREIGN_ERRORS):  # a damaged file may not close; the first error counts

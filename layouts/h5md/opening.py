@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mdio.core.files.fingerprint import head_of, tail_of
-from mdio.core.files.regular import check_regular
-from mdio.core.files.remote.objects import look_at_end
-from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.store import store_at
 
 if TYPE_CHECKING:
     import h5py
@@ -23,8 +21,9 @@ def is_sealed(path: Path) -> bool:
 
     See `mdio.layouts.h5md.seal`.
     """
-    if isinstance(path, RemotePath) and is_hdf5(path):
-        look_at_end(path)  # HDF5 asks for much there
+    store = store_at(path)
+    if store.opening_waits and is_hdf5(path):
+        store.prefetch_end(path)  # HDF5 asks for much there
     try:
         return tail_of(path)[-SEAL_NBYTES:].startswith(SEAL)
     except OSError:
@@ -43,8 +42,5 @@ def open_hdf5(path: Path) -> h5py.File:
     """Open a file for reading."""
     import h5py
 
-    if isinstance(path, RemotePath):
-        return h5py.File(path.open("rb"), "r")
-    check_regular(path)
     # Some shared file systems have no locks; nobody writes to a published output anyway.
-    return h5py.File(path, "r", locking="best-effort")
+    return h5py.File(store_at(path).for_library(path), "r", locking="best-effort")

@@ -68,7 +68,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
                 f"{path}: its manifest cannot be read; convert the source again"
             ) from error
         super().__init__(path, manifest, group, verify=verify)
-        self._bytes = OpenFile(path, CorruptLayoutError, descriptor_of(file, path))
+        self._bytes = OpenFile(path, CorruptLayoutError, descriptor_of(file))
         self._sealed = is_sealed(path)
         n_frames = self.n_frames
         self._factors = flavour_of(self.manifest.get("flavour")).from_file

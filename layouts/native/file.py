@@ -28,12 +28,11 @@ from numpy.typing import NDArray
 from mdio.core.files.in_flight import ByteRange, InFlight, asked
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.store import file_system_type
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.native.fixed_records import PositionalFile, open_positional
 from mdio.layouts.striping.file_systems import is_network
-from mdio.layouts.striping.stripes import file_system_type
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables
 
 NO_ATOMS = np.empty(0, np.int64)
@@ -320,7 +319,7 @@ class FrameMarks:
 
 def comes_over_a_network(path: Path) -> bool:
     """Return whether a file lies elsewhere than on a disk of this machine."""
-    return isinstance(path, RemotePath) or is_network(file_system_type(path))
+    return is_network(file_system_type(path))
 
 
 def scan_fast(path: Path, marks: FrameMarks, scan: Callable[[Path], FrameIndex]) -> FrameIndex:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.copying import link_or_copy, write_sliced
+from mdio.core.files.copying import write_sliced
 from mdio.core.files.direct import write_all
 from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.files.index import FrameIndex, store_index
@@ -21,6 +21,7 @@ from mdio.core.files.piece_sums import PieceSums, Sums, changed, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.elsewhere import was_sent
+from mdio.core.files.store import store_at
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc.native import kernels
@@ -161,7 +162,8 @@ class SegmentsCopier(SegmentsWriter):
                 segmented = cast(SegmentsLayout, former)
                 segmented.check_segment(number)
                 segment, path = segmented.segments[number], self._file(number)
-                link_or_copy(segmented.path / segment.file, path)
+                file = segmented.path / segment.file
+                store_at(file).link(file, path)
                 if self.frames[0].header is None:
                     store_index(path, sums.index(self.plan.n_atoms))
                 return segment.crc32c, sums, None

@@ -10,12 +10,12 @@ from os import PathLike
 from pathlib import Path
 from types import ModuleType
 
+from mdio.core.files.store import file_system_type
 from mdio.layouts.striping import beegfs, cephfs, lustre
 from mdio.layouts.striping.stripes import (
     StripeRecord,
     Striping,
     asked_for,
-    file_system_type,
     record,
 )
 

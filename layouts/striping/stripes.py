@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
 
-from mdio.core.files.remote.paths import is_remote
+from mdio.core.files.store import file_system_type
 
 TIMEOUT_S = 20.0
 """A client that has lost its servers lets commands hang; a conversion does not wait for that."""
@@ -48,36 +47,6 @@ class StripeRecord(TypedDict):
     reason: str | None
     """Why `applied` is not what was asked; None where it is."""
     file_system: str
-
-
-def file_system_type(path: str | PathLike[str], mountinfo: str = "/proc/self/mountinfo") -> str:
-    """Return the type of the file system on which `path` lies, or will lie.
-
-    `path`: need not exist yet. `mountinfo`: the kernel's table of mounts (proc(5)), which names
-    every type and, unlike statfs, touches no file system.
-    Returns str: ``lustre``, ``nfs4``, ``ext4``, ``xfs``, ``tmpfs``, ``overlay``, ``beegfs``,
-    ``gpfs``, ...; ``unknown`` where there is no such table; ``store`` for a URL.
-    """
-    if is_remote(path):
-        return "store"
-    where = f"{os.path.realpath(path).rstrip('/')}/"
-    found, depth = "unknown", -1
-    try:
-        lines = Path(mountinfo).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) < 5 or not after:
-            continue
-        # Spaces, tabs, newlines and backslashes in a mount point are octal: \040.
-        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-        point = f"{point.rstrip('/')}/"
-        # Of two mounts on one point the later hides the earlier.
-        if where.startswith(point) and len(point) >= depth:
-            found, depth = after.split(" ")[0], len(point)
-    return found
 
 
 def ask(program: str, *arguments: str) -> tuple[str, str | None]:

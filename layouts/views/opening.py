@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import PlanError, named
-from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.store import store_at
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import LAST, LAYOUTS, layout_class, members_at, open_layout
@@ -100,7 +100,7 @@ def ensemble_at(path: Any, group: str | None = None) -> dict[str, Path]:
     """
     if isinstance(path, list | tuple) and len(path) == 1:
         path = path[0]
-    if not isinstance(path, str | PathLike) or isinstance(path_of(path), RemotePath):
+    if not isinstance(path, str | PathLike) or not store_at(path).holds_ensembles:
         return {}
     where = Path(path)
     try:

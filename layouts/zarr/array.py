@@ -42,7 +42,7 @@ from mdio.core.files.direct import Data, WrittenFile
 from mdio.core.files.in_flight import Opening
 from mdio.core.files.piece_sums import Sums, pieces_of_row
 from mdio.core.files.reading import Handles, OpenFile
-from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.store import store_at
 from mdio.core.frames import AtomIndices
 from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.codecs.quantised import decode_chunk
@@ -430,9 +430,7 @@ class ShardedChunks(ChunkedArray):
             others = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
         name = self.metadata.file_name(rows.start // self.frames_per_shard)
         crcs = cast(list[int], [*decoded, *others])
-        remote = isinstance(path, RemotePath)  # it stays where it is
-        data = np.empty(0, np.uint8) if remote else np.memmap(path, np.uint8, "r")
-        return EncodedChunk(f"{self._name}/{name}", data, crcs, path)
+        return EncodedChunk(f"{self._name}/{name}", store_at(path).linked(path), crcs, path)
 
 
 Numbers = NDArray[Any]

@@ -21,7 +21,7 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.elsewhere import Elsewhere
 from mdio.core.files.remote.objects import HEAD_NBYTES, forget, look
-from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.store import store_at
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC
 NO_WAITING = os.O_NONBLOCK
@@ -39,7 +39,7 @@ class Folder(Closing):
         self.path = path
         self._fd: int | None = None
         self._which = -1
-        self._object = path if isinstance(path, RemotePath) else None
+        self._object = None if store_at(path).has_folders else path
         self._elsewhere: Elsewhere | None = None
         try:
             if self._object is not None:
@@ -77,6 +77,8 @@ class Folder(Closing):
 
     def stat(self, name: str) -> os.stat_result:
         """Return the state of a file of the folder; raises OSError. Objects have none."""
+        if self._object is not None:
+            raise FileNotFoundError(name)
         return os.stat(name, dir_fd=self._fd)
 
     def open(self, name: str) -> int:

@@ -28,7 +28,6 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import ELEMENTS, AtomIndices
 from mdio.layouts.codecs.compressors import QUANTISED_NAME
 from mdio.layouts.codecs.quantised import BLOSC_HEADER
@@ -124,7 +123,7 @@ def _check_arrays(path: Path, group: Any, store: BloscChecked) -> None:
     for name in ELEMENT_NAMES:
         node = group.get(name)
         folder = path / group.path / name
-        if node is None and not isinstance(path, RemotePath) and folder.is_dir():
+        if node is None and folder.is_dir():
             raise SourceError(
                 f"{path}: {group.path}/{name} is a folder without metadata of Zarr (zarr.json, "
                 ".zgroup or .zarray), so it is damaged; copy the tree again"

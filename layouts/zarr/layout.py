@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import need_disk
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import FormatFacts
@@ -135,11 +136,11 @@ class ZarrLayout(BackendLayout):
                 "made it did not end, convert the source again"
             )
         root.close()
-        if isinstance(self.path, RemotePath):
-            raise SourceError(
-                f"{self.path}: Zarr trees of other programs are not read where they lie; "
-                "copy it here"
-            )
+        need_disk(
+            self.path,
+            "Zarr trees of other programs are not read where they lie; copy it here",
+            SourceError,
+        )
         from mdio.layouts.zarr.foreign import ForeignTree  # needs zarr
 
         return ForeignTree(

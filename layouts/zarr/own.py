@@ -16,7 +16,7 @@ from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import Opening, prefetch_openings
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.remote.objects import LARGE_NBYTES, prefetch
-from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.store import store_at
 from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, TrajectoryInfo
 from mdio.core.topology.topology import Topology
 from mdio.layouts.chunked.own import OwnOutput, stored_topology
@@ -76,7 +76,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
             "step": self._series("mdio/step", "source_step"),
             "box": self._series("mdio/box", "box"),
         }
-        if not self.tells_times and isinstance(path, RemotePath):
+        if not self.tells_times and store_at(path).opening_waits:
             ends = (("box", 0), ("time", 0), ("time", self.n_frames - 1))
             prefetch_openings(
                 one for name, at in ends for one in self._columns[name].openings(at, at + 1)
@@ -100,7 +100,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
 
     def _node(self, path: str, expected: Mapping[str, Any] | None) -> bytes:
         """Return a ``zarr.json``, which the manifest may tell of; saves an object's request."""
-        if expected is not None and isinstance(self.path, RemotePath):
+        if expected is not None and store_at(self.path).opening_waits:
             text = json.dumps(expected).encode()
             if self._node_crcs.get(path) == kernels.crc32c(text):
                 return text
@@ -210,7 +210,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
                 yield Unit(f"checksums of the {array.what}", array.checksums.read, None, group)
                 continue
             yield from self._units_of((group, field))
-        if isinstance(self.path, RemotePath):
+        if store_at(self.path).opening_waits:
             nodes = [self.path / path / METADATA for path in self._node_crcs]
             prefetch(nodes, LARGE_NBYTES)
             for path, name in self._all_series():

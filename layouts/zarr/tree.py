@@ -28,7 +28,6 @@ import numpy as np
 from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
-from mdio.core.files.remote.paths import RemotePath
 from mdio.core.frames import ELEMENTS
 from mdio.layouts.chunked.ensembles import check_members, labels_in
 from mdio.layouts.codecs.compressors import (
@@ -447,11 +446,10 @@ def _labels(path: Path, *_: int) -> Sequence[str]:
 
 def root_node(root: Folder) -> bytes:
     """Return the root's metadata; not read again where it was just asked for labels."""
-    if not isinstance(root.path, RemotePath):
-        with suppress(OSError):
-            text = _handed_on.pop(_state(root.stat(METADATA)), None)
-            if text is not None:
-                return text
+    with suppress(OSError):
+        text = _handed_on.pop(_state(root.stat(METADATA)), None)
+        if text is not None:
+            return text
     return read_node(root, "")
 
 

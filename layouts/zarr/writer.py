@@ -32,11 +32,11 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
-from mdio.core.files.copying import link_or_copy
 from mdio.core.files.direct import WrittenFile
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
 from mdio.core.files.publish import flush_tree
 from mdio.core.files.remote.elsewhere import was_sent
+from mdio.core.files.store import store_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.chunked.ensembles import Ensemble
 from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_option
@@ -190,7 +190,7 @@ class ZarrWriter(LayoutWriter):
         """Write a shard, or link one that is there."""
         path = self.path / item.key
         if item.file is not None:
-            link_or_copy(item.file, path)
+            store_at(item.file).link(item.file, path)
             return
         self.drain()
         with writing(path):

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from mdio.analysis.timings import record
 from mdio.core.errors import MissingExtraError, OutputError, PlanError
-from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import store_at
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
 from mdio.core.words import axis_label, duration, html_table, notes_by_label, plural
 
@@ -341,7 +342,7 @@ def check_output(path: str | PathLike[str], suffixes: Sequence[str] = ()) -> Pat
     is missing or read-only, or it is a folder itself.
     """
     target = path_of(path)
-    if isinstance(target, RemotePath):
+    if not store_at(target).has_folders:
         return target
     if target.is_dir():
         raise OutputError(f"{target}: it is a folder; give the name of a file")

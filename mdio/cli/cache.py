@@ -10,7 +10,7 @@ from mdio.cli.follow import seconds
 from mdio.cli.shared.common import add, add_told, parse_nbytes, print_json
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.source import cached_trajectories, evict_units, verify_units
-from mdio.core.files.remote.paths import refuse_remote
+from mdio.core.files.store import COPY_IT, need_disk
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, plural
 from mdio.parallel.assignment import CacheFollower, follow_into_cache
@@ -86,7 +86,7 @@ def _verify(args: argparse.Namespace) -> Told:
 
 def _follow(args: argparse.Namespace) -> Told:
     n_shown = [0]
-    refuse_remote(args.pattern, "following what is written")
+    need_disk(args.pattern, f"following what is written needs it on a disk; {COPY_IT}")
 
     def tell(follower: CacheFollower) -> None:
         if follower.n_units > n_shown[0] and not args.quiet:

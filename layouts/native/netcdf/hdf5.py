@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.store import need_disk
 from mdio.layouts.foreign.chunks import Datasets, ForeignChunks
 from mdio.layouts.foreign.heaps import check_heaps
 
@@ -54,8 +54,7 @@ class HDF5File:
                 f"{path}: not readable as NetCDF-4 ({error}); the file may be truncated"
             ) from error
         self._steps = self._integers()
-        if isinstance(path, RemotePath):
-            raise SourceError(f"{path}: NetCDF-4 is not read where it lies; copy it here")
+        need_disk(path, "NetCDF-4 is not read where it lies; copy it here", SourceError)
         nbytes = path.stat().st_size
         self.record_nbytes = min(nbytes, sum(v.row_nbytes for v in self.variables.values()))
 

@@ -38,9 +38,9 @@ from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, as_ker
 from mdio.analysis.system import System
 from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.direct import free_memory
-from mdio.core.files.remote.paths import is_remote, path_of
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import file_system_type, need_disk
 from mdio.layouts.base import Layout, container_of
-from mdio.layouts.striping.stripes import file_system_type
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import available_cores
 
@@ -107,8 +107,7 @@ def measure(
     limits = limits or Limits()
     single = isinstance(trajectory, str | PathLike)
     paths = [str(trajectory)] if single else [str(path) for path in trajectory]  # type: ignore[union-attr]
-    if is_remote(target):
-        raise PlanError(f"{target}: trial conversions need a folder on a disk; give it as --target")
+    need_disk(target, "trial conversions need a folder on a disk; give it as --target")
     folder = Path(target)
     free, memory = check_target(folder), free_memory()
     if local_folder is not None:

@@ -16,8 +16,6 @@ from pathlib import Path
 from mdio.core.errors import SourceError
 from mdio.core.files.direct import write_all
 from mdio.core.files.marks import TELL_OUTPUTS
-from mdio.core.files.remote.elsewhere import stand_in
-from mdio.core.files.remote.paths import RemotePath
 
 INDEX_ENDING = ".mdio-index"
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
@@ -70,21 +68,6 @@ def remove(path: Path) -> None:
     else:
         path.unlink(missing_ok=True)
         path.with_name(f".{path.name}{INDEX_ENDING}").unlink(missing_ok=True)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file that is never written again a second name; copy it where that cannot be.
-
-    What had the name goes. An object of a store stays where it is, with a file that stands for it.
-    """
-    target.unlink(missing_ok=True)
-    if isinstance(source, RemotePath):
-        stand_in(target, source.stat().st_size)
-        return
-    try:
-        target.hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def write_sliced(target: int, data: memoryview, at: int) -> None:

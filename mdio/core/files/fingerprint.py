@@ -11,7 +11,8 @@ from typing import Any
 
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import OpenFile, uncounted
-from mdio.core.files.remote.paths import RemotePath, path_of
+from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import store_at
 from mdio.core.kernels import crc32c
 
 HEAD_NBYTES = 64
@@ -166,7 +167,7 @@ def _end_of(path: Path, *, tail: bool) -> bytes:
     if not stat.S_ISREG(status.st_mode):
         return b""
     begin = max(0, status.st_size - HEAD_NBYTES) if tail else 0
-    if tail and isinstance(path, RemotePath):
+    if tail and store_at(path).opening_waits:
         # What is known of an object may be old: reading it shows that, and it is forgotten then.
         return _bytes_at.__wrapped__(path, begin)
     return _bytes_at(path, begin, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

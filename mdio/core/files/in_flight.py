@@ -352,15 +352,15 @@ class Prefetched(Protocol):
 class Prefetch:
     """Asks for what the reads to come of one layout take.
 
-    `layout`: open. `in_store`: whether it lies in a store; then objects are opened ahead, too.
+    `layout`: open. `opens_ahead`: whether objects are opened ahead, too, as in a store.
     """
 
-    def __init__(self, layout: Prefetched, *, in_store: bool) -> None:
-        self._layout, self._in_store = layout, in_store
+    def __init__(self, layout: Prefetched, *, opens_ahead: bool) -> None:
+        self._layout, self._opens_ahead = layout, opens_ahead
         self._in_flight = InFlight()
         self._asked: set[Path] = set()
         """Objects that were asked for and are not open yet."""
-        self._edges = layout.boundaries() if in_store else np.zeros(1, np.int64)
+        self._edges = layout.boundaries() if opens_ahead else np.zeros(1, np.int64)
         self._stop = -1
         """Behind the frame that was read last by itself."""
 
@@ -369,10 +369,10 @@ class Prefetch:
     ) -> None:
         """Ask for what reading these runs of frames takes, and for nothing else any more."""
         runs = (run for run in runs if run[0] < run[1])
-        if self._in_store:
+        if self._opens_ahead:
             runs = self._opened_ahead(self._cut(runs), atoms, guessed=guessed)
         ranges = (one for run in runs for one in self._layout.byte_ranges(*run, atoms))
-        self._in_flight.prefetch(ranges, guessed=guessed and self._in_store)
+        self._in_flight.prefetch(ranges, guessed=guessed and self._opens_ahead)
 
     def open_for(self, frame: int, atoms: AtomIndices | None) -> None:
         """Ask for objects that reading one frame opens, and one after the other if they are."""
@@ -397,7 +397,7 @@ class Prefetch:
     def stop(self) -> None:
         """Ask for nothing any more, and end the threads."""
         self._in_flight.stop()
-        if self._in_store:
+        if self._opens_ahead:
             self.open_ahead((), None)
 
     def _cut(self, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

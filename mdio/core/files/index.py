@@ -23,8 +23,7 @@ from mdio.core.files.direct import write_whole
 from mdio.core.files.fingerprint import opened_source
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.regular import is_own, open_regular
-from mdio.core.files.remote.objects import prefetch
-from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.store import store_at
 from mdio.core.frames import LostBytes
 
 MAGIC = b"MDIOIDX1"
@@ -82,7 +81,7 @@ class _Identity:
 
     def holds(self, then: _Identity, where: Path) -> bool:
         """Return whether an index is of this file; one beside an object was made before it was."""
-        if isinstance(where, RemotePath):
+        if not store_at(where).keeps_times:
             return (then.nbytes, then.crc) == (self.nbytes, self.crc)
         return then == self
 
@@ -120,8 +119,8 @@ def load_index(
     Returns FrameIndex.
     Raises SourceError: the file cannot be read; and what `scan` raises.
     """
-    if isinstance(path, RemotePath):
-        prefetch([next(index_paths(path))], AHEAD_NBYTES)
+    store = store_at(path)
+    store.prefetch([next(index_paths(path))], AHEAD_NBYTES)
     identity = _Identity.of(path)
     index: FrameIndex | None = None
     for where in index_paths(path):
@@ -130,8 +129,7 @@ def load_index(
             continue
         if identity.holds(then, where):
             return stored
-        grown = then.nbytes < identity.nbytes and extend is not None
-        grown = grown and not isinstance(path, RemotePath)
+        grown = store.grows and then.nbytes < identity.nbytes
         if grown and extend and then.crc == _Identity.of(path, then.nbytes).crc:
             index = extend(path, stored)
     if index is None:
@@ -181,8 +179,6 @@ def _may_tell(where: Path, path: Path) -> bool:
 
     Those of others could leave out frames.
     """
-    if isinstance(where, RemotePath):
-        return True
     try:
         status = where.stat()
         return is_own(status, where.parent) or status.st_uid == path.stat().st_uid
@@ -192,7 +188,7 @@ def _may_tell(where: Path, path: Path) -> bool:
 
 def _load(where: Path) -> tuple[FrameIndex, _Identity] | None:
     try:
-        raw = where.read_bytes() if isinstance(where, RemotePath) else _read_file(where)
+        raw = _read_file(where)
     except (OSError, ValueError):
         return None
     if len(raw) < HEADER.size:
@@ -223,7 +219,7 @@ def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:
     checked = HEADER.pack(MAGIC, 0, *header)[CHECKED_FROM:] + offsets
     data = MAGIC + struct.pack("<I", zlib.crc32(checked)) + checked
     for number, where in enumerate(index_paths(path)):
-        if isinstance(where, RemotePath) or not _may_tell(where, path):
+        if not store_at(where).built_in_place or not _may_tell(where, path):
             continue  # another user's stays, and is not read
         try:
             if number:  # the cache folder is ours to make; that of the trajectory is there
@@ -237,7 +233,7 @@ def _store(path: Path, index: FrameIndex, identity: _Identity) -> None:
 def _from_mdanalysis(path: Path) -> FrameIndex | None:
     """Read the offsets that MDAnalysis stored, under the conditions that it sets itself."""
     where = path.with_name(f".{path.name}_offsets.npz")
-    if isinstance(path, RemotePath):
+    if not store_at(path).keeps_times:
         return None
     try:
         if not where.is_file() or not _may_tell(where, path):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.remote.sending import names_below
+from mdio.core.files.store import store_at
 
 GONE = 0.05
 """Up to this share of a file's pages may stay: the kernel keeps what it works on at the moment."""
@@ -23,12 +22,8 @@ PAUSE_S = 0.02
 
 def files_in(path: Path) -> Iterator[Path]:
     """Yield a file itself, or all files below a folder, on a disk or in a store."""
-    if not path.is_dir():
-        yield path
-    elif isinstance(path, RemotePath):
-        yield from (path / name for name in sorted(names_below(path)))
-    else:
-        yield from (file for file in sorted(path.rglob("*")) if file.is_file())
+    names = sorted(store_at(path).sizes(path)) if path.is_dir() else [""]
+    yield from (path / name for name in names)
 
 
 def drop_cache(path: Path) -> str | None:
@@ -42,7 +37,7 @@ def drop_cache(path: Path) -> str | None:
     Returns str or None: why the bytes are still in memory or nobody can tell; None when they have
     gone.
     """
-    if isinstance(path, RemotePath):
+    if not store_at(path).in_page_cache:
         return None
     if not hasattr(os, "posix_fadvise"):
         return "this system has no posix_fadvise"

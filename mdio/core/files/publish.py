@@ -25,6 +25,7 @@ from mdio.core.files.journal import journal_of, refuse_unfinished, unfinished
 from mdio.core.files.marks import PARTS_MARKER, is_output, name_of_parts, parts_of
 from mdio.core.files.remote.paths import RemotePath, is_remote, path_of
 from mdio.core.files.replacing import put_in_place, take_over, tidy
+from mdio.core.files.store import store_at
 from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name
 from mdio.core.files.turns import State, state_at
 from mdio.core.signals import terminations_raised
@@ -230,12 +231,9 @@ def publish(
     changed it meanwhile.
     """
     where = path_of(target)
-    if isinstance(where, RemotePath):
+    upload = upload or store_at(where).upload(where)
+    if upload is not None and where == upload.goal:
         names = [Path(companion).name for companion in companions]
-        if upload is None:
-            from mdio.core.files.remote.uploading import Upload
-
-            upload = Upload(where)
         with (
             upload.building(
                 force=force,

@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.regular import open_regular
 from mdio.core.files.remote.opened import RemoteObject
-from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.store import store_at
 from mdio.core.kernels import read_rows
 
 Buffer = NDArray[Any] | memoryview
@@ -163,10 +162,8 @@ class OpenFile(Closing):
         self.ahead: Ahead | None = None
         """Has bytes of it that have been asked for already, or will."""
         try:
-            if isinstance(path, RemotePath):
-                self.remote = RemoteObject(path, last_nbytes)
-            elif descriptor < 0:
-                self._descriptor = open_regular(path)
+            if descriptor < 0:
+                self._descriptor, self.remote = store_at(path).open(path, last_nbytes)
         except OSError as failure:
             self.close()
             missing = isinstance(failure, FileNotFoundError)
@@ -188,10 +185,7 @@ class OpenFile(Closing):
     def open_again(self) -> bool:
         """Open what was pickled; return whether it is the same file, and no other by its name."""
         try:
-            if isinstance(self.path, RemotePath):
-                self.remote = RemoteObject(self.path)
-            else:
-                self._descriptor = open_regular(self.path)
+            self._descriptor, self.remote = store_at(self.path).open(self.path)
         except OSError:
             return False
         return _identity(self.status()) == self._which

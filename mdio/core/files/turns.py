@@ -20,6 +20,7 @@ from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files.fingerprint import END_NBYTES, MANIFESTS
+from mdio.core.files.store import store_at
 from mdio.core.files.temporaries import host_name, is_process_gone, process_identity
 from mdio.core.kernels import crc32c
 
@@ -40,9 +41,11 @@ _unremoved: dict[Path, State | None] = {}
 def state_at(path: Path) -> State | None:
     """Return what tells the output that is at `path` from any that takes its place; None if none.
 
-    Of a folder, that of its manifest, which is written last.
+    Of a folder, that of its manifest, which is written last. None in stores, which compare.
     Raises OSError: it cannot be looked at.
     """
+    if store_at(path).compares_states:
+        return None
     try:
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.regular import open_regular
-from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.store import need_disk
 from mdio.core.kernels.backend import compiled
 
 __all__ = ["kernels", "open_file", "opened", "source_errors"]
@@ -24,11 +24,12 @@ else:
 
 def open_file(path: Path) -> int:
     """Return a descriptor to read from; raises SourceError."""
-    if isinstance(path, RemotePath):
-        raise SourceError(
-            f"{path}: its frames do not follow one another from its beginning to its end; "
-            "copy it here, and mdio info says where"
-        )
+    need_disk(
+        path,
+        "its frames do not follow one another from its beginning to its end; copy it here, and "
+        "mdio info says where",
+        SourceError,
+    )
     try:
         return open_regular(path)
     except OSError as error:

@@ -3,7 +3,7 @@
 import os
 
 from mdio.core.files.page_cache import drop_cache
-from mdio.layouts.striping.stripes import file_system_type
+from mdio.core.files.store import file_system_type
 
 
 def test_what_stays_is_told(tmp_path, monkeypatch):

@@ -13,11 +13,11 @@ import mdio
 from mdio.core.cache.folder import Cache
 from mdio.core.cache.source import verify_units
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files import store
 from mdio.core.files.reading import reads
 from mdio.layouts.base import cache_notes
 from mdio.layouts.caching.reads import unit_edges
 from mdio.layouts.caching.units import units_of
-from mdio.layouts.striping import stripes
 
 KINDS = ["dcd", "xtc", "trr", "ncdf", "zarr", "plain.zarr", "h5md", "zip.h5md", "segments", "chain"]
 NAMES = ("positions", "velocities", "forces", "box", "time", "step")
@@ -212,7 +212,7 @@ def test_a_damaged_frame_fails_as_it_does_without_a_cache(sources, tmp_path):
 def test_notes_of_what_cannot_be_kept_and_of_a_folder_on_the_network(
     sources, tmp_path, adk, monkeypatch
 ):
-    monkeypatch.setattr(stripes, "file_system_type", lambda _: "nfs4")
+    monkeypatch.setattr(store, "file_system_type", lambda _: "nfs4")
     u = mda.Universe(adk["psf"], adk["dcd"])
     with mda.Writer(str(tmp_path / "a.lammpsdump.xyz"), len(u.atoms)) as writer:
         writer.write(u.atoms)

@@ -13,11 +13,11 @@ from suites.fake_lfs import FakeLfs
 from suites.lustre_answers import FILE_2_5, FOLDER_2_12, MIB, PROGRESSIVE, SAMPLES
 
 from mdio.core.errors import PlanError
+from mdio.core.files.store import file_system_type
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.plan import WriteOptions, plan_pieces
 from mdio.layouts.striping import stripes
 from mdio.layouts.striping.lustre import get_stripe, mpi_io_hints, parse_getstripe, set_stripe
-from mdio.layouts.striping.stripes import file_system_type
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -62,14 +62,6 @@ def path_of(path: str | os.PathLike[str]) -> Path:
     return RemotePath(text)
 
 
-def refuse_remote(path: str | os.PathLike[str], what: str) -> None:
-    """Raise PlanError for a URL where only files will do."""
-    if is_remote(path):
-        raise PlanError(
-            f"{path_of(path)}: {what} needs it on a disk; copy it here, and back when that is done"
-        )
-
-
 class RemotePath(PosixPath):
     """A URL as a path."""
 
@@ -133,6 +125,10 @@ class RemotePath(PosixPath):
     def resolve(self, strict: bool = False) -> RemotePath:  # noqa: ARG002
         """Return this."""
         return self
+
+    def as_uri(self) -> str:
+        """Return the URL."""
+        return str(self)
 
     def expanduser(self) -> RemotePath:
         """Return this."""

@@ -12,7 +12,6 @@ from obstore.exceptions import GenericError
 import mdio
 from mdio.core.errors import OutputError, PlanError, SourceError
 from mdio.core.files.remote import sending, stores
-from mdio.layouts.continuing import continuation
 
 pytestmark = pytest.mark.usefixtures("spool", "nothing_fails")
 
@@ -155,7 +154,7 @@ class TestListsThatBreakOff:
             self.cut(monkeypatch, 1000)
             return real(folder)
 
-        monkeypatch.setattr(continuation, "names_below", fails)
+        monkeypatch.setattr(sending, "names_below", fails)
         with pytest.raises(OutputError, match=r"^s3://.*lists\.zarr: .*response body") as caught:
             mdio.append(adk["dcd"], goes_on)
         assert str(spool) not in str(caught.value)

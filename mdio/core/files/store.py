@@ -1,0 +1,237 @@
+"""Where files and objects lie: a disk, or a store of objects, and what can be done there.
+
+`store_at` says which it is. Both answer the same: how bytes are opened and listed, how something
+gets a second name, what is worth asking for ahead, and what is known of a place. So nobody else
+asks which of them it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.errors import MdioError, PlanError
+from mdio.core.files.regular import check_regular, open_regular
+from mdio.core.files.remote import objects
+from mdio.core.files.remote.blocks import ObjectFile, copied_here
+from mdio.core.files.remote.elsewhere import stand_in
+from mdio.core.files.remote.opened import RemoteObject
+from mdio.core.files.remote.paths import MANIFESTS, RemotePath, is_remote
+
+if TYPE_CHECKING:
+    from mdio.core.files.remote.uploading import Upload
+
+AnyPath = str | os.PathLike[str]
+MOUNTS = "/proc/self/mountinfo"
+COPY_IT = "copy it here, and back when that is done"
+
+
+class Disk:
+    """File systems: what is there is opened by its name, and written in place."""
+
+    opening_waits: ClassVar[bool] = False
+    """Whether each look at something takes a request, so that what comes next is asked for ahead,
+    and nothing is looked at that need not be."""
+    has_folders: ClassVar[bool] = True
+    """Whether a folder is there before what lies in it, and can be listed and held open."""
+    holds_ensembles: ClassVar[bool] = True
+    """Whether several trajectories are written side by side into one output."""
+    built_in_place: ClassVar[bool] = True
+    """Whether outputs are built there, where all can write who share it, and not where their owner
+    is, to be sent."""
+    keeps_times: ClassVar[bool] = True
+    """Whether times of change tell one content from another; a copy that was sent has another."""
+    grows: ClassVar[bool] = True
+    """Whether something may be written on, rather than replaced as a whole."""
+    in_page_cache: ClassVar[bool] = True
+    """Whether the system keeps in memory what was read."""
+    compares_states: ClassVar[bool] = False
+    """Whether requests have conditions, so that only what was seen is replaced."""
+
+    def open(self, path: Path, last_nbytes: int = 0) -> tuple[int, RemoteObject | None]:  # noqa: ARG002
+        """Return a descriptor, or -1 and an object; `last_nbytes`: see `RemoteObject`."""
+        return open_regular(path), None
+
+    def for_library(self, path: Path) -> Path | ObjectFile:
+        """Return what libraries open; raises OSError for pipes, which they would wait for."""
+        check_regular(path)
+        return path
+
+    def with_name(self, path: Path) -> AbstractContextManager[Path]:
+        """Give a file of the same contents that has a name here."""
+        return nullcontext(path)
+
+    def check_kind(self, path: Path) -> None:
+        """Raise OSError for what is there and neither a file nor a folder."""
+        check_regular(path)
+
+    def need_disk(self, path: AnyPath, reason: str, error: type[MdioError]) -> None:
+        """See `need_disk`."""
+
+    def sizes(self, folder: Path) -> dict[str, int]:
+        """Return the names of all files below `folder`, relative to it, and their bytes."""
+        found = {}
+        for parent, _, names in os.walk(folder, followlinks=True):
+            for name in names:
+                where = Path(parent, name)
+                with suppress(FileNotFoundError):  # a link that leads nowhere
+                    if stat.S_ISREG((status := where.stat()).st_mode):
+                        found[str(where)[len(str(folder)) + 1 :]] = status.st_size
+        return found
+
+    def link(self, source: Path, target: Path, nbytes: int | None = None) -> None:  # noqa: ARG002
+        """Give a file that is never written again a second name; copy it where that cannot be.
+
+        What had the name goes. `nbytes`: how long it is, where that is known.
+        """
+        import shutil  # reading needs none
+
+        target.unlink(missing_ok=True)
+        try:
+            target.hardlink_to(source)
+        except OSError:
+            shutil.copyfile(source, target)
+
+    def linked(self, path: Path) -> NDArray[np.uint8]:
+        """Return the bytes of a file that `link` gives a second name."""
+        return np.memmap(path, np.uint8, "r")
+
+    def prefetch(self, paths: Iterable[Path], last_nbytes: int) -> None:
+        """Ask for the ends of what is opened next; see `objects.prefetch`."""
+
+    def prefetch_end(self, path: Path) -> None:
+        """Have the end of a file at hand for a library; see `objects.look_at_end`."""
+
+    def forget_end(self, path: Path) -> None:
+        """Forget what `prefetch_end` had at hand: the library has it now."""
+
+    def upload(self, goal: Path, **options: Any) -> Upload | None:  # noqa: ARG002
+        """Return the way of an output to where it goes, if it is built elsewhere."""
+        return None
+
+    def file_system(self, path: AnyPath, mountinfo: str) -> str:
+        """See `file_system_type`."""
+        where = f"{os.path.realpath(path).rstrip('/')}/"
+        found, depth = "unknown", -1
+        try:
+            lines = Path(mountinfo).read_text("utf-8", "surrogateescape").splitlines()
+        except OSError:
+            return found
+        for line in lines:
+            before, _, after = line.partition(" - ")
+            fields = before.split(" ")
+            if len(fields) < 5 or not after:
+                continue
+            # Spaces, tabs, newlines and backslashes in a mount point are octal: \040.
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+            point = f"{point.rstrip('/')}/"
+            # Of two mounts on one point the later hides the earlier.
+            if where.startswith(point) and len(point) >= depth:
+                found, depth = after.split(" ")[0], len(point)
+        return found
+
+    def missing(self, path: Path) -> str:  # noqa: ARG002
+        """Return what is said where nothing is."""
+        return "no such file or folder"
+
+
+class ObjectStore(Disk):
+    """Stores of objects, and web servers: read by requests; what goes there is sent."""
+
+    opening_waits = True
+    has_folders = holds_ensembles = built_in_place = keeps_times = grows = in_page_cache = False
+    compares_states = True
+
+    def open(self, path: Path, last_nbytes: int = 0) -> tuple[int, RemoteObject | None]:
+        """See the base class."""
+        return -1, RemoteObject(path, last_nbytes)
+
+    def for_library(self, path: Path) -> ObjectFile:
+        """See the base class."""
+        return ObjectFile(RemoteObject(path))
+
+    def with_name(self, path: Path) -> AbstractContextManager[Path]:
+        """See the base class."""
+        return copied_here(path)
+
+    def check_kind(self, path: Path) -> None:
+        """Do nothing: there are objects only."""
+
+    def need_disk(self, path: AnyPath, reason: str, error: type[MdioError]) -> None:
+        """See `need_disk`."""
+        raise error(f"{path}: {reason}")
+
+    def sizes(self, folder: Path) -> dict[str, int]:
+        """See the base class; one request."""
+        from mdio.core.files.remote.sending import names_below
+
+        return names_below(RemotePath(folder))
+
+    def link(self, source: Path, target: Path, nbytes: int | None = None) -> None:
+        """Have a file at `target` stand for the object, which stays where it is."""
+        target.unlink(missing_ok=True)
+        stand_in(target, source.stat().st_size if nbytes is None else nbytes)
+
+    def linked(self, path: Path) -> NDArray[np.uint8]:  # noqa: ARG002
+        """Return nothing: the object stays where it is."""
+        return np.empty(0, np.uint8)
+
+    def prefetch(self, paths: Iterable[Path], last_nbytes: int) -> None:
+        """See the base class."""
+        objects.prefetch(paths, last_nbytes)
+
+    def prefetch_end(self, path: Path) -> None:
+        """See the base class."""
+        objects.look_at_end(path)
+
+    def forget_end(self, path: Path) -> None:
+        """See the base class."""
+        objects.forget_end(path)
+
+    def upload(self, goal: Path, **options: Any) -> Upload:
+        """See the base class; `options`: of `Upload`."""
+        from mdio.core.files.remote.uploading import Upload
+
+        return Upload(RemotePath(goal), **options)
+
+    def file_system(self, path: AnyPath, mountinfo: str) -> str:  # noqa: ARG002
+        """See the base class."""
+        return "store"
+
+    def missing(self, path: Path) -> str:  # noqa: ARG002
+        """See the base class."""
+        return f"no such object, and no {' or '.join(MANIFESTS)} below it; check the URL"
+
+
+_DISK, _OBJECTS = Disk(), ObjectStore()
+
+
+def store_at(path: AnyPath) -> Disk:
+    """Return what `path` is in: a disk, or a store for a URL."""
+    if isinstance(path, Path):
+        return _OBJECTS if isinstance(path, RemotePath) else _DISK
+    return _OBJECTS if is_remote(path) else _DISK
+
+
+def need_disk(path: AnyPath, reason: str, error: type[MdioError] = PlanError) -> None:
+    """Raise `error` with `reason` where programs cannot open `path` by its name."""
+    store_at(path).need_disk(path, reason, error)
+
+
+def file_system_type(path: AnyPath, mountinfo: str = MOUNTS) -> str:
+    """Return the type of the file system on which `path` lies, or will lie.
+
+    `path`: need not exist yet. `mountinfo`: the kernel's table of mounts (proc(5)), which names
+    every type and, unlike statfs, touches no file system.
+    Returns str: ``lustre``, ``nfs4``, ``ext4``, ``xfs``, ``tmpfs``, ``overlay``, ``beegfs``,
+    ``gpfs``, ...; ``unknown`` where there is no such table; ``store`` for a URL.
+    """
+    return store_at(path).file_system(path, mountinfo)
