@@ -82,7 +82,7 @@ def readers(path: Path, others: dict[str, Callable[[], Any]]) -> None:
 
 def through_library(path: Path) -> Any:
     """Open a file of others so that its chunks are read by HDF5, or netCDF4."""
-    with patch("mdio.layouts.foreign.chunks.chunks_of", return_value=None):
+    with patch("mdio.layouts.foreign.hdf5.chunks_of", return_value=None):
         layout = mdio.open(path)
         layout.read(0, 1)
     return layout

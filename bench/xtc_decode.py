@@ -21,7 +21,7 @@ import numpy as np
 from adk import tiled
 from measuring import in_turn, provenance, summary
 
-from mdio.core.xtc.codec import XTCFrames, scan
+from mdio.core.xtc import XTCFrames, scan
 
 BLOCK_NBYTES = 2 << 20
 TILES = 10

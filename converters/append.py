@@ -43,8 +43,15 @@ from mdio.layouts.manifest import has_source_integers, indices_from_runs, runs_f
 from mdio.layouts.registry import open_layout, writer_class
 from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.chain import ChainLayout, chain_of
-from mdio.layouts.views.joining import GAP, RUN_FRAMES, Joining
-from mdio.layouts.views.merging import Frames, are_counted, continued, merge
+from mdio.layouts.views.joining import (
+    GAP,
+    RUN_FRAMES,
+    Frames,
+    Joining,
+    are_counted,
+    continued,
+    merge,
+)
 from mdio.layouts.views.view import ViewLayout, select_frames, times_of
 from mdio.layouts.writer import NotFinite
 from mdio.parallel.executors import Executor

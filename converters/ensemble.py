@@ -13,7 +13,7 @@ from mdio.converters.options import ConvertResult, Progress
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.publish import publish
 from mdio.core.files.store import need_disk
-from mdio.layouts.chunked.ensembles import Ensemble
+from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_at
 from mdio.parallel.executors import Executor, Serial

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mdio.core.cache.folder import Cache
     from mdio.core.frames import FrameData
     from mdio.core.topology.topology import Topology
-    from mdio.layouts.caching.reads import UnitReads
+    from mdio.layouts.caching import UnitReads
     from mdio.layouts.tables import Tables
 
 
@@ -521,7 +521,7 @@ class Layout(Closing, ABC):
         """Return what reads `atoms` through the cache; None without one, or without atoms."""
         if self.cache is None or (atoms is not None and not atoms.size):
             return None
-        from mdio.layouts.caching.reads import cached_reads
+        from mdio.layouts.caching import cached_reads
 
         return cached_reads(self, atoms)
 

@@ -69,7 +69,7 @@ LAYOUTS = MappingProxyType(
             "native.trr:TRRLayout", "native.writer:TRRFileWriter", ".trr", is_unmistakable=True
         ),
         "dcd": _own(
-            "native.dcd.layout:DCDLayout",
+            "native.dcd:DCDLayout",
             "native.writer:DCDFileWriter",
             ".dcd",
             is_unmistakable=True,

@@ -102,7 +102,7 @@ def __dir__() -> list[str]:
 
 
 def _register_readers() -> None:
-    import_module("mdio.readers.formats")
+    import_module("mdio.readers.reader")
 
 
 when_imported("MDAnalysis", _register_readers)

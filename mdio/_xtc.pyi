@@ -1,4 +1,4 @@
-# What mdio/native/xtc compiles to; mdio.core.xtc.codec documents it and checks arguments.
+# What mdio/native/xtc compiles to; mdio.core.xtc documents it and checks arguments.
 import numpy as np
 from numpy.typing import NDArray
 

@@ -17,8 +17,8 @@ from mdio.core.cache.folder import Cache
 from mdio.core.cache.source import HeldUnit
 from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.reading import OpenFile, reads
-from mdio.layouts.caching import reads as unit_reads
-from mdio.layouts.caching.units import units_of
+from mdio.layouts import caching as unit_reads
+from mdio.layouts.caching import units_of
 from mdio.parallel.assignment import assign
 
 N_ATOMS = 25_000

@@ -20,7 +20,7 @@ from mdio.parallel.executors import Executor, item_error
 from mdio.parallel.ranks import Agreement
 
 if TYPE_CHECKING:
-    from mdio.layouts.h5md.mpio.writer import H5MDMPIOWriter
+    from mdio.layouts.h5md.mpio import H5MDMPIOWriter
     from mdio.parallel.mpi_executor import MPIExecutor
 
 
@@ -40,7 +40,7 @@ class MPIOConversion(Conversion):
         Raises PlanError: independent writes of compressed chunks, or an encoding that HDF5 does not
         write. MissingExtraError: there is no parallel HDF5.
         """
-        from mdio.layouts.h5md.mpio.writer import require_parallel_hdf5
+        from mdio.layouts.h5md.mpio import require_parallel_hdf5
 
         require_parallel_hdf5("--collective" if mode == "collective" else "--mpio")
         writer = load_class(through_mpi)

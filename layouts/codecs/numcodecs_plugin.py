@@ -13,8 +13,8 @@ from numcodecs.compat import ensure_contiguous_ndarray, ndarray_copy
 from numcodecs.registry import register_codec
 from numpy.typing import NDArray
 
-from mdio.core.xtc import native as xtc_native
-from mdio.core.xtc.codec import HEADER_NBYTES, parse_header
+from mdio.core import xtc as xtc_native
+from mdio.core.xtc import HEADER_NBYTES, parse_header
 
 
 class XTCFrame(Codec):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import stored
 from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.h5md.layout import H5MDLayout
-from mdio.layouts.h5md.parts.reader import JoinedFile
+from mdio.layouts.h5md.parts import JoinedFile
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.writer import LayoutWriter, PieceRecord
 

@@ -21,8 +21,7 @@ from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import FormatFacts, Layout, not_assumed
-from mdio.layouts.foreign.chunks import Datasets
-from mdio.layouts.foreign.heaps import check_heaps
+from mdio.layouts.foreign.hdf5 import Datasets, check_heaps
 from mdio.layouts.foreign.tree import as_source_error
 from mdio.layouts.foreign.units import made_up, spelled_factor
 

@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 
 from mdio.core.errors import FOREIGN_ERRORS, OutputError
-from mdio.layouts.foreign.heaps import FileObject
+from mdio.layouts.foreign.hdf5 import FileObject
 
 Written = list[tuple[int, int]]
 """Offsets and lengths."""

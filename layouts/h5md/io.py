@@ -24,7 +24,7 @@ from mdio.core.files.direct import write_all
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.temporaries import TEMPORARY
 from mdio.core.kernels import crc32c
-from mdio.layouts.foreign.heaps import check_heaps
+from mdio.layouts.foreign.hdf5 import check_heaps
 
 FULL_SYSTEM = "trajectory"
 """The particle group of all atoms; MDAnalysis looks for the number of atoms under this name."""

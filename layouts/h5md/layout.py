@@ -1,6 +1,6 @@
 """H5MD files: our own, read by plain system calls, and those of others, read through h5py.
 
-Our own may lie in parts (`mdio.layouts.h5md.parts.reader`).
+Our own may lie in parts (`mdio.layouts.h5md.parts`).
 
 Format: H5MD 1.1 (de Buyl, Colberg, Hoefling 2014, 10.1016/j.cpc.2014.01.018). h5py is imported
 when the first file is opened.
@@ -77,7 +77,7 @@ def members_at(path: Path) -> dict[str, Path]:
     manifest = _manifest_at(path)
     if "members" not in manifest:
         return {}
-    from mdio.layouts.h5md.parts.ensemble import members_of
+    from mdio.layouts.h5md.parts import members_of
 
     return members_of(path, manifest)
 
@@ -140,7 +140,7 @@ class H5MDLayout(BackendLayout):
     def _open_anew(self) -> TrajectoryInfo:
         from mdio.layouts.h5md.io import MANIFEST
         from mdio.layouts.h5md.own import OwnFile
-        from mdio.layouts.h5md.parts.reader import JoinedFile, is_joined
+        from mdio.layouts.h5md.parts import JoinedFile, is_joined
 
         if not self.path.exists():
             raise SourceError(f"{self.path}: no such file")

@@ -22,7 +22,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.core.xtc.codec import UNCOMPRESSED_ATOMS
+from mdio.core.xtc import UNCOMPRESSED_ATOMS
 from mdio.layouts.plan import FieldPlan, LayoutPlan, StripePlan, WriteOptions, WritePlan
 from mdio.layouts.writer import PieceRecord
 
@@ -31,7 +31,7 @@ Bytes = NDArray[np.uint8]
 CONTAINERS = {
     "xtc": ("mdio.layouts.native.xtc", "XTCEncoder"),
     "trr": ("mdio.layouts.native.trr", "TRREncoder"),
-    "dcd": ("mdio.layouts.native.dcd.encoder", "DCDEncoder"),
+    "dcd": ("mdio.layouts.native.dcd", "DCDEncoder"),
     "ncdf": ("mdio.layouts.native.netcdf.encoder", "NCDFEncoder"),
 }
 """Where the encoder of each native format is."""

@@ -18,7 +18,7 @@ from mdio.core.files.fingerprint import head_of
 from mdio.core.files.regular import first_bytes, read_regular
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import FormatFacts, Layout
-from mdio.layouts.native.fixed_records import PositionalFile
+from mdio.layouts.native.file import PositionalFile
 from mdio.layouts.native.netcdf.classic import ClassicFile
 
 CONVENTIONS = b"AMBERRESTART"
@@ -87,7 +87,7 @@ class RestartLayout(Layout):
         if head_of(self.path)[:3] == b"CDF":
             self._check_size()
         else:
-            from mdio.layouts.foreign.heaps import check_heaps
+            from mdio.layouts.foreign.hdf5 import check_heaps
 
             check_heaps(self.path)
         with netCDF4.Dataset(str(self.path)) as data:

@@ -48,8 +48,9 @@ from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
-from mdio.layouts.native.file import FrameMarks, IndexedLayout
-from mdio.layouts.native.fixed_records import (
+from mdio.layouts.native.file import (
+    FrameMarks,
+    IndexedLayout,
     PositionalFile,
     Rows,
     batches,

@@ -15,14 +15,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core import xtc as xtc_codec
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import AtomIndices, FrameBlock, Rounding, TrajectoryInfo
 from mdio.core.units import NM_TO_ANGSTROM
-from mdio.core.xtc import codec as xtc_codec
-from mdio.core.xtc import native
-from mdio.core.xtc.codec import HEADER_NBYTES, MAGICS, XTCFrames, parse_header, read_header, scan
-from mdio.core.xtc.native import source_errors
+from mdio.core.xtc import (
+    HEADER_NBYTES,
+    MAGICS,
+    XTCFrames,
+    parse_header,
+    read_header,
+    scan,
+    source_errors,
+)
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import FrameMarks, IndexedLayout
@@ -41,7 +47,7 @@ def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atom
     edges = frames.edges[run.start : run.stop + 1]
     last = np.array([n_atoms - 1])
     with source_errors(frames.path):
-        native.kernels.decode(
+        xtc_codec.kernels.decode(
             data,
             frames.first + run.start,
             np.ascontiguousarray(edges),

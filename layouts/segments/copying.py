@@ -24,7 +24,7 @@ from mdio.core.files.remote.elsewhere import was_sent
 from mdio.core.files.store import store_at
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
-from mdio.core.xtc.native import kernels
+from mdio.core.xtc import kernels
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class

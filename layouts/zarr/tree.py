@@ -29,7 +29,7 @@ from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import ELEMENTS
-from mdio.layouts.chunked.ensembles import check_members, labels_in
+from mdio.layouts.chunked.own import check_members, labels_in
 from mdio.layouts.codecs.compressors import (
     QUANTISED_NAME,
     Compressor,

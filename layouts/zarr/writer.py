@@ -38,7 +38,7 @@ from mdio.core.files.publish import flush_tree
 from mdio.core.files.remote.elsewhere import was_sent
 from mdio.core.files.store import store_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.layouts.chunked.ensembles import Ensemble
+from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_option
 from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, check_group_names, manifest_of

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mdio.analysis.plan import Plan
 from mdio.analysis.work import NumberedBlock
 from mdio.core.cache.folder import Cache, node_name
-from mdio.layouts.caching.units import CacheUnits
+from mdio.layouts.caching import CacheUnits
 from mdio.parallel.assignment import assign, share_together, unit_keys
 
 Units = NDArray[np.int64]

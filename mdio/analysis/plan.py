@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mdio.converters.periodic.layout import TransformedLayout
     from mdio.core.cache.folder import Cache
-    from mdio.layouts.caching.units import CacheUnits
+    from mdio.layouts.caching import CacheUnits
 
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
 
@@ -225,7 +225,7 @@ class Request:
                 prepared = replace(prepared, reducer=self.reducer)
             units = None
             if cache is not None and (read is None or len(read)):
-                from mdio.layouts.caching.units import units_of
+                from mdio.layouts.caching import units_of
 
                 units = units_of(source, read)
                 if layout is view:

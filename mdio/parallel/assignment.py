@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from mdio.core.cache.folder import Cache, node_name
 from mdio.core.errors import MdioError, PlanError
 from mdio.layouts.base import cache_notes
-from mdio.layouts.caching.reads import cached_reads
+from mdio.layouts.caching import cached_reads
 from mdio.layouts.registry import open_layout
 
 Words = NDArray[np.uint64]

@@ -93,7 +93,7 @@ def test_half_an_address(address, command, adk, capsys):
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        ("mdio.layouts.native.dcd.layout.DCDLayout._read_into", "reading the trajectory"),
+        ("mdio.layouts.native.dcd.DCDLayout._read_into", "reading the trajectory"),
         ("MDAnalysis.topology.PSFParser.PSFParser.parse", "reading the topology"),
         ("mdio.analysis.kernels.geometry.gyration_of_block", "working"),
     ],
@@ -104,7 +104,7 @@ def test_out_of_memory(target, told, adk, monkeypatch, capsys, tmp_path):
 
     import MDAnalysis.topology.PSFParser  # noqa: F401
 
-    import mdio.layouts.native.dcd.layout  # noqa: F401
+    import mdio.layouts.native.dcd  # noqa: F401
 
     fail.__name__ = target.rpartition(".")[2]
     fail.__code__ = fail.__code__.replace(co_name=fail.__name__)

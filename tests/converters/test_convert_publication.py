@@ -12,7 +12,7 @@ import mdio
 from mdio.converters.strategies import conversion
 from mdio.core.errors import OutputError
 from mdio.core.files.marks import is_output
-from mdio.readers import formats
+from mdio.readers import reader as formats
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

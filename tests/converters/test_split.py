@@ -145,7 +145,7 @@ def test_indexes_come_from_the_source(tmp_path, monkeypatch):
     def scan(*args):
         raise AssertionError("scanned again")
 
-    from mdio.core.xtc import codec as xtc_codec
+    from mdio.core import xtc as xtc_codec
     from mdio.layouts.native import xtc
 
     monkeypatch.setattr(xtc_codec, "scan", scan)

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [("mdio._kernels", "mdio.core.kernels"), ("mdio._xtc", "mdio.core.xtc.codec")],
+    [("mdio._kernels", "mdio.core.kernels"), ("mdio._xtc", "mdio.core.xtc")],
 )
 def test_without_a_compiled_module_there_is_one_error(name, package):
     code = (

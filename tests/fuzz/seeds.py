@@ -13,7 +13,7 @@ import numpy as np
 from MDAnalysisTests import datafiles
 
 from mdio.core import kernels
-from mdio.core.xtc import codec as xtc_codec
+from mdio.core import xtc as xtc_codec
 from mdio.layouts.registry import open_layout
 
 FILES = ("XTC", "XTC_sub_sol", "COORDINATES_XTC", "XTC_multi_frame")

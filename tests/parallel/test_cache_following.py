@@ -14,7 +14,7 @@ from mdio.core.cache.folder import Cache
 from mdio.core.cache.source import cached_trajectories
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import reads
-from mdio.layouts.caching.units import units_of
+from mdio.layouts.caching import units_of
 from mdio.parallel.assignment import CacheFollower, follow_into_cache
 
 

@@ -7,7 +7,7 @@ from MDAnalysis.coordinates.memory import MemoryReader
 from MDAnalysisTests.datafiles import PSF
 
 import mdio
-from mdio.readers.formats import ZarrReader
+from mdio.readers.reader import ZarrReader
 
 
 @pytest.mark.parametrize("suffix", [".zarr", ".segments"])

@@ -17,8 +17,7 @@ from numpy.testing import assert_array_equal
 import mdio
 from mdio.core.errors import FrameReadError
 from mdio.layouts.base import Layout
-from mdio.readers.formats import H5MDReader, SegmentsReader, ZarrReader
-from mdio.readers.reader import LayoutReader
+from mdio.readers.reader import H5MDReader, LayoutReader, SegmentsReader, ZarrReader
 
 N_FRAMES = 10
 """MDAnalysis' reference trajectories have 5, too few for some of its tests."""

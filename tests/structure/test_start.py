@@ -70,7 +70,7 @@ OF_WRITING = ("publish", "replacing", "journals.journal", "remote.uploading")
 NEEDLESS += tuple(f"mdio.core.files.{name}" for name in OF_WRITING)
 NEEDLESS += ("mdio.layouts.foreign.tree", "mdio.layouts.foreign.generic", "mdio.converters.convert")
 NEEDLESS += ("mdio.converters.periodic.steps", "mdio.layouts.plan", "mdio.layouts.writer")
-NEEDLESS += ("mdio.core.cache.folder", "mdio.layouts.caching.reads", "mdio.layouts.views.chain")
+NEEDLESS += ("mdio.core.cache.folder", "mdio.layouts.caching", "mdio.layouts.views.chain")
 NEEDLESS += ("mdio.core.files.index", "mdio.parallel.pool", "mdio.parallel.shared_rows")
 NEEDLESS += ("mdio.parallel.gather", "mdio.parallel.mpi_executor", "mdio.parallel.dask_executor")
 NEEDLESS += ("mdio.analysis.series", "mdio.analysis.kernels.correlations")
@@ -161,7 +161,7 @@ print(names["H5MD"].__module__, names["XTC"].__module__, "ZARR" in names, "ZARRM
 """
     lines = run_python(code).splitlines()
     assert lines == [
-        "mdio.readers.reader mdio.readers.formats",
+        "mdio.readers.reader mdio.readers.reader",
         "MDAnalysis.coordinates.H5MD MDAnalysis.coordinates.XTC False False",
     ]
 

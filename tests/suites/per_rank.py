@@ -15,10 +15,16 @@ import mdio
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
 from mdio.core.files.marks import mark_parts, parts_of
-from mdio.layouts.h5md.encoding import atom_ids
-from mdio.layouts.h5md.file import LIBVER, Places, create_columns, create_groups, value_path
+from mdio.layouts.h5md.file import (
+    LIBVER,
+    Places,
+    atom_ids,
+    create_columns,
+    create_groups,
+    value_path,
+)
 from mdio.layouts.h5md.flavours import flavour_of
-from mdio.layouts.h5md.parts.reader import IN_PARTS, Part
+from mdio.layouts.h5md.parts import IN_PARTS, Part
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.writer import PieceRecord

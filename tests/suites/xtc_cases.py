@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 
-from mdio.core.xtc import native as xtc_native
-from mdio.core.xtc.codec import XTCFrames, scan
+from mdio.core import xtc as xtc_native
+from mdio.core.xtc import XTCFrames, scan
 
 SIDES = ["native", "plain"]
 """plain: native code without the instructions of newer processors."""

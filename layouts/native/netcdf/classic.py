@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.layouts.native.fixed_records import PositionalFile, spare_gaps
+from mdio.layouts.native.file import PositionalFile, spare_gaps
 from mdio.layouts.tables import FrameTable
 
 TYPES = {

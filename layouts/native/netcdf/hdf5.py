@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.files.store import need_disk
-from mdio.layouts.foreign.chunks import Datasets, ForeignChunks
-from mdio.layouts.foreign.heaps import check_heaps
+from mdio.layouts.foreign.hdf5 import Datasets, ForeignChunks, check_heaps
 
 INTEGERS = {
     "coordinates": "compressedpos",

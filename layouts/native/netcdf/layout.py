@@ -27,8 +27,7 @@ from mdio.core.frames import AtomIndices, Flaws, FrameBlock, FrameData, LostByte
 from mdio.core.kernels import swap_to_native
 from mdio.layouts.base import FormatFacts, Timing, not_assumed
 from mdio.layouts.foreign.units import WITHOUT, length_factor, made_up, spelled_factor
-from mdio.layouts.native.file import NO_ATOMS, NativeLayout
-from mdio.layouts.native.fixed_records import batches
+from mdio.layouts.native.file import NO_ATOMS, NativeLayout, batches
 from mdio.layouts.native.netcdf.classic import ClassicFile, bytes_of
 from mdio.layouts.native.netcdf.encoder import REMD_DIMTYPE, UNITS, VARIABLES
 from mdio.layouts.tables import ChunkTable, Tables, in_frames

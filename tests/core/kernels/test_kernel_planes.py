@@ -10,7 +10,7 @@ from suites.kernel_sides import N_ATOMS, SIDES, in_raw_buffer, kernels_of, rando
 
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import xyz_to_planar
-from mdio.layouts.native.dcd.encoder import DCDEncoder
+from mdio.layouts.native.dcd import DCDEncoder
 from mdio.layouts.native.encoder import EncodingBuffer
 from mdio.layouts.native.netcdf.encoder import NCDFEncoder
 from mdio.layouts.native.trr import TRREncoder

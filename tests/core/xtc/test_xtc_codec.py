@@ -28,7 +28,7 @@ from suites.xtc_cases import (
 )
 
 from mdio.core.errors import FrameRangeError, OutputError
-from mdio.core.xtc.codec import XTCFrames, encode, scan
+from mdio.core.xtc import XTCFrames, encode, scan
 
 KINDS = {
     "chain": chain,
@@ -147,7 +147,7 @@ def test_threads(mixed, n_threads):
 def test_runs_longer_than_the_buffer(mixed, monkeypatch):
     path, wanted, _ = mixed
     for nbytes in (1, 20_000, 31_234):
-        monkeypatch.setattr("mdio.core.xtc.codec.RUN_NBYTES", nbytes)
+        monkeypatch.setattr("mdio.core.xtc.RUN_NBYTES", nbytes)
         assert_same(read(path), wanted)
 
 

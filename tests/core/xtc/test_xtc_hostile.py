@@ -22,7 +22,7 @@ from suites.xtc_cases import (
 
 from mdio.core.errors import SourceError
 from mdio.core.files.index import FrameIndex
-from mdio.core.xtc.codec import XTCFrames, scan
+from mdio.core.xtc import XTCFrames, scan
 from mdio.layouts.native.xtc import XTCLayout
 
 N_ATOMS = 24

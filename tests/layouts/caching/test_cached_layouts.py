@@ -16,8 +16,7 @@ from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files import store
 from mdio.core.files.reading import reads
 from mdio.layouts.base import cache_notes
-from mdio.layouts.caching.reads import unit_edges
-from mdio.layouts.caching.units import units_of
+from mdio.layouts.caching import unit_edges, units_of
 
 KINDS = ["dcd", "xtc", "trr", "ncdf", "zarr", "plain.zarr", "h5md", "zip.h5md", "segments", "chain"]
 NAMES = ("positions", "velocities", "forces", "box", "time", "step")

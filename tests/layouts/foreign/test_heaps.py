@@ -13,7 +13,7 @@ from suites.h5md_cases import make_block, write_h5md
 from suites.native_files import ALL, write_ncdf
 
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.layouts.foreign.heaps import check_heaps
+from mdio.layouts.foreign.hdf5 import check_heaps
 from mdio.layouts.h5md.io import MANIFEST
 from mdio.layouts.h5md.layout import H5MDLayout
 

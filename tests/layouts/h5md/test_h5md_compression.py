@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 from suites.h5md_cases import make_block, new_writer, write_h5md
 
 from mdio.core.errors import OutputError
-from mdio.layouts.h5md.encoding import power_of_two_step, round_to_step
+from mdio.layouts.h5md.file import power_of_two_step, round_to_step
 
 SPLIT = {"chunk_frames": 4, "chunk_atoms": 6}
 

@@ -17,7 +17,7 @@ from suites.per_rank import convert
 
 import mdio
 from mdio.core.errors import PlanError
-from mdio.layouts.h5md.encoding import FILTER
+from mdio.layouts.h5md.file import FILTER
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "h5md"
 SOURCES = Path(__file__).resolve().parents[3] / "packaging" / "hdf5-filter"

@@ -222,7 +222,7 @@ def test_units_of_fixed_length(other):
 
 def test_memory_for_a_selection_is_bounded(other, monkeypatch):
     path, block = other
-    monkeypatch.setattr("mdio.layouts.foreign.chunks.SLAB_NBYTES", 1000)
+    monkeypatch.setattr("mdio.layouts.foreign.hdf5.SLAB_NBYTES", 1000)
     LayoutReadingTests().check(
         H5MDLayout(path).read(2, 22, atoms=[16, 2, 2]).frames(slice(0, 0)),
         oracle_of(block),

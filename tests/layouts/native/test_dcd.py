@@ -12,7 +12,7 @@ import pytest
 from MDAnalysisTests import datafiles
 from suites.native_files import CELLS, made_up, write_dcd
 
-from mdio.layouts.native.dcd.layout import DCDLayout
+from mdio.layouts.native.dcd import DCDLayout
 from mdio.testing.reading import (
     LayoutReadingTests,
     Oracle,
@@ -168,7 +168,7 @@ def test_mdanalysis_is_not_imported(tmp_path):
 
     shutil.copy(datafiles.DCD2, tmp_path / "a.dcd")
     code = (
-        "import sys; from mdio.layouts.native.dcd.layout import DCDLayout;"
+        "import sys; from mdio.layouts.native.dcd import DCDLayout;"
         f"DCDLayout({str(tmp_path / 'a.dcd')!r}).read(0, 2); assert 'MDAnalysis' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

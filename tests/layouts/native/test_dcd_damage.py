@@ -9,7 +9,7 @@ import pytest
 from suites.native_files import CELLS, made_up, write_dcd
 
 from mdio.core.errors import MdioError, SourceError
-from mdio.layouts.native.dcd.layout import DCDLayout
+from mdio.layouts.native.dcd import DCDLayout
 
 
 @pytest.mark.parametrize("fixed", [None, [1]])

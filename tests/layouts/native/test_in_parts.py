@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mdio
-from mdio.core.xtc.codec import scan
+from mdio.core.xtc import scan
 from mdio.layouts.native import file as native_file
 from mdio.layouts.native.file import comes_over_a_network, joined, scan_fast, scan_part
 from mdio.layouts.native.trr import TRRLayout

@@ -18,7 +18,7 @@ from native_cases import (
 )
 
 from mdio.layouts.native import writer as native_writer
-from mdio.layouts.native.dcd.encoder import DCDEncoder
+from mdio.layouts.native.dcd import DCDEncoder
 from mdio.testing.blocks import random_block
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:MDAnalysis")

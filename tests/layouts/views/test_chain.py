@@ -16,7 +16,7 @@ from suites.native_files import write_trr
 import mdio
 from mdio.core.errors import SourceError, UnknownLayoutError
 from mdio.layouts.base import Layout
-from mdio.layouts.native.dcd.layout import DCDLayout
+from mdio.layouts.native.dcd import DCDLayout
 from mdio.layouts.native.netcdf.layout import NCDFLayout
 from mdio.layouts.native.trr import TRRLayout
 from mdio.layouts.views.chain import MAX_OPEN, ChainLayout

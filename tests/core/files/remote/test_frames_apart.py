@@ -10,7 +10,7 @@ from suites.native_files import CELLS, made_up, write_dcd
 
 import mdio
 from mdio.core.files.remote import objects
-from mdio.core.xtc.codec import HEADER_NBYTES, scan
+from mdio.core.xtc import HEADER_NBYTES, scan
 from mdio.layouts.views.view import ViewLayout
 
 N_FRAMES, N_ATOMS = 30, 24_000

@@ -18,8 +18,8 @@ from suites.per_rank import write_parts
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import OptionError, SourceError
-from mdio.layouts.h5md.chunks import PlacedChunks
 from mdio.layouts.h5md.layout import H5MDLayout, written_by_mdio
+from mdio.layouts.h5md.own import PlacedChunks
 from mdio.testing.blocks import oracle_of
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
@@ -206,7 +206,7 @@ def open_files():
 
 
 def test_many_parts_are_not_all_open(adk, tmp_path, monkeypatch):
-    monkeypatch.setattr("mdio.layouts.h5md.parts.reader.MAX_OPEN", 2)
+    monkeypatch.setattr("mdio.layouts.h5md.parts.MAX_OPEN", 2)
     out = tmp_path / "a.h5md"
     write_parts(adk["xtc"], out, 9, chunk_frames=5)
     expected = frames_of(adk["xtc"]).positions

@@ -4,14 +4,11 @@ Positions come out bit-identical to those of MDAnalysis' XTCReader: xdrfile mult
 by the float32 1/precision, MDAnalysis multiplies the product by the float32 10. Encoded bytes are
 those that xdrfile writes for the same numbers.
 
-The header of an XTC frame, checked as far as it can be checked without its coordinates.
-
-Big-endian, four bytes a number: magic, atoms, step, time (ps), nine box components (nm), atoms
-again. Then, for up to nine atoms, the coordinates as floats (nm); for more, precision, the lowest
-and highest integer of each axis, the index of the first small size, the number of bytes (eight
-bytes long where the magic is 2023) and the compressed coordinates, padded to four bytes.
-
-Frames of an XTC file, decoded into the caller's arrays.
+A frame begins with a header, big-endian, four bytes a number: magic, atoms, step, time (ps), nine
+box components (nm), atoms again. Then, for up to nine atoms, the coordinates as floats (nm); for
+more, precision, the lowest and highest integer of each axis, the index of the first small size, the
+number of bytes (eight bytes long where the magic is 2023) and the compressed coordinates, padded to
+four bytes.
 """
 
 from __future__ import annotations
@@ -22,21 +19,74 @@ import os
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.closing import Closing
-from mdio.core.errors import FrameRangeError, OutputError, SourceError
+from mdio.core.errors import CorruptLayoutError, FrameRangeError, OutputError, SourceError
 from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
-from mdio.core.xtc import native as xtc_native
-from mdio.core.xtc.native import opened, source_errors
+from mdio.core.files.regular import open_regular
+from mdio.core.files.store import need_disk
+from mdio.core.kernels.backend import compiled
+
+if TYPE_CHECKING:
+    from mdio import _xtc
+
+    kernels = _xtc
+else:
+    kernels = compiled("mdio._xtc")
+
+
+def open_file(path: Path) -> int:
+    """Return a descriptor to read from; raises SourceError."""
+    need_disk(
+        path,
+        "its frames do not follow one another from its beginning to its end; copy it here, and "
+        "mdio info says where",
+        SourceError,
+    )
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be opened ({error.strerror})") from error
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Open a file for reading; errors within become SourceError."""
+    fd = open_file(path)
+    try:
+        with source_errors(path):
+            yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def source_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of `kernels` and of the operating system into SourceError."""
+    try:
+        yield
+    except (SourceError, CorruptLayoutError):
+        raise
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
+    except NotImplementedError as error:
+        raise SourceError(f"{path}: {error}") from error
+    except ValueError as error:
+        raise SourceError(
+            f"{path}: {error}; the file is damaged or still being written: take it from its "
+            "source again, or cut it at that byte to keep the frames before it"
+        ) from error
+
 
 MAGICS = (1995, 2023)
 """First number of a frame; 2023 is that of GROMACS 2023 for more than 298,261,617 atoms."""
@@ -200,9 +250,7 @@ class XTCFrames(Closing):
                 return
             if self.sums is not None:
                 _ = list(self._heads(edges))
-            xtc_native.kernels.read_headers(
-                self._fd, start, edges, self.n_atoms, vectors, time, step
-            )
+            kernels.read_headers(self._fd, start, edges, self.n_atoms, vectors, time, step)
 
     def _read_headers(self, start: int, edges: NDArray[np.int64], *out: NDArray[Any]) -> None:
         """Read headers of an object's frames."""
@@ -251,7 +299,7 @@ class XTCFrames(Closing):
             run = slice(first, last)
             positions, vectors, time, step = (array[run] for array in out)
             data = self._read_run(int(edges[first]), int(edges[last] - edges[first]))
-            xtc_native.kernels.decode(
+            kernels.decode(
                 data,
                 start + first,
                 np.ascontiguousarray(edges[first : last + 1]),
@@ -284,7 +332,7 @@ class XTCFrames(Closing):
 
     def _read_run(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Return the buffer with `nbytes` of the file and the padding that the decoder wants."""
-        room = nbytes + xtc_native.kernels.PADDING
+        room = nbytes + kernels.PADDING
         if self._buffer.size < room:
             self._buffer = np.zeros(room, np.uint8)
         view = self._buffer.data[:nbytes]
@@ -326,13 +374,13 @@ def scan(path: Path) -> FrameIndex:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         end = nbytes
         try:
-            offsets, n_atoms = xtc_native.kernels.scan(fd, nbytes)
+            offsets, n_atoms = kernels.scan(fd, nbytes)
         except ValueError as error:
             cut = CUT.match(str(error))
             if cut is None or cut[1] == "0":
                 raise
             end = int(cut[2])
-            offsets, n_atoms = xtc_native.kernels.scan(fd, end)
+            offsets, n_atoms = kernels.scan(fd, end)
     return FrameIndex(offsets, end, n_atoms, nbytes - end)
 
 
@@ -383,7 +431,7 @@ def encode(
     if steps.size and not -(2**31) <= steps.min() <= steps.max() < 2**31:
         raise OutputError(f"steps up to {steps.max()} do not fit XTC's 32-bit step; write h5md")
     try:
-        return bytes(xtc_native.kernels.encode(x, boxes, times, steps.astype(np.int32), precision))
+        return bytes(kernels.encode(x, boxes, times, steps.astype(np.int32), precision))
     except ValueError as error:
         raise OutputError(
             f"XTC cannot hold these coordinates ({error}); "

@@ -1,13 +1,17 @@
-"""Opens H5MD files of mdio whose frames lie in other files, their parts.
+"""H5MD files of mdio whose frames, or trajectories, lie in other files, their parts.
 
 ``NAME.h5md`` has time, step and box of all frames, and virtual datasets (HDF5 1.10) over the arrays
 of the parts, ``NAME.h5md.parts/0000.h5md`` and so on, each an H5MD file of its own. HDF5 reads a
 part that is missing as NaN, and does not ask whether one that is there belongs to the file. So the
 parts are read here as the files that they are, with their checksums.
+
+An ensemble has ``/particles/LABEL`` for each trajectory, an external link to the full system in
+``NAME.h5md.parts/LABEL.h5md``, which is an H5MD file of mdio by itself.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,12 +27,16 @@ from numpy.typing import NDArray
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
 from mdio.core.files.in_flight import ByteRange
-from mdio.core.files.marks import owner_of
+from mdio.core.files.marks import mark_parts, owner_of, parts_for, parts_named, parts_of
 from mdio.core.files.reading import Handles
+from mdio.core.files.temporaries import temporary_for
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
-from mdio.layouts.h5md.chunks import PlacedChunks
+from mdio.layouts.chunked.own import Ensemble, check_members, labels_in
+from mdio.layouts.h5md.disk import open_output
+from mdio.layouts.h5md.file import LIBVER, create_groups
+from mdio.layouts.h5md.io import FULL_SYSTEM, MANIFEST, writing
 from mdio.layouts.h5md.opening import open_hdf5
-from mdio.layouts.h5md.own import OwnFile
+from mdio.layouts.h5md.own import OwnFile, PlacedChunks
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
@@ -255,3 +263,53 @@ class JoinedFile(OwnFile):
         """Close the file and its parts."""
         self._open_parts.close()
         super().close()
+
+
+class H5MDEnsemble(Ensemble):
+    """Makes a file that links to several."""
+
+    in_parts = True
+
+    def __init__(self, path: Path, target: Path) -> None:
+        super().__init__(path, target)
+        self.folder = parts_for(target, self.uuid)
+
+    def create(self) -> None:
+        """Make the folder of parts."""
+        folder = self.member("x").parent
+        folder.mkdir()
+        mark_parts(folder, self.uuid, self.target, self.folder.name)
+
+    def member(self, label: str, *, final: bool = False) -> Path:
+        """Return the file of a trajectory."""
+        built = temporary_for(parts_of(self.target.absolute()), self.path)
+        return (self.folder if final else built) / f"{label}.h5md"
+
+    def seal(self, labels: Sequence[str]) -> None:
+        """Write the links and the manifest; raises OutputError."""
+        from mdio.core.files.publish import flush_tree  # those who read need none
+
+        folder = self.folder.name
+        text = json.dumps(self.manifest(labels) | {"parts_folder": folder}).encode()
+        with writing(self.path):
+            with open_output(self.path, "x", libver=LIBVER) as file:
+                create_groups(file, ())
+                del file[f"particles/{FULL_SYSTEM}"]
+                for label in labels:
+                    link = h5py.ExternalLink(f"{folder}/{label}.h5md", f"/particles/{FULL_SYSTEM}")
+                    file[f"particles/{label}"] = link
+                file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
+            flush_tree(self.path)
+
+
+def members_of(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the files of an ensemble, in order; none if the manifest is of something else.
+
+    Raises CorruptLayoutError: a file is missing.
+    """
+    name = str(manifest.get("parts_folder"))
+    owner = owner_of(path, name)
+    folder = parts_named(owner, name) or parts_of(owner)
+    members = {label: folder / f"{label}.h5md" for label in labels_in(manifest)}
+    check_members(path, members)
+    return members

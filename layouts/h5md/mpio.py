@@ -27,8 +27,14 @@ from numpy.typing import NDArray
 from mdio.core.errors import FOREIGN_ERRORS, MissingExtraError, OutputError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import FrameBlock
-from mdio.layouts.h5md.encoding import checksums_of, chunks_of, coder_of, integers_by
-from mdio.layouts.h5md.file import LIBVER, value_path
+from mdio.layouts.h5md.file import (
+    LIBVER,
+    checksums_of,
+    chunks_of,
+    coder_of,
+    integers_by,
+    value_path,
+)
 from mdio.layouts.h5md.io import writing
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import ArrayPlan, LayoutPlan

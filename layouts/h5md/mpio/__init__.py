@@ -1,1 +1,0 @@
-"""H5MD files written and read through parallel HDF5."""

@@ -1,1 +1,0 @@
-"""H5MD files whose frames lie in other files, their parts."""

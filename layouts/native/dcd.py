@@ -1,0 +1,711 @@
+"""DCD files (CHARMM, NAMD, LAMMPS, X-PLOR), read without MDAnalysis, and written.
+
+A DCD file is a run of Fortran records: length, bytes, length again. The facts are those of the
+readers of VMD (dcdplugin) and MDAnalysis (libdcd): 84 bytes that begin with ``CORD`` and hold 20
+integers, a record with titles, one with the number of atoms, and with fixed atoms one with the
+numbers of the free ones. Frames are a record with the unit cell (where the header says so), and
+one for all x, all y, all z and, in CHARMM files with a fourth dimension, all w.
+
+All frames (after the first one, where atoms are fixed) have the same size, so that any run of them
+is one read, and a narrow range of atoms is three small reads a frame. What comes back is what
+MDAnalysis' DCDReader gives:
+
+- The number of frames follows from the size of the file, not from the header, which programs that
+  are killed leave at 0. Of a file that ends within a frame, the whole ones before it are read.
+- ``time = (frame + istart / nsavc) * dt`` with ``dt = delta * nsavc``, from AKMA units to ps; from
+  femtoseconds where the titles name LAMMPS, which has units of its own. A header with an `nsavc` of
+  0, which MDAnalysis cannot read, counts as 1.
+- ``step`` is ``frame + 1``, as in MDAnalysis' ``ts.data["step"]`` of DCD files; the unit cell holds
+  cosines, degrees or the symmetric matrix of CHARMM, told apart by the version of CHARMM in the
+  header, then by its values.
+
+Besides what MDAnalysis reads: a fourth dimension, which is skipped; lengths of 8 bytes; and CHARMM
+files of the other byte order have their own `delta`, which MDAnalysis 2.11 does not swap.
+
+What is written is of CHARMM's flavour, little-endian, with unit cells; what stands in the fields
+follows MDAnalysis: cells as ``A, cos(gamma), B, cos(beta), cos(alpha), C`` (NAMD since 2.5), time
+steps in AKMA units.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core.boxes import boxes_from_vectors
+from mdio.core.errors import SourceError
+from mdio.core.files.fingerprint import head_of
+from mdio.core.files.reading import OpenFile
+from mdio.core.frames import AtomIndices, Flaws, FrameBlock, LostBytes, TrajectoryInfo
+from mdio.core.kernels import planar_to_xyz, xyz_to_planar
+from mdio.core.units import AKMA_TO_PS, FS_TO_PS
+from mdio.layouts.base import FormatFacts, Timing
+from mdio.layouts.native.encoder import Bytes, Encoder
+from mdio.layouts.native.file import NativeLayout, PositionalFile, Rows, batches, spare_gaps
+from mdio.layouts.tables import ChunkTable, FrameTable, Tables, in_frames
+
+FIRST_RECORD_NBYTES = 84
+CELL_NBYTES = 48
+"""Six float64."""
+TITLE_NBYTES = 80
+MARKER_TYPES = ("<i4", ">i4", "<i8", ">i8")
+"""Lengths of records are of 4 bytes; of 8 with some Fortran compilers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DCDHeader:
+    """What the header of a DCD file says."""
+
+    marker: np.dtype[np.int64]
+    """Integer type of the lengths around records; its byte order is that of all numbers."""
+    nbytes: int
+    """Where the first frame begins."""
+    n_atoms: int
+    free: NDArray[np.int64] | None
+    """Atoms that frames after the first one hold, counted from 0; None if there are no fixed."""
+    istart: int
+    """Integration step of the first frame."""
+    nsavc: int
+    """Integration steps between frames."""
+    delta_akma: float
+    """Length of an integration step in AKMA units of time."""
+    has_cell: bool
+    n_dimensions: int
+    """3, or 4 with CHARMM's fourth dimension."""
+    charmm_version: int
+    """Of the CHARMM that wrote it; other programs write 24, X-PLOR 0."""
+    is_of_lammps: bool
+    """Whether LAMMPS wrote it, whose `delta_akma` is in a unit of its own."""
+
+    @property
+    def order(self) -> str:
+        """Byte order of all numbers, ``<`` or ``>``."""
+        return "<" if self.marker == self.marker.newbyteorder("<") else ">"
+
+    @property
+    def n_free(self) -> int:
+        """Atoms in each frame after the first."""
+        return self.n_atoms if self.free is None else self.free.size
+
+    @property
+    def cell_nbytes(self) -> int:
+        """Bytes of the unit cell's record."""
+        return CELL_NBYTES + 2 * self.marker.itemsize if self.has_cell else 0
+
+    def record_nbytes(self, n_atoms: int) -> int:
+        """Bytes of the record of one dimension of `n_atoms`."""
+        return 4 * n_atoms + 2 * self.marker.itemsize
+
+    def frame_nbytes(self, n_atoms: int) -> int:
+        """Bytes of a frame that holds `n_atoms`."""
+        return self.cell_nbytes + self.n_dimensions * self.record_nbytes(n_atoms)
+
+    def frame_offset(self, frame: int) -> int:
+        """Where a frame begins in the file."""
+        if frame == 0:
+            return self.nbytes
+        first = self.nbytes + self.frame_nbytes(self.n_atoms)
+        return first + (frame - 1) * self.frame_nbytes(self.n_free)
+
+
+def looks_like_dcd(head: bytes) -> str | None:
+    """Return the type of the record lengths if `head` (12 bytes) begins a DCD file."""
+    for marker in MARKER_TYPES:
+        size = np.dtype(marker).itemsize
+        if head[size : size + 4] == b"CORD" and _integer(head[:size], marker) == 84:
+            return marker
+    return None
+
+
+def _integer(raw: bytes, dtype: str) -> int:
+    return int(np.frombuffer(raw, dtype)[0])
+
+
+class _Records:
+    """Reads one Fortran record after the other."""
+
+    def __init__(self, file: PositionalFile, marker: str) -> None:
+        self.file, self.marker = file, marker
+        self.size = np.dtype(marker).itemsize
+        self.offset = 0
+
+    def next(self, what: str, nbytes: int | None = None) -> bytes:
+        found = self._length()
+        room = self.file.nbytes - self.offset - 2 * self.size
+        if found is None or not 0 <= found <= room or (nbytes is not None and found != nbytes):
+            wanted = f"at most {max(room, 0)}" if nbytes is None else str(nbytes)
+            raise SourceError(
+                f"{self.file.path}: the record of {what} at byte {self.offset} has a length of "
+                f"{found}, expected {wanted}: the header is truncated or damaged"
+            )
+        payload = self.file.read(self.offset + self.size, found)
+        self.offset += self.size + found
+        if self._length() != found:
+            raise SourceError(
+                f"{self.file.path}: the record of {what} does not end at byte {self.offset} as its "
+                f"length of {found} says: the header is damaged"
+            )
+        self.offset += self.size
+        return payload
+
+    def titles(self) -> bytes:
+        """Return the record of titles: how many there are, and 80 bytes of each.
+
+        MDAnalysis 0.17.0 wrote 164 as its length whatever the number of titles was; then that says
+        where the record ends.
+        """
+        begin, length = self.offset, self._length()
+        count = self.file.read(begin + self.size, 4)
+        if length is not None and len(count) == 4:
+            nbytes = 4 + TITLE_NBYTES * _integer(count, f"{self.marker[0]}i4")
+            end = begin + self.size + nbytes
+            if 4 <= nbytes <= self.file.nbytes - end and length != nbytes:
+                behind = self.file.read(end, self.size)
+                at_its_end = self.file.read(begin + self.size + max(length, 0), self.size)
+                mark = self.file.read(begin, self.size)
+                if behind == mark != at_its_end:
+                    self.offset = end + self.size
+                    return self.file.read(begin + self.size, nbytes)
+        return self.next("titles")
+
+    def _length(self) -> int | None:
+        raw = self.file.read(self.offset, self.size)
+        return _integer(raw, self.marker) if len(raw) == self.size else None
+
+
+def read_header(file: PositionalFile) -> DCDHeader:
+    """Read the header of an opened DCD file.
+
+    Raises SourceError: it is not that of a DCD file, or damaged.
+    """
+    head = file.read(0, 12)
+    marker = looks_like_dcd(head)
+    if marker is None:
+        raise SourceError(
+            f"{file.path}: begins with {head!r}, expected a length of 84 and CORD: no DCD file"
+        )
+    records = _Records(file, marker)
+    first = records.next("control numbers", FIRST_RECORD_NBYTES)
+    order = marker[0]
+    control = np.frombuffer(first, f"{order}i4").astype(np.int64)
+    # The last number is the version of CHARMM; X-PLOR, which has a float64 step, leaves it 0.
+    is_charmm = bool(control[20])
+    delta = np.frombuffer(first, f"{order}f4" if is_charmm else f"{order}f8", 1, offset=40)
+    titles = records.titles()
+    n_atoms = _integer(records.next("the number of atoms", 4), f"{order}i4")
+    n_fixed = int(control[9])
+    if n_atoms < 1 or not 0 <= n_fixed <= n_atoms:
+        raise SourceError(
+            f"{file.path}: the header says {n_atoms} atoms, {n_fixed} of them fixed; "
+            "expected at least one, and no more fixed ones than there are"
+        )
+    free = None
+    if n_fixed:
+        raw = records.next("free atoms", 4 * (n_atoms - n_fixed))
+        free = np.frombuffer(raw, f"{order}i4").astype(np.int64) - 1
+        if free.size and not 0 <= free.min() <= free.max() < n_atoms:
+            raise SourceError(
+                f"{file.path}: the list of free atoms has numbers outside 1 to {n_atoms}"
+            )
+    return DCDHeader(
+        marker=np.dtype(marker),
+        nbytes=records.offset,
+        n_atoms=n_atoms,
+        free=free,
+        istart=int(control[2]),
+        nsavc=int(control[3]),
+        delta_akma=float(delta[0]),
+        has_cell=is_charmm and bool(control[11]),
+        n_dimensions=4 if is_charmm and control[12] == 1 else 3,
+        charmm_version=int(control[20]),
+        is_of_lammps=b"LAMMPS" in titles,
+    )
+
+
+INT32_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _FileHeader:
+    """The header of a DCD file: it counts the frames and says when the first one was."""
+
+    raw: bytes
+    at: int
+    order: str
+    istart: int
+    stride: int
+
+    def __call__(self, start: int, stop: int) -> bytes:
+        numbers = struct.pack(f"{self.order}2i", stop - start, self.istart + self.stride * start)
+        return self.raw[: self.at] + numbers + self.raw[self.at + len(numbers) :]
+
+
+@dataclass(frozen=True, slots=True)
+class _MarkerCheck:
+    """Compares the lengths of records with what they should be."""
+
+    markers: tuple[tuple[int, bytes], ...]
+    """What every frame has to hold, and at which of its bytes, to be readable."""
+
+    def __call__(
+        self, data: NDArray[np.uint8], run: range, frames: FrameTable, _n_atoms: int
+    ) -> None:
+        stride = int(frames.edges[1] - frames.edges[0])
+        rows = data[: len(run) * stride].reshape(len(run), stride)
+        for offset, marker in self.markers:
+            found = rows[:, offset : offset + len(marker)]
+            wrong = (found != np.frombuffer(marker, np.uint8)).any(axis=1)
+            if wrong.any():
+                row = run.start + int(np.argmax(wrong))
+                raise SourceError(
+                    f"{frames.path}: frame {frames.first + row} is damaged: the length of a record "
+                    f"of it, at byte {int(frames.edges[row]) + offset}, is not what it should be; "
+                    "copy the file from where it came from again"
+                )
+
+
+def bytes_of(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
+    """Return where frames lie; None if copies would not make valid files.
+
+    That is so with fixed atoms (only the first frame has them) or with steps beyond 32 bits.
+    """
+    stride = max(header.nsavc, 1)
+    if header.free is not None or header.istart + stride * n_frames > INT32_MAX:
+        return None
+    with OpenFile(path) as file:
+        raw = file.peek(0, header.nbytes)
+    own = _FileHeader(raw, header.marker.itemsize + 4, header.order, header.istart, stride)
+    numbers = np.arange(n_frames + 1, dtype=np.int64)
+    edges = header.nbytes + header.frame_nbytes(header.n_atoms) * numbers
+    check = _MarkerCheck(tuple(_markers(header)))
+    return FrameTable(path, edges, own, check=check, byte_order=header.order)
+
+
+def _markers(header: DCDHeader) -> Iterator[tuple[int, bytes]]:
+    """Yield the lengths that stand before and behind each record of a frame."""
+    at, size = 0, header.marker.itemsize
+    lengths = [CELL_NBYTES] * header.has_cell + [4 * header.n_atoms] * header.n_dimensions
+    for nbytes in lengths:
+        marker = np.array(nbytes, header.marker).tobytes()
+        yield at, marker
+        yield at + size + nbytes, marker
+        at += nbytes + 2 * size
+
+
+CELL_ORDER = (0, 2, 5, 4, 3, 1)
+"""Where lengths and alpha, beta, gamma are in a cell's record: A, gamma, B, beta, alpha, C."""
+MATRIX_ORDER = ((0, 1, 3), (1, 2, 4), (3, 4, 5))  # the rows of CHARMM's symmetric matrix
+
+
+NEWEST_OF_OTHERS = 25
+"""Other programs call themselves CHARMM 24, and write lengths and angles."""
+
+
+def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDArray[np.float32]:
+    """Return the boxes that the unit-cell records of a DCD file mean.
+
+    CHARMM writes the symmetric matrix of the cell; the version in the header tells, as chemfiles
+    has it. Of older versions, and of other programs, the values do, as in MDAnalysis: three angles
+    between -1 and 1 are cosines (NAMD after 2.5, VMD); a negative number, or an angle beyond 180,
+    tells of the matrix; else degrees.
+
+    `cells`, (F, 6) float64: as they lie in the file. `charmm_version`: what the header says.
+    Returns (F, 6) float32: lengths in angstrom, angles in degrees; zeros where there is no cell.
+    """
+    lengths_angles = cells[:, CELL_ORDER]
+    angles = lengths_angles[:, 3:]
+    by_charmm = np.zeros(len(cells), bool)
+    if charmm_version > NEWEST_OF_OTHERS:
+        by_charmm = _are_matrices(cells[:, MATRIX_ORDER])
+    cosines = (np.abs(angles) <= 1).all(axis=1) & ~by_charmm
+    matrices = by_charmm | ~cosines & (
+        (lengths_angles < 0).any(axis=1) | (angles > 180).any(axis=1)
+    )
+    angles[cosines] = 90.0 - np.arcsin(angles[cosines]) * 90.0 / (np.pi / 2)
+    with np.errstate(over="ignore", invalid="ignore"):
+        boxes = lengths_angles.astype(np.float32)
+    if matrices.any():
+        boxes[matrices] = boxes_from_vectors(cells[matrices][:, MATRIX_ORDER])
+    boxes[(boxes[:, :3] == 0).all(axis=1)] = 0
+    return boxes
+
+
+def _are_matrices(matrices: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which symmetric matrices, (F, 3, 3), span a cell: all their minors are positive."""
+    with np.errstate(all="ignore"):
+        minors = [np.linalg.det(matrices[:, :size, :size]) for size in (1, 2, 3)]
+    return np.asarray(np.all([minor > 0 for minor in minors], axis=0))
+
+
+class DCDLayout(NativeLayout):
+    """A DCD file."""
+
+    name = "dcd"
+    facts = FormatFacts(
+        suffixes=(".dcd",),
+        options=frozenset({"sums", "dt"}),
+        counts_steps=True,
+        is_copied=True,
+        reads_remote=True,
+    )
+
+    _header: DCDHeader
+    _first_frame: NDArray[np.float32]
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:
+        """Return whether it begins with a record of 84 bytes and ``CORD``."""
+        return looks_like_dcd(head_of(path)[:12]) is not None
+
+    @property
+    def header(self) -> DCDHeader:
+        """What the header says; opens the file if need be."""
+        _ = self.info
+        return self._header
+
+    def _open_frames(self) -> TrajectoryInfo:
+        header = self._header = read_header(self._file)
+        n_frames, lost = self._count_frames()
+        with np.errstate(all="ignore"):
+            times = self._times(np.array([0, n_frames - 1]))
+        boxes = np.ones((1, 6), np.float32)
+        with suppress(SourceError):  # reading this frame tells; the others may be whole
+            self._read_boxes(0, 1, boxes)
+        if header.free is not None:
+            rows = self._frame_rows(0, 1)
+            self._check_markers(rows, header.n_atoms, 0)
+            self._first_frame = self._planes(rows, header.n_atoms).astype(np.float32)
+        return TrajectoryInfo(
+            layout=self.name,
+            path=str(self.path),
+            n_frames=n_frames,
+            n_atoms=header.n_atoms,
+            dt_ps=self._dt_ps,
+            time_first_ps=float(times[0]),
+            time_last_ps=float(times[1]),
+            has_box=bool(boxes.any()),
+            nbytes=self._file.nbytes,
+            flaws=Flaws(lost, self._made_up()),
+        )
+
+    def tables(self) -> Tables:
+        """Return where its frames, and x, y and z of each, lie; see `Layout.tables`."""
+        frames = None  # copies would not have what was said of this file
+        if "dt" not in self.options:
+            frames = bytes_of(self.path, self.header, self.info.n_frames)
+            frames = frames and replace(frames, sums=self.options.get("sums"))
+        return Tables(frames, self._positions)
+
+    def _positions(self) -> ChunkTable | None:
+        header, n_frames = self.header, self.info.n_frames
+        if header.free is not None:
+            return None
+        begins = header.nbytes + header.frame_nbytes(header.n_atoms) * np.arange(n_frames)
+        planes = np.arange(3) * header.record_nbytes(header.n_atoms)
+        planes += header.cell_nbytes + header.marker.itemsize
+        return in_frames(self.path, begins, planes, header.n_atoms, dtype=f"{header.order}f4")
+
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        return self._header.frame_offset(start), self._header.frame_offset(stop)
+
+    def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
+        """Return how many frames are whole, and what follows them."""
+        header = self._header
+        first_nbytes = header.frame_nbytes(header.n_atoms)
+        beyond_first = self._file.nbytes - header.frame_offset(1)
+        if beyond_first == -first_nbytes:
+            raise SourceError(f"{self.path}: the file ends with its header and has no frames")
+        if beyond_first < 0:
+            raise SourceError(
+                f"{self.path}: frame 0 is truncated: found {first_nbytes + beyond_first} of its "
+                f"{first_nbytes} bytes, so no frame is whole. Copy the file again"
+            )
+        n_more, left = divmod(beyond_first, header.frame_nbytes(header.n_free))
+        n_frames, at = n_more + 1, self._file.nbytes - left
+        return n_frames, (LostBytes(str(self.path), n_frames, at, left),) if left else ()
+
+    @property
+    def _interval(self) -> int:
+        return self._header.nsavc or 1
+
+    @property
+    def timing(self) -> Timing:
+        """Times follow from steps, which are counted; see `Layout.timing`."""
+        timing = super().timing  # opens it
+        return timing._replace(step_ps=self._dt_ps / self._interval)
+
+    @property
+    def _dt_ps(self) -> float:
+        asked = self.options.get("dt")
+        if asked is not None:
+            return float(asked)
+        unit_ps = FS_TO_PS if self._header.is_of_lammps else AKMA_TO_PS
+        return self._header.delta_akma * unit_ps * self._interval
+
+    def _made_up(self) -> tuple[str, ...]:
+        asked = self.options.get("dt")
+        if asked is not None:
+            return (f"frames are {asked:g} ps apart, as asked",)
+        if self._header.is_of_lammps:
+            return (
+                "LAMMPS wrote it, and does not say in which unit times are: assumed to be fs (its "
+                "units real); for others, --timestep sets the ps from frame to frame",
+            )
+        return ()
+
+    def _times(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
+        steps = frames + self._header.istart / self._interval
+        return cast(NDArray[np.float64], steps * self._dt_ps)
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        frames = np.arange(start, stop)
+        block.step[...] = frames + 1
+        with np.errstate(all="ignore"):  # the header's numbers may be anything
+            block.time[...] = self._times(frames)
+        header = self._header
+        if atoms is not None and atoms.size == 0:
+            self._read_boxes(start, stop, block.box)
+        elif header.free is None:
+            self._read_positions(start, stop, atoms, block)
+        else:
+            self._read_free(start, stop, atoms, block)
+
+    def _read_positions(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        header = self._header
+        low, high = (0, header.n_atoms) if atoms is None else (atoms.min(), atoms.max() + 1)
+        unwanted = 4 * (header.n_atoms - (high - low)) * header.n_dimensions
+        if spare_gaps(unwanted, header.n_dimensions + 1):
+            self._read_boxes(start, stop, block.box)
+            wanted = None if atoms is None else atoms - low
+            self._read_range(start, stop, int(low), int(high), wanted, block.positions)
+            return
+        frame_nbytes = header.frame_nbytes(header.n_atoms)
+        for first, last in batches(start, stop, frame_nbytes, frame_nbytes):
+            rows = self._frame_rows(first, last)
+            out = slice(first - start, last - start)
+            self._boxes_into(rows, block.box[out], first)
+            planes = self._planes(rows, header.n_atoms)
+            self._check_markers(rows, header.n_atoms, first)
+            planar_to_xyz(planes, block.positions[out], atoms)
+
+    def _read_range(
+        self,
+        start: int,
+        stop: int,
+        low: int,
+        high: int,
+        atoms: AtomIndices | None,
+        positions: NDArray[np.float32],
+    ) -> None:
+        """Read atoms ``low:high`` alone, and of these `atoms`."""
+        header = self._header
+        nbytes, stride = 4 * (high - low), header.frame_nbytes(header.n_atoms)
+        for first, last in batches(start, stop, stride, nbytes):
+            planes = np.empty((last - first, 3, high - low), f"{header.order}f4")
+            for axis in range(3):
+                offset = header.frame_offset(first) + header.cell_nbytes + 4 * low
+                offset += axis * header.record_nbytes(header.n_atoms) + header.marker.itemsize
+                rows = self._file.rows(offset, stride, last - first, nbytes)
+                planes[:, axis] = rows.view(0, (high - low,), planes.dtype)
+            planar_to_xyz(planes, positions[first - start : last - start], atoms)
+
+    def _read_free(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        """Read frames of a file with fixed atoms: these are as in the first frame."""
+        header = self._header
+        wanted = np.arange(header.n_atoms) if atoms is None else atoms
+        slot = np.full(header.n_atoms, -1, np.int64)
+        slot[header.free] = np.arange(header.n_free)
+        moving = np.flatnonzero(slot[wanted] >= 0)
+        block.positions[...] = self._first_frame[0][:, wanted].T
+        if start == 0:
+            self._read_boxes(0, 1, block.box[:1])
+        begin = max(start, 1)
+        frame_nbytes = header.frame_nbytes(header.n_free)
+        for first, last in batches(begin, stop, frame_nbytes, frame_nbytes):
+            rows = self._frame_rows(first, last)
+            out = slice(first - start, last - start)
+            self._boxes_into(rows, block.box[out], first)
+            self._check_markers(rows, header.n_free, first)
+            planes = self._planes(rows, header.n_free)[:, :, slot[wanted[moving]]]
+            block.positions[out, moving] = planes.transpose(0, 2, 1)
+
+    def _frame_rows(self, first: int, last: int) -> Rows:
+        header = self._header
+        nbytes = header.frame_nbytes(header.n_atoms if first == 0 else header.n_free)
+        return self._file.rows(header.frame_offset(first), nbytes, last - first, nbytes)
+
+    def _planes(self, rows: Rows, n_atoms: int) -> NDArray[np.float32]:
+        header = self._header
+        offset = header.cell_nbytes + header.marker.itemsize
+        strides = (header.record_nbytes(n_atoms), 4)
+        planes = rows.view(offset, (3, n_atoms), f"{header.order}f4", strides)
+        return cast(NDArray[np.float32], planes)
+
+    def _check_markers(self, rows: Rows, n_atoms: int, first: int) -> None:
+        header = self._header
+        size, record = header.marker.itemsize, header.record_nbytes(n_atoms)
+        for offset in (header.cell_nbytes, header.cell_nbytes + record - size):
+            lengths = rows.view(offset, (header.n_dimensions,), header.marker, (record,))
+            wrong = np.argwhere(lengths != 4 * n_atoms)
+            if wrong.size:
+                row, axis = wrong[0]
+                raise SourceError(
+                    f"{self.path}: frame {first + row} is damaged: the record of its "
+                    f"{'xyzw'[axis]} has a length of {lengths[row, axis]} bytes, "
+                    f"expected {4 * n_atoms}"
+                )
+
+    def _read_boxes(self, start: int, stop: int, boxes: NDArray[np.float32]) -> None:
+        """Read only the unit cells."""
+        header = self._header
+        if not header.has_cell:
+            boxes[...] = 0
+            return
+        if start == 0 and header.free is not None:  # the first frame is of another size
+            rows = self._file.rows(header.nbytes, header.cell_nbytes, 1, header.cell_nbytes)
+            self._boxes_into(rows, boxes[:1], 0)
+            start, boxes = 1, boxes[1:]
+        stride = header.frame_nbytes(header.n_free)
+        for first, last in batches(start, stop, stride, header.cell_nbytes):
+            offset = header.frame_offset(first)
+            rows = self._file.rows(offset, stride, last - first, header.cell_nbytes)
+            self._boxes_into(rows, boxes[first - start : last - start], first)
+
+    def _boxes_into(self, rows: Rows, boxes: NDArray[np.float32], first: int) -> None:
+        header = self._header
+        if not header.has_cell:
+            boxes[...] = 0
+            return
+        size = header.marker.itemsize
+        for offset in (0, size + CELL_NBYTES):
+            lengths = rows.view(offset, (), header.marker)
+            if (wrong := np.flatnonzero(lengths != CELL_NBYTES)).size:
+                raise SourceError(
+                    f"{self.path}: frame {first + wrong[0]} is damaged: the record of its unit "
+                    f"cell has a length of {lengths[wrong[0]]} bytes, expected {CELL_NBYTES}"
+                )
+        cells = rows.view(size, (6,), f"{header.order}f8").astype(float)
+        boxes[...] = boxes_from_cells(cells, header.charmm_version)
+
+
+STORED_ORDER = [0, 5, 1, 4, 3, 2]
+TITLE = b"written by mdio"
+
+HEADER = struct.Struct("<i4s9if10i2i")
+"""Marker, CORD, frames, istart, nsavc, 6 unused, delta, cell flag, 8 unused, version, marker (84);
+then marker and number of titles of the next record."""
+
+
+@dataclass(frozen=True)
+class DCDEncoder(Encoder):
+    """DCD: positions and cells, and only times that are equally spaced.
+
+    The time of a frame is not stored: readers compute it from the number of the first step, the
+    steps between frames and the time step, in single precision. Where times are not equally
+    spaced (`lost` tells), they run evenly from the first to the last, or by 1 ps if these are equal
+    or the last is before the first.
+    """
+
+    @property
+    def header_nbytes(self) -> int:
+        """Bytes of the three header records."""
+        return 92 + (4 + 4 + TITLE_NBYTES + 4) + 12
+
+    @property
+    def frame_nbytes(self) -> int:
+        """Bytes of the cell record and the three planes."""
+        return 56 + 3 * (4 * self.n_atoms + 8)
+
+    def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:
+        """Return the header of a file with these frames; see the base class."""
+        istart, nsavc, dt_ps = _clock(time, step)
+        first = HEADER.pack(
+            84, b"CORD", len(time), istart, nsavc, *[0] * 6,
+            dt_ps / AKMA_TO_PS / nsavc, 1, *[0] * 8, 24, 84, 4 + TITLE_NBYTES,
+        )  # fmt: skip
+        title = struct.pack(f"<i{TITLE_NBYTES}si", 1, TITLE, 4 + TITLE_NBYTES)
+        return first + title + struct.pack("<3i", 4, self.n_atoms, 4)
+
+    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
+        """Return the records of all frames; see the base class."""
+        n_frames, n_atoms = block.n_frames, self.n_atoms
+        if out is None:
+            out = np.empty(n_frames * self.frame_nbytes, np.uint8)
+        words = out.view("<i4").reshape(n_frames, -1)
+        words[:, [0, 13]] = 48
+        words[:, 1:13] = _cells(block.box).view("<i4")
+        planes = words[:, 14:].reshape(n_frames, 3, n_atoms + 2)
+        planes[:, :, [0, -1]] = 4 * n_atoms
+        xyz_to_planar(block.positions, planes[:, :, 1:-1].view("<f4"))
+        return out
+
+    def lost(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> str | None:  # noqa: ARG002
+        """Return a sentence if these times are not equally spaced, with the first that differs."""
+        even = time[0] + _dt(time) * np.arange(len(time))  # what `_clock` makes of them
+        # Times may come from a format in single precision, and go into one.
+        room = 4e-7 * np.abs(time).max() + 1e-6 * _dt(time)
+        differ = ~(np.abs(time - even) <= room)  # NaN too
+        if not differ.any():
+            return None
+        first = int(np.argmax(differ))
+        grow = time[-1] > time[0]
+        how = (
+            "they are evened out"
+            if grow
+            else "they do not grow, so they cannot be evened out and are counted again"
+        )
+        return (
+            f"dcd cannot hold times that are not equally spaced: {how}; the file says {even[0]:g} "
+            f"to {even[-1]:g} ps, every {_dt(time):g} ps. Frame {first} is the first to differ, at "
+            f"{even[first]:g} ps instead of {time[first]:g} ps; h5md, zarr, trr and ncdf hold any "
+            "times"
+        )
+
+
+def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return cells (F, 6) as DCD has them, in the arithmetic of MDAnalysis' writer."""
+    cells = np.take(box, STORED_ORDER, axis=1)
+    angles = [1, 3, 4]
+    cells[:, angles] = np.sin(np.deg2rad(np.float32(90.0) - cells[:, angles]))
+    return np.ascontiguousarray(cells, "<f8")
+
+
+def _dt(time: NDArray[np.float64]) -> float:
+    """Return the mean time between frames; 1 ps if there is none, as MDAnalysis has it."""
+    if len(time) < 2 or not time[-1] > time[0]:
+        return 1.0
+    return float(time[-1] - time[0]) / (len(time) - 1)
+
+
+def _clock(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[int, int, float]:
+    """Choose (istart, nsavc, dt) with ``(frame + istart / nsavc) * dt`` the times of the frames.
+
+    The source's own steps are kept where they say the same as its times; otherwise the ratio of
+    the first time to dt is written as the nearest simple fraction.
+    """
+    dt_ps = _dt(time)
+    offset = float(time[0]) / dt_ps
+    if len(step) > 1:
+        stride = int(step[1] - step[0])
+        even = bool((np.diff(step) == stride).all())
+        fits = even and 0 < stride <= INT32_MAX and abs(int(step[0])) <= INT32_MAX
+        if fits and abs(int(step[0]) / stride - offset) <= 1e-6 * max(1.0, abs(offset)):
+            return int(step[0]), stride, dt_ps
+    ratio = Fraction(offset).limit_denominator(1000)
+    if abs(ratio.numerator) > INT32_MAX:
+        ratio = Fraction(max(-INT32_MAX, min(INT32_MAX, round(offset))))
+    return ratio.numerator, ratio.denominator, dt_ps

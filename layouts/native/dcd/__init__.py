@@ -1,1 +1,0 @@
-"""DCD of CHARMM, NAMD, LAMMPS and X-PLOR."""

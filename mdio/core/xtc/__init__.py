@@ -1,1 +1,0 @@
-"""Frames of XTC files: found, decoded, encoded."""
