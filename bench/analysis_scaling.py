@@ -25,7 +25,7 @@ N_PILOT = 16
 EFFICIENCY = 0.9
 APART = "control: programs that know nothing of each other"
 MPI_PYTHON = Path(__file__).parent.parent / ".venv-mpi/bin/python"
-IMPORTS = "from mpi4py import MPI; import mdio.cli.main, mdio.cli.analyze, mdio.cli.shared.ranks, "
+IMPORTS = "from mpi4py import MPI; import mdio.cli.main, mdio.cli.analyze, mdio.cli.workers, "
 IMPORTS += "mdio.layouts.zarr.layout, mdio.layouts.zarr.own"
 """What a run under MPI imports."""
 

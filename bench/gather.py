@@ -20,9 +20,9 @@ from measuring import run_bench, sizes
 
 from mdio.analysis import report as page
 from mdio.analysis.report import BLOCK_COLOURS, figure, need_matplotlib, svg_of
-from mdio.benches.scaling import append_jsonl, json_of, make_folder, mpiexec_command
-from mdio.cli.shared.common import add, add_bench_output, positive, positives, print_json
-from mdio.cli.shared.ranks import root_speaks, world
+from mdio.analysis.scaling import append_jsonl, json_of, make_folder, mpiexec_command
+from mdio.cli.common import add, add_bench_output, positive, positives, print_json
+from mdio.cli.workers import root_speaks, world
 from mdio.core.errors import BlockError
 from mdio.core.words import human_nbytes, plural
 from mdio.parallel import GATHERS

@@ -24,9 +24,9 @@ from measuring import run_bench, sizes
 
 from mdio.analysis import report as page
 from mdio.analysis.report import BLOCK_COLOURS, figure, need_matplotlib, svg_of
-from mdio.benches.scaling import MDIO, append_jsonl, json_of, make_folder, mpiexec_command
-from mdio.cli.shared.common import add, add_bench_output, one_of, positive, positives, print_json
-from mdio.cli.shared.workers import all_ranks
+from mdio.analysis.scaling import MDIO, append_jsonl, json_of, make_folder, mpiexec_command
+from mdio.cli.common import add, add_bench_output, one_of, positive, positives, print_json
+from mdio.cli.workers import all_ranks
 from mdio.core.blocks import aligned_blocks, sub_blocks
 from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import drop_cache

@@ -28,7 +28,7 @@ import numpy as np
 import mdio
 from mdio.core.frames import FrameBlock
 from mdio.parallel.executors import Processes
-from mdio.parallel.shared_rows import SharedRows
+from mdio.parallel.pool import SharedRows
 
 DATASET = "particles/trajectory/position/value"
 WINDOW = 100

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mdio.benches import scaling
-from mdio.cli.shared.common import parse_nbytes
+from mdio.analysis import scaling
+from mdio.cli.common import parse_nbytes
 from mdio.core.errors import MdioError, PlanError
 
 

@@ -23,8 +23,8 @@ from measuring import run_bench
 
 from mdio.analysis import report as page
 from mdio.analysis.report import BLOCK_COLOURS, figure, need_matplotlib, svg_of
-from mdio.benches.scaling import append_jsonl, make_folder
-from mdio.cli.shared.common import add, add_bench_output, one_of, positive, print_json
+from mdio.analysis.scaling import append_jsonl, make_folder
+from mdio.cli.common import add, add_bench_output, one_of, positive, print_json
 from mdio.core.errors import MissingExtraError
 from mdio.parallel.executors import Executor, Processes, Serial, available_cores
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 from mdio.core.errors import OutputError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.frames import AtomIndices, Stretch, TrajectoryInfo
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.continuing.continuation import Continuation
 from mdio.layouts.writer import NotFinite, OutputMeta
 

@@ -19,8 +19,8 @@ from mdio.core.files.remote.paths import path_of
 from mdio.core.files.store import store_at
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_gone
-from mdio.core.topology.selecting import select as select_stored
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
+from mdio.core.topology import select as select_stored
 from mdio.layouts.base import Layout
 from mdio.layouts.foreign.universe import selected, topology_of, universe_of
 from mdio.layouts.manifest import runs_from_indices

@@ -11,7 +11,7 @@ from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.base import Layout
 from mdio.layouts.units import Unit
 

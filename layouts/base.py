@@ -33,9 +33,9 @@ from mdio.layouts.units import Unit, Wanted, check_units, mendable, runs_of_fram
 if TYPE_CHECKING:
     from xarray import Dataset
 
-    from mdio.core.cache.folder import Cache
+    from mdio.core.cache import Cache
     from mdio.core.frames import FrameData
-    from mdio.core.topology.topology import Topology
+    from mdio.core.topology import Topology
     from mdio.layouts.caching import UnitReads
     from mdio.layouts.tables import Tables
 

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.blocks import runs_of_parts
-from mdio.core.cache.folder import Cache
-from mdio.core.cache.source import CachedSource, DamagedUnitError, HeldUnit, SourceRange
+from mdio.core.cache import Cache, CachedSource, DamagedUnitError, HeldUnit, SourceRange
 from mdio.core.errors import MdioError
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.reading import OpenFile, reading_from

@@ -25,7 +25,7 @@ from mdio.core.files.fingerprint import NAMES, fingerprint, head_of
 from mdio.core.files.regular import read_regular
 from mdio.core.files.remote.paths import path_of
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.manifest import check_manifest, count_of_runs, indices_from_runs, manifest_of
 from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions

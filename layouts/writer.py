@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels.checks import buffer
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.core.words import plural
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from mdio.analysis.driver import analyze
     from mdio.analysis.kernels.correlations import MSD, VACF
     from mdio.analysis.kernels.dihedrals import Dihedrals
-    from mdio.analysis.kernels.geometry import RMSF, Pairs
-    from mdio.analysis.kernels.rmsd import RMSD
+    from mdio.analysis.kernels.geometry import RMSD, RMSF, Pairs
     from mdio.converters.convert import append, convert
     from mdio.converters.ensemble import convert_ensemble
     from mdio.converters.repair import repair
@@ -72,8 +71,7 @@ _HOMES = {
         "mdio.analysis.driver": "analyze",
         "mdio.analysis.kernels.correlations": "MSD VACF",
         "mdio.analysis.kernels.dihedrals": "Dihedrals",
-        "mdio.analysis.kernels.geometry": "RMSF Pairs",
-        "mdio.analysis.kernels.rmsd": "RMSD",
+        "mdio.analysis.kernels.geometry": "Pairs RMSD RMSF",
         "mdio.converters.convert": "append convert",
         "mdio.converters.ensemble": "convert_ensemble",
         "mdio.converters.repair": "repair",

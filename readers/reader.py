@@ -24,7 +24,7 @@ from MDAnalysis.lib.util import store_init_arguments
 from MDAnalysis.topology.base import TopologyReaderBase
 from numpy.typing import NDArray
 
-from mdio.core.cache.folder import Cache
+from mdio.core.cache import Cache
 from mdio.core.errors import FrameReadError, SourceError
 from mdio.core.files.remote.paths import is_remote, path_of
 from mdio.core.frames import absent

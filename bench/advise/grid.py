@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from advise.truth import ANALYSES, Truth, trajectories
 from measuring import append_jsonl
 
-from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure.measurements import measurements_from
-from mdio.advisor.measure.trials import Limits
+from mdio.advisor.measure import Limits
+from mdio.advisor.measurements import measurements_from
+from mdio.advisor.recommend import recommend
 
 PASSES = (1, 3, 30)
 WORKERS = (1, 2)

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import mdio
-from mdio.advisor.measure.measure import measure
-from mdio.advisor.measure.measurements import SCHEMA, Candidate, Group, candidates
-from mdio.advisor.measure.probes import Ready, read_only
-from mdio.advisor.measure.trials import Limits, convert_trial
+from mdio.advisor.measure import Limits, convert_trial, measure
+from mdio.advisor.measurements import SCHEMA, Candidate, Group, candidates
+from mdio.advisor.probes import Ready, read_only
 from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.system import System
 from mdio.parallel.executors import Executor

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 from advise.grid import report
 from measuring import append_jsonl
 
-from mdio.advisor.measure.measurements import Measurements, Trial, measurements_from, segments_for
+from mdio.advisor.measurements import Measurements, Trial, measurements_from, segments_for
 
 ANALYSES = {"rmsd of all": "all", "rmsd of C-alphas": "name CA"}
 CACHES = ("cold", "warm")

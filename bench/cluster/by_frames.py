@@ -18,8 +18,7 @@ import numpy as np
 from MDAnalysis.analysis.rms import rmsd
 from mpi4py import MPI
 
-from mdio.analysis.timings import stragglers
-from mdio.core.timing import WorkerTiming, worker_name
+from mdio.core.timing import WorkerTiming, stragglers, worker_name
 
 
 def block_rmsd(comm: MPI.Comm, top: str, trajectory: str, select: str) -> WorkerTiming:

@@ -26,7 +26,7 @@ from machines import Cluster, ClusterError
 from runs import MDIO, ROOT, run
 from study import N_TILES, prepare
 
-from mdio.benches.scaling import append_jsonl, save_scaling_page, summarise, write_csv
+from mdio.analysis.scaling import append_jsonl, save_scaling_page, summarise, write_csv
 
 SELECT = "name CA"
 PYTHON = MDIO.with_name("python")

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from mdio.advisor.model.fit import Residual, fit_profile, residuals
-from mdio.advisor.model.profile import LAYOUTS, Profile, load_profile
-from mdio.advisor.model.timings import TimingRow
+from mdio.advisor.fit import Residual, TimingRow, fit_profile, residuals
+from mdio.advisor.profile import LAYOUTS, Profile, load_profile
 
 Rows = Sequence[TimingRow]
 

@@ -25,10 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from measuring import append_jsonl
 from paper.simulate import simulate
 
-from mdio.advisor.model.closed_form import predict, reference_workload
-from mdio.advisor.model.fit import fit_profile, residuals
-from mdio.advisor.model.profile import PAIRS, Gather, Profile, load_profile
-from mdio.advisor.model.timings import TimingRow
+from mdio.advisor.closed_form import predict, reference_workload
+from mdio.advisor.fit import TimingRow, fit_profile, residuals
+from mdio.advisor.profile import PAIRS, Gather, Profile, load_profile
 
 CORES = (12, 16, 20, 28, 36, 48, 64, 128)
 NODES = (0.5, 1, 2, 3, 4, 6, 8)

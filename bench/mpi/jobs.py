@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from layouts import Case
-from mdio.benches.scaling import mpiexec_command
+from mdio.analysis.scaling import mpiexec_command
 
 START_S = 2.0
 """About what starting Python and MPI takes, beside the conversion."""

@@ -26,8 +26,8 @@ from mpi.jobs import Job, calibrate, jobs, run
 from mpi.summary import answers, table
 
 import mdio
-from mdio.benches.scaling import append_jsonl, make_folder
-from mdio.cli.shared.common import parse_nbytes
+from mdio.analysis.scaling import append_jsonl, make_folder
+from mdio.cli.common import parse_nbytes
 from mdio.core.words import plural
 
 RANKS = (1, 2, 4)

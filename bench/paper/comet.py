@@ -20,10 +20,9 @@ from measuring import append_jsonl
 from model.cases import Case, cases, errors, from_nothing, order
 from paper.simulate import simulate
 
-from mdio.advisor.model.closed_form import predict, reference_workload
-from mdio.advisor.model.fit import Residual, residuals
-from mdio.advisor.model.profile import GATHERS, LAYOUTS, Profile, save_profile
-from mdio.advisor.model.timings import read_timings
+from mdio.advisor.closed_form import predict, reference_workload
+from mdio.advisor.fit import Residual, read_timings, residuals
+from mdio.advisor.profile import GATHERS, LAYOUTS, Profile, save_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = (

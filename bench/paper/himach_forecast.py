@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import mdio
-from mdio.advisor.model.closed_form import Workload, predict
-from mdio.advisor.model.profile import load_profile
+from mdio.advisor.closed_form import Workload, predict
+from mdio.advisor.profile import load_profile
 
 N_FRAMES = 2_500_000
 """Of the paper's water residence."""

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.advisor.model.closed_form import Workload
-from mdio.advisor.model.profile import Profile, access_model, check_gather
+from mdio.advisor.closed_form import Workload
+from mdio.advisor.profile import Profile, access_model, check_gather
 from mdio.core.errors import MissingExtraError, PlanError
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 import mdio
-from mdio.core.cache.folder import Cache
-from mdio.core.cache.source import HeldUnit
+from mdio.core.cache import Cache, HeldUnit
 from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.reading import OpenFile, reads
 from mdio.layouts import caching as unit_reads

@@ -13,7 +13,7 @@ from mdio.converters.periodic import NEED_BONDS
 from mdio.core import kernels
 from mdio.core.errors import PlanError
 from mdio.core.frames import AtomIndices, FrameBlock
-from mdio.core.topology.topology import molecules_of
+from mdio.core.topology import molecules_of
 from mdio.core.words import plural
 from mdio.layouts.base import Layout
 

@@ -16,7 +16,7 @@ from mdio.converters.strategies.topology import topologies
 from mdio.core.errors import SourceError
 from mdio.core.files.turns import State
 from mdio.core.frames import Stretch
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.views.view import ViewLayout

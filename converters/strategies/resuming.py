@@ -27,7 +27,7 @@ from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import Journal, Record
 from mdio.core.files.temporaries import TEMPORARY
 from mdio.core.kernels import crc32c
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.backend import made_as
 from mdio.layouts.manifest import manifest_of
 from mdio.layouts.plan import LayoutPlan

@@ -21,7 +21,7 @@ from mdio.core.blocks import Spans
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, Rounding, TrajectoryInfo
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.manifest import (
     FULL_SYSTEM,

@@ -19,7 +19,7 @@ import numpy as np
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout, Timing, not_assumed
 from mdio.layouts.foreign.packed import PACKED, UNPACKED_BY, head_unpacked, packed_as
 from mdio.layouts.foreign.snapshot import Frames, Snapshot

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import FOREIGN_ERRORS, SourceError
 from mdio.core.files.fingerprint import head_of
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
-from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
+from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import FormatFacts, Layout, not_assumed
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps
 from mdio.layouts.foreign.tree import as_source_error

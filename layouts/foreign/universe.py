@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
-from mdio.core.topology.topology import (
+from mdio.core.topology import (
     ATOMS,
     BONDS,
     RESIDUES,

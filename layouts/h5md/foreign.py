@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.frames import ELEMENTS, AtomIndices
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps
 from mdio.layouts.foreign.tree import ForeignTrajectory, Series, as_source_error, child
 from mdio.layouts.h5md.gromacs_topology import topology_in

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.topology.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
+from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 
 TOPOLOGY = "mdio/topology"
 MODULE = "h5md/modules/gromacs_topology"

@@ -18,7 +18,7 @@ from mdio.core.files.piece_sums import Sums, pieces_of_row, row_sums
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import ELEMENTS, AtomIndices, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.chunked.array import ChunksInFile, inflate
 from mdio.layouts.chunked.own import OwnOutput, stored_topology
 from mdio.layouts.h5md.file import FILTER, chunk_table, run_table, unpack, value_path

@@ -25,7 +25,7 @@ from mdio.core.frames import (
     TrajectoryInfo,
     joined,
 )
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout, boundaries_of, fields_in_some
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap

@@ -17,7 +17,7 @@ from mdio.layouts.registry import LAST, LAYOUTS, layout_class, members_at, open_
 from mdio.layouts.views import check_overlap
 
 if TYPE_CHECKING:
-    from mdio.core.cache.folder import Cache
+    from mdio.core.cache import Cache
 
 AnyPath = str | PathLike[str]
 
@@ -42,7 +42,7 @@ def open_source(
         order given. By default ``keep-last``, but an error for files that look like replicas.
     cache
         Keep what is read in this folder, on a disk of this node, and read it from there the next
-        time (see `mdio.core.cache.folder.Cache`).
+        time (see `mdio.core.cache.Cache`).
     cache_size
         Bytes that all files there may have; by default, all but a tenth of the disk.
     **options
@@ -74,7 +74,7 @@ def open_source(
     if overlap is not None:
         check_overlap(overlap)
     if cache is not None or cache_size is not None:
-        from mdio.core.cache.folder import Cache
+        from mdio.core.cache import Cache
 
         options["cache"] = Cache.of(cache, cache_size)
     if isinstance(paths, str | PathLike):

@@ -10,7 +10,7 @@ from mdio.core.options import option
 from mdio.layouts.views import OVERLAPS
 
 if TYPE_CHECKING:
-    from mdio.core.cache.folder import Cache
+    from mdio.core.cache import Cache
 
 PBC = ("whole", "mol", "cluster", "atom", "nojump")
 FORMER_PBC = {"wrap": "atom", "unwrap": "whole"}
@@ -97,6 +97,6 @@ class CachedReading(Reading):
         """Where it is kept; None = nowhere."""
         if self.cache is None and self.cache_size is None:
             return None
-        from mdio.core.cache.folder import Cache
+        from mdio.core.cache import Cache
 
         return Cache.of(self.cache, self.cache_size)

@@ -16,7 +16,7 @@ from mdio.core.blocks import Spans
 from mdio.core.errors import PlanError
 from mdio.core.files.in_flight import MOST_APART, ByteRange, Opening
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, FrameData, TrajectoryInfo
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout, Timing
 from mdio.layouts.manifest import runs_from_indices
 

@@ -18,7 +18,7 @@ from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.remote.objects import LARGE_NBYTES, prefetch
 from mdio.core.files.store import store_at
 from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, TrajectoryInfo
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology
 from mdio.layouts.chunked.own import OwnOutput, stored_topology
 from mdio.layouts.manifest import crcs_in
 from mdio.layouts.units import Unit

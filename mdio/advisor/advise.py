@@ -8,14 +8,12 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from mdio.advisor.decide.decision import Decision
-from mdio.advisor.decide.forecast import read_calibration
-from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure.measure import measure
-from mdio.advisor.measure.measurements import load_measurements, save_measurements
-from mdio.advisor.measure.probes import Share, ask_storage, bandwidth_of
-from mdio.advisor.measure.trials import Limits, Progress
-from mdio.advisor.model.profile import NAMES, Profile, load_profile
+from mdio.advisor.forecast import read_calibration
+from mdio.advisor.measure import Limits, Progress, measure
+from mdio.advisor.measurements import load_measurements, save_measurements
+from mdio.advisor.probes import Share, ask_storage, bandwidth_of
+from mdio.advisor.profile import NAMES, Profile, load_profile
+from mdio.advisor.recommend import Decision, recommend
 from mdio.advisor.report import headline, html_of, lines, save_page
 from mdio.core.errors import PlanError
 from mdio.core.files.remote.paths import path_of
@@ -161,7 +159,7 @@ def advise(
     Examples
     --------
     >>> import mdio
-    >>> from mdio.advisor.measure.trials import Limits
+    >>> from mdio.advisor.measure import Limits
     >>> from MDAnalysisTests.datafiles import DCD, PSF
     >>> look = Limits(sample_nbytes=1 << 20, repeats=1, most_repeats=1)  # by default some 20 s
     >>> advice = mdio.advise(DCD, top=PSF, select="name CA", limits=look, save="measured.json")

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from os import PathLike
 from typing import Any
 
-from mdio.advisor.decide.decision import Decision, Option
-from mdio.advisor.decide.forecast import Forecast
-from mdio.advisor.measure.measurements import Source
+from mdio.advisor.forecast import Forecast
+from mdio.advisor.measurements import Source
+from mdio.advisor.recommend import Decision, Option
 from mdio.analysis import report as page
 from mdio.analysis.report import check_report, figure, svg_of, time_axis
 from mdio.core.words import aligned, duration, plural

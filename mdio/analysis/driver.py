@@ -36,7 +36,7 @@ from mdio.parallel.executors import Executor, Serial, executor_of
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-    from mdio.parallel.shared_rows import SharedRows
+    from mdio.parallel.pool import SharedRows
 
 Progress = Callable[[int, int], None]
 
@@ -264,7 +264,7 @@ def _analyze(
         results = _gather(executor, work, items, None)
         values = _joined(plan, results, None)
     elif executor.forks and _keeps_rows(plan):
-        from mdio.parallel.shared_rows import SharedRows
+        from mdio.parallel.pool import SharedRows
 
         with SharedRows(len(plan.frames)) as rows:
             place = Place(rows, plan.frames)
@@ -289,7 +289,7 @@ def _analyze(
 
 
 def _keeps_rows(plan: Plan) -> bool:
-    from mdio.parallel.shared_rows import SharedRows
+    from mdio.parallel.pool import SharedRows
 
     return type(plan.prepared.reducer) is Stack and SharedRows.available()
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mdio.analysis.plan import Plan
 from mdio.analysis.work import NumberedBlock
-from mdio.core.cache.folder import Cache, node_name
+from mdio.core.cache import Cache, node_name
 from mdio.layouts.caching import CacheUnits
 from mdio.parallel.assignment import assign, share_together, unit_keys
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from MDAnalysis import Universe
 
     from mdio.converters.periodic.layout import TransformedLayout
-    from mdio.core.cache.folder import Cache
+    from mdio.core.cache import Cache
     from mdio.layouts.caching import CacheUnits
 
 Trajectory = str | PathLike[str] | Sequence[str | PathLike[str]] | Layout
@@ -105,7 +105,7 @@ class Plan:
         of_blocks = [note for timing in timings for note in timing.notes]
         found = [*result.notes, *of_blocks, *missing_values(result)]
         if cut:
-            from mdio.analysis.cut_molecules import cut_note
+            from mdio.analysis.system import cut_note
 
             found.append(cut_note(cut, result.n_frames))
         return tuple(dict.fromkeys(found))
@@ -218,7 +218,7 @@ class Request:
                 notes += (f"{steps.note}",) if steps.note else ()
             is_whole = moved is not None and moved.makes_whole
             if self.kernel.needs_whole and source.info.has_box and not is_whole:
-                from mdio.analysis.cut_molecules import CutMolecules
+                from mdio.analysis.system import CutMolecules
 
                 prepared = replace(prepared, cut=CutMolecules.of(system, prepared.atoms))
             if self.reducer is not None:

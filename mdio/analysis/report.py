@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.results import AnalysisResult, check_output
-from mdio.analysis.timings import record
 from mdio.core.errors import MissingExtraError
 from mdio.core.files.publish import publish
+from mdio.core.timing import record
 from mdio.core.words import axis_label, duration, human_nbytes, plural
 
 CSS = """
@@ -353,7 +353,7 @@ COLUMNS = {
     "other, between blocks": "t_overhead2_s",
     "total (t_N)": "t_N_s",
 }
-"""Times of a rank, as the papers define them (`mdio.analysis.timings`)."""
+"""Times of a rank, as the papers define them (`mdio.core.timing`)."""
 MOST_BARS_ALONE = 3
 """Ranks whose communication the bars show well enough, without a picture of its spread."""
 SPENT = {

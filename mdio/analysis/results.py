@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.timings import record
 from mdio.core.errors import MissingExtraError, OutputError, PlanError
 from mdio.core.files.remote.paths import path_of
 from mdio.core.files.store import store_at
-from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, summary
+from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, record, summary
 from mdio.core.words import axis_label, duration, html_table, notes_by_label, plural
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ class AnalysisResult:
     gather: str | None = None
     """How ranks brought their rows together, under MPI."""
     tasks: list[dict[str, Any]] = field(default_factory=list)
-    """With Dask: which worker had which block when; see `mdio.analysis.timings`."""
+    """With Dask: which worker had which block when; see `mdio.core.timing`."""
     notes: tuple[str, ...] = ()
     """What was dropped where files were joined, or put into another order."""
 
@@ -294,7 +293,7 @@ class AnalysisResult:
         return as_html(self)
 
     def save_timings(self, path: str | PathLike[str]) -> None:
-        """Write where the time went, as JSON; `mdio.analysis.timings` says what is in it.
+        """Write where the time went, as JSON; `mdio.core.timing` says what is in it.
 
         Raises
         ------

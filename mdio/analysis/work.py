@@ -22,7 +22,7 @@ from mdio.core.timing import BlockTiming, Stopwatch
 from mdio.layouts.base import Layout, cache_notes
 
 if TYPE_CHECKING:
-    from mdio.parallel.shared_rows import SharedRows
+    from mdio.parallel.pool import SharedRows
 
 
 class Collected:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from mdio.advisor.advise import Advice, Forecast, advise
-from mdio.advisor.measure.trials import Progress
+from mdio.advisor.measure import Progress
 from mdio.analysis.kernels.kernel import KERNELS
 from mdio.analysis.report import check_report
 from mdio.analysis.results import check_output
-from mdio.cli.shared.common import (
+from mdio.cli.common import (
     add,
     add_options,
     add_told,
@@ -22,7 +22,7 @@ from mdio.cli.shared.common import (
     positive,
     print_json,
 )
-from mdio.cli.shared.workers import all_ranks
+from mdio.cli.workers import all_ranks
 from mdio.core.errors import PlanError
 from mdio.layouts.views.options import Reading
 from mdio.parallel.executors import Serial

@@ -13,7 +13,7 @@ from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, UserKernel, named_kernel
 from mdio.analysis.plan import Trajectory
 from mdio.analysis.results import RESULT_SUFFIXES, AnalysisResult, check_output, save_as, shown
-from mdio.cli.shared.common import (
+from mdio.cli.common import (
     add,
     add_options,
     add_source,
@@ -26,7 +26,7 @@ from mdio.cli.shared.common import (
     say_notes,
     source_options,
 )
-from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
+from mdio.cli.workers import add_workers, chosen_executor, executor_name
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.remote.paths import is_remote
 from mdio.core.words import duration, human_nbytes, plural

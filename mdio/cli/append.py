@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from mdio.cli.common import add, add_options, add_resume, asked
 from mdio.cli.convert import add_running, run_with
-from mdio.cli.shared.common import add, add_options, add_resume, asked
-from mdio.cli.shared.workers import chosen_executor
+from mdio.cli.workers import chosen_executor
 from mdio.converters.options import Sources
 from mdio.core.options import declared
 

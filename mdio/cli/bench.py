@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.analysis.report import need_matplotlib
-from mdio.benches.scaling import (
+from mdio.analysis.scaling import (
     EXECUTORS,
     KERNELS,
     Study,
@@ -21,7 +21,7 @@ from mdio.benches.scaling import (
     summarise,
     write_csv,
 )
-from mdio.cli.shared.common import (
+from mdio.cli.common import (
     add,
     add_bench_output,
     one_of,

@@ -6,10 +6,9 @@ import argparse
 import sys
 from typing import Any
 
+from mdio.cli.common import add, add_told, parse_nbytes, print_json
 from mdio.cli.follow import seconds
-from mdio.cli.shared.common import add, add_told, parse_nbytes, print_json
-from mdio.core.cache.folder import Cache
-from mdio.core.cache.source import cached_trajectories, evict_units, verify_units
+from mdio.core.cache import Cache, cached_trajectories, evict_units, verify_units
 from mdio.core.files.store import COPY_IT, need_disk
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, plural

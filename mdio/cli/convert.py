@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mdio.cli.follow import add_follow, follow_with
-from mdio.cli.shared.common import (
+from mdio.cli.common import (
     add,
     add_options,
     add_resume,
@@ -21,8 +20,9 @@ from mdio.cli.shared.common import (
     progress_bar,
     source_options,
 )
-from mdio.cli.shared.plan_table import plan_table
-from mdio.cli.shared.workers import add_workers, chosen_executor, executor_name
+from mdio.cli.follow import add_follow, follow_with
+from mdio.cli.plan_table import plan_table
+from mdio.cli.workers import add_workers, chosen_executor, executor_name
 from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.opening import salvage_offered

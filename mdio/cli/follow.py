@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from mdio.cli.shared.common import add, positive, print_json
+from mdio.cli.common import add, positive, print_json
 from mdio.converters.follow import follow
 from mdio.converters.options import ConvertResult
 from mdio.core.errors import PlanError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mdio._version import __version__
-from mdio.cli.shared.common import (
+from mdio.cli.common import (
     add,
     add_options,
     add_source,

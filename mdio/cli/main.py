@@ -32,8 +32,8 @@ from threading import Timer
 from typing import Any, NoReturn, cast
 
 from mdio._version import __version__
-from mdio.cli.shared.common import add
-from mdio.cli.shared.ranks import launched_ranks, parse_once
+from mdio.cli.common import add
+from mdio.cli.workers import launched_ranks, parse_once
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
 from mdio.core.words import did_you_mean, without_passwords
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mdio.analysis.kernels.kernel import Kernel, UserKernel
 from mdio.analysis.results import check_output
-from mdio.cli.shared.common import (
+from mdio.cli.common import (
     add,
     add_options,
     add_told,
@@ -19,7 +19,7 @@ from mdio.cli.shared.common import (
     progress_bar,
     say_notes,
 )
-from mdio.cli.shared.workers import add_workers, chosen_executor
+from mdio.cli.workers import add_workers, chosen_executor
 from mdio.core.errors import PlanError
 from mdio.core.words import human_nbytes, plural
 from mdio.layouts.views.opening import labelled

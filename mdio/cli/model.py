@@ -7,11 +7,10 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from mdio.advisor.model.closed_form import predict, reference_workload
-from mdio.advisor.model.fit import fit_profile, residuals
-from mdio.advisor.model.profile import GATHERS, LAYOUTS, NAMES, load_profile, save_profile
-from mdio.advisor.model.timings import read_timings
-from mdio.cli.shared.common import add, positive, positives, print_json
+from mdio.advisor.closed_form import predict, reference_workload
+from mdio.advisor.fit import fit_profile, read_timings, residuals
+from mdio.advisor.profile import GATHERS, LAYOUTS, NAMES, load_profile, save_profile
+from mdio.cli.common import add, positive, positives, print_json
 
 
 def setup(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.shared.common import add, add_told, positive, print_json, progress_bar
+from mdio.cli.common import add, add_told, positive, print_json, progress_bar
 from mdio.converters.repair import RepairResult, repair
 from mdio.core.words import plural, runs_text
 from mdio.layouts.registry import open_layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mdio.cli.shared.common import (
+from mdio.cli.common import (
     add,
     add_options,
     add_resume,
@@ -14,7 +14,7 @@ from mdio.cli.shared.common import (
     print_json,
     progress_bar,
 )
-from mdio.cli.shared.workers import add_workers, chosen_executor
+from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.convert import prepare
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Sources

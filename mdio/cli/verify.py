@@ -6,8 +6,8 @@ import argparse
 import re
 from collections.abc import Callable
 
-from mdio.cli.shared.common import add, add_told, asked, print_json, progress_bar
-from mdio.cli.shared.workers import add_workers, chosen_executor
+from mdio.cli.common import add, add_told, asked, print_json, progress_bar
+from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.opening import open_damaged
 from mdio.converters.verify import every_nth, everything, sample, verify
 from mdio.converters.verifying.checks import VerifyResult

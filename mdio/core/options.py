@@ -26,7 +26,7 @@ def option(text: str, spelled: str = "", default: Any = None, **more: Any) -> An
 
     `text`: its help. `spelled`: its names on the command line and, last, that of its value (``-s
     --top FILE``); one without a value is a flag, and one without a name is of Python alone. `more`:
-    ``kind``, how its text is read where its type does not tell (`mdio.cli.shared.common.KINDS`);
+    ``kind``, how its text is read where its type does not tell (`mdio.cli.common.KINDS`);
     ``choices``; ``values``, flags that stand for a value each; ``alone``, a name of options of
     which but one is given; ``named``, that signatures show it; ``keys``, of a mapping; ``own``,
     that not every layout has it; ``append``, ``follow``: whether it goes with these (`GOES_WITH`).

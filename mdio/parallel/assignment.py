@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.cache.folder import Cache, node_name
+from mdio.core.cache import Cache, node_name
 from mdio.core.errors import MdioError, PlanError
 from mdio.layouts.base import cache_notes
 from mdio.layouts.caching import cached_reads

@@ -1,6 +1,6 @@
 """Measurements made of a few round numbers, so that advice can be worked out by hand."""
 
-from mdio.advisor.measure.measurements import (
+from mdio.advisor.measurements import (
     Bandwidth,
     Host,
     Measurements,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from advise_cases import io_bound
 
-from mdio.advisor.measure.measurements import SCHEMA
+from mdio.advisor.measurements import SCHEMA
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 

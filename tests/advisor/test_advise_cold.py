@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from advise_cases import measurements, run, trial
 
-from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure import probes
+from mdio.advisor import probes
+from mdio.advisor.recommend import recommend
 from mdio.core.errors import PlanError
 
 MS = 1e-3

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from advise_cases import N_FRAMES, io_bound, measurements, run, spread, trial
 
-from mdio.advisor.decide.forecast import Calibration, read_calibration
-from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure.measurements import (
+from mdio.advisor.forecast import Calibration, read_calibration
+from mdio.advisor.measure import fit_conversion
+from mdio.advisor.measurements import (
     load_measurements,
     measurements_from,
     save_measurements,
     segments_for,
 )
-from mdio.advisor.measure.trials import fit_conversion
-from mdio.advisor.model.profile import load_profile
+from mdio.advisor.profile import load_profile
+from mdio.advisor.recommend import recommend
 from mdio.advisor.report import headline
 from mdio.core.errors import PlanError, SourceError
 

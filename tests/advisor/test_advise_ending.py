@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from mdio.advisor.measure.trials import scratch
+from mdio.advisor.measure import scratch
 
 pytestmark = pytest.mark.usefixtures("ending_signals")
 

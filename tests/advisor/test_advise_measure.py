@@ -15,11 +15,10 @@ from MDAnalysisTests.datafiles import GRO
 from suites.quick_advice import QUICK, quickly
 
 import mdio
-from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure import measure as measuring
-from mdio.advisor.measure import probes, trials
-from mdio.advisor.measure.measurements import load_measurements, save_measurements
-from mdio.advisor.measure.trials import Limits
+from mdio.advisor import measure, probes
+from mdio.advisor.measure import Limits
+from mdio.advisor.measurements import load_measurements, save_measurements
+from mdio.advisor.recommend import recommend
 from mdio.cli.main import main
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.page_cache import drop_cache
@@ -109,7 +108,7 @@ def test_the_source_is_left_as_it_was(adk, tmp_path):
 
 
 def test_command_line(adk, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(measuring, "Limits", lambda: QUICK)
+    monkeypatch.setattr(measure, "Limits", lambda: QUICK)
     report, saved = tmp_path / "r.html", tmp_path / "m.json"
     words = ["advise", adk["xtc"], "-s", adk["psf"], "--analysis", "rmsd", "--select", "name CA"]
     words += ["--ranks", "1", "--passes", "3", "--target", tmp_path, "--machine", "local"]
@@ -221,7 +220,7 @@ def test_one_frame_is_enough(adk, tmp_path):
 
 
 def test_cold_reads_are_told_where_they_cannot_be(adk, tmp_path, monkeypatch):
-    monkeypatch.setattr(trials, "drop_cache", lambda path: "tmpfs keeps its bytes")
+    monkeypatch.setattr(measure, "drop_cache", lambda path: "tmpfs keeps its bytes")
     found = quickly(adk, tmp_path)
     assert found.host.cold_problem == "tmpfs keeps its bytes"
     assert {run.cache for trial in found.trials for run in trial.runs} == {"warm"}
@@ -243,12 +242,12 @@ def test_a_memory_file_system_cannot_be_dropped():
 def test_sample_is_bounded(adk):
     with mdio.open(str(adk["dcd"])) as layout:
         frame = layout.info.frame_nbytes
-        few = measuring._sample(layout, 1 << 40, Limits(sample_nbytes=10 * frame))
+        few = measure._sample(layout, 1 << 40, Limits(sample_nbytes=10 * frame))
         assert len(few) == 10
         assert few.start == 44
         room = 12 * 5 * frame * 2  # half of it, for twelve outputs of five frames
-        assert len(measuring._sample(layout, room, Limits())) == 5
-        assert len(measuring._sample(layout, 0, Limits())) == 0
+        assert len(measure._sample(layout, room, Limits())) == 5
+        assert len(measure._sample(layout, 0, Limits())) == 0
 
 
 def test_saved_measurements_are_the_same(measured, tmp_path):
@@ -263,8 +262,8 @@ def test_files_are_joined_and_read_as_they_will_be(adk, tmp_path, monkeypatch):
         seen.append((kwargs["overlap"], kwargs["verify"]))
         return analyze(*args, **kwargs)
 
-    analyze = trials.analyze
-    monkeypatch.setattr(trials, "analyze", noted)
+    analyze = measure.analyze
+    monkeypatch.setattr(measure, "analyze", noted)
     found = quickly(
         adk, tmp_path, source=[adk["xtc"]] * 2, overlap="keep-all", verify=False, analysis="rgyr"
     )

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from suites.quick_advice import quickly
 
-from mdio.advisor.measure import probes, trials
-from mdio.advisor.measure.trials import scratch
+from mdio.advisor import measure, probes
+from mdio.advisor.measure import scratch
 from mdio.core.errors import BlockError, OutputError, PlanError, SourceError
 
 
@@ -68,14 +68,14 @@ def test_bad_questions(adk, tmp_path):
 
 
 def test_an_option_that_cannot_be_made_is_told(adk, tmp_path, monkeypatch):
-    convert = trials.convert_trial
+    convert = measure.convert_trial
 
     def failing(candidate, *arguments):
         if candidate.to == "zarr":
             raise OutputError("the disk is full")
         return convert(candidate, *arguments)
 
-    monkeypatch.setattr(trials, "convert_trial", failing)
+    monkeypatch.setattr(measure, "convert_trial", failing)
     found = quickly(adk, tmp_path)
     assert found.trial("zarr").problem == "the disk is full"
     assert found.trial("zarr").runs == ()
@@ -90,7 +90,7 @@ def test_interrupted(adk, tmp_path, monkeypatch, error):
         seen.extend(tmp_path.iterdir())
         raise error
 
-    monkeypatch.setattr(trials, "timed_run", interrupted)
+    monkeypatch.setattr(measure, "timed_run", interrupted)
     with pytest.raises(error):
         quickly(adk, tmp_path)
     assert seen  # there was something to remove
@@ -100,7 +100,7 @@ def test_interrupted(adk, tmp_path, monkeypatch, error):
 def test_terminated(tmp_path):
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from mdio.advisor.measure.trials import scratch\n"
+        "from mdio.advisor.measure import scratch\n"
         "with scratch(Path(sys.argv[1])) as folder:\n"
         "    (folder / 'x').write_text('x'); print('ready', flush=True); time.sleep(60)"
     )
@@ -116,7 +116,7 @@ def test_terminated(tmp_path):
 def test_what_a_killed_process_left_is_removed(tmp_path):
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from mdio.advisor.measure.trials import scratch\n"
+        "from mdio.advisor.measure import scratch\n"
         "with scratch(Path(sys.argv[1])): os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path], check=False)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import mdio
-from mdio.advisor.decide.recommend import recommend
-from mdio.advisor.measure.measurements import (
+from mdio.advisor.measure import Limits
+from mdio.advisor.measurements import (
     Bandwidth,
     LocalDisk,
     load_measurements,
     save_measurements,
 )
-from mdio.advisor.measure.trials import Limits
+from mdio.advisor.recommend import recommend
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "advise_rmsd_xtc.json"
 

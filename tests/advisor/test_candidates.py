@@ -3,7 +3,7 @@
 import pytest
 
 import mdio
-from mdio.advisor.measure.measurements import candidates
+from mdio.advisor.measurements import candidates
 from mdio.layouts.base import container_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdio.advisor.model.closed_form import (
+from mdio.advisor.closed_form import (
     MAX_RANKS,
     Workload,
     expected_max,
@@ -19,9 +19,8 @@ from mdio.advisor.model.closed_form import (
     predict,
     reference_workload,
 )
-from mdio.advisor.model.fit import fit_profile, residuals
-from mdio.advisor.model.profile import GATHERS, LAYOUTS, PAIRS, load_profile
-from mdio.advisor.model.timings import read_timings
+from mdio.advisor.fit import fit_profile, read_timings, residuals
+from mdio.advisor.profile import GATHERS, LAYOUTS, PAIRS, load_profile
 from mdio.core.errors import PlanError
 
 CSV = Path(__file__).parents[2] / "bench/paper/published/comet_rmsd.csv"

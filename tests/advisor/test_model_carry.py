@@ -8,10 +8,9 @@ from statistics import median
 import numpy as np
 import pytest
 
-from mdio.advisor.model.closed_form import predict, reference_workload
-from mdio.advisor.model.fit import fit_profile, residuals
-from mdio.advisor.model.profile import LAYOUTS, PAIRS, load_profile
-from mdio.advisor.model.timings import TimingRow, read_timings
+from mdio.advisor.closed_form import predict, reference_workload
+from mdio.advisor.fit import TimingRow, fit_profile, read_timings, residuals
+from mdio.advisor.profile import LAYOUTS, PAIRS, load_profile
 
 BENCH = Path(__file__).parents[2] / "bench"
 ROWS = read_timings(BENCH / "paper/published/comet_rmsd.csv")

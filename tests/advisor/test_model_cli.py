@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mdio.advisor.model.profile import LAYOUTS, load_profile
+from mdio.advisor.profile import LAYOUTS, load_profile
 from mdio.cli.main import main
 
 CSV = Path(__file__).parents[2] / "bench/paper/published/comet_rmsd.csv"

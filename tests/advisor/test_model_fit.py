@@ -9,10 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mdio.advisor.model.closed_form import predict, reference_workload
-from mdio.advisor.model.fit import fit_profile, guess_cores, measured_task, residuals
-from mdio.advisor.model.profile import GATHERS, LAYOUTS, PAIRS, load_profile, save_profile
-from mdio.advisor.model.timings import TimingRow, read_timings
+from mdio.advisor.closed_form import predict, reference_workload
+from mdio.advisor.fit import (
+    TimingRow,
+    fit_profile,
+    guess_cores,
+    measured_task,
+    read_timings,
+    residuals,
+)
+from mdio.advisor.profile import GATHERS, LAYOUTS, PAIRS, load_profile, save_profile
 from mdio.core.errors import MdioError, OutputError, PlanError, SourceError
 
 CSV = Path(__file__).parents[2] / "bench/paper/published/comet_rmsd.csv"

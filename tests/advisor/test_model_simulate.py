@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mdio.advisor.model.closed_form import Workload, predict, reference_workload
-from mdio.advisor.model.profile import PAIRS, load_profile
-from mdio.advisor.model.timings import read_timings
+from mdio.advisor.closed_form import Workload, predict, reference_workload
+from mdio.advisor.fit import read_timings
+from mdio.advisor.profile import PAIRS, load_profile
 from mdio.core.errors import MissingExtraError, PlanError
 
 BENCH = Path(__file__).parents[2] / "bench"

@@ -11,7 +11,7 @@ from MDAnalysisTests.datafiles import DCD, GRO, PSF
 
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
-from mdio.analysis.kernels.rmsd import RMSD
+from mdio.analysis.kernels.geometry import RMSD
 from mdio.cli.main import main
 from mdio.core.errors import PlanError, SourceError
 from mdio.parallel.executors import Processes

@@ -16,8 +16,8 @@ from memory_layout import MemoryLayout, save_memory
 import mdio
 from mdio.analysis import work
 from mdio.analysis.driver import analyze
+from mdio.analysis.kernels.geometry import RMSD
 from mdio.analysis.kernels.kernel import UserKernel
-from mdio.analysis.kernels.rmsd import RMSD
 from mdio.analysis.reducers import Mean
 from mdio.analysis.system import System
 from mdio.core.errors import BlockError, PlanError, SourceError

@@ -14,9 +14,8 @@ from memory_layout import MemoryLayout, save_memory, save_universe
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels import dihedrals, images
 from mdio.analysis.kernels.dihedrals import Dihedrals
-from mdio.analysis.kernels.geometry import RMSF, RadiusOfGyration, ReferenceDistances
+from mdio.analysis.kernels.geometry import RMSD, RMSF, RadiusOfGyration, ReferenceDistances
 from mdio.analysis.kernels.kernel import UserKernel
-from mdio.analysis.kernels.rmsd import RMSD
 from mdio.core import kernels
 from mdio.core.errors import PlanError, SourceError
 from mdio.parallel.executors import Processes

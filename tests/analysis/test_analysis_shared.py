@@ -16,9 +16,9 @@ from mdio.analysis import work
 from mdio.analysis.driver import analyze
 from mdio.analysis.reducers import Mean
 from mdio.core.errors import BlockError
-from mdio.parallel import pool, shared_rows
+from mdio.parallel import pool
 from mdio.parallel.executors import Processes
-from mdio.parallel.shared_rows import SharedRows
+from mdio.parallel.pool import SharedRows
 
 N_FRAMES, N_ATOMS = 103, 17
 
@@ -45,7 +45,7 @@ def carried(monkeypatch):
         return message
 
     monkeypatch.setattr(pool, "_receive", counting)
-    monkeypatch.setattr(shared_rows, "SHARED_NBYTES", 1)
+    monkeypatch.setattr(pool, "SHARED_NBYTES", 1)
     monkeypatch.setattr(work, "READ_NBYTES", 10 * 12 * N_ATOMS)
     return nbytes
 
@@ -143,7 +143,7 @@ def test_a_kernel_that_fills_rows(adk, carried):
 
 
 def test_small_results_go_through_the_pipe(path, carried, monkeypatch):
-    monkeypatch.setattr(shared_rows, "SHARED_NBYTES", N_FRAMES * 8 + 1)
+    monkeypatch.setattr(pool, "SHARED_NBYTES", N_FRAMES * 8 + 1)
     check_equal(path, times, 2)
     assert sum(carried) == N_FRAMES * 8
     check_equal(path, whole, 2)
@@ -186,7 +186,7 @@ def test_reduced_rows_are_not_shared(path, carried):
 
 def test_the_array_is_like_any_other(path, carried, monkeypatch):
     """It was not copied, can be changed, and a process forked later changes its own."""
-    monkeypatch.setattr(shared_rows, "MAPPED_NBYTES", 1)
+    monkeypatch.setattr(pool, "MAPPED_NBYTES", 1)
     values = check_equal(path, whole, 2).values
     owner = values
     while isinstance(owner, np.ndarray):
@@ -216,7 +216,7 @@ def test_nothing_is_left(path, carried, monkeypatch):
     assert (open_files(), names_in_memory()) == before
     kept = [check_equal(path, whole, 2).values for _ in range(3)]
     assert (open_files(), len(kept)) == (before[0], 3)
-    monkeypatch.setattr(shared_rows, "MAPPED_NBYTES", 1)
+    monkeypatch.setattr(pool, "MAPPED_NBYTES", 1)
     check_equal(path, whole, 2)
     assert (open_files(), names_in_memory()) == before
     with Processes(2) as executor, pytest.raises(BlockError, match=r"block 1 .*SIGKILL"):
@@ -258,7 +258,7 @@ def test_nothing_is_left_of_a_parent_that_is_killed(path, carried):
 
 def test_where_files_may_not_be_large(path, carried):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (shared_rows.HEAD_NBYTES + 100, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (pool.HEAD_NBYTES + 100, hard))
     try:
         check_equal(path, whole, 2)
     finally:

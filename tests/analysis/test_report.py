@@ -13,10 +13,9 @@ from parallel.on_dask import dask_client
 import mdio
 from mdio.analysis.kernels.geometry import RMSF
 from mdio.analysis.report import save_report, stream
-from mdio.analysis.timings import FACTOR, record, stragglers
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError, OutputError
-from mdio.core.timing import WorkerTiming
+from mdio.core.timing import FACTOR, WorkerTiming, record, stragglers
 
 
 def seconds(text):

@@ -11,7 +11,7 @@ from MDAnalysisTests.datafiles import DCD, PSF
 from oracles.report_pages import page_of
 from suites.under_mpi import MPI, ROOT, needs_mpi
 
-from mdio.benches.scaling import MDIO, Case, cases_of, mpiexec_command, summarise, write_csv
+from mdio.analysis.scaling import MDIO, Case, cases_of, mpiexec_command, summarise, write_csv
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError
 
@@ -94,7 +94,7 @@ def test_speedup_and_its_deviation():
 
 
 def test_the_table_has_the_columns_of_the_model(tmp_path):
-    from mdio.advisor.model.timings import REQUIRED
+    from mdio.advisor.fit import REQUIRED
 
     write_csv(tmp_path / "scaling.csv", summarise(runs_of(1, [9.0]) + runs_of(4, [3.0])))
     with (tmp_path / "scaling.csv").open(newline="") as file:

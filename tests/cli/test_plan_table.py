@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from mdio.cli.shared.plan_table import plan_table
+from mdio.cli.plan_table import plan_table
 from mdio.converters.convert import convert
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.plan import (

@@ -9,7 +9,7 @@ from docs.pages import ROOT, table_rows
 from structure.tree import HOMES
 
 from mdio.cli.main import main
-from mdio.cli.shared.ranks import SLURM_RANK_NAME
+from mdio.cli.workers import SLURM_RANK_NAME
 from mdio.core.words import RANK_NAMES
 
 PAGE = ROOT / "docs" / "environment.md"

@@ -6,7 +6,7 @@ import MDAnalysis as mda
 import pytest
 
 import mdio
-from mdio.analysis.kernels.rmsd import RMSD
+from mdio.analysis.kernels.geometry import RMSD
 from mdio.analysis.plan import Request
 from mdio.cli.main import main
 from mdio.converters.convert import prepare

@@ -9,7 +9,7 @@ from parallel.all_checks import run_all
 from suites.quick_advice import QUICK
 
 import mdio
-from mdio.advisor.measure.probes import REQUESTS
+from mdio.advisor.probes import REQUESTS
 from mdio.core.errors import SourceError
 from mdio.parallel.mpi_executor import MPIExecutor
 

@@ -14,8 +14,8 @@ import mdio
 from mdio.analysis.kernels.geometry import RMSF
 from mdio.analysis.kernels.kernel import UserKernel
 from mdio.analysis.reducers import Histogram, Mean
-from mdio.analysis.timings import record
 from mdio.core.errors import BlockError, PlanError, SourceError
+from mdio.core.timing import record
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.parallel import GATHERS
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import mdio
-from mdio.core.cache.folder import Cache
-from mdio.core.cache.source import cached_trajectories
+from mdio.core.cache import Cache, cached_trajectories
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import reads
 from mdio.layouts.caching import units_of

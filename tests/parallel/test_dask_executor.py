@@ -159,7 +159,7 @@ def test_analysis_on_dask_equals_serial(client):
     from MDAnalysisTests.datafiles import DCD, PSF
 
     from mdio.analysis.driver import analyze
-    from mdio.analysis.kernels.rmsd import RMSD
+    from mdio.analysis.kernels.geometry import RMSD
 
     serial = analyze(DCD, top=PSF, kernel=RMSD("name CA"))
     got = analyze(

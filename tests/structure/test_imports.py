@@ -14,7 +14,6 @@ RANK = {
     "mdio.analysis": 4,
     "mdio.advisor": 5,
     "mdio.mapreduce": 5,
-    "mdio.benches": 5,
     "mdio.cli": 6,
 }
 

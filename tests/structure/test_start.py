@@ -45,7 +45,7 @@ HEAVY += ("numpy.ma",)  # np.unique imports it: a tenth of the time of imports
         "import mdio; mdio.convert",
         "import mdio.converters.strategies.write_tasks",
         "from mdio.core.blocks import aligned_blocks; aligned_blocks([0, 4, 9], range(9), 2)",
-        "import mdio.cli.model, mdio.advisor.model.fit",
+        "import mdio.cli.model, mdio.advisor.fit",
     ],
 )
 def test_light_imports(code):
@@ -70,8 +70,8 @@ OF_WRITING = ("publish", "replacing", "journals.journal", "remote.uploading")
 NEEDLESS += tuple(f"mdio.core.files.{name}" for name in OF_WRITING)
 NEEDLESS += ("mdio.layouts.foreign.tree", "mdio.layouts.foreign.generic", "mdio.converters.convert")
 NEEDLESS += ("mdio.converters.periodic.steps", "mdio.layouts.plan", "mdio.layouts.writer")
-NEEDLESS += ("mdio.core.cache.folder", "mdio.layouts.caching", "mdio.layouts.views.chain")
-NEEDLESS += ("mdio.core.files.index", "mdio.parallel.pool", "mdio.parallel.shared_rows")
+NEEDLESS += ("mdio.core.cache", "mdio.layouts.caching", "mdio.layouts.views.chain")
+NEEDLESS += ("mdio.core.files.index", "mdio.parallel.pool", "mdio.parallel.pool")
 NEEDLESS += ("mdio.parallel.gather", "mdio.parallel.mpi_executor", "mdio.parallel.dask_executor")
 NEEDLESS += ("mdio.analysis.series", "mdio.analysis.kernels.correlations")
 MOST_MODULES = {("zarr", "info"): 78, ("zarr", "analyze"): 85}

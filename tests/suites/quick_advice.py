@@ -1,7 +1,6 @@
 """Measuring with limits that make it take seconds."""
 
-from mdio.advisor.measure.measure import measure
-from mdio.advisor.measure.trials import Limits
+from mdio.advisor.measure import Limits, measure
 
 QUICK = Limits(sample_nbytes=1 << 20, repeats=1, most_repeats=1, frame_s=2.0)
 

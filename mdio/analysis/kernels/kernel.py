@@ -29,7 +29,7 @@ from mdio.core.words import did_you_mean
 from mdio.layouts.registry import load_class
 
 if TYPE_CHECKING:
-    from mdio.analysis.cut_molecules import CutMolecules
+    from mdio.analysis.system import CutMolecules
 
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
@@ -212,7 +212,7 @@ class _Kernels(Mapping[str, Callable[..., Kernel]]):
     """Classes by name, each imported when it is asked for."""
 
     _homes = {  # noqa: RUF012 - never changed
-        "rmsd": "rmsd:RMSD",
+        "rmsd": "geometry:RMSD",
         "dihedrals": "dihedrals:Dihedrals",
         "pairs": "geometry:Pairs",
         "rgyr": "geometry:RadiusOfGyration",

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdio.core.cache import source as source_module
-from mdio.core.cache.folder import Cache, CacheFolder
-from mdio.core.cache.source import (
+from mdio.core import cache as source_module
+from mdio.core.cache import (
+    Cache,
     CachedSource,
+    CacheFolder,
     DamagedUnitError,
     HeldUnit,
     cached_trajectories,

@@ -9,8 +9,7 @@ import pytest
 from suites.small_adk import small_adk
 
 import mdio
-from mdio.core.cache.folder import Cache
-from mdio.core.cache.source import HEAD, write_unit
+from mdio.core.cache import HEAD, Cache, write_unit
 from mdio.layouts.base import cache_notes
 
 ANOTHER = 65534

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
-from mdio.core.topology.topology import molecules_of
+from mdio.core.topology import molecules_of
 
 
 def cells(least, most, height):

@@ -10,7 +10,7 @@ import pytest
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.topology.topology import MAGIC, Texts, Topology
+from mdio.core.topology import MAGIC, Texts, Topology
 from mdio.layouts.foreign.universe import topology_of, universe_of
 
 N = 50

@@ -9,8 +9,7 @@ from MDAnalysisTests import datafiles
 from numpy.testing import assert_array_equal
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.topology.selecting import select
-from mdio.core.topology.topology import Topology
+from mdio.core.topology import Topology, select
 from mdio.layouts.foreign.universe import topology_of, universe_of
 
 FILES = {

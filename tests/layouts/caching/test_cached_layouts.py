@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import mdio
-from mdio.core.cache.folder import Cache
-from mdio.core.cache.source import verify_units
+from mdio.core.cache import Cache, verify_units
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files import store
 from mdio.core.files.reading import reads

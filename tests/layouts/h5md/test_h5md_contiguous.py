@@ -12,7 +12,7 @@ from suites.under_mpi import needs_mpi, run_under_mpi
 
 import mdio
 from mdio.cli.main import main
-from mdio.cli.shared.plan_table import plan_table
+from mdio.cli.plan_table import plan_table
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.h5md.layout import H5MDLayout

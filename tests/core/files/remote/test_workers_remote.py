@@ -8,7 +8,7 @@ from suites.quick_advice import quickly
 from suites.under_mpi import needs_mpi, run_under_mpi
 
 import mdio
-from mdio.advisor.measure.probes import bandwidths, probe
+from mdio.advisor.probes import bandwidths, probe
 from mdio.analysis.kernels.kernel import as_kernel
 from mdio.analysis.system import System
 from mdio.cli.main import main

@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from mdio.advisor.model.profile import Profile, access_model, check_gather, io_family
+from mdio.advisor.profile import Profile, access_model, check_gather, io_family
 from mdio.core.errors import PlanError
 
 MAX_RANKS = 10_000_000

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from mdio.advisor.measure.measurements import Measurements, Run, Spread, Trial
-from mdio.advisor.model.closed_form import Prediction, Workload, predict
-from mdio.advisor.model.fit import fit_profile
-from mdio.advisor.model.profile import GATHER_NAMES, Profile, Task, json_at
-from mdio.advisor.model.timings import TimingRow
-from mdio.analysis.timings import SCHEMA
+from mdio.advisor.closed_form import Prediction, Workload, predict
+from mdio.advisor.fit import TimingRow, fit_profile
+from mdio.advisor.measurements import Measurements, Run, Spread, Trial
+from mdio.advisor.profile import GATHER_NAMES, Profile, Task, json_at
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import PlanError, SourceError
+from mdio.core.timing import SCHEMA
 from mdio.core.words import plural
 
 NUMBERS = ("n_frames", "t_total_s", "t_io_s", "t_comp_s", "t_open_s", "workers")

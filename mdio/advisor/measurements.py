@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.advisor.model.profile import BEHAVES_LIKE, access_model, json_at, made_of
+from mdio.advisor.profile import BEHAVES_LIKE, access_model, json_at, made_of
 from mdio.core.errors import OutputError, PlanError, SourceError
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, WriteOptions

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mdio.advisor.measure.measurements import Bandwidth, LocalDisk
+from mdio.advisor.measurements import Bandwidth, LocalDisk
 from mdio.analysis.kernels.kernel import (
     KERNELS,
     BlockFunction,

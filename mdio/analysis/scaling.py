@@ -2,8 +2,6 @@
 
 A series is one trajectory (and so one layout), executor, gather and workload; its cases differ in
 the number of workers. Repeats go round all cases in turn, so that a drifting machine hits all.
-
-What the benches share: where and with what was measured, JSON lines, means and deviations.
 """
 
 from __future__ import annotations
@@ -31,12 +29,11 @@ import numpy as np
 from mdio.analysis import report as page
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
-from mdio.analysis.kernels.geometry import ReferenceDistances
+from mdio.analysis.kernels.geometry import RMSD, ReferenceDistances
 from mdio.analysis.kernels.kernel import Kernel
-from mdio.analysis.kernels.rmsd import RMSD
 from mdio.analysis.report import BLOCK_COLOURS, components, figure, svg_of
-from mdio.analysis.timings import record
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
+from mdio.core.timing import record
 from mdio.core.words import plural
 from mdio.layouts.views.opening import open_source
 from mdio.parallel.executors import Executor, Processes, Serial, available_cores

@@ -1,1 +1,0 @@
-"""From measurements to a decision; pure, numbers in and values out."""

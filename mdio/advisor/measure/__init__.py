@@ -1,1 +1,0 @@
-"""Measuring: an analysis on a few frames of its source and of trial conversions."""

@@ -1,1 +1,0 @@
-"""How a machine scales: its profile, the closed form of the times, and fits to measured timings."""

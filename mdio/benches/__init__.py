@@ -1,1 +1,0 @@
-"""Benches that users run on their own machine and data: ``mdio bench``."""
