@@ -33,6 +33,7 @@ from mdio.converters.storage import (
     file_system_for,
     for_owner,
     is_written_by_owner,
+    packed_shares,
 )
 from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
@@ -192,6 +193,9 @@ def planned(
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
+        packed=packed_shares(view, choice.groups, storage, origin.info.density)
+        if writer.facts.packs_integers and repairs is None
+        else {},
     )
     paths = [source] if isinstance(source, str | PathLike) else list(source)
     plan = with_what_is_dropped(writer.plan_for(view.info, wanted), view.info, wanted)

@@ -74,11 +74,11 @@ class Storage(StoredAs):
         "store nothing of what atoms are, in the output or beside it", "--no-topology", True
     )
     compression: str | None = option(
-        "without loss: none or gzip; in zarr also lz4 and zstd; for integers bitpack (fast, and "
-        "the default in zarr), rigid (about two thirds of an XTC, written slowly), rigid-seek (for "
-        "frames and atoms read at random), in zarr also lz4 or zstd, while h5md then wants a "
-        "filter where others read it; auto, the default for floats in zarr: lz4 where OUT lies on "
-        "a network, else none",
+        "without loss: none or gzip; in zarr also lz4 and zstd; for integers bitpack (fast), rigid "
+        "(about two thirds of an XTC, read more slowly), rigid-seek (for frames and atoms read at "
+        "random), in zarr also lz4 or zstd, while h5md then wants a filter where others read it; "
+        "auto, the default in zarr: of integers rigid where bitpack would need more than 0.9 of "
+        "the XTC or OUT lies on a network, of floats lz4 on a network, else none",
         "--compression NAME[:LEVEL]",
         kind="compression",
         named=True,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.converters.options import Storage
 from mdio.core.errors import PlanError
 from mdio.core.files.direct import Direct, free_memory
 from mdio.core.files.publish import output_errors
 from mdio.core.files.store import file_system_type, store_at
-from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan
+from mdio.layouts.base import Layout
+from mdio.layouts.codecs.quantised import QuantisedFormat, encode_chunk
+from mdio.layouts.manifest import FULL_SYSTEM
+from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan, PackedShare
 from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import (
     get_stripe,
@@ -30,6 +37,10 @@ LARGE_NBYTES = 1 << 30
 """Less is often read again at once, and then had better be in the page cache."""
 PIECE_FOR_OWNER_NBYTES = 6 << 20
 """What is handed to who alone writes, at a time: it begins when the first one is there."""
+FEW_FRAMES, MANY_FRAMES, SAMPLE_NBYTES = 4, 16, 16 << 20
+"""Frames that tell the size of bit-packed chunks, and of rigid ones, and the most that are read."""
+ENOUGH = 0.9
+"""Of an XTC: where bitpack takes less, nothing smaller is looked for."""
 
 
 def file_system_for(target: Path, compression: str | None) -> str | None:
@@ -38,6 +49,44 @@ def file_system_for(target: Path, compression: str | None) -> str | None:
         return None
     found = file_system_type(target)
     return found if compression == "auto" or is_network(found) else None
+
+
+def packed_shares(
+    view: Layout,
+    groups: Mapping[str, NDArray[np.int64]],
+    storage: Storage,
+    density: float | None,
+) -> dict[str, PackedShare]:
+    """Return what integers of an XTC take when packed anew, of a few frames in the middle.
+
+    Of all atoms of `view` and of those of each group; of none where integers are not stored, or
+    where it is asked for what packs them. `density`: bytes of the XTC an atom and frame.
+    """
+    info, asked = view.info, storage.precision
+    step = asked if isinstance(asked, float | int) else info.precision
+    if asked == "none" or storage.compression not in (None, "auto") or not info.xtc_integers:
+        return {}
+    if step is None or not step > 0 or not density or info.n_frames * info.n_atoms == 0:
+        return {}
+    form = QuantisedFormat(step, "xtc" if step is info.precision else "step")
+    most = max(FEW_FRAMES, min(MANY_FRAMES, SAMPLE_NBYTES // info.frame_nbytes))
+    begin = max(0, info.n_frames - most) // 2
+    few = view.read(begin, min(begin + FEW_FRAMES, info.n_frames)).positions
+    shares = {}
+    for name, atoms in {FULL_SYSTEM: None, **groups}.items():
+        frames = few if atoms is None else few.take(atoms, axis=1)
+        frame_nbytes = density * frames.shape[1]
+        # The first frame of a chunk takes more than those that follow, and is one of many.
+        nbytes = [len(encode_chunk(part, form)) for part in (frames[:1], frames)]
+        more = max(len(frames) - 1, 1)
+        bitpack = (nbytes[-1] - nbytes[0] * (len(frames) > 1)) / more / frame_nbytes
+        rigid = None
+        if bitpack > ENOUGH:
+            many = view.read(begin, min(begin + most, info.n_frames), atoms=atoms).positions
+            small = encode_chunk(many, replace(form, compressor="rigid"))
+            rigid = len(small) / len(many) / frame_nbytes
+        shares[name] = PackedShare(bitpack, rigid)
+    return shares
 
 
 def direct_for(asked: str, plan: LayoutPlan, target: Path) -> Direct:

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from mdio.core.errors import PlanError
 from mdio.core.files.direct import Direct
@@ -112,6 +112,14 @@ class StoredAs:
             )
 
 
+class PackedShare(NamedTuple):
+    """What an XTC's integers take when packed anew, of a few frames, as share of the XTC."""
+
+    bitpack: float
+    rigid: float | None
+    """None where bitpack is small enough."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions(StoredAs):
     """What an output is planned by."""
@@ -127,6 +135,8 @@ class WriteOptions(StoredAs):
     """Of what is stored of the topology, if it is."""
     pattern: Pattern = "blocks"
     """How the output will be read."""
+    packed: Mapping[str, PackedShare] = field(default_factory=dict)
+    """Of the full system (``trajectory``) and each group, if that is to say what packs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,8 @@ class ArrayPlan:
     chunk_atoms: int
     contiguous: bool = False
     """Whether it lies in one piece: chunks are then runs of frames that have one checksum."""
+    compression: str | None = None
+    """Where it is not that of the plan."""
 
     @property
     def chunk_nbytes(self) -> int:

@@ -159,6 +159,8 @@ class WriterFacts(NamedTuple):
     parallel_store: bool = False
     """Whether `LayoutWriter.store` may be called by every worker at once, each with its own
     keys."""
+    packs_integers: bool = False
+    """Whether integers of an XTC stay integers unless floats are asked for."""
     batch_frames: int | None = None
     """Frames of a piece that `LayoutWriter.encode` had best be given at a time; None: all."""
 

@@ -179,8 +179,9 @@ class OwnTree(OwnOutput[ShardedChunks]):
         """Return what is in the tree, as the trajectory of its group."""
         info = super().info(layout)
         quantised = self.arrays[self.group, "positions"].metadata.quantised
-        if info.compression is None and quantised is not None:
-            info = info.replace(compression=quantised.compression)
+        own = self._own_compression(self.group, "positions")
+        if quantised is not None and (own or info.compression is None):
+            info = info.replace(compression=own or quantised.compression)
         return info
 
     def topology(self) -> Topology | None:
@@ -258,12 +259,26 @@ class OwnTree(OwnOutput[ShardedChunks]):
 
         first = next(iter(self.arrays.values()))
         arrays = tuple(
-            ArrayPlan(*of, array.n_atoms, array.chunk_frames, array.chunk_atoms)
+            ArrayPlan(
+                *of,
+                array.n_atoms,
+                array.chunk_frames,
+                array.chunk_atoms,
+                compression=self._own_compression(*of),
+            )
             for of, array in self.arrays.items()
         )
         topology = 0 if self._topology is None else self._topology.metadata.shape[0]
         made = {"arrays": arrays, "topology_nbytes": topology}
         return made | {"piece_frames": first.frames_per_shard * first.chunk_frames}
+
+    def _own_compression(self, group: str, field: str) -> str | None:
+        """Return what packs positions of a group, where it is not what packs the full system."""
+        quantised = self.arrays[group, field].metadata.quantised
+        if field != "positions" or quantised is None:
+            return None
+        common = (self.manifest.get("compression") or "bitpack").partition(":")[0]
+        return None if quantised.compressor == common else quantised.compression
 
     def _all_series(self) -> Iterator[tuple[str, SeriesName]]:
         """Return the folders of all per-frame numbers, copies too."""

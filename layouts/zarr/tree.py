@@ -95,7 +95,8 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
     quantised = compressor = None
     step = plan.step_of(array.field)
     if step is not None and array.field == "positions":
-        quantised = quantised_from_option(step, plan.precision_source, plan.compression)
+        packs = array.compression or plan.compression
+        quantised = quantised_from_option(step, plan.precision_source, packs)
     elif step is not None:  # as positions, unless the compressor is that of floats
         option = None if plan.precision is None else plan.compression
         quantised = quantised_from_option(step, "asked", option)

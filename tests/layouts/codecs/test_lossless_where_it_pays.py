@@ -1,8 +1,12 @@
 """Where an output lies behind a network, floats in Zarr are compressed, and integers are small."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import zarr
+from MDAnalysisTests import datafiles
 from numpy.testing import assert_array_equal
 
 import mdio
@@ -87,6 +91,62 @@ def test_integers_of_frames_read_one_by_one_are_bit_packed(adk, tmp_path, lies_o
     plan = plan_of(adk["xtc"], tmp_path, pattern="frames")
     assert plan.compression is None
     assert "bitpack is used" in plan.notes[-1]
+
+
+@pytest.fixture
+def solvated():
+    """Ten frames of a protein in water and ions, which bitpack leaves as large as they are."""
+    return Path(datafiles.XTC)
+
+
+def sizes(path, group):
+    folder = path / "particles" / group / "position" / "value"
+    return sum(file.stat().st_size for file in folder.rglob("c*") if file.is_file())
+
+
+def test_water_is_never_larger_than_its_xtc(solvated, tmp_path, lies_on):
+    lies_on("ext4")
+    made = mdio.convert(solvated, tmp_path / "a.zarr")
+    assert made.plan.compression == "rigid"
+    fast = mdio.convert(solvated, tmp_path / "b.zarr", compression="fast")
+    assert made.nbytes_out < 0.75 * made.nbytes_in < fast.nbytes_out
+    note = made.plan.notes[-1]
+    for path, name in ((tmp_path / "a.zarr", "rigid"), (tmp_path / "b.zarr", "bitpack")):
+        with mdio.open(path) as output, mdio.open(solvated) as source:
+            assert output.info.compression == name
+            assert_array_equal(output.read(0, 10).positions, source.read(0, 10).positions)
+        share = sizes(path, "trajectory") / made.nbytes_in
+        assert min(abs(float(told) - share) for told in re.findall(r"0\.\d\d", note)) < 0.02
+
+
+def test_each_group_is_packed_as_suits_it(solvated, tmp_path, lies_on):
+    lies_on("ext4")
+    out = tmp_path / "a.zarr"
+    groups = {"few": np.arange(0, 3341, 90), "protein": np.arange(3341)}
+    plan = mdio.convert(solvated, out, stop=6, groups=groups).plan
+    packs = {array.group: array.compression or plan.compression for array in plan.arrays}
+    assert packs == {"trajectory": "rigid", "few": "bitpack", "protein": "rigid"}
+    whole = tmp_path / "whole.zarr"
+    for added in (mdio.append(solvated, out), mdio.convert(solvated, whole, groups=groups)):
+        assert added.n_frames == 10
+    for group, name in packs.items():
+        with mdio.open(out, group=group) as one, mdio.open(whole, group=group) as other:
+            assert one.info.compression == other.info.compression == name
+            assert_array_equal(one.read(0, 10).positions, other.read(0, 10).positions)
+    shard = next((out / "particles/few/position/value").glob("c*"))
+    shard.write_bytes(shard.read_bytes()[:-40] + bytes(40))
+    assert not mdio.verify(out).ok
+    mdio.repair(out, solvated)
+    assert mdio.verify(out, against=solvated).ok
+
+
+def test_stored_trees_keep_how_they_are_packed(solvated, tmp_path, lies_on):
+    lies_on("ext4")
+    mdio.convert(solvated, tmp_path / "a.zarr", stop=4, compression="fast")
+    lies_on("nfs4")
+    mdio.append(solvated, tmp_path / "a.zarr")
+    with mdio.open(tmp_path / "a.zarr") as output:
+        assert (output.info.compression, output.info.n_frames) == ("bitpack", 10)
 
 
 def test_words_for_floats(adk, tmp_path, lies_on):
