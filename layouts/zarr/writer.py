@@ -420,7 +420,7 @@ def _integers(choice: Choice, options: WriteOptions) -> Choice:
     return replace(
         choice,
         compression=None if name == "bitpack" else name,
-        notes=(*choice.notes, _why(name, options)),
+        notes=(*choice.notes, *_why(name, options)),
         of_groups={group: own for group, own in names.items() if own != name},
     )
 
@@ -437,15 +437,14 @@ def _packs(options: WriteOptions, share: PackedShare | None) -> str:
     return small if pays else "bitpack"
 
 
-def _why(name: str, options: WriteOptions) -> str:
+def _why(name: str, options: WriteOptions) -> tuple[str, ...]:
     """Say why integers are packed so, and what the other choice would be."""
     share = options.packed.get(FULL_SYSTEM)
-    times = "about 1 ns an atom and frame", "4"
     if name != "bitpack" and share is not None and share.rigid is not None:
         return (
-            f"{name} is used: a few frames take {share.rigid:.2f} of the XTC's bytes, and "
-            f"{share.bitpack:.2f} with bitpack (--compression fast), which is read in {times[0]} "
-            f"in place of {times[1]}"
+            f"{name} is used: a few frames take {share.rigid:.1f} of the XTC's bytes, and "
+            f"{share.bitpack:.1f} with bitpack (--compression fast), which is read in about 1 ns "
+            "an atom and frame in place of 4",
         )
     saves = (
         "about a third fewer bytes, and is read in less time where a process gets less than "
@@ -454,12 +453,15 @@ def _why(name: str, options: WriteOptions) -> str:
     if name != "bitpack":
         return (
             f"{name} is used: it takes {saves}, as on {options.file_system}; --compression fast is "
-            "written and decoded faster"
+            "written and decoded faster",
         )
-    size = "" if share is None else f" (a few frames take {share.bitpack:.2f} of the XTC's bytes)"
+    if options.file_system is None and (share is None or share.rigid is None):
+        return ()  # the smaller choice gains little
+    size = "" if share is None else f" (a few frames take {share.bitpack:.1f} of the XTC's bytes)"
     place = "" if options.file_system is None else f" from {_named(options.file_system)}"
     return (
-        f"bitpack is used, the fastest to read{size}; --compression {SMALLEST} takes {saves}{place}"
+        f"bitpack is used, the fastest to read{size}; --compression {SMALLEST} takes {saves}"
+        f"{place}",
     )
 
 

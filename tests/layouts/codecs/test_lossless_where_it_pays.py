@@ -116,7 +116,7 @@ def test_water_is_never_larger_than_its_xtc(solvated, tmp_path, lies_on):
             assert output.info.compression == name
             assert_array_equal(output.read(0, 10).positions, source.read(0, 10).positions)
         share = sizes(path, "trajectory") / made.nbytes_in
-        assert min(abs(float(told) - share) for told in re.findall(r"0\.\d\d", note)) < 0.02
+        assert min(abs(float(told) - share) for told in re.findall(r"\d\.\d", note)) < 0.06
 
 
 def test_each_group_is_packed_as_suits_it(solvated, tmp_path, lies_on):
