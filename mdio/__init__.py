@@ -5,9 +5,11 @@ Importing mdio makes its readers known to MDAnalysis; everything else is importe
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mdio._name import clash_with
 from mdio._version import __version__
 from mdio.core.when_imported import when_imported
 
@@ -103,4 +105,6 @@ def _register_readers() -> None:
     import_module("mdio.readers.reader")
 
 
+if clash := clash_with():
+    warnings.warn(clash, stacklevel=2)
 when_imported("MDAnalysis", _register_readers)

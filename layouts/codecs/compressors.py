@@ -5,10 +5,13 @@ Metadata: https://zarr-specs.readthedocs.io/en/latest/v3/codecs/index.html
 
 from __future__ import annotations
 
+import warnings
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,44 +24,69 @@ Bytes = NDArray[np.uint8]
 
 QUANTISED_NAME = "mdio.quantised"
 """Name of the codec of ours, in metadata and among zarr's entry points."""
-LEVELS = {"zstd": (1, 22, 3), "lz4": (1, 9, 5), "gzip": (0, 9, 6)}
-"""Lowest and highest level of each compressor, and the level without one."""
 QUANTISED_LEVELS = {"zstd": (1, 9, 1), "lz4": (1, 9, 5)}
+"""Of what packs integers: lowest and highest, and the one that is used unless another is asked."""
 MEANT = {"fast": ("lz4", "bitpack"), "small": ("zstd", "rigid")}
 """Names for what is wanted: of floats, of integers."""
 
 
-class Compressor(Protocol):
-    """Bytes to fewer bytes, without loss."""
+class Compressor(ABC):
+    """Bytes to fewer bytes, without loss, as a codec of Zarr v3 does it.
 
-    def metadata(self) -> dict[str, Any]:
-        """Return the codec as it stands in ``zarr.json``."""
+    A subclass for each codec. One in another package is found by an entry point of the group
+    ``mdio.codecs``, whose name is that of the option; what reads its trees without mdio needs the
+    codec too.
+    """
 
+    codec: ClassVar[str]
+    """Its name in ``zarr.json``."""
+    levels: ClassVar[tuple[int, int, int]] = (0, 0, 0)
+    """The lowest and the highest level, and the one that is used unless another is asked for."""
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self | None:
+        """Undo `configuration`; None if it is not of this kind; raises ValueError, TypeError."""
+        return cls(int(configuration.get("level", 0)))
+
+    def configuration(self) -> dict[str, Any]:
+        """Return what stands beside the name in ``zarr.json``."""
+        return {"level": self.level}
+
+    @abstractmethod
     def encode(self, data: Bytes) -> bytes:
         """Compress."""
 
+    @abstractmethod
     def decode(self, data: memoryview, out: Bytes) -> None:
         """Fill `out`; raises ValueError if that is not what `data` holds."""
 
-
-@dataclass(frozen=True, slots=True)
-class _OfLevel:
-    level: int
-
-
-class _Zstd(_OfLevel):
-    __slots__ = ()
-
     def metadata(self) -> dict[str, Any]:
-        return {"name": "zstd", "configuration": {"level": self.level, "checksum": False}}
+        """Return the codec as it stands in ``zarr.json``."""
+        return {"name": self.codec, "configuration": self.configuration()}
+
+
+class Zstd(Compressor):
+    """Zstandard."""
+
+    codec = "zstd"
+    levels = (1, 22, 3)
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the level, without a checksum: Zarr's own follows."""
+        return {"level": self.level, "checksum": False}
 
     def encode(self, data: Bytes) -> bytes:
+        """Compress."""
         from numcodecs import zstd  # 0.1 s to import, as below
 
         packed: bytes = zstd.compress(data, self.level)
         return packed
 
     def decode(self, data: memoryview, out: Bytes) -> None:
+        """Fill `out`; see the base class."""
         from numcodecs import zstd
 
         try:
@@ -67,21 +95,33 @@ class _Zstd(_OfLevel):
             raise ValueError(str(error)) from error
 
 
-class _BloscLZ4(_OfLevel):
-    __slots__ = ()
+class BloscLZ4(Compressor):
+    """LZ4 after a shuffle of the bytes of float32."""
 
-    def metadata(self) -> dict[str, Any]:
+    codec = "blosc"
+    levels = (1, 9, 5)
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self | None:
+        """Undo `configuration`; None for Blosc's other compressors."""
+        if configuration.get("cname") != "lz4":
+            return None
+        return cls(int(configuration.get("clevel", 0)))
+
+    def configuration(self) -> dict[str, Any]:
+        """Return Blosc's own."""
         options = {"typesize": 4, "cname": "lz4", "clevel": self.level}
-        options |= {"shuffle": "shuffle", "blocksize": 0}
-        return {"name": "blosc", "configuration": options}
+        return options | {"shuffle": "shuffle", "blocksize": 0}
 
     def encode(self, data: Bytes) -> bytes:
+        """Compress."""
         from numcodecs import blosc
 
         packed: bytes = blosc.compress(data, b"lz4", self.level, shuffle=1, typesize=4)
         return packed
 
     def decode(self, data: memoryview, out: Bytes) -> None:
+        """Fill `out`; see the base class."""
         from numcodecs import blosc
 
         if len(data) < 16 or int.from_bytes(data[4:8], "little") != out.nbytes:
@@ -92,17 +132,19 @@ class _BloscLZ4(_OfLevel):
             raise ValueError(str(error)) from error
 
 
-class _Gzip(_OfLevel):
-    __slots__ = ()
+class Gzip(Compressor):
+    """What every reader has."""
 
-    def metadata(self) -> dict[str, Any]:
-        return {"name": "gzip", "configuration": {"level": self.level}}
+    codec = "gzip"
+    levels = (0, 9, 6)
 
     def encode(self, data: Bytes) -> bytes:
+        """Compress."""
         packer = zlib.compressobj(self.level, wbits=31)  # 31: with the header of gzip
         return packer.compress(data.data) + packer.flush()
 
     def decode(self, data: memoryview, out: Bytes) -> None:
+        """Fill `out`; see the base class."""
         unpacker = zlib.decompressobj(wbits=31)
         try:
             plain = unpacker.decompress(data, out.nbytes)
@@ -113,14 +155,48 @@ class _Gzip(_OfLevel):
         out[...] = np.frombuffer(plain, np.uint8)
 
 
-def _split(option: str, levels: Mapping[str, tuple[int, int, int]], what: str) -> tuple[str, int]:
+COMPRESSORS: Mapping[str, type[Compressor]] = {"zstd": Zstd, "lz4": BloscLZ4, "gzip": Gzip}
+"""By the name of the option."""
+
+
+@cache
+def _plugins() -> Mapping[str, type[Compressor]]:
+    """Return those of other packages; one that cannot be used is left out, with a warning."""
+    from importlib.metadata import entry_points
+
+    found: dict[str, type[Compressor]] = {}
+    for point in entry_points(group="mdio.codecs"):
+        try:
+            if point.name in COMPRESSORS or point.name in found:
+                raise TypeError("the name is taken")
+            made = point.load()
+            if not (isinstance(made, type) and issubclass(made, Compressor)):
+                raise TypeError(f"{made!r} is no subclass of {Compressor.__module__}.Compressor")
+            found[point.name] = made
+        except Exception as error:  # whatever is wrong with it, the others can be used
+            where = f"the codec {point.name!r} ({point.value})"
+            warnings.warn(f"{where} is left out: {error}", stacklevel=2)
+    return found
+
+
+def _all() -> Iterator[type[Compressor]]:
+    """Yield ours, and look for others only where none of them is meant."""
+    yield from COMPRESSORS.values()
+    yield from _plugins().values()
+
+
+def _with_level(option: str, known: Mapping[str, tuple[int, int, int]], of: str) -> tuple[str, int]:
+    """Return the name and the level that an option has; raises PlanError.
+
+    `known`: levels by name. `of`: whose they are.
+    """
     name, _, text = option.partition(":")
-    if name not in levels:
+    if name not in known:
         raise PlanError(
-            f"--compression {option}: unknown{did_you_mean(name, (*MEANT, *levels))}; {what} has "
-            f"{', '.join(f'{n}[:LEVEL]' for n in levels)}, and {', '.join(MEANT)}"
+            f"--compression {option}: unknown{did_you_mean(name, (*MEANT, *known))}; {of} has "
+            f"{', '.join(f'{n}[:LEVEL]' for n in known)}, and {', '.join(MEANT)}"
         )
-    low, high, default = levels[name]
+    low, high, default = known[name]
     try:
         level = int(text) if text else default
     except ValueError:
@@ -130,23 +206,35 @@ def _split(option: str, levels: Mapping[str, tuple[int, int, int]], what: str) -
     return name, level
 
 
-def full_option(option: str | None) -> str | None:
-    """Return ``--compression`` with its level, None for none; raises PlanError."""
+def compressor_from_option(option: str | None) -> Compressor | None:
+    """Return what ``--compression`` asks for of floats; raises PlanError."""
     if option is None or option == "none":
         return None
-    name, level = _split(MEANT.get(option, (option,))[0], LEVELS, "zarr")
-    return f"{name}:{level}"
+    option = MEANT.get(option, (option,))[0]
+    classes = COMPRESSORS
+    if option.partition(":")[0] not in classes:
+        classes = {**classes, **_plugins()}
+    levels = {name: one.levels for name, one in classes.items()}
+    name, level = _with_level(option, levels, "zarr")
+    return classes[name](level)
 
 
-def compressor_from_option(option: str | None) -> Compressor | None:
-    """Return what ``--compression`` asks for; raises PlanError."""
-    option = full_option(option)
-    if option is None:
+def full_option(option: str | None) -> str | None:
+    """Return ``--compression`` of floats with its level, None for none; raises PlanError."""
+    compressor = compressor_from_option(option)
+    if compressor is None or option is None:
         return None
-    name, level = _split(option, LEVELS, "zarr")
-    kinds: dict[str, type[_Zstd] | type[_BloscLZ4] | type[_Gzip]]
-    kinds = {"zstd": _Zstd, "lz4": _BloscLZ4, "gzip": _Gzip}
-    return kinds[name](level)
+    name = MEANT.get(option, (option,))[0].partition(":")[0]
+    return f"{name}:{compressor.level}"
+
+
+def compressor_from_metadata(codec: Mapping[str, Any]) -> Compressor:
+    """Return the compressor that a codec of ``zarr.json`` names; raises ValueError."""
+    name, configuration = codec.get("name"), codec.get("configuration") or {}
+    for one in _all():
+        if one.codec == name and (made := one.from_configuration(configuration)) is not None:
+            return made
+    raise ValueError(f"the codec {name!r}")
 
 
 def quantised_from_option(step: float, rule: str | None, option: str | None) -> QuantisedFormat:
@@ -167,7 +255,7 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
         return replace(form, compressor="rigid")
     if option == "rigid-seek":
         return replace(form, compressor="rigid-seek")
-    name, level = _split(option, QUANTISED_LEVELS, "zarr with --precision")
+    name, level = _with_level(option, QUANTISED_LEVELS, "zarr with --precision")
     return replace(form, compressor="lz4" if name == "lz4" else "zstd", level=level)
 
 
@@ -193,15 +281,3 @@ def quantised_from_metadata(options: Mapping[str, Any]) -> QuantisedFormat:
     if not 0 < step < np.inf or rule not in RULES or form.compressor not in compressors:
         raise ValueError(f"{QUANTISED_NAME} is configured as {dict(options)}")
     return form
-
-
-def compressor_from_metadata(codec: Mapping[str, Any]) -> Compressor:
-    """Return the compressor that a codec of ``zarr.json`` names; raises ValueError."""
-    name, options = codec.get("name"), codec.get("configuration") or {}
-    if name == "zstd":
-        return _Zstd(int(options.get("level", 0)))
-    if name == "gzip":
-        return _Gzip(int(options.get("level", 0)))
-    if name == "blosc" and options.get("cname") == "lz4":
-        return _BloscLZ4(int(options.get("clevel", 0)))
-    raise ValueError(f"the codec {name!r}")

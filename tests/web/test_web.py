@@ -27,7 +27,7 @@ FORMS = {
     # What follows `mdio convert SOURCE`, and the modes of the chunks that come of it.
     "xtc": ("xtc", [], {6}),
     "xtc-zstd": ("xtc", ["--compression", "zstd"], {2}),
-    "jumps": ("jumps", [], {8}),
+    "jumps": ("jumps", ["--compression", "fast"], {8}),
     "jumps-zstd": ("jumps", ["--compression", "zstd"], {4}),
     "xtc-floats": ("xtc", ["--precision", "none"], set()),
     "floats-lz4": ("xtc", ["--precision", "none", "--compression", "lz4"], set()),

@@ -1,0 +1,5 @@
+"""``python -m mdio``: the command line."""
+
+from mdio.cli.start import main
+
+main()

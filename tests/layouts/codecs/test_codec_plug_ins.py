@@ -1,0 +1,83 @@
+"""A codec of floats in a package of its own: one class, found by an entry point."""
+
+import lzma
+import warnings
+from importlib import metadata
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import mdio
+from mdio.core.errors import MdioError, PlanError
+from mdio.layouts.codecs import compressors
+from mdio.layouts.codecs.compressors import Compressor
+
+
+class Lzma(Compressor):
+    """LZMA."""
+
+    codec = "example.lzma"
+    levels = (0, 9, 1)
+
+    def encode(self, data):
+        return lzma.compress(data, preset=self.level)
+
+    def decode(self, data, out):
+        try:
+            out[...] = np.frombuffer(lzma.decompress(data), np.uint8)
+        except lzma.LZMAError as error:
+            raise ValueError(str(error)) from error
+
+
+class NoCodec:
+    """Something else."""
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    def install(**classes):
+        points = [
+            metadata.EntryPoint(name, f"{__name__}:{one.__name__}", "mdio.codecs")
+            for name, one in classes.items()
+        ]
+        monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+        compressors._plugins.cache_clear()
+
+    yield install
+    compressors._plugins.cache_clear()
+
+
+def test_it_is_written_read_added_to_and_verified(installed, adk, tmp_path):
+    installed(lzma=Lzma)
+    out = tmp_path / "a.zarr"
+    made = mdio.convert(adk["dcd"], out, compression="lzma:2", stop=5)
+    assert made.plan.compression == "lzma:2"
+    mdio.append(adk["dcd"], out)
+    assert mdio.verify(out, against=adk["dcd"]).ok
+    with mdio.open(out) as output, mdio.open(adk["dcd"]) as source:
+        assert output.info.compression == "lzma:2"
+        assert_array_equal(output.read(0, 98).positions, source.read(0, 98).positions)
+    with pytest.raises(PlanError, match="level of lzma must be 0 to 9"):
+        mdio.convert(adk["dcd"], out, compression="lzma:10", force=True)
+    with pytest.raises(PlanError, match=r"did you mean 'lzma'.*gzip\[:LEVEL\], lzma\[:LEVEL\]"):
+        mdio.convert(adk["dcd"], out, compression="lzmaa", force=True)
+
+
+def test_without_it_the_tree_names_what_is_missing(installed, adk, tmp_path):
+    installed(lzma=Lzma)
+    mdio.convert(adk["dcd"], tmp_path / "a.zarr", compression="lzma", stop=5)
+    installed()
+    with pytest.raises(MdioError, match=r"a\.zarr.*example\.lzma"):
+        mdio.open(tmp_path / "a.zarr").read(0, 1)
+
+
+def test_what_is_none_is_left_out_with_a_warning(installed, adk, tmp_path):
+    installed(zstd=Lzma, other=NoCodec, lzma=Lzma)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mdio.convert(adk["dcd"], tmp_path / "a.zarr", compression="lzma", stop=2)
+    words = [str(one.message) for one in found if "left out" in str(one.message)]
+    assert len(words) == 2
+    assert "'zstd'" in words[0] and "the name is taken" in words[0]
+    assert "'other'" in words[1] and "no subclass" in words[1]
