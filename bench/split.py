@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import adk
 from measuring import append_jsonl, summary
 
-from mdio.converters.split import split
+from mdio.converters.convert import split
 
 Cases = dict[str, Callable[[], None]]
 

@@ -1,4 +1,4 @@
-"""From any layout to any writable one, in parallel."""
+"""From any layout to any writable one, in parallel: convert, append to it, split it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from mdio.converters.options import (
     Progress,
     check_flavour,
 )
-from mdio.converters.periodic.counting import notes_on_steps
-from mdio.converters.periodic.layout import TransformedLayout
+from mdio.converters.periodic import TransformedLayout, notes_on_steps
 from mdio.converters.selection import (
     check_whole,
     choose_atoms,
@@ -40,7 +39,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job, Repairs
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import path_of
 from mdio.core.files.turns import State
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
@@ -48,7 +47,12 @@ from mdio.core.words import plural, runs_text
 from mdio.layouts.base import Layout, container_of
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.plan import LayoutPlan, StoredAs, WriteOptions
-from mdio.layouts.registry import layout_class, layout_name_for_output, writer_class
+from mdio.layouts.registry import (
+    layout_class,
+    layout_name_for_output,
+    output_suffixes,
+    writer_class,
+)
 from mdio.layouts.striping.file_systems import unstriped
 from mdio.layouts.views.view import Frames, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Serial, running
@@ -349,3 +353,95 @@ def append(
     """
     run: dict[str, Any] = {"workers": workers, "executor": executor, "progress": progress}
     return convert(sources, out, append=True, **run, **options)
+
+
+def check_suffix(out: str | PathLike[str]) -> None:
+    """Refuse a name that says another layout; raises PlanError."""
+    named = output_suffixes().get(Path(out).suffix.lower())
+    if named is not None and writer_class(named).facts.copier is None:
+        raise PlanError(
+            f"{out}: the suffix says {named}, but split makes a folder of segments; call it "
+            f"{Path(out).with_suffix('.segments')}, or make {named} with `mdio convert`"
+        )
+
+
+def split(
+    sources: Paths,
+    out: str | PathLike[str],
+    n_segments: int,
+    *,
+    overlap: str | None = None,
+    force: bool = False,
+    resume: bool = False,
+    salvage: bool = False,
+    workers: int = 1,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> ConvertResult:
+    """Cut a trajectory into files of its own format, ``OUT/000/seg-000000.xtc`` and so on.
+
+    Frames of XTC, TRR, DCD and NetCDF-3 files are copied as bytes; each segment is a valid file of
+    the format, and the index of XTC and TRR segments comes from that of the source. Frames are
+    decoded and encoded again, in the format of the source, where copying would not do: DCD with
+    fixed atoms, NetCDF-4, several DCD or NetCDF files; formats of others become NetCDF.
+
+    Parameters
+    ----------
+    sources
+        A trajectory, or several files that are joined in the order of their times.
+    out
+        Folder to make, ``NAME.segments``.
+    n_segments
+        Number of segments; their frames differ by one at most.
+    overlap
+        Which of the frames with equal times to keep; see `mdio.convert`.
+    force
+        Replace an existing output, once the new one is complete.
+    resume
+        Go on with what an earlier run of the same split left; begin if it left nothing.
+    salvage
+        Split the complete frames of a source that ends within a frame.
+    workers
+        Worker processes.
+    executor
+        Instead of `workers`: where to run.
+    progress
+        Called with (frames, decoded bytes) done since the last call.
+
+    Returns
+    -------
+    ConvertResult
+        Its `copied` says whether bytes were copied.
+
+    Raises
+    ------
+    SourceError
+        The source is missing or damaged.
+    PlanError
+        More segments than frames, or a suffix of another layout.
+    OutputError
+        The output exists already or cannot be written.
+
+    Examples
+    --------
+    >>> import mdio
+    >>> from MDAnalysisTests.datafiles import DCD
+    >>> mdio.split(DCD, "adk.segments", 4).copied
+    True
+    >>> mdio.open("adk.segments").info.n_frames
+    98
+    """
+    check_suffix(out)
+    return convert(
+        sources,
+        out,
+        to="segments",
+        segments=n_segments,
+        overlap=overlap,
+        force=force,
+        resume=resume,
+        salvage=salvage,
+        workers=workers,
+        executor=executor,
+        progress=progress,
+    )

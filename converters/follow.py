@@ -12,7 +12,6 @@ from typing import Any
 
 from mdio.converters.append import check_it_goes_on
 from mdio.converters.convert import prepare
-from mdio.converters.opening import changed_at
 from mdio.converters.options import (
     OPTIONS,
     ConversionOptions,
@@ -22,8 +21,8 @@ from mdio.converters.options import (
 )
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
-from mdio.core.files.remote.paths import path_of
-from mdio.core.files.store import COPY_IT, need_disk
+from mdio.core.files.publish import changed_at
+from mdio.core.files.store import COPY_IT, need_disk, path_of
 from mdio.core.files.turns import changed
 from mdio.core.options import takes_options
 from mdio.layouts.backend import made_as

@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.periodic.layout import TransformedLayout
+from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.remote.paths import path_of
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
@@ -38,15 +36,6 @@ def opening_of(layout: Layout) -> dict[str, Any]:
         if {"unreadable_frames", "lost"} & source.keys()
         else joining_options
     )
-
-
-def changed_at(out: str | PathLike[str]) -> Path:
-    """Return where an output lies that is changed: behind a symbolic link, if `out` is one.
-
-    The new state takes the place of the former one, in its folder, and not that of the link.
-    """
-    path = path_of(out)
-    return path.resolve() if path.is_symlink() else path
 
 
 def open_damaged(path: str | PathLike[str]) -> Layout:

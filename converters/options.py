@@ -12,12 +12,11 @@ import numpy as np
 
 from mdio.converters import selection
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import path_of
 from mdio.core.options import asked_for, belongs_to, declared, flag, option
 from mdio.core.words import without_passwords
-from mdio.layouts.chunk_shapes import PATTERNS, Pattern
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
-from mdio.layouts.plan import LayoutPlan, StoredAs
+from mdio.layouts.plan import PATTERNS, LayoutPlan, Pattern, StoredAs
 from mdio.layouts.registry import layout_class, open_layout, writable_layouts
 from mdio.layouts.views.options import FrameChoice, Reading
 

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.convert import planned
-from mdio.converters.opening import changed_at, opening_of, source_view
+from mdio.converters.opening import opening_of, source_view
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.publish import settle
+from mdio.core.files.publish import changed_at, settle
 from mdio.core.files.turns import State, state_at
 from mdio.core.stalls import is_gone
 from mdio.layouts.backend import made_as
 from mdio.layouts.base import Layout
-from mdio.layouts.continuing.continuation import options_of
+from mdio.layouts.continuation import options_of
 from mdio.layouts.manifest import (
     FULL_SYSTEM,
     has_source_integers,

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import AtomCountError, PlanError, SourceError
-from mdio.core.files.regular import check_regular
-from mdio.core.files.remote.paths import path_of
-from mdio.core.files.store import store_at
+from mdio.core.files.marks import check_regular
+from mdio.core.files.store import path_of, store_at
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_gone
 from mdio.core.topology import Topology

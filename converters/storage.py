@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from mdio.converters.options import Storage
 from mdio.core.errors import PlanError
-from mdio.core.files.direct import Direct, free_memory
 from mdio.core.files.publish import output_errors
 from mdio.core.files.store import file_system_type, store_at
+from mdio.core.files.writing import Direct, free_memory
 from mdio.layouts.base import Layout
 from mdio.layouts.codecs.quantised import QuantisedFormat, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM

@@ -1,22 +1,303 @@
-"""Is an output whole, and does it hold what its source holds?"""
+"""Is an output whole, and does it hold what its source holds?
+
+Runs of units are checked, and runs of blocks compared with the source, in any process.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.converters.opening import open_damaged, opening_of, source_view
 from mdio.converters.options import Progress
-from mdio.converters.verifying.checks import Checks, Item, VerifyResult
-from mdio.core.errors import PlanError
-from mdio.layouts.units import Wanted
+from mdio.converters.selection import open_with_topology
+from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
+from mdio.core.files.fingerprint import fingerprint
+from mdio.core.frames import FrameBlock
+from mdio.core.words import frames_text
+from mdio.layouts.base import Layout, container_of
+from mdio.layouts.manifest import has_source_integers
+from mdio.layouts.registry import layout_class, open_layout
+from mdio.layouts.units import Wanted, named
 from mdio.layouts.views.opening import ensemble_at
 from mdio.layouts.views.view import ViewLayout
 from mdio.parallel.executors import Executor, Serial
 
+
+def compare_blocks(
+    mine: FrameBlock,
+    theirs: FrameBlock,
+    allowed: Mapping[str, float],
+    *,
+    tables: bool,
+    rounded: Sequence[str],
+    rounded_source: bool = False,
+) -> tuple[float, list[str]]:
+    """Return the largest difference of a coordinate (angstrom), and what is not as it should be.
+
+    `mine`, `theirs`: the same frames and atoms, of the output and of its source. `allowed`: by how
+    much each field may differ besides rounding; 0 where it is not named. `tables`: whether the
+    output keeps box, time and step of each frame. `rounded`: of which arrays its format rounds
+    float32. `rounded_source`: whether the source is another file than the output was made of, and
+    of a format that rounds to units of its own: then positions and boxes may differ by that.
+    """
+    largest = 0.0
+    problems = []
+    for name, array in mine.present().items():
+        other = getattr(theirs, name)
+        if other is None:
+            problems.append(f"the source has no {name}")
+            continue
+        may = allowed.get(name, 0.0)
+        worst, excess = _difference(array, other, may, rounded=rounded_source or name in rounded)
+        if name == "positions":
+            largest = worst
+        if excess:
+            unit = " angstrom" if name == "positions" else ""
+            difference = f" by up to {worst:g}{unit}, {may:g} is allowed"
+            problems.append(f"{name} differ{difference if may or unit else ''}")
+    for name in ("box", "time", "step") if tables else ():
+        one, other = getattr(mine, name), getattr(theirs, name)
+        may_round = rounded_source and name == "box"
+        if _difference(one, other, 0.0, rounded=may_round)[1]:
+            worst = np.abs(one.astype(np.float64) - other).max(initial=0.0)
+            problems.append(f"{name} differs by up to {worst:g}")
+    return largest, problems
+
+
+def _difference(
+    mine: NDArray[np.float32], theirs: NDArray[np.float32], allowed: float, *, rounded: bool
+) -> tuple[float, bool]:
+    """Return the largest difference, and whether any exceeds what is allowed.
+
+    Formats with units of their own may round float32 at every step to these and back.
+    """
+    if np.array_equal(mine, theirs, equal_nan=True):
+        return 0.0, False
+    finite = np.isfinite(mine) & np.isfinite(theirs)
+    same_special = np.array_equal(mine[~finite], theirs[~finite], equal_nan=True)
+    diff = np.abs(mine[finite].astype(np.float64) - theirs[finite])
+    if (allowed == 0.0 and not rounded) or not same_special:
+        return float(diff.max(initial=0.0)), True
+    rounding = np.spacing(np.maximum(np.abs(mine[finite]), np.abs(theirs[finite])))
+    rounding *= 3 if rounded else 1
+    return float(diff.max(initial=0.0)), bool(np.any(diff > allowed + rounding))
+
+
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+BLOCK_NBYTES = 16 << 20
+"""Decoded bytes compared at a time."""
+Item = tuple[int, int, int]
+"""Which of the layouts (-1: the source beside the first), and its units or blocks from and to."""
+
+
+@dataclass
+class VerifyResult:
+    """What `verify` found."""
+
+    ok: bool = True
+    chunks_checked: int = 0
+    frames_compared: int = 0
+    units: int = 0
+    """How many units there are; with a part or a sample fewer are checked."""
+    max_abs_diff_angstrom: float = 0.0
+    """Largest difference of a coordinate; 0.0 too where nothing was compared."""
+    allowed_diff_angstrom: float | None = None
+    """What the output's precision allows besides float32 rounding; None if nothing was compared."""
+    bad: list[str] = field(default_factory=list)
+    """What is wrong, a line each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def add(self, problem: str) -> None:
+        """Note a problem."""
+        self.ok = False
+        self.bad.append(problem)
+
+    def take(self, other: VerifyResult) -> None:
+        """Add what was found elsewhere."""
+        self.ok &= other.ok
+        self.chunks_checked += other.chunks_checked
+        self.frames_compared += other.frames_compared
+        self.max_abs_diff_angstrom = max(self.max_abs_diff_angstrom, other.max_abs_diff_angstrom)
+        self.bad += other.bad
+
+
+class Checks:
+    """Checks runs of units, and compares runs of blocks of frames, in any process."""
+
+    def __init__(
+        self,
+        out: str | PathLike[str],
+        against: Paths | None,
+        top: str | PathLike[str] | None,
+        view: ViewLayout | None,
+        wanted: Wanted,
+        progress: Progress | None,
+    ) -> None:
+        self.wanted = wanted
+        self.progress = progress
+        self.begun = result = VerifyResult()
+        """What is known before the work."""
+        self.source = view
+        self.rows = self.n_blocks = 0
+        layout = open_damaged(out)
+        self.layouts = [layout]
+        self.names = [""]
+        try:
+            self.frame_nbytes = layout.info.frame_nbytes
+            for lost in (*layout.info.lost, *layout.stretches):
+                result.add(str(lost))
+            # In an output of mdio its groups are among the units; in files of others each is read.
+            for group in layout.info.groups if layout.manifest is None else ():
+                try:
+                    self.layouts.append(open_layout(out, group=group))
+                    _ = self.layouts[-1].info
+                except (SourceError, CorruptLayoutError) as error:
+                    self.layouts.pop()
+                    result.add(f"group {group}: {error}")
+                else:
+                    self.names.append(f"group {group}, ")
+            self.n_units = [_n_units(one) for one in self.layouts]
+            result.units = sum(self.n_units)
+            if view is None and against is not None:
+                source = open_with_topology(against, top, **opening_of(layout))
+                self.source = source_view(layout, source, top)
+            if self.source is not None:
+                self._compare_shapes(layout, self.source)
+        except BaseException:
+            self.close()
+            raise
+
+    def _compare_shapes(self, layout: Layout, source: ViewLayout) -> None:
+        """Compare what is known without frames, and find out what these may differ by."""
+        info, expected, result = layout.info, source.info, self.begun
+        if (info.n_frames, info.n_atoms) != (expected.n_frames, expected.n_atoms):
+            result.add(
+                f"{layout.path} has {info.n_frames} frames of {info.n_atoms} atoms, "
+                f"its source {expected.n_frames} of {expected.n_atoms}"
+                + (
+                    ""
+                    if layout.manifest
+                    else "; a native file does not say which ones it should have"
+                )
+            )
+            return
+        same_step = info.xtc_integers and info.precision == expected.precision
+        exact = info.precision is None or has_source_integers(layout.manifest or {}) or same_step
+        result.allowed_diff_angstrom = 0.0 if exact else (info.precision or 0.0) / 2
+        self.rows = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
+        self.n_blocks = math.ceil(info.n_frames / self.rows)
+
+    def items(self, n_pieces: int) -> Iterator[Item]:
+        """Yield the work, each layout's (and the comparison) in about as many pieces."""
+        for number, n_units in (*enumerate(self.n_units), (-1, self.n_blocks)):
+            n_here = min(n_pieces, n_units)
+            cuts = [n_units * k // n_here for k in range(n_here + 1)] if n_here else []
+            yield from ((number, first, last) for first, last in pairwise(cuts))
+
+    def __call__(self, item: Item) -> VerifyResult:
+        """Return what is found in a piece."""
+        number, first, last = item
+        result = VerifyResult()
+        if number < 0:
+            self._compare(range(first, last), result)
+        else:
+            try:
+                self._check(number, range(first, last), result)
+            except (SourceError, CorruptLayoutError) as error:
+                if number == 0:
+                    raise
+                result.add(f"{self.names[number][:-2]}: {error}")
+        return result
+
+    def _check(self, number: int, units: range, result: VerifyResult) -> None:
+        before = sum(self.n_units[:number])
+        prefix = self.names[number]
+        for name, problem in self.layouts[number].check(
+            lambda at: at in units and self.wanted(before + at)
+        ):
+            result.chunks_checked += 1
+            if problem is not None:
+                result.add(prefix + named(name, problem))
+            if self.progress is not None:
+                self.progress(0, 0)
+
+    @cached_property
+    def _source_rounds(self) -> bool:
+        """Whether the source is not the output's own, and of a format that rounds."""
+        layout, view = self.layouts[0], self.source
+        said = (layout.manifest or {}).get("source", {})
+        files = [] if view is None else list(view.source.files())
+        if len(files) != 1 or not files[0].facts.rounds or "crc32c_tail" not in said:
+            return False
+        own = fingerprint(files[0].path)
+        return any(own[name] != said.get(name) for name in ("nbytes", "crc32c_head", "crc32c_tail"))
+
+    def _compare(self, blocks: range, result: VerifyResult) -> None:
+        layout, source = self.layouts[0], self.source
+        assert source is not None
+        n_frames = layout.info.n_frames
+        container = container_of(layout)
+        rounded = (layout if container is None else layout_class(container)).facts.rounds
+        starts = [at * self.rows for at in blocks if self.wanted(at)]
+        for one in (layout, source):
+            one.prefetch((at, min(at + self.rows, n_frames)) for at in starts)
+        for start in starts:
+            stop = min(start + self.rows, n_frames)
+            try:
+                mine, theirs = layout.read(start, stop), source.read(start, stop)
+            except OSError as error:
+                result.add(f"{frames_text(start, stop)}: {error}")
+                continue
+            allowed = {name: step / 2 for name, step in layout.info.field_precisions.items()}
+            allowed["positions"] = self.begun.allowed_diff_angstrom or 0.0
+            tables = layout.facts.keeps_columns
+            worst, problems = compare_blocks(
+                mine,
+                theirs,
+                allowed,
+                tables=tables,
+                rounded=rounded,
+                rounded_source=self._source_rounds,
+            )
+            result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, worst)
+            for problem in problems:
+                result.add(f"{frames_text(start, stop)}: {problem}")
+            result.frames_compared += stop - start
+            if self.progress is not None:
+                self.progress(stop - start, mine.nbytes)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for one in (*self.layouts, *([] if self.source is None else [self.source])):
+            one.close()
+
+
+def _n_units(layout: Layout) -> int:
+    """Return how many units there are, without reading one."""
+    numbers: list[int] = []
+
+    def counted(number: int) -> bool:
+        numbers.append(number)
+        return False
+
+    for _ in layout.check(counted):
+        pass
+    return len(numbers)
+
+
 PIECES_PER_WORKER = 4
 """Runs of units that each worker gets, so that none waits long for the last."""
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.blocks import Spans
-from mdio.core.closing import Closing
 from mdio.core.errors import (
     CorruptLayoutError,
     FrameRangeError,
@@ -24,8 +23,8 @@ from mdio.core.errors import (
     named,
 )
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
-from mdio.core.files.remote.paths import path_of
-from mdio.core.files.store import store_at
+from mdio.core.files.reading import Closing
+from mdio.core.files.store import path_of, store_at
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo
 from mdio.core.words import plural
 from mdio.layouts.units import Unit, Wanted, check_units, mendable, runs_of_frames

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.direct import write_whole
 from mdio.core.files.fingerprint import NAMES, fingerprint, head_of
-from mdio.core.files.regular import read_regular
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.marks import read_regular
+from mdio.core.files.store import path_of
+from mdio.core.files.writing import write_whole
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout

@@ -20,8 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError, named
-from mdio.core.files.remote.paths import path_of
-from mdio.core.files.store import need_disk, store_at
+from mdio.core.files.store import need_disk, path_of, store_at
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
 

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from mdio.analysis.kernels.correlations import MSD, VACF
     from mdio.analysis.kernels.dihedrals import Dihedrals
     from mdio.analysis.kernels.geometry import RMSD, RMSF, Pairs
-    from mdio.converters.convert import append, convert
+    from mdio.converters.convert import append, convert, split
     from mdio.converters.ensemble import convert_ensemble
     from mdio.converters.repair import repair
-    from mdio.converters.split import split
     from mdio.converters.verify import verify
     from mdio.core.frames import FrameBlock, TrajectoryInfo
     from mdio.core.progress import ProgressBar
@@ -74,10 +73,9 @@ _HOMES = {
         "mdio.analysis.kernels.correlations": "MSD VACF",
         "mdio.analysis.kernels.dihedrals": "Dihedrals",
         "mdio.analysis.kernels.geometry": "Pairs RMSD RMSF",
-        "mdio.converters.convert": "append convert",
+        "mdio.converters.convert": "append convert split",
         "mdio.converters.ensemble": "convert_ensemble",
         "mdio.converters.repair": "repair",
-        "mdio.converters.split": "split",
         "mdio.converters.verify": "verify",
         "mdio.core.frames": "FrameBlock TrajectoryInfo",
         "mdio.core.progress": "ProgressBar",

@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 
 from mdio.core.cache import Cache
 from mdio.core.errors import FrameReadError, SourceError
-from mdio.core.files.remote.paths import is_remote, path_of
+from mdio.core.files.store import is_remote, path_of
 from mdio.core.frames import absent
 from mdio.layouts.base import Layout, cache_notes
 from mdio.layouts.foreign.universe import made_for_mdanalysis
 from mdio.layouts.h5md import layout as h5md
 from mdio.layouts.registry import open_layout
-from mdio.layouts.segments import manifest as segments
+from mdio.layouts.segments import files as segments
 from mdio.layouts.zarr import layout as zarr_layout
 from mdio.readers.frames import FrameCache
 

@@ -24,7 +24,7 @@ import MDAnalysis as mda
 from MDAnalysis import transformations
 
 import mdio
-from mdio.converters.periodic.layout import TransformedLayout
+from mdio.converters.periodic import TransformedLayout
 
 STEPS = ("whole", "mol", "atom", "nojump")
 N_THEIRS = 5

@@ -17,12 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mdio.converters.options import ConvertResult, Progress
-from mdio.converters.periodic.counting import count_images
-from mdio.converters.provenance import check_room
+from mdio.converters.periodic import count_images
 from mdio.converters.strategies import resuming, write_tasks
-from mdio.converters.strategies.job import Job
+from mdio.converters.strategies.job import Job, check_room, holds
 from mdio.converters.strategies.resuming import complete
-from mdio.converters.strategies.topology import holds
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on, spread, sum_of
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
@@ -31,8 +29,7 @@ from mdio.core.files.journal import Journal, allocated_nbytes
 from mdio.core.files.publish import output_errors, publish
 from mdio.core.files.remote.places import at_once
 from mdio.core.files.store import store_at
-from mdio.core.files.temporaries import TEMPORARY, temporary_for
-from mdio.core.files.turns import changed, state_at
+from mdio.core.files.turns import TEMPORARY, changed, state_at, temporary_for
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at

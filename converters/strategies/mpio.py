@@ -12,7 +12,7 @@ from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_on
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.journal import journal_of, refuse_unfinished, unfinished
-from mdio.core.files.temporaries import temporary_for
+from mdio.core.files.turns import temporary_for
 from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints
 from mdio.layouts.writer import EncodedChunk, PieceRecord

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from mdio._version import __version__
 from mdio.converters.options import ConvertResult
-from mdio.converters.strategies.job import Job
-from mdio.converters.strategies.topology import holds
+from mdio.converters.strategies.job import Job, holds
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import Journal, Record
-from mdio.core.files.temporaries import TEMPORARY
+from mdio.core.files.turns import TEMPORARY
 from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
 from mdio.layouts.backend import made_as

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.errors import AtomCountError, MdioError, SourceError
-from mdio.core.files.regular import open_regular
+from mdio.core.files.marks import open_regular
 from mdio.core.frames import LostBytes
 from mdio.layouts.foreign.packed import let_mdanalysis_read, opened_unpacked
 from mdio.layouts.foreign.snapshot import Frames, Snapshot, forget, lacking, snapshot_of

@@ -27,12 +27,11 @@ from numpy.typing import NDArray
 from mdio._version import __version__
 from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import PlanError
-from mdio.core.files.direct import allocate
 from mdio.core.files.piece_sums import sums_of_rows
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.writing import allocate
 from mdio.core.frames import ELEMENTS, AtomIndices, FrameBlock
 from mdio.core.kernels import crc32c, shuffle
-from mdio.layouts.chunk_shapes import MAX_PADDING
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import MEANT, quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
@@ -70,6 +69,8 @@ def is_aligned(array: ArrayPlan, alignment_nbytes: int) -> bool:
     most of each stripe empty, and lie close to each other instead. Of arrays in one piece,
     those of the full system begin there.
     """
+    from mdio.layouts.plan import MAX_PADDING  # reading needs none
+
     if array.contiguous:
         return alignment_nbytes > 1 and array.group == FULL_SYSTEM
     used = -(-array.chunk_nbytes // alignment_nbytes) * alignment_nbytes
@@ -118,7 +119,7 @@ def create_file(
                 dataset = file[value_path(array.group, array.field)]
                 chunks[array.group, array.field] = _offsets(dataset, array)
     if plan.writing.direct:
-        from mdio.core.files.direct import WrittenFile  # reading needs none
+        from mdio.core.files.writing import WrittenFile  # reading needs none
 
         with WrittenFile(path) as opened:
             allocate(opened.fileno(), path.stat().st_size)

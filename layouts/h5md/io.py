@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError
-from mdio.core.files.direct import write_all
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.temporaries import TEMPORARY
+from mdio.core.files.turns import TEMPORARY
+from mdio.core.files.writing import write_all
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.hdf5 import check_heaps
 

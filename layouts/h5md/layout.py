@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.marks import parts_named
-from mdio.core.files.remote.paths import path_of
-from mdio.core.files.store import store_at
+from mdio.core.files.store import path_of, store_at
 from mdio.core.frames import FIELDS, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import FormatFacts
@@ -96,7 +95,7 @@ class H5MDLayout(BackendLayout):
     facts = FormatFacts(
         suffixes=(".h5md", ".h5"),
         options=frozenset({"group", "convert_units", "length_unit"}),
-        continuation="mdio.layouts.continuing.h5md:H5MDContinuation",
+        continuation="mdio.layouts.continuation:H5MDContinuation",
         members="mdio.layouts.h5md.layout:members_at",
         parts="mdio.layouts.h5md.layout:parts_at",
         reads_with=("mdio.layouts.h5md.own",),

@@ -29,7 +29,7 @@ from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.marks import mark_parts, owner_of, parts_for, parts_named, parts_of
 from mdio.core.files.reading import Handles
-from mdio.core.files.temporaries import temporary_for
+from mdio.core.files.turns import temporary_for
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.chunked.own import Ensemble, check_members, labels_in
 from mdio.layouts.h5md.disk import open_output

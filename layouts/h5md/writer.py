@@ -25,14 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError, PlanError
-from mdio.core.files.copying import copy_bytes
-from mdio.core.files.direct import WrittenFile
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.temporaries import TEMPORARY, temporary_for
+from mdio.core.files.turns import TEMPORARY, temporary_for
+from mdio.core.files.writing import WrittenFile, copy_bytes
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.chunk_shapes import MAX_PADDING, plan_padding
 from mdio.layouts.chunked.array import inflate
 from mdio.layouts.codecs.compressors import quantised_from_option
 from mdio.layouts.h5md.disk import OutputFile, Written
@@ -73,7 +71,14 @@ from mdio.layouts.h5md.io import (
 )
 from mdio.layouts.h5md.seal import check_written, gaps, seal_of
 from mdio.layouts.manifest import check_group_names, manifest_of
-from mdio.layouts.plan import ArrayPlan, LayoutPlan, WriteOptions, plan_pieces
+from mdio.layouts.plan import (
+    MAX_PADDING,
+    ArrayPlan,
+    LayoutPlan,
+    WriteOptions,
+    plan_padding,
+    plan_pieces,
+)
 from mdio.layouts.writer import (
     CHUNK_OPTIONS,
     Believe,

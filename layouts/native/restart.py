@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import head_of
-from mdio.core.files.regular import first_bytes, read_regular
+from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.native.file import PositionalFile

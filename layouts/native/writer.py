@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
-from mdio.core.files.copying import copy_bytes
-from mdio.core.files.direct import WrittenFile, write_all
 from mdio.core.files.publish import output_errors
+from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, is_stored, native_plan

@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files.copying import write_sliced
-from mdio.core.files.direct import write_all
 from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.files.index import FrameIndex, store_index
 from mdio.core.files.piece_sums import PieceSums, Sums, changed, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.elsewhere import was_sent
+from mdio.core.files.remote.places import was_sent
 from mdio.core.files.store import store_at
+from mdio.core.files.writing import write_all, write_sliced
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc import kernels

@@ -1,4 +1,4 @@
-"""The files of a segmented trajectory: their names, and what the manifest says of each.
+"""The files of a segmented trajectory: their names, and the manifest, which says what each is.
 
 ::
 
@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -21,10 +22,12 @@ from typing import Any
 
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import ByteRange, asked
+from mdio.core.files.marks import manifest_in, read_regular
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.elsewhere import Elsewhere
+from mdio.core.files.remote.places import Elsewhere
 from mdio.core.kernels import crc32c
+from mdio.layouts.manifest import check_manifest
 
 MANIFEST = "manifest.json"
 SUMS = ".mdio-checksums"
@@ -159,3 +162,45 @@ def file_crc(path: Path) -> int:
         for begin in range(0, file.nbytes, SUM_NBYTES):
             crc = crc32c(file.peek(begin, SUM_NBYTES), crc)
     return crc
+
+
+def read_manifest(path: Path, layout: str) -> dict[str, Any]:
+    """Return the manifest of a folder of segments; raises CorruptLayoutError."""
+    where = path / MANIFEST
+    try:
+        manifest = json.loads(read_regular(where))
+    except FileNotFoundError as error:
+        raise CorruptLayoutError(
+            f"{path}: it has no {MANIFEST}, so it was not finished or is not a folder of "
+            "segments; split or convert the source again"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CorruptLayoutError(
+            f"{where}: it cannot be read ({error}); split or convert the source again"
+        ) from error
+    from mdio.layouts.native.encoder import CONTAINERS  # other folders are looked at, too
+
+    manifest = check_manifest(manifest, path)
+    container, fields = manifest.get("container"), manifest.get("fields")
+    if manifest["layout"] != layout or container not in CONTAINERS or not isinstance(fields, list):
+        raise CorruptLayoutError(
+            f"{where}: it describes the layout {manifest['layout']!r} with {fields!r} in files "
+            f"of format {container!r}, expected {layout!r} with one of "
+            f"{', '.join(CONTAINERS)}; split or convert the source again"
+        )
+    return manifest
+
+
+def written_by_mdio(folder: Path) -> bool:
+    """Return whether a folder has segments that mdio wrote; False for whatever else is there."""
+    found = manifest_in(folder)
+    return found is not None and found.get("layout") == "segments"
+
+
+def state_of(path: Path) -> tuple[int, ...] | None:
+    """Return what differs between a file and one that has taken its name."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from mdio.core.blocks import Spans, runs_of_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
+from mdio.core.files.marks import read_regular
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.regular import read_regular
-from mdio.core.files.remote.elsewhere import Elsewhere
+from mdio.core.files.remote.places import Elsewhere
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import FormatFacts, Layout, Timing
@@ -29,11 +29,12 @@ from mdio.layouts.segments.files import (
     SUMS_KEY,
     Segment,
     file_crc,
+    read_manifest,
     read_sums,
     segments_of,
+    state_of,
     sums_problem,
 )
-from mdio.layouts.segments.manifest import read_manifest, state_of
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class SegmentsLayout(Layout):
     name = "segments"
     facts = FormatFacts(
         suffixes=(".segments",),
-        continuation="mdio.layouts.continuing.segments:SegmentsContinuation",
+        continuation="mdio.layouts.continuation:SegmentsContinuation",
         is_folder=True,
         in_segments=True,
         decodes=True,

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError, PlanError
-from mdio.core.files.copying import copy_bytes
-from mdio.core.files.direct import WrittenFile, write_all
 from mdio.core.files.piece_sums import PieceSums, piece_edges
 from mdio.core.files.publish import output_errors
+from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_joined, crc32c_pieces
 from mdio.layouts.manifest import manifest_of

@@ -38,11 +38,11 @@ from mdio.core import kernels
 from mdio.core.blocks import Spans
 from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
-from mdio.core.files.direct import Data, WrittenFile
 from mdio.core.files.in_flight import Opening
 from mdio.core.files.piece_sums import Sums, pieces_of_row
 from mdio.core.files.reading import Handles, OpenFile
 from mdio.core.files.store import store_at
+from mdio.core.files.writing import Data, WrittenFile
 from mdio.core.frames import AtomIndices
 from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.codecs.quantised import decode_chunk

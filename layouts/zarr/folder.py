@@ -16,11 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.elsewhere import Elsewhere
+from mdio.core.files.reading import Closing, OpenFile
 from mdio.core.files.remote.objects import HEAD_NBYTES, forget, look
+from mdio.core.files.remote.places import Elsewhere
 from mdio.core.files.store import store_at
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.remote.paths import path_of
-from mdio.core.files.store import need_disk
+from mdio.core.files.store import need_disk, path_of
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
 from mdio.layouts.base import FormatFacts
@@ -78,7 +77,7 @@ class ZarrLayout(BackendLayout):
     facts = FormatFacts(
         suffixes=(".zarr", ".zarrmd"),
         options=frozenset({"group", "convert_units", "length_unit"}),
-        continuation="mdio.layouts.continuing.zarr:ZarrContinuation",
+        continuation="mdio.layouts.continuation:ZarrContinuation",
         members="mdio.layouts.zarr.tree:members_in",
         reads_with=("mdio.layouts.zarr.own",),
         is_folder=True,

@@ -35,11 +35,11 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
-from mdio.core.files.direct import WrittenFile
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
 from mdio.core.files.publish import flush_tree
-from mdio.core.files.remote.elsewhere import was_sent
+from mdio.core.files.remote.places import was_sent
 from mdio.core.files.store import store_at
+from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.codecs.compressors import MEANT, full_option, quantised_from_option

@@ -16,7 +16,7 @@ from mdio.advisor.profile import NAMES, Profile, load_profile
 from mdio.advisor.recommend import Decision, recommend
 from mdio.advisor.report import headline, html_of, lines, save_page
 from mdio.core.errors import PlanError
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import path_of
 from mdio.core.options import made_of, option, takes_options
 from mdio.layouts.views.options import Reading
 from mdio.parallel.executors import Executor, available_cores

@@ -55,10 +55,9 @@ from mdio.analysis.kernels.kernel import BlockFunction, Kernel, Prepared, as_ker
 from mdio.analysis.system import System
 from mdio.converters.convert import convert
 from mdio.core.errors import MdioError, OutputError, PlanError
-from mdio.core.files.direct import free_memory
 from mdio.core.files.page_cache import drop_cache
-from mdio.core.files.remote.paths import path_of
-from mdio.core.files.store import file_system_type, need_disk
+from mdio.core.files.store import file_system_type, need_disk, path_of
+from mdio.core.files.writing import free_memory
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.signals import terminations_raised
 from mdio.layouts.base import Layout, container_of

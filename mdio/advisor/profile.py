@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from mdio.core.errors import OutputError, PlanError, SourceError
-from mdio.core.files.regular import read_regular
+from mdio.core.files.marks import read_regular
 
 Value = TypeVar("Value")
 LARGEST = 1e30

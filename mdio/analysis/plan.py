@@ -29,7 +29,7 @@ from mdio.parallel.executors import Executor
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-    from mdio.converters.periodic.layout import TransformedLayout
+    from mdio.converters.periodic import TransformedLayout
     from mdio.core.cache import Cache
     from mdio.layouts.caching import CacheUnits
 
@@ -254,7 +254,7 @@ class Request:
         """Return the trajectory as ``pbc`` and ``center`` change it; None if they do not."""
         if self.pbc is None and self.center is None:
             return None
-        from mdio.converters.periodic.layout import TransformedLayout
+        from mdio.converters.periodic import TransformedLayout
 
         top = self.top if isinstance(self.top, str | PathLike) else None
         return TransformedLayout(

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import MissingExtraError, OutputError, PlanError
-from mdio.core.files.remote.paths import path_of
-from mdio.core.files.store import store_at
+from mdio.core.files.store import path_of, store_at
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, record, summary
 from mdio.core.words import axis_label, duration, html_table, notes_by_label, plural
 

@@ -28,7 +28,7 @@ from mdio.cli.common import (
 )
 from mdio.cli.workers import add_workers, chosen_executor, executor_name
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.remote.paths import is_remote
+from mdio.core.files.store import is_remote
 from mdio.core.words import duration, human_nbytes, plural
 from mdio.layouts.views.opening import ensemble_at, open_source
 from mdio.layouts.views.options import CachedReading, FrameChoice

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from mdio.cli.common import add, add_told, parse_nbytes, print_json
-from mdio.cli.follow import seconds
+from mdio.cli.convert import seconds
 from mdio.core.cache import Cache, cached_trajectories, evict_units, verify_units
 from mdio.core.files.store import COPY_IT, need_disk
 from mdio.core.signals import ending_signals_noted

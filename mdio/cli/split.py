@@ -15,10 +15,9 @@ from mdio.cli.common import (
     progress_bar,
 )
 from mdio.cli.workers import add_workers, chosen_executor
-from mdio.converters.convert import prepare
+from mdio.converters.convert import check_suffix, prepare
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Sources
-from mdio.converters.split import check_suffix
 from mdio.core.options import declared
 from mdio.core.words import human_nbytes, plural
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from mdio.cli.common import add, add_told, asked, print_json, progress_bar
 from mdio.cli.workers import add_workers, chosen_executor
 from mdio.converters.opening import open_damaged
-from mdio.converters.verify import every_nth, everything, sample, verify
-from mdio.converters.verifying.checks import VerifyResult
+from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
 
 
 def _part(text: str) -> Callable[[int], bool]:

@@ -39,11 +39,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.direct import write_whole
 from mdio.core.files.fingerprint import COUNTS_NBYTES, file_state
 from mdio.core.files.in_flight import copy
+from mdio.core.files.marks import open_regular, read_regular
 from mdio.core.files.reading import reads
-from mdio.core.files.regular import open_regular, read_regular
+from mdio.core.files.writing import write_whole
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.words import human_nbytes
 

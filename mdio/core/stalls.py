@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from mdio.core.files import direct, reading
+from mdio.core.files import reading, writing
 from mdio.core.words import RANK_NAMES
 
 STALL_TIMEOUT_S = 60.0
@@ -30,8 +30,8 @@ WATCHED: dict[CodeType, tuple[str, tuple[str, ...]]] = {
     reading.OpenFile.fill_rows.__code__: ("reading", ("offset",)),
     reading.OpenFile.peek.__code__: ("reading", ("offset", "done")),
     reading.OpenFile.__init__.__code__: ("opening", ()),
-    direct.write_all.__code__: ("writing", ("offset",)),
-    direct.flush.__code__: ("flushing", ()),
+    writing.write_all.__code__: ("writing", ("offset",)),
+    writing.flush.__code__: ("flushing", ()),
 }
 """What a thread does in which function, and the variables that change as it gets on."""
 

@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, FrameRangeError, OutputError, SourceError
 from mdio.core.files.in_flight import ByteRange, asked
 from mdio.core.files.index import FrameIndex
+from mdio.core.files.marks import open_regular
 from mdio.core.files.piece_sums import PieceSums
-from mdio.core.files.reading import OpenFile
-from mdio.core.files.regular import open_regular
+from mdio.core.files.reading import Closing, OpenFile
 from mdio.core.files.store import need_disk
 from mdio.core.kernels.backend import compiled
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import BlockError, OutputError, SourceError
-from mdio.core.files.direct import WrittenFile
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.writing import WrittenFile
 
 KEYS = {"i": "whole numbers", "f": "numbers with fractions", "U": "text", "S": "bytes"}
 """What keys may be, by numpy's letter."""

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from itertools import tee
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from mdio.core.closing import Closing
 from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError
+from mdio.core.files.reading import Closing
 
 if TYPE_CHECKING:
     from mdio.parallel.pool import Failure, WorkerPool

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.closing import Closing
 from mdio.core.errors import BlockError, PlanError
-from mdio.core.files.remote.stores import threads_would_be_lost
+from mdio.core.files.reading import Closing
+from mdio.core.files.remote.objects import threads_would_be_lost
 from mdio.core.signals import ending_signals_held, let_ending_signals_in
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from suites.segment_cases import (
     write_segments,
 )
 
-from mdio.converters.split import split
+from mdio.converters.convert import split
 from mdio.core.errors import SourceError
 from mdio.core.files.index import load_index
 from mdio.layouts.registry import open_layout
@@ -219,7 +219,7 @@ def test_splitting_imports_no_mdanalysis(tmp_path):
     begun = time.perf_counter()
     code = """
 import sys
-from mdio.converters.split import split
+from mdio.converters.convert import split
 split(sys.argv[1], sys.argv[2], 3)
 assert not {"MDAnalysis", "h5py", "zarr", "netCDF4"} & set(sys.modules)
 """

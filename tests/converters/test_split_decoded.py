@@ -17,7 +17,7 @@ from suites.segment_cases import (
     raw_frames,
 )
 
-from mdio.converters.split import split
+from mdio.converters.convert import split
 from mdio.testing.reading import oracle_from_mdanalysis
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:MDAnalysis")

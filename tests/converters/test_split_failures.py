@@ -22,11 +22,10 @@ from suites.segment_cases import (
 )
 
 from mdio.cli.main import main
-from mdio.converters.convert import prepare
+from mdio.converters.convert import prepare, split
 from mdio.converters.options import ConversionOptions
-from mdio.converters.split import split
 from mdio.core.errors import OutputError, PlanError, SourceError
-from mdio.core.files import copying
+from mdio.core.files import writing
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.parallel.executors import Serial
@@ -76,7 +75,7 @@ def test_a_source_that_is_cut_while_it_is_copied(tmp_path, monkeypatch):
             return 0
         return real(fd, buffers, offset)
 
-    monkeypatch.setattr(copying.os, "preadv", cut)
+    monkeypatch.setattr(writing.os, "preadv", cut)
     with pytest.raises(SourceError, match=rf"{source.name}: (it ends at byte|frame 9 at byte)"):
         split(source, tmp_path / "out.segments", 2)
     assert not (tmp_path / "out.segments").exists()
@@ -93,7 +92,7 @@ def test_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, workers):
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(fd, data, offset)
 
-    monkeypatch.setattr(copying.os, "pwritev", full)
+    monkeypatch.setattr(writing.os, "pwritev", full)
     with pytest.raises(OutputError, match=r"out\.segments.*the disk is full") as caught:
         split(XTC, tmp_path / "sub" / "out.segments", 4, workers=workers)
     assert ".mdio-" not in str(caught.value)
@@ -109,18 +108,18 @@ def test_no_room(tmp_path, monkeypatch):
 
 WORK = """
 import os, sys, time
-from mdio.core.files import copying
+from mdio.core.files import writing
 from mdio.cli.main import main
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
-from mdio.converters.split import split
+from mdio.converters.convert import split
 real = os.pwritev
 def slow(fd, data, offset):
     if ".tmp" in os.readlink(f"/proc/self/fd/{fd}"):
         os.write(1, b"working\\n")
         time.sleep(0.5)
     return real(fd, data, offset)
-copying.os.pwritev = slow
+writing.os.pwritev = slow
 split(sys.argv[1], sys.argv[2], 4, force=True, workers=2)
 """
 
@@ -166,8 +165,8 @@ def test_copying_without_copy_file_range(tmp_path, monkeypatch, code):
         elif step == "absent":
             monkeypatch.delattr(os, "copy_file_range")
         with (tmp_path / "a").open("rb") as a, (tmp_path / step).open("w+b") as b:
-            copying.copy_bytes(a.fileno(), 17, 900_001, b.fileno(), 5)
-            copying.write_sliced(b.fileno(), memoryview(data)[17:900_018], 1_000_000)
+            writing.copy_bytes(a.fileno(), 17, 900_001, b.fileno(), 5)
+            writing.write_sliced(b.fileno(), memoryview(data)[17:900_018], 1_000_000)
         written = (tmp_path / step).read_bytes()
         assert written[5 : 5 + 900_001] == data[17 : 17 + 900_001] == written[1_000_000:]
         with (
@@ -175,7 +174,7 @@ def test_copying_without_copy_file_range(tmp_path, monkeypatch, code):
             (tmp_path / step).open("w+b") as b,
             pytest.raises(SourceError, match="ends at byte 1000003"),
         ):
-            copying.copy_bytes(a.fileno(), 1_000_000, 10, b.fileno(), 0)
+            writing.copy_bytes(a.fileno(), 1_000_000, 10, b.fileno(), 0)
 
 
 def test_copying_into_a_full_disk(tmp_path, monkeypatch):
@@ -190,7 +189,7 @@ def test_copying_into_a_full_disk(tmp_path, monkeypatch):
         (tmp_path / "b").open("wb") as b,
         pytest.raises(OSError, match="No space"),
     ):
-        copying.copy_bytes(a.fileno(), 0, 100, b.fileno(), 0)
+        writing.copy_bytes(a.fileno(), 0, 100, b.fileno(), 0)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -61,7 +61,7 @@ def test_the_part_with_the_damage_finds_it(adk, out, tmp_path, capsys):
 
 
 def test_frames_are_compared_in_parts_too(adk, out, capsys, monkeypatch):
-    monkeypatch.setattr("mdio.converters.verifying.checks.BLOCK_NBYTES", 10 * 12 * 3341)
+    monkeypatch.setattr("mdio.converters.verify.BLOCK_NBYTES", 10 * 12 * 3341)
     compared = 0
     for k in range(1, 4):
         words = ["verify", str(out), "--against", str(adk["dcd"]), "--part", f"{k}/3", "--json"]

@@ -5,7 +5,7 @@ import numpy as np
 
 import mdio
 from mdio.cli.main import main
-from mdio.converters.verifying.checks import compare_blocks
+from mdio.converters.verify import compare_blocks
 from mdio.core.frames import FrameBlock
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from mdio.core import stalls
 from mdio.core.files import reading
-from mdio.core.files.direct import write_all
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.writing import write_all
 from mdio.core.stalls import StallWatch
 
 

@@ -15,7 +15,7 @@ from oracles.stores import environment as of_store
 from oracles.stores import s3_server
 from suites.under_mpi import MPI, needs_mpi
 
-from mdio.core.files.remote import stores
+from mdio.core.files.remote import objects
 
 KINDS = {"console", "bash", "python", "text", "toml"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -82,7 +82,7 @@ def bucket(request, tmp_path_factory, monkeypatch):
     with s3_server("moto", tmp_path_factory.mktemp("store")) as port:
         for name, value in of_store(port).items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(stores, "_pid", 0)  # later tests' workers are forked again
+        monkeypatch.setattr(objects, "_pid", 0)  # later tests' workers are forked again
         yield
 
 

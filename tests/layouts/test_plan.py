@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 import mdio
 from mdio.core.errors import PlanError
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.chunk_shapes import fit_parts, plan_chunks, split_atoms
-from mdio.layouts.plan import PARTS, WriteOptions, plan_pieces
+from mdio.layouts.plan import PARTS, WriteOptions, fit_parts, plan_chunks, plan_pieces, split_atoms
 
 KIB, MIB = 1 << 10, 1 << 20
 

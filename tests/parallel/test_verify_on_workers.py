@@ -52,7 +52,7 @@ def said(capsys, *words):
 
 
 def test_same_from_all(adk, damaged, client, capsys, monkeypatch):
-    monkeypatch.setattr("mdio.converters.verifying.checks.BLOCK_NBYTES", 10 * 12 * 3341)
+    monkeypatch.setattr("mdio.converters.verify.BLOCK_NBYTES", 10 * 12 * 3341)
     for out, code in zip(damaged, (1, 0), strict=True):
         # A native file does not say which frames it should have: the source is for the others.
         source = () if out.suffix == ".xtc" else ("--against", adk["dcd"])

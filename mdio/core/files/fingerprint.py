@@ -11,8 +11,7 @@ from typing import Any
 
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import OpenFile, uncounted
-from mdio.core.files.remote.paths import path_of
-from mdio.core.files.store import store_at
+from mdio.core.files.store import path_of, store_at
 from mdio.core.kernels import crc32c
 
 HEAD_NBYTES = 64

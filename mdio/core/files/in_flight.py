@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from mdio.core.blocks import Spans
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote import objects
-from mdio.core.files.remote.opened import RemoteObject
+from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.frames import AtomIndices
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.direct import write_whole
 from mdio.core.files.fingerprint import opened_source
+from mdio.core.files.marks import is_own, open_regular
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.regular import is_own, open_regular
 from mdio.core.files.store import store_at
+from mdio.core.files.writing import write_whole
 from mdio.core.frames import LostBytes
 
 MAGIC = b"MDIOIDX1"

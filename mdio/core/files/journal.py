@@ -33,10 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
-from mdio.core.files.direct import flush, write_all
-from mdio.core.files.marks import manifest_in
-from mdio.core.files.regular import is_own_record, open_regular
-from mdio.core.files.temporaries import TEMPORARY, Leftover, leftovers
+from mdio.core.files.marks import is_own_record, manifest_in, open_regular
+from mdio.core.files.turns import TEMPORARY, Leftover, leftovers
+from mdio.core.files.writing import flush, write_all
 from mdio.core.kernels import crc32c
 from mdio.core.words import human_nbytes
 

@@ -19,15 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
-from mdio.core.files.copying import INDEX_ENDING, remove
-from mdio.core.files.direct import flush
 from mdio.core.files.journal import journal_of, refuse_unfinished, unfinished
 from mdio.core.files.marks import PARTS_MARKER, is_output, name_of_parts, parts_of
-from mdio.core.files.remote.paths import RemotePath, is_remote, path_of
+from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.replacing import put_in_place, take_over, tidy
-from mdio.core.files.store import store_at
-from mdio.core.files.temporaries import TEMPORARY, Claim, longest_name
-from mdio.core.files.turns import State, state_at
+from mdio.core.files.store import is_remote, path_of, store_at
+from mdio.core.files.turns import TEMPORARY, Claim, State, longest_name, state_at
+from mdio.core.files.writing import INDEX_ENDING, flush, remove
 from mdio.core.signals import terminations_raised
 
 if TYPE_CHECKING:
@@ -166,6 +164,15 @@ def _may_pass(error: BaseException) -> bool:
         return isinstance(error.__cause__, MemoryError | None)
     stopped = isinstance(error, SystemExit | KeyboardInterrupt | MemoryError | OSError)
     return stopped and not isinstance(error, SourceError | CorruptLayoutError)
+
+
+def changed_at(out: str | os.PathLike[str]) -> Path:
+    """Return where an output lies that is changed: behind a symbolic link, if `out` is one.
+
+    The new state takes the place of the former one, in its folder, and not that of the link.
+    """
+    path = path_of(out)
+    return path.resolve() if path.is_symlink() else path
 
 
 def settle(where: Path) -> None:

@@ -18,16 +18,30 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.closing import Closing
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.remote.opened import RemoteObject
+from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.files.store import store_at
 from mdio.core.kernels import read_rows
+
+
+class Closing:
+    """Calls `close` at the end of a ``with``."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 Buffer = NDArray[Any] | memoryview
 """C-contiguous and writable."""

@@ -35,12 +35,19 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
-from mdio.core.files.copying import INDEX_ENDING, remove
-from mdio.core.files.direct import flush
 from mdio.core.files.journal import journal_of, unfinished_of
-from mdio.core.files.marks import identity_of, is_identical, is_output, parts_of
-from mdio.core.files.temporaries import Claim, Leftover, leftovers, try_lock
-from mdio.core.files.turns import State, changed, clear_dead_turn, state_at, turn_at
+from mdio.core.files.marks import identity_of, is_identical, is_output, parts_of, try_lock
+from mdio.core.files.turns import (
+    Claim,
+    Leftover,
+    State,
+    changed,
+    clear_dead_turn,
+    leftovers,
+    state_at,
+    turn_at,
+)
+from mdio.core.files.writing import INDEX_ENDING, flush, remove
 
 AT_FDCWD = -100
 NOREPLACE, EXCHANGE = 1, 2

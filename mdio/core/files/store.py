@@ -19,18 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import MdioError, PlanError
-from mdio.core.files.regular import check_regular, open_regular
+from mdio.core.files.marks import check_regular, open_regular
 from mdio.core.files.remote import objects
-from mdio.core.files.remote.blocks import ObjectFile, copied_here
-from mdio.core.files.remote.elsewhere import stand_in
-from mdio.core.files.remote.opened import RemoteObject
-from mdio.core.files.remote.paths import MANIFESTS, RemotePath, is_remote
+from mdio.core.files.remote.objects import URL, ObjectFile, RemoteObject, copied_here
+from mdio.core.files.remote.paths import MANIFESTS, RemotePath
+from mdio.core.files.remote.places import stand_in
 
 if TYPE_CHECKING:
     from mdio.core.files.remote.uploading import Upload
 
 AnyPath = str | os.PathLike[str]
 MOUNTS = "/proc/self/mountinfo"
+OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 COPY_IT = "copy it here, and back when that is done"
 
 
@@ -171,7 +171,7 @@ class ObjectStore(Disk):
 
     def sizes(self, folder: Path) -> dict[str, int]:
         """See the base class; one request."""
-        from mdio.core.files.remote.sending import names_below
+        from mdio.core.files.remote.places import names_below
 
         return names_below(RemotePath(folder))
 
@@ -209,6 +209,40 @@ class ObjectStore(Disk):
     def missing(self, path: Path) -> str:  # noqa: ARG002
         """See the base class."""
         return f"no such object, and no {' or '.join(MANIFESTS)} below it; check the URL"
+
+
+def is_remote(path: object) -> bool:
+    """Return whether a path is a URL that is read by requests."""
+    return isinstance(path, str | os.PathLike) and URL.match(os.fsdecode(path)) is not None
+
+
+def path_of(path: str | os.PathLike[str]) -> Path:
+    """Return a path, or a `RemotePath` of a URL.
+
+    Raises PlanError: a URL with a name, a password or a query in it, which would be written into
+    manifests; or one that is not read from.
+    """
+    if isinstance(path, Path):
+        return path
+    text = os.fsdecode(path)
+    host = URL.match(text)
+    if host is None:
+        if OTHER_URL.match(text) and not os.path.lexists(text):
+            raise PlanError(
+                f"{text}: not a URL that mdio reads; those begin with s3://, gs://, az://, "
+                "https:// or http://, and files are given by their paths"
+            )
+        return Path(path)
+    if "@" in host[2] or "?" in text or "#" in text or not host[2]:
+        shown = re.sub(r"//[^/]*@", "//", re.split(r"[?#]", text)[0])
+        raise PlanError(
+            f"{shown}: a URL of a store, its bucket (or host) and a name are expected, without "
+            "user, password, query or fragment: give credentials in the environment "
+            "(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...), where they stay"
+        )
+    if not text[host.end() :].strip("/"):
+        raise PlanError(f"{text}: a bucket or host alone; name an object, as {host[0]}/md.zarr")
+    return RemotePath(text)
 
 
 _DISK, _OBJECTS = Disk(), ObjectStore()

@@ -13,8 +13,7 @@ import pytest
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import CorruptLayoutError, MdioError, OutputError, PlanError, SourceError
-from mdio.layouts import plan
-from mdio.layouts.continuing import continuation
+from mdio.layouts import continuation, plan
 
 N_ATOMS, N_FRAMES = 30, 40
 LAYOUTS = {

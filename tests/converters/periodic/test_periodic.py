@@ -158,8 +158,8 @@ def test_nojump_in_parallel(wandering, tmp_path, workers, chunk_frames, frames):
 
 def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):
     """What lies between two of them is followed again."""
-    monkeypatch.setattr("mdio.converters.periodic.counting.COUNTS_NBYTES", 1)
-    monkeypatch.setattr("mdio.converters.periodic.layout.RUN_NBYTES", 12 * 25 * 2)
+    monkeypatch.setattr("mdio.converters.periodic.COUNTS_NBYTES", 1)
+    monkeypatch.setattr("mdio.converters.periodic.RUN_NBYTES", 12 * 25 * 2)
     path, every = wandering
     for name in ("a.h5md", "a.segments"):
         own = {"chunk_frames": 2} if name == "a.h5md" else {"segments": 9}
@@ -171,7 +171,7 @@ def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):
 def test_one_worker_reads_once(wandering, tmp_path, monkeypatch):
     counted = []
     monkeypatch.setattr(
-        "mdio.converters.periodic.layout.TransformedLayout.counted", lambda *_: counted.append(1)
+        "mdio.converters.periodic.TransformedLayout.counted", lambda *_: counted.append(1)
     )
     mdio.convert(wandering[0], tmp_path / "a.zarr", pbc="nojump", chunk_frames=4)
     assert not counted

@@ -12,13 +12,13 @@ from test_publish import dead_pid
 import mdio
 from mdio.converters.strategies import conversion
 from mdio.core.errors import OutputError
-from mdio.core.files import temporaries
+from mdio.core.files import turns
 from mdio.core.files.journal import MAGIC, Journal, Record, journal_of, read_journal, unfinished
 from mdio.core.files.marks import identity_of, mark_parts
 from mdio.core.files.publish import publish
 from mdio.core.files.replacing import tidy
 
-HERE = temporaries.host_name()
+HERE = turns.host_name()
 ANOTHER = 65534
 """Another user, as whom tests can only act if they are root."""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -14,10 +14,10 @@ import pytest
 from suites.permissions import folder_of_ordinary_user
 
 from mdio.core.errors import OutputError
-from mdio.core.files import temporaries
+from mdio.core.files import turns
 from mdio.core.files.journal import Journal
 from mdio.core.files.publish import publish
-from mdio.core.files.temporaries import temporary_for
+from mdio.core.files.turns import temporary_for
 
 pytestmark = pytest.mark.usefixtures("ending_signals")
 
@@ -219,7 +219,7 @@ def test_devices_are_not_replaced(tmp_path: Path) -> None:
 def test_name_too_long(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="too long"), publish(tmp_path / ("a" * 250)):
         pass
-    room = 255 - temporaries.longest_name(tmp_path / "a")
+    room = 255 - turns.longest_name(tmp_path / "a")
     for n, more in ((room + 2, {}), (room + 5, {}), (room, {"in_parts": True})):
         with pytest.raises(OutputError, match="too long by"), publish(tmp_path / ("a" * n), **more):
             pytest.fail("it is told before any work is done")

@@ -11,8 +11,8 @@ import pytest
 
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files import reading
-from mdio.core.files.direct import write_all
 from mdio.core.files.reading import Handles, OpenFile, handles_allowed
+from mdio.core.files.writing import write_all
 
 DATA = np.random.default_rng(1).integers(0, 256, 3_000_000, dtype=np.uint8)
 

@@ -17,12 +17,12 @@ import pytest
 from test_publish import dead_pid, entries, make_folder
 
 from mdio.core.errors import OutputError
-from mdio.core.files import replacing, temporaries
+from mdio.core.files import replacing, turns
 from mdio.core.files.marks import PARTS_MARKER
 from mdio.core.files.publish import publish
-from mdio.core.files.temporaries import leftovers, temporary_for
+from mdio.core.files.turns import leftovers, temporary_for
 
-HOST = temporaries.host_name()
+HOST = turns.host_name()
 
 
 def data_of(path: Path) -> str:
@@ -185,7 +185,7 @@ from pathlib import Path
 from mdio.core.files import replacing
 from mdio.core.files.publish import publish
 from mdio.core.files.marks import PARTS_MARKER
-from mdio.core.files.temporaries import temporary_for
+from mdio.core.files.turns import temporary_for
 rename, left = replacing.rename, [int(sys.argv[2])]
 def once(*words):
     rename(*words)
@@ -331,9 +331,9 @@ def test_two_of_one_process_keep_apart(tmp_path: Path) -> None:
 
 AT_WORK = """
 import os, sys
-from mdio.core.files import temporaries
+from mdio.core.files import turns
 if sys.argv[2] == "no locks":
-    temporaries.try_lock = lambda fd: None
+    turns.try_lock = lambda fd: None
 elif sys.argv[2] == "container":  # with the same name, and processes numbered as here
     os.getpid = lambda: int(sys.argv[3])
 from mdio.core.files.publish import publish
@@ -363,7 +363,7 @@ def test_a_live_temporary_stays_and_a_dead_one_goes(
     target = tmp_path / "a.xtc"
     target.write_text("old")
     if how == "no locks":
-        monkeypatch.setattr(temporaries, "try_lock", lambda fd: None)
+        monkeypatch.setattr(turns, "try_lock", lambda fd: None)
     live, dead = at_work(target, how), at_work(target, how)
     dead.kill()
     dead.communicate()
@@ -377,13 +377,13 @@ def test_a_live_temporary_stays_and_a_dead_one_goes(
 
 
 def test_without_locks_the_process_decides() -> None:
-    here = temporaries.process_identity(os.getpid())
-    assert not temporaries.is_process_gone(here)
-    assert temporaries.is_process_gone({**here, "start": here["start"] + 1})  # its number, not it
-    assert temporaries.is_process_gone({**here, "pid": dead_pid()})
-    assert temporaries.is_process_gone({**here, "boot": "another"})
-    assert not temporaries.is_process_gone({**here, "namespace": "another", "pid": dead_pid()})
-    assert not temporaries.is_process_gone({})
+    here = turns.process_identity(os.getpid())
+    assert not turns.is_process_gone(here)
+    assert turns.is_process_gone({**here, "start": here["start"] + 1})  # its number, not it
+    assert turns.is_process_gone({**here, "pid": dead_pid()})
+    assert turns.is_process_gone({**here, "boot": "another"})
+    assert not turns.is_process_gone({**here, "namespace": "another", "pid": dead_pid()})
+    assert not turns.is_process_gone({})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

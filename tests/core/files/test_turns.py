@@ -12,8 +12,7 @@ import pytest
 from mdio.core.errors import OutputError
 from mdio.core.files import turns
 from mdio.core.files.publish import publish
-from mdio.core.files.temporaries import host_name, process_identity
-from mdio.core.files.turns import state_at, turn_at
+from mdio.core.files.turns import host_name, process_identity, state_at, turn_at
 
 
 def dead_process():

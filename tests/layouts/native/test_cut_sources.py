@@ -10,7 +10,7 @@ from suites.segment_cases import copy_of, raw_frames
 
 import mdio
 from mdio.cli.main import main
-from mdio.converters.split import split
+from mdio.converters.convert import split
 from mdio.converters.verify import verify
 from mdio.core.errors import SourceError
 from mdio.layouts.registry import open_layout

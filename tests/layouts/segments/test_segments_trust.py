@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from suites.segment_cases import CONTAINERS, segment_paths, write_segments
 
-from mdio.converters.split import split
+from mdio.converters.convert import split
 from mdio.converters.verify import verify
 from mdio.core.errors import CorruptLayoutError, MdioError
 from mdio.core.frames import FrameBlock

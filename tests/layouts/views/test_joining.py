@@ -11,7 +11,7 @@ import pytest
 
 import mdio
 from mdio.cli.main import main
-from mdio.converters.split import split
+from mdio.converters.convert import split
 from mdio.converters.verify import verify
 from mdio.core.errors import PlanError, SourceError
 from mdio.layouts.views import joining

@@ -1,22 +1,136 @@
-"""Requests to stores: what an object is, and ranges of its bytes."""
+"""Objects in stores and on web servers: requests, what is known of an object, and open ones."""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import re
+import stat
 import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mdio.core.files.remote.stores import naming_errors, patiently, store_of
+from mdio.core.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+
+URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
+TIMEOUT_S = 30
+TRIES = 4
+"""How often bytes are asked for whose answer broke off; obstore tries again what is refused."""
+PAUSE_S = 0.2
+
+Given = TypeVar("Given")
+
+NO_BUCKET = "there is no such bucket; see its name, region and endpoint"
+NO_RANGES = "the server gives no ranges of bytes; use one that does, or copy the file here"
+NAMES_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
+REFUSED = re.compile(
+    r"\b40[13] (Forbidden|Unauthorized)|InvalidAccessKeyId|SignatureDoesNotMatch|UserNotFound"
+    r"|AuthorizationHeaderMalformed"
+)
+REGION = re.compile(r"<Region>([\w-]+)<")
+
+_pid = 0
+"""The process in which obstore has threads."""
+
+
+def threads_would_be_lost() -> bool:
+    """Return whether this process has threads of obstore, which a forked one would wait for."""
+    return _pid == os.getpid()
+
+
+@lru_cache(maxsize=64)
+def _store(root: str, process: int) -> Any:  # noqa: ARG001
+    try:
+        from obstore.store import from_url
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{root}: reading it needs obstore: pip install 'mdio-layouts[cloud]'"
+        ) from error
+    return from_url(
+        root,
+        client_options={"allow_http": True, "timeout": f"{TIMEOUT_S}s", "connect_timeout": "10s"},
+        retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=TIMEOUT_S)},
+    )
+
+
+def store_of(path: Path) -> tuple[Any, str]:
+    """Return store and name of an object."""
+    global _pid
+    if _pid not in (0, os.getpid()):
+        raise OSError(
+            errno.ENOTSUP,
+            "this process was forked from one that had read from stores, and would wait for ever; "
+            "start processes with 'spawn' or 'forkserver': multiprocessing.set_start_method",
+            str(path),
+        )
+    text = str(path)
+    match = URL.match(text)
+    assert match is not None
+    store = _store(text[: match.end()], os.getpid())
+    _pid = os.getpid()
+    return store, text[match.end() :].lstrip("/")
+
+
+@contextmanager
+def naming_errors(path: Path) -> Iterator[None]:
+    """Turn errors of obstore into OSError, without what their texts may give away.
+
+    PermissionError: what no further try would mend.
+    """
+    from obstore import exceptions
+
+    try:
+        yield
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+        raise FileExistsError(17, "there is another one by now", str(path)) from None
+    except (FileNotFoundError, exceptions.BaseError) as error:
+        text = str(error)  # errors of lists have no kind
+        if NAMES_NO_BUCKET.search(text):
+            raise PermissionError(13, NO_BUCKET, str(path)) from None
+        kinds = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
+        if isinstance(error, kinds) or REFUSED.search(text):
+            there = REGION.search(text)
+            hint = f" (it is in {there[1]})" if there else ""
+            said = f"the store refuses it; see credentials, region{hint} and endpoint"
+            raise PermissionError(13, said, str(path)) from None
+        if "Range request not supported" in text:
+            raise PermissionError(13, NO_RANGES, str(path)) from None
+        if isinstance(error, FileNotFoundError):
+            raise FileNotFoundError(2, "no such object", str(path)) from None
+        text = text.split("\n")[0].split(" - ", 1)[-1]
+        text = re.sub(r"\S*://\S+", "the store", text)[:200]
+        if "error sending request" in text:
+            text = f"the store cannot be reached ({text}); see endpoint and network"
+        raise OSError(5, text or type(error).__name__, str(path)) from None
+
+
+def patiently(path: Path, call: Callable[[], Given]) -> Given:
+    """Return what a request gives, which is made again if its answer breaks off; raises OSError."""
+    for attempt in range(TRIES):
+        try:
+            with naming_errors(path):
+                return call()
+        except (FileNotFoundError, PermissionError):
+            raise
+        except OSError:
+            if attempt == TRIES - 1:
+                raise
+            time.sleep(PAUSE_S * 2**attempt)
+    raise AssertionError
+
 
 HEAD_NBYTES = 64 << 10
 """Bytes of an object that come with the request that opens it: enough for metadata and headers."""
@@ -296,3 +410,167 @@ def forget(path: Path, *, below: bool = False) -> None:
         for key in (str(path), f"{path}{ENDING}"):
             _known.pop(key, None)
             _coming.pop(key, None)
+
+
+TAIL_NBYTES = 32 << 10
+"""Bytes at the end of an object that come together."""
+
+
+class RemoteObject:
+    """One object, as it was when it was opened; for any number of threads.
+
+    `path`: its URL. `last_nbytes`: bytes at its end that are wanted first: they come with the
+    request that opens it. Of others the last bytes come together once any of them are wanted:
+    formats look there several times.
+    Raises OSError: it is not there, or the store does not give it.
+    """
+
+    def __init__(self, path: Path, last_nbytes: int = 0) -> None:
+        found = look(path, {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES))
+        if found is None:
+            raise FileNotFoundError(2, "no such object", str(path))
+        self.path, self.state = path, found.state
+        self._begin, self._data = found.begin, found.data
+        self._end = known_end(path, self.state)
+        self._front, self._last_nbytes = 0, last_nbytes
+        """So many of these bytes have been read, from front to back; what lies behind them."""
+
+    @property
+    def status(self) -> os.stat_result:
+        """Size, time and identity, as of a file."""
+        return self.state.status(stat.S_IFREG)
+
+    def held(self, offset: int, nbytes: int) -> memoryview | None:
+        """Return bytes that came when it was opened; None if they did not, or were let go."""
+        data, at = memoryview(self._data), offset - self._begin
+        if at < 0 or at + nbytes > len(data):
+            end = self._end
+            at = offset - end.begin
+            here = at >= 0 and at + nbytes <= len(end.data)
+            return memoryview(end.data)[at : at + nbytes] if here else None
+        if at <= self._front:
+            self._front = max(self._front, at + nbytes)
+            if LARGE_NBYTES < len(data) <= self._front + self._last_nbytes:
+                self._data = b""
+        return data[at : at + nbytes]
+
+    def get(self, offset: int, nbytes: int) -> memoryview:
+        """Return bytes of it, with one request where need be: fewer only at the end.
+
+        Raises OSError: they cannot be had, or the object is another one than was opened.
+        """
+        size = self.state.nbytes
+        nbytes = max(0, min(nbytes, size - offset))
+        if (here := self.held(offset, nbytes)) is not None or not nbytes:
+            return memoryview(b"") if here is None else here
+        begin, end = offset, offset + nbytes
+        at_end = offset >= size - TAIL_NBYTES and not self._last_nbytes
+        if at_end:
+            self._end = known_end(self.path, self.state)  # others may have read it since
+            if (here := self.held(offset, nbytes)) is not None:
+                return here
+            begin, end = max(0, size - TAIL_NBYTES), size
+        found = get_of(self.path, (begin, end), self.state)
+        if found.state != self.state:
+            forget(self.path)
+            raise OSError(
+                5,
+                f"it was replaced while it was open: {self.state.nbytes} bytes with ETag "
+                f"{self.state.tag} were opened, {found.state.nbytes} with {found.state.tag} "
+                "are there now; open it again",
+                str(self.path),
+            )
+        if at_end:
+            self._end = found
+            keep_end(self.path, found)
+        return memoryview(found.data)[offset - begin : offset - begin + nbytes]
+
+    def read_into(self, buffers: Sequence[Any], offset: int) -> int:
+        """Fill `buffers`, and return how many bytes came; 0 at the end; raises as `get` does."""
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        data, at = self.get(offset, sum(map(len, views))), 0
+        for view in views:
+            part = data[at : at + len(view)]
+            view[: len(part)] = part
+            at += len(part)
+        return at
+
+
+BLOCK_NBYTES = 1 << 20
+"""What libraries read is asked for in blocks of this size."""
+MAX_BLOCKS = 16
+
+
+class ObjectFile(io.RawIOBase):
+    """An object as a file, for libraries that want one: it is read in blocks, which are kept."""
+
+    def __init__(self, remote: RemoteObject) -> None:
+        self._object, self._at = remote, 0
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return where it is."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a byte."""
+        base = (0, self._at, self._object.state.nbytes)[whence]
+        if base + offset < 0:
+            raise OSError(22, "before the beginning", str(self._object.path))
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, target: Any) -> int:
+        """Fill `target` from there on; return how many bytes came."""
+        view = memoryview(target).cast("B")
+        done = 0
+        while done < len(view):
+            number, begin = divmod(self._at, BLOCK_NBYTES)
+            wanted = min(len(view) - done, BLOCK_NBYTES - begin)
+            here = self._object.held(self._at, wanted) if number not in self._blocks else None
+            if here is not None:  # it came as the object was opened
+                n_read = wanted
+                view[done : done + n_read] = here
+            elif not begin and len(view) - done > BLOCK_NBYTES:
+                n_read = self._object.read_into([view[done:]], self._at)
+            else:
+                part = self._block(number)[begin : begin + len(view) - done]
+                n_read = len(part)
+                view[done : done + n_read] = part
+            if not n_read:
+                break
+            done, self._at = done + n_read, self._at + n_read
+        return done
+
+    def _block(self, number: int) -> bytes:
+        found = self._blocks.get(number)
+        if found is None:
+            begin = number * BLOCK_NBYTES
+            room = bytearray(max(0, min(BLOCK_NBYTES, self._object.state.nbytes - begin)))
+            self._object.read_into([room], begin)
+            found = self._blocks[number] = bytes(room)
+            if len(self._blocks) > MAX_BLOCKS:
+                self._blocks.popitem(last=False)
+        self._blocks.move_to_end(number)
+        return found
+
+
+@contextmanager
+def copied_here(path: Path) -> Iterator[Path]:
+    """Yield a copy of an object, for libraries that want a name; raises OSError."""
+    import shutil
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="mdio-") as folder:
+        copy = Path(folder, path.name)
+        with ObjectFile(RemoteObject(path)) as source, copy.open("wb") as target:
+            shutil.copyfileobj(source, target, BLOCK_NBYTES)
+        yield copy

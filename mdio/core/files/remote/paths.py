@@ -13,53 +13,14 @@ later of another one is an error.
 from __future__ import annotations
 
 import os
-import re
 import stat
-from pathlib import Path, PosixPath
+from pathlib import PosixPath
 from typing import Any
 
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.remote.blocks import ObjectFile
-from mdio.core.files.remote.objects import look
-from mdio.core.files.remote.opened import RemoteObject
-from mdio.core.files.remote.stores import URL
+from mdio.core.files.remote.objects import ObjectFile, RemoteObject, look
 
-OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 MANIFESTS = ("zarr.json", "manifest.json", ".zgroup", ".zmetadata")
-
-
-def is_remote(path: object) -> bool:
-    """Return whether a path is a URL that is read by requests."""
-    return isinstance(path, str | os.PathLike) and URL.match(os.fsdecode(path)) is not None
-
-
-def path_of(path: str | os.PathLike[str]) -> Path:
-    """Return a path, or a `RemotePath` of a URL.
-
-    Raises PlanError: a URL with a name, a password or a query in it, which would be written into
-    manifests; or one that is not read from.
-    """
-    if isinstance(path, Path):
-        return path
-    text = os.fsdecode(path)
-    host = URL.match(text)
-    if host is None:
-        if OTHER_URL.match(text) and not os.path.lexists(text):
-            raise PlanError(
-                f"{text}: not a URL that mdio reads; those begin with s3://, gs://, az://, "
-                "https:// or http://, and files are given by their paths"
-            )
-        return Path(path)
-    if "@" in host[2] or "?" in text or "#" in text or not host[2]:
-        shown = re.sub(r"//[^/]*@", "//", re.split(r"[?#]", text)[0])
-        raise PlanError(
-            f"{shown}: a URL of a store, its bucket (or host) and a name are expected, without "
-            "user, password, query or fragment: give credentials in the environment "
-            "(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...), where they stay"
-        )
-    if not text[host.end() :].strip("/"):
-        raise PlanError(f"{text}: a bucket or host alone; name an object, as {host[0]}/md.zarr")
-    return RemotePath(text)
 
 
 class RemotePath(PosixPath):

@@ -1,4 +1,10 @@
-"""Where an output goes in a store: what is there, whose it is, and how one replaces another."""
+"""Outputs in stores: requests that change what is there, whose it is, and how one replaces another.
+
+A store renames nothing. Where an output takes the place of a former one, its manifest alone changes
+in one step: it says first that objects lie in the folder in which they were sent, until they have
+been copied to their names, and then no more. Before, in that folder, it says of objects of the
+former output that they are above it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +12,237 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
-from hashlib import md5
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
-from mdio.core.files.marks import is_output
-from mdio.core.files.remote.elsewhere import ABOVE, STAGE, noted, noting
+from mdio.core.files import marks
+from mdio.core.files.marks import is_output, seal
+from mdio.core.files.remote import objects
+from mdio.core.files.remote.objects import NO_BUCKET, look, naming_errors, store_of
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
-from mdio.core.files.remote.sending import copy, delete, names_below, put, tag_of
+
+KEY = "elsewhere"
+STAGE = "mdio-new-"
+"""How the folder begins in which an output is whole that is to replace another one."""
+ABOVE = ".."
+KEPT_NS, SENT_NS = 0, 10**9
+"""When files were changed that stand for objects: no others are as old."""
+
+
+class Elsewhere:
+    """Where the objects of an output lie, as its `manifest` says."""
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        found = manifest.get(KEY)
+        entry = found if isinstance(found, dict) else {}
+        name, names = str(entry.get("folder", "")), entry.get("names")
+        self.folder = folder
+        self._other: Path | None = None
+        if name == ABOVE and folder.name.startswith(STAGE):
+            self._other = folder.parent
+        elif name.startswith(STAGE) and "/" not in name:
+            self._other = folder / name
+        self._names = frozenset(map(str, names)) if isinstance(names, list) else None
+
+    def place(self, name: str) -> Path:
+        """Return where an object is: at its name, if it has been copied there by now."""
+        if self._other is None or (self._names is not None and name not in self._names):
+            return self.folder / name
+        there = self._other / name
+        if isinstance(there, RemotePath) and look(there) is None:
+            return self.folder / name
+        return there
+
+
+def stand_in(target: Path, nbytes: int, *, sent: bool = False) -> None:
+    """Make a file, as long and without contents, for an object.
+
+    It stays where it is in the former output, or was `sent` for the new one.
+    """
+    with target.open("wb") as file:
+        file.truncate(nbytes)
+    os.utime(target, ns=(0, SENT_NS if sent else KEPT_NS))
+
+
+def is_kept(status: os.stat_result) -> bool:
+    """Return whether a file stands for an object of the former output."""
+    return status.st_mtime_ns == KEPT_NS
+
+
+def was_sent(file: Path) -> bool:
+    """Return whether a file stands for an object that was sent."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_mtime_ns == SENT_NS
+    return False
+
+
+def noted(text: bytes) -> Any:
+    """Return what a manifest says under `KEY`; None if nothing."""
+    return _manifest(json.loads(text)).get(KEY)
+
+
+def noting(text: bytes, folder: str = "", names: Collection[str] | None = None) -> bytes:
+    """Return a manifest that says that `names` (None = all) are in `folder`; or nothing of it."""
+    node = json.loads(text)
+    manifest = _manifest(node)
+    manifest.pop(KEY, None)
+    if folder:
+        manifest[KEY] = {"folder": folder, "names": None if names is None else sorted(names)}
+    sealed = seal(manifest)
+    manifest.clear()
+    manifest.update(sealed)
+    return json.dumps(node).encode()
+
+
+def _manifest(node: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = node["attributes"][marks.MARK] if "attributes" in node else node
+    return found
+
+
+PART_NBYTES = 8 << 20
+"""Larger files are sent in parts of this size, several at a time; there is nothing under their name
+before all have come."""
+PARTS = 8
+CONDITIONAL_NBYTES = 64 << 20
+"""Conditions are of requests that send all of an object, which is to be done in a short time."""
+
+
+def tag_of(target: RemotePath) -> str | None:
+    """Return by what the object of a name is known now (its ETag and version); None if none is."""
+    objects.forget(target)
+    found = objects.look(target)
+    return None if found is None else found.state.tag
+
+
+def put(
+    target: RemotePath,
+    data: bytes | Path,
+    *,
+    new: bool = False,
+    over: str | None = None,
+    looked: bool = False,
+) -> str:
+    """Send some bytes, or those of a file, as an object; it is there whole or not at all.
+
+    Returns its ETag, as far as it is known.
+
+    `target`: its name. `data`: what it is to hold. `new`: refuse where there is an object of this
+    name. `over`: refuse where there is another one than had this `tag_of`. That is looked at before
+    the first try, and is a condition of the request, where the store has conditions and a file
+    is not so large that it goes in parts. `looked`: the caller has just looked.
+    Raises FileExistsError: with `new` or `over`: there is another one. OSError: the store does not
+    take it, after `objects.TRIES` tries.
+    """
+    import obstore
+    from obstore.exceptions import NotSupportedError
+
+    store, name = store_of(target)
+    large = isinstance(data, Path) and data.stat().st_size > CONDITIONAL_NBYTES
+    mode: Any = "overwrite"
+    if new or over is not None:
+        if not looked and tag_of(target) != over:
+            raise FileExistsError(17, "there is another one by now", str(target))
+        if not large:
+            tag, _, version = (over or "").partition(" ")
+            mode = {"e_tag": tag} | ({"version": version} if version else {}) if over else "create"
+    in_parts = None if isinstance(data, Path) and mode == "overwrite" else False
+    for attempt in range(objects.TRIES):
+        try:
+            with naming_errors(target):
+                try:
+                    found = obstore.put(
+                        store,
+                        name,
+                        data,
+                        mode=mode,
+                        use_multipart=in_parts,
+                        chunk_size=PART_NBYTES,
+                        max_concurrency=PARTS,
+                    )
+                except (NotSupportedError, NotImplementedError):
+                    if mode == "overwrite" or tag_of(target) != over:
+                        raise
+                    mode = "overwrite"
+                    continue
+            return str(found["e_tag"] or "")
+        except FileExistsError:
+            # Of a try whose answer was lost, it is ours.
+            if attempt and _holds(target, data):
+                return ""
+            raise
+        except PermissionError:
+            raise
+        except OSError as error:
+            if isinstance(data, Path) and not data.exists():
+                raise FileNotFoundError(2, "it is gone", str(data)) from error
+            if attempt == objects.TRIES - 1:
+                if isinstance(error, FileNotFoundError):
+                    raise OSError(2, NO_BUCKET, str(target)) from None
+                raise  # of parts, what is not found may be those of a try whose answer was lost
+            time.sleep(objects.PAUSE_S * 2**attempt)
+        finally:
+            objects.forget(target)
+    raise AssertionError
+
+
+def _holds(target: RemotePath, data: bytes | Path) -> bool:
+    objects.forget(target)
+    try:
+        return target.read_bytes() == (data if isinstance(data, bytes) else data.read_bytes())
+    except OSError:
+        return False
+
+
+def copy(source: RemotePath, target: RemotePath) -> None:
+    """Have the store copy an object, over one that is there; raises OSError."""
+    import obstore
+
+    store, name = store_of(source)
+    objects.patiently(source, lambda: obstore.copy(store, name, store_of(target)[1]))
+    objects.forget(target)
+
+
+def delete(targets: Iterable[RemotePath]) -> None:
+    """Remove objects; those that are not there are none. Raises OSError."""
+    import obstore
+
+    paths = list(targets)
+    for path in paths:
+        objects.forget(path)
+    if paths:
+        store = store_of(paths[0])[0]
+        with naming_errors(paths[0]):
+            try:
+                obstore.delete(store, [store_of(path)[1] for path in paths])
+            except FileNotFoundError:
+                for path in paths:  # some stores take one that is not there for an error
+                    try:
+                        obstore.delete(store, store_of(path)[1])
+                    except FileNotFoundError:
+                        continue
+
+
+def names_below(folder: RemotePath) -> dict[str, int]:
+    """Return the names of all objects below `folder`, relative to it, and their bytes.
+
+    Raises OSError: the store does not list them.
+    """
+    import obstore
+
+    store, name = store_of(folder)
+    try:
+        found = objects.patiently(
+            folder, lambda: [one for some in obstore.list(store, f"{name}/") for one in some]
+        )
+    except OSError as error:
+        if "404 Not Found" in str(error.strerror):  # errors of lists have no kind
+            raise OSError(2, NO_BUCKET, str(folder)) from None
+        raise
+    return {one["path"][len(name) + 1 :]: one["size"] for one in found}
+
 
 MARK = "mdio-unfinished.json"
 TOKEN = re.compile("[0-9a-f]{16}")
@@ -167,6 +394,8 @@ class Place:
     def put_manifest(self, name: str, data: bytes) -> None:
         """Send what makes the objects an output; raises OSError: it is not there afterwards."""
         manifest = self.where / name
+        from hashlib import md5  # reading needs none
+
         tag = put(manifest, data)
         # Most stores say what they have got: its MD5.
         if tag.strip('"') != md5(data, usedforsecurity=False).hexdigest() and (

@@ -9,7 +9,7 @@ be larger than the disk.
 While a folder is being sent, the object `MARK` in it says so: another run is refused unless it is
 told to start again, and then removes what is there. What is replaced stays until the new output
 is whole in the store, in a folder inside the former one, and has been looked at. Then one
-conditional put of the manifest says where the new objects are (`mdio.core.files.remote.elsewhere`),
+conditional put of the manifest says where the new objects are (`mdio.core.files.remote.places`),
 the store copies them to their names, and the manifest says so. A run that dies in between leaves a
 mark, and the next one goes on with that.
 
@@ -36,12 +36,20 @@ from threading import BoundedSemaphore, get_ident
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import MdioError, OutputError, PlanError
-from mdio.core.files.remote.elsewhere import is_kept, stand_in, was_sent
+from mdio.core.files.marks import try_lock
 from mdio.core.files.remote.objects import supposed
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
-from mdio.core.files.remote.places import SENDERS, SMALL_NBYTES, SMALL_SENDERS, Place, at_once
-from mdio.core.files.remote.sending import put
-from mdio.core.files.temporaries import try_lock
+from mdio.core.files.remote.places import (
+    SENDERS,
+    SMALL_NBYTES,
+    SMALL_SENDERS,
+    Place,
+    at_once,
+    is_kept,
+    put,
+    stand_in,
+    was_sent,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

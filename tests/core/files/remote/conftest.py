@@ -113,11 +113,11 @@ def web(served):
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
     """Forget what was found out about objects of other tests, which had the same names."""
-    from mdio.core.files.remote import objects, stores
+    from mdio.core.files.remote import objects
 
     objects._known.clear()
     objects._small.clear()
-    monkeypatch.setattr(stores, "PAUSE_S", 0.001)
+    monkeypatch.setattr(objects, "PAUSE_S", 0.001)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -144,7 +144,7 @@ def between(s3_port):
 @pytest.fixture(scope="module")
 def bucket(served, client, between):
     """The same folder in an S3 store, as ``s3://bucket``; credentials are in the environment."""
-    from mdio.core.files.remote import stores
+    from mdio.core.files.remote import objects
 
     patch = pytest.MonkeyPatch()
     for name, value in environment(between.port).items():
@@ -152,18 +152,18 @@ def bucket(served, client, between):
     for path in served.rglob("*"):
         if path.is_file():
             client.upload_file(str(path), "bucket", str(path.relative_to(served)))
-    stores._store.cache_clear()
+    objects._store.cache_clear()
     yield "s3://bucket"
     patch.undo()
-    stores._store.cache_clear()
+    objects._store.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _later_tests_fork_again(monkeypatch):
     """Let go of what makes workers start anew once a process has read from stores."""
-    from mdio.core.files.remote import stores
+    from mdio.core.files.remote import objects
 
-    monkeypatch.setattr(stores, "_pid", 0)
+    monkeypatch.setattr(objects, "_pid", 0)
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from mdio.converters.convert import prepare
 from mdio.converters.follow import follow
 from mdio.converters.options import ConversionOptions
 from mdio.core.errors import MdioError, OutputError
-from mdio.core.files.remote import elsewhere, objects, places
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.remote import objects, places
+from mdio.core.files.store import path_of
 from mdio.layouts import plan
 from mdio.parallel.executors import Serial
 
@@ -82,10 +82,10 @@ class TestAppending:
         assert (frames_of(out) == positions).all()
         assert mdio.verify(out).ok
         left = names(out.removeprefix("s3://bucket/"))
-        assert not [name for name in left if places.MARK in name or elsewhere.STAGE in name]
+        assert not [name for name in left if places.MARK in name or places.STAGE in name]
         assert not list(spool.glob("mdio-*/*"))
         manifest = mdio.open(out).manifest
-        assert elsewhere.KEY not in manifest
+        assert places.KEY not in manifest
 
     @pytest.mark.parametrize("suffix", [".zarr", ".segments"])
     def test_sends_what_is_new(self, begun, halves, between, suffix):
@@ -217,7 +217,7 @@ class TestDeadRuns:
         assert main(["append", str(halves[1]), out, "--force", "--quiet"]) == 0
         assert (frames_of(out) == positions).all()
         left = names(out.removeprefix("s3://bucket/"))
-        assert not [name for name in left if places.MARK in name or elsewhere.STAGE in name]
+        assert not [name for name in left if places.MARK in name or places.STAGE in name]
 
     def test_are_gone_on_with(self, killed, halves, positions, between):
         out = killed(".zarr", 4)
@@ -266,7 +266,7 @@ class TestDeadRuns:
         assert (frames_of(out) == positions).all()
         assert mdio.verify(out).ok
         left = names(out.removeprefix("s3://bucket/"))
-        assert not [name for name in left if places.MARK in name or elsewhere.STAGE in name]
+        assert not [name for name in left if places.MARK in name or places.STAGE in name]
 
 
 class TestRepair:

@@ -13,7 +13,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError, PlanError, SourceError
 from mdio.core.files.remote import objects
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import path_of
 from mdio.parallel.executors import Processes
 
 FORMATS = ("xtc", "trr", "dcd", "ncdf", "zarr", "quantised.zarr", "h5md", "segments")

@@ -21,7 +21,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError
 from mdio.core.files.remote import objects
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import path_of
 from mdio.layouts import plan
 from mdio.readers import frames
 

@@ -11,7 +11,7 @@ from obstore.exceptions import GenericError
 
 import mdio
 from mdio.core.errors import OutputError, PlanError, SourceError
-from mdio.core.files.remote import sending, stores
+from mdio.core.files.remote import objects, places
 
 pytestmark = pytest.mark.usefixtures("spool", "nothing_fails")
 
@@ -44,14 +44,14 @@ class TestWrong:
         if name != "AWS_ENDPOINT_URL" and "moto" in request.node.name:
             return  # it takes whoever comes
         monkeypatch.setenv(name, value)
-        stores._store.cache_clear()
+        objects._store.cache_clear()
         try:
             with pytest.raises(SourceError, match=said):
                 mdio.open(f"{bucket}/adk.zarr")
             with pytest.raises(OutputError, match=said):
                 mdio.convert(adk["dcd"], f"{bucket}/wrong.dcd")
         finally:
-            stores._store.cache_clear()
+            objects._store.cache_clear()
 
     @pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "https://example.org"])
     def test_no_name(self, adk, url):
@@ -148,13 +148,13 @@ class TestListsThatBreakOff:
         assert mdio.open(goes_on).info.n_frames == 98
 
     def test_for_good_are_told_by_the_name_in_the_store(self, goes_on, adk, monkeypatch, spool):
-        real = sending.names_below
+        real = places.names_below
 
         def fails(folder):
             self.cut(monkeypatch, 1000)
             return real(folder)
 
-        monkeypatch.setattr(sending, "names_below", fails)
+        monkeypatch.setattr(places, "names_below", fails)
         with pytest.raises(OutputError, match=r"^s3://.*lists\.zarr: .*response body") as caught:
             mdio.append(adk["dcd"], goes_on)
         assert str(spool) not in str(caught.value)

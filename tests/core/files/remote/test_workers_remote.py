@@ -13,7 +13,7 @@ from mdio.analysis.kernels.kernel import as_kernel
 from mdio.analysis.system import System
 from mdio.cli.main import main
 from mdio.core.files.page_cache import files_in
-from mdio.core.files.remote.paths import path_of
+from mdio.core.files.store import path_of
 from mdio.parallel.executors import Executor
 
 pytestmark = pytest.mark.usefixtures("spool", "nothing_fails")

@@ -1,0 +1,476 @@
+"""Periodic boundaries, ``--pbc`` and ``--center``, as a layout: what is done to which atoms.
+
+The first pass of ``--pbc nojump``: workers count jumps over boundaries, each in its blocks.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mdio.core import kernels
+from mdio.core.boxes import vectors_from_boxes
+from mdio.core.errors import PlanError
+from mdio.core.frames import AtomIndices, FrameBlock, FrameData, Rounding, TrajectoryInfo
+from mdio.core.topology import molecules_of
+from mdio.core.words import plural
+from mdio.layouts.base import FormatFacts, Layout
+from mdio.layouts.plan import LayoutPlan
+from mdio.layouts.views.options import FORMER_PBC, PBC
+from mdio.parallel.executors import Executor
+
+NEED_BONDS = ("whole", "mol", "cluster", "unwrap")
+"""Those ways that a topology has to have bonds for."""
+
+
+Molecules = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""Their atoms one after the other, where each begins among these, and the atoms' weights."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What is done to the frames of some atoms; atoms are numbered as they are read."""
+
+    wanted: AtomIndices | None
+    """Of the source; None = all."""
+    needed: AtomIndices | None
+    """Which of the source's are read."""
+    taken: AtomIndices | None
+    """Where those that are wanted are among them; None = just as they are read."""
+    links: NDArray[np.int64] | None = None
+    gathered: Molecules | None = None
+    centred: NDArray[np.int64] | None = None
+    molecules: Molecules | None = None
+    follows: bool = False
+    counts: dict[int, bytes] | None = None
+    """Of some frames, over how many boundaries atoms have gone by then."""
+    note: str = ""
+    """What is done to which molecules."""
+
+    def is_for(self, atoms: AtomIndices | None) -> bool:
+        """Return whether these are the steps for `atoms`."""
+        if atoms is None or self.wanted is None:
+            return atoms is self.wanted
+        return np.array_equal(atoms, self.wanted)
+
+    def apply(self, part: FrameBlock) -> None:
+        """Do, in place, all that each frame needs by itself."""
+        positions, box = part.positions, part.box
+        if self.links is not None:
+            kernels.make_whole(positions, box, self.links)
+        if self.gathered is not None:
+            kernels.gather(positions, box, *self.gathered)
+        if self.centred is not None:
+            kernels.centre(positions, box, self.centred)
+        if self.molecules is not None:
+            kernels.put_in_cell(positions, box, *self.molecules)
+
+
+def steps_for(
+    source: Layout,
+    atoms: AtomIndices | None,
+    pbc: str | None,
+    center: str | None,
+    universe: Callable[[], Any],
+    named: Any,
+) -> Steps:
+    """Return the steps for some atoms of a source.
+
+    `universe` gives the Universe of the topology, which `named` is for messages.
+    Raises PlanError: the topology has no bonds, or the selection is wrong.
+    """
+    n_atoms = source.info.n_atoms
+    needed = np.ones(n_atoms, bool)
+    if atoms is not None:
+        needed[:] = False
+        needed[atoms] = True
+    centre = None if center is None else _selected(universe().atoms, center)
+    if centre is not None:
+        needed[centre] = True
+    together = atoms if centre is None else centre
+    if pbc == "cluster" and together is None:
+        raise PlanError(
+            "--pbc cluster brings the molecules of a selection together; name it with --center "
+            "SEL, or keep nothing else with --select SEL"
+        )
+    gathered = links = molecules = None
+    notes = []
+    if pbc in NEED_BONDS:
+        everyone = universe().atoms
+        labels, order, parents = molecules_of(_bonds(everyone, pbc, named), n_atoms)
+        needed = np.isin(labels, labels[needed])
+        place = np.cumsum(needed) - 1
+        bound = (parents >= 0) & needed[order]
+        links = np.ascontiguousarray(place[[order[bound], parents[bound]]].T)
+        notes.append(f"{plural(int(needed.sum()) - len(links), 'molecule')} made whole")
+        others = needed
+        if pbc == "cluster":
+            ours = np.isin(labels, labels[together])
+            others = needed & ~ours
+            gathered = _molecules(everyone, labels, order[ours[order]], place, by_mass=False)
+            notes.append(f"{len(gathered[1]) - 1:,} brought together")
+        if (pbc == "mol" or centre is not None) and others.any():
+            molecules = _molecules(everyone, labels, order[others[order]], place)
+            notes.append(f"{len(molecules[1]) - 1:,} put into the box by their centres")
+    else:
+        place = np.cumsum(needed) - 1
+    n_needed = int(needed.sum())
+    if pbc in ("atom", "wrap"):
+        every = np.arange(n_needed + 1)
+        molecules = (every[:-1], every, np.ones(n_needed))
+        notes.append(f"{plural(n_needed, 'atom')} put into the box one by one")
+    if centre is not None:
+        notes.insert(len(notes) - (molecules is not None), f"the centre of {len(centre):,} moved")
+    n_wanted = n_atoms if atoms is None else len(atoms)
+    which = np.flatnonzero(needed)
+    same = n_needed == n_atoms if atoms is None else np.array_equal(atoms, which)
+    if not same:
+        notes.append(f"{n_needed:,} atoms are read for the {n_wanted:,} that are kept")
+    return Steps(
+        wanted=atoms,
+        needed=None if n_needed == n_atoms else which,
+        taken=None if same or atoms is None else place[atoms],
+        links=links,
+        gathered=gathered,
+        centred=None if centre is None else place[centre],
+        molecules=molecules,
+        follows=pbc == "nojump",
+        note=", ".join(notes),
+    )
+
+
+def _selected(atoms: Any, selection: str) -> NDArray[np.int64]:
+    from mdio.layouts.foreign.universe import selected
+
+    found = selected(atoms, selection, "--center")
+    if not len(found):
+        raise PlanError(f"--center: {selection!r} selects no atoms")
+    return found
+
+
+def _bonds(atoms: Any, pbc: str | None, named: Any) -> NDArray[np.int64]:
+    bonds = getattr(atoms, "bonds", None)
+    if bonds is None or not len(bonds):
+        raise PlanError(
+            f"--pbc {pbc} needs bonds, and the topology {named} has none; give one that has them "
+            "with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT), or take --pbc atom or nojump"
+        )
+    found = np.asarray(bonds.to_indices(), np.int64)
+    masses = getattr(atoms, "masses", np.ones(len(atoms)))
+    # Virtual sites, which topologies have no bonds of, go with the first atom of the residue.
+    alone = np.setdiff1d(np.flatnonzero(np.asarray(masses) == 0), found)
+    residues = atoms.resindices
+    firsts = np.unique(residues, return_index=True)[1][residues[alone]]
+    return np.concatenate([found, np.stack([firsts, alone], axis=1)])
+
+
+def _molecules(
+    everyone: Any,
+    labels: NDArray[np.int64],
+    atoms: NDArray[np.int64],
+    place: NDArray[np.int64],
+    *,
+    by_mass: bool = True,
+) -> Molecules:
+    """Return the molecules of `atoms`, which come one molecule after the other.
+
+    Weights are masses as parts of the molecule's, where there are some and they are to count.
+    """
+    starts = np.flatnonzero(np.diff(labels[atoms], prepend=-1, append=-1))
+    sizes = np.repeat(np.diff(starts), np.diff(starts))
+    given = np.asarray(getattr(everyone, "masses", np.ones(0)), np.float64) if by_mass else ()
+    masses = given[atoms] if len(given) else np.ones(len(atoms))
+    sums = np.repeat(np.add.reduceat(masses, starts[:-1]), np.diff(starts))
+    has_mass = np.isfinite(sums) & (sums > 0)
+    weights = np.where(has_mass, masses / np.where(has_mass, sums, 1), 1 / sizes)
+    return place[atoms], starts, weights
+
+
+RUN_NBYTES = 16 << 20
+"""Positions that are read at a time where only jumps are counted."""
+TRIED_FRAMES = 3
+"""Frames on which the time of the steps is measured."""
+
+Counts = NDArray[np.int32]
+
+
+@dataclass
+class _Followed:
+    """How far atoms have been followed: up to the frame before `frame`."""
+
+    frame: int
+    last: NDArray[np.float64]
+    counts: Counts
+    known: bool = False
+
+
+class TransformedLayout(Layout):
+    """A source whose molecules are put together, and in the cell, as it is read.
+
+    The steps are these: jumps undone, molecules made whole, all moved to the centre, molecules (or
+    atoms) put into the cell. Only atoms that are wanted, and those that their molecules and the
+    centre need, are read.
+
+    `path`: path of the source, for messages. `source`: the layout to read from. `top`: topology
+    file; None = what the source has. `pbc`: one of `mdio.layouts.views.options.PBC`, or None.
+    `center`: selection whose centre of geometry goes to the centre of the box, or None. With
+    ``whole``, molecules are then put into the cell as with ``mol``, around those atoms. `steps`:
+    what has been prepared of these; for other processes.
+    """
+
+    name = "transformed"
+    facts = FormatFacts(
+        options=frozenset({"source", "top", "pbc", "center", "steps"}),
+    )
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        source: Layout,
+        top: str | PathLike[str] | None,
+        pbc: str | None = None,
+        center: str | None = None,
+        steps: Steps | None = None,
+        **options: Any,
+    ) -> None:
+        given: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "steps": steps}
+        super().__init__(path, source=source, **given, **options)
+        if pbc is not None and pbc not in (*PBC, *FORMER_PBC):
+            raise PlanError(f"--pbc {pbc!r} is unknown; choose from {', '.join(PBC)}")
+        self.source, self.pbc, self.center = source, pbc, center
+        self.load: Callable[[], Any] | None = None
+        """Gives the Universe of the topology, in place of ``top``."""
+        self._followed: _Followed | None = None
+        if steps is None and not source.info.has_box:
+            raise PlanError(
+                f"{self.path}: its first frame has no unit cell, which --pbc and --center need; "
+                "leave them out, or give a trajectory that has one in every frame"
+            )
+
+    @classmethod
+    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
+        """No bytes on disk are a transformation."""
+        return False
+
+    def _open(self) -> TrajectoryInfo:
+        # What comes out is no longer the integers of an XTC source.
+        return self.source.info.replace(
+            precision=None, rounding=Rounding(), compression=None, groups={}
+        )
+
+    @property
+    def makes_whole(self) -> bool:
+        """Whether no molecule is cut in what it gives."""
+        return self.pbc in NEED_BONDS
+
+    def frame_data(self) -> FrameData:
+        """Return what the source has of its frames."""
+        return self.source.frame_data()
+
+    def _close(self) -> None:
+        self.source.close()
+
+    def files(self) -> Iterator[Layout]:
+        """Yield itself: its frames are not those of a file."""
+        yield self
+
+    @cached_property
+    def universe(self) -> Any:
+        """The Universe of the topology; whoever has it may set it."""
+        from mdio.converters.selection import load_topology, stored_universe
+
+        if self.load is not None:
+            return self.load()
+        if self.options["top"] is not None:
+            return load_topology(self.options["top"], self.source)
+        stored = self.source.topology()
+        if stored is None:
+            raise PlanError(
+                f"{self.path}: --pbc {'/'.join(NEED_BONDS[:2])} and --center need a topology; name "
+                "one with -s/--top FILE"
+            )
+        return stored_universe(stored, self.source)
+
+    def prepared(self, atoms: AtomIndices | None) -> Steps:
+        """Return the steps for some atoms of the source, which are kept for the next time.
+
+        Raises PlanError: there is no topology, or it has no bonds, or the selection is wrong.
+        """
+        steps: Steps | None = self.options["steps"]
+        if steps is None or not steps.is_for(atoms):
+            steps = self.options["steps"] = self._steps(atoms)
+            self._followed = None
+        return steps
+
+    def _steps(self, atoms: AtomIndices | None) -> Steps:
+        def universe() -> Any:
+            return self.universe
+
+        named = self.options["top"] or self.path
+        return steps_for(self.source, atoms, self.pbc, self.center, universe, named)
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        if atoms is not None and atoms.size == 0:
+            self.source.read(start, stop, atoms=atoms, out=block)
+            return
+        steps = self.prepared(atoms)
+        followed = self._followed_to(start, steps) if steps.follows else None
+        same = steps.taken is None
+        part = self._part(start, stop, steps, block if same else None)
+        if followed is not None:
+            _follow(followed, part)
+        steps.apply(part)
+        if steps.taken is not None:
+            block.assign(part.take(steps.taken))
+
+    def measured(self, atoms: AtomIndices | None) -> str:
+        """Return what the steps take for a frame, measured on the first frames of the source."""
+        steps = self.prepared(atoms)
+        n_frames = min(TRIED_FRAMES, self.source.info.n_frames)
+        self._part(0, 1, steps)
+        begun = time.perf_counter()
+        part = self._part(0, n_frames, steps)
+        read = time.perf_counter()
+        if steps.follows:
+            _follow(self._unmoved(0, steps), part)
+        steps.apply(part)
+        ended = time.perf_counter()
+        per_frame = [f"{1e3 * t_s / n_frames:.2g} ms" for t_s in (ended - read, read - begun)]
+        return (
+            f"this takes about {per_frame[0]} a frame, beside {per_frame[1]} for reading it "
+            f"(measured on {plural(n_frames, 'frame')})"
+        )
+
+    def _part(
+        self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
+    ) -> FrameBlock:
+        part = self.source.read(start, stop, atoms=steps.needed, out=out)
+        lacking = ~(vectors_from_boxes(part.box)[:, 2, 2] > 0)
+        if lacking.any():
+            frame = int(lacking.argmax())
+            lengths = part.box[frame, :3]
+            what = "has no unit cell, and --pbc and --center need one in every frame"
+            if lengths.any():
+                names = " and ".join("xyz"[axis] for axis in np.flatnonzero(lengths == 0))
+                what = f"is not periodic along {names}, and --pbc and --center need all three axes"
+            raise PlanError(
+                f"{self.path}: frame {start + frame} {what}; leave it out, or leave them out"
+            )
+        return part
+
+    def _followed_to(self, start: int, steps: Steps) -> _Followed:
+        """Return how often atoms have crossed boundaries before frame `start`."""
+        counts = steps.counts or {}
+        base = max((frame for frame in counts if frame <= start), default=0)
+        now = self._followed
+        if now is None or not base <= now.frame <= start:
+            now = self._followed = self._unmoved(base, steps)
+            if base:
+                now.counts[:] = unpacked(counts[base]).reshape(-1, 3)
+        return self._advance(now, start, steps)
+
+    def _unmoved(self, frame: int, steps: Steps) -> _Followed:
+        n_atoms = self.source.info.n_atoms if steps.needed is None else len(steps.needed)
+        return _Followed(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
+
+    def _advance(self, now: _Followed, stop: int, steps: Steps) -> _Followed:
+        run = max(1, RUN_NBYTES // max(1, 12 * len(now.last)))
+        while now.frame < stop:
+            part = self._part(now.frame, min(now.frame + run, stop), steps)
+            _follow(now, part, apply=False)
+        return now
+
+    def counted(self, run: tuple[int, int]) -> bytes:
+        """Return how often atoms cross boundaries from one frame to another, packed."""
+        start, stop = run
+        steps: Steps = self.options["steps"]
+        return packed(self._advance(self._unmoved(start, steps), stop + 1, steps).counts)
+
+
+def _follow(now: _Followed, part: FrameBlock, *, apply: bool = True) -> None:
+    kernels.follow(part.positions, part.box, now.last, now.counts, known=now.known, apply=apply)
+    now.frame, now.known = now.frame + part.n_frames, True
+
+
+def packed(counts: Counts) -> bytes:
+    """Return counts as bytes, most of which are zeros."""
+    return zlib.compress(counts.tobytes(), 1)
+
+
+def unpacked(counts: bytes) -> Counts:
+    """Return what was packed, in one dimension."""
+    return np.frombuffer(zlib.decompress(counts), np.int32)
+
+
+COUNTS_NBYTES = 512 << 20
+"""What all counts that are kept may take before they are compressed; one for each worker may."""
+
+
+def count_images(view: Any, plan: LayoutPlan, executor: Executor) -> None:
+    """Count, in parallel, what those who write pieces of a view have to know: the first pass.
+
+    Nothing is done where frames are not followed, or by one worker, which meets them in order.
+
+    `view`: the frames that are written, of a `TransformedLayout`. `plan`: whose pieces. `executor`:
+    where to count.
+    """
+    whole = _transformed(view)
+    if whole is None or executor.n_workers == 1:
+        return
+    steps = whole.prepared(view.atoms)
+    if not steps.follows:
+        return
+    n_atoms = view.source.info.n_atoms if steps.needed is None else len(steps.needed)
+    most = max(executor.n_workers, COUNTS_NBYTES // (12 * n_atoms))
+    firsts = sorted({0, *(int(view.frames[start]) for start, _ in plan.write_tasks())})
+    runs = list(pairwise(firsts[:: -(-len(firsts) // most)]))
+    found = executor.map(whole.counted, runs, describe=lambda run: f"frames {run[0]} to {run[1]}")
+    found = executor.from_owner(lambda: found)
+    now = np.zeros(3 * n_atoms, np.int32)
+    counts = {}
+    for (_, frame), crossed in zip(runs, found, strict=True):
+        now += unpacked(crossed)
+        counts[frame] = packed(now)
+    whole.options["steps"] = replace(steps, counts=counts)
+
+
+def notes_on_steps(whole: TransformedLayout, kept: AtomIndices | None, n_workers: int) -> list[str]:
+    """Return what a plan tells of what is done to frames, and of passes over the source."""
+    note = whole.prepared(kept).note
+    asked = {"--pbc": whole.pbc, "--center": whole.center}
+    options = " ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
+    notes = [f"{options}: {note}"] if note else []
+    if whole.pbc == "nojump":
+        passes = "read once, by one worker"
+        if n_workers > 1:
+            passes = f"read twice: {n_workers} workers count jumps over the boundaries, then write"
+        notes.append(
+            f"--pbc nojump follows atoms from the first frame of the source, which is {passes}"
+        )
+    return notes
+
+
+def with_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
+    """Return the plan with what the steps of a `TransformedLayout` take, if `view` is of one."""
+    whole = _transformed(view)
+    if whole is None:
+        return plan
+    return plan.replace(notes=(*plan.notes, whole.measured(view.atoms)))
+
+
+def _transformed(view: Any) -> TransformedLayout | None:
+    whole: TransformedLayout | None = getattr(view, "source", None)
+    return whole if hasattr(whole, "counted") else None

@@ -1,1 +1,0 @@
-"""What verification does in each process."""

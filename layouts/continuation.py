@@ -1,0 +1,247 @@
+"""Outputs that go on: the finished units of one are taken over into a new one with more frames.
+
+A unit (a shard of every array, a segment, the chunks of a piece) that has all its frames stays as
+it is, to the byte: as a second name of the same file where it is a file, and where it is if it is
+an object of a store. So a continued output is what converting everything at once would have made,
+on the grid of the first conversion.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from mdio.core.errors import CorruptLayoutError, PlanError
+from mdio.core.files.index import index_paths
+from mdio.core.files.marks import read_regular
+from mdio.core.files.publish import output_errors
+from mdio.core.files.store import store_at
+from mdio.core.frames import TrajectoryInfo
+from mdio.layouts.backend import made_as, stored
+from mdio.layouts.base import Layout
+from mdio.layouts.plan import LayoutPlan, WriteOptions
+from mdio.layouts.registry import load_class, writer_class
+from mdio.layouts.writer import LayoutWriter, PieceRecord
+
+if TYPE_CHECKING:
+    from mdio.layouts.segments.files import Segment
+    from mdio.layouts.segments.layout import SegmentsLayout
+    from mdio.layouts.segments.writer import SegmentsWriter
+    from mdio.layouts.zarr.layout import ZarrLayout
+    from mdio.layouts.zarr.own import OwnTree
+
+
+def options_of(manifest: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of an output that is to lie as another does, by name; the precision apart.
+
+    `manifest`: of the other. `made`: how it is laid out; see `Layout.made_as`.
+    """
+    first = made["arrays"][0] if "arrays" in made else None
+    contiguous = first is not None and first.contiguous
+    steps = manifest.get("field_precisions", {})
+    return {
+        # What native files have of their own accord is not asked for.
+        "compression": manifest.get("compression") if first else None,
+        "precision_velocities": steps.get("velocities"),
+        "precision_forces": steps.get("forces"),
+        "stripe_nbytes": manifest["stripe"]["stripe_nbytes"],
+        "stripe_count": manifest["stripe"]["stripe_count"],
+        "chunk_frames": first and first.chunk_frames,
+        "chunk_atoms": None if contiguous else first and first.chunk_atoms,
+        "contiguous": contiguous,
+        "container": manifest.get("container"),
+    }
+
+
+class Continuation(ABC):
+    """What becomes of an output when frames are added to it.
+
+    `old`: the output. `stop`: its frames before this one are kept.
+    """
+
+    taken = 0
+    """Frames in units that are taken over; known once `plan` was called."""
+
+    def __init__(self, old: Layout, stop: int) -> None:
+        assert old.manifest is not None
+        self.old = old
+        self.stop = stop
+        self.manifest = old.manifest
+
+    def planned(self, info: TrajectoryInfo) -> LayoutPlan:
+        """Return a plan of chunks as they are, made as the output was."""
+        made = made_as(self.old)
+        options = WriteOptions(
+            precision=self.manifest["precision"] or ("none" if "arrays" in made else None),
+            groups=self.manifest["groups"],
+            **options_of(self.manifest, made),
+        )
+        plan = writer_class(self.old.name).plan_for(info, options)
+        return plan.replace(precision_source=self.manifest["precision_source"], **made)
+
+    @abstractmethod
+    def plan(self, info: TrajectoryInfo) -> LayoutPlan:
+        """Plan the new output, of the frames of `info`, on the grid of the old one.
+
+        `info`: of all frames: the kept ones, and those that are added.
+        Raises PlanError: an older version wrote the old one, in a way that does not go on.
+        """
+
+    @abstractmethod
+    def take_over(self, writer: LayoutWriter) -> None:
+        """Give `writer`, which has made its files, the units of the first `taken` frames."""
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the output's files, by name."""
+        return store_at(self.old.path).sizes(self.old.path)
+
+    def take(self, name: str, folder: Path) -> None:
+        """Give a file of the output the same name in `folder`; an object stays, and has a stand-in.
+
+        Raises CorruptLayoutError: it is missing. OutputError: the disk is full, ...
+        """
+        old, new = self.old.path / name, folder / name
+        if name not in self.sizes:
+            raise CorruptLayoutError(f"{old}: is missing; put it back, or convert the source again")
+        with output_errors(new):
+            new.parent.mkdir(parents=True, exist_ok=True)
+            store_at(old).link(old, new, self.sizes[name])
+
+    def refuse(self) -> PlanError:
+        """Return the error for an output of an older version."""
+        return PlanError(
+            f"{self.old.path}: made by mdio {self.manifest['mdio_version']}, or changed since, in "
+            "a way to which this version cannot add; convert all sources together again"
+        )
+
+
+def continuation_of(old: Layout, stop: int) -> Continuation:
+    """Return what continues an output, of which frames before `stop` are kept.
+
+    Raises PlanError: it is none of mdio, or of a layout to which nothing is added.
+    """
+    address = old.facts.continuation  # layouts without one say nothing
+    if old.manifest is None or address is None:
+        raise PlanError(
+            f"{old.path}: frames are added to outputs of mdio in the layouts zarr, segments and "
+            f"h5md only, and this is {old.name}; convert all sources together"
+        )
+    return cast(Continuation, load_class(address)(old, stop))
+
+
+class ZarrContinuation(Continuation):
+    """A tree that goes on."""
+
+    old: ZarrLayout
+
+    def plan(self, info: TrajectoryInfo) -> LayoutPlan:
+        """Plan shards and chunks as they are; see the base class."""
+        plan = self.planned(info)
+        self._compare(plan.replace(n_frames=self.old.info.n_frames))
+        self.taken = self.stop // plan.piece_frames * plan.piece_frames
+        return plan
+
+    def _compare(self, plan: LayoutPlan) -> None:
+        """Refuse a tree that is not what this version would write; raises PlanError."""
+        from mdio.layouts.zarr.tree import METADATA, array_nodes
+
+        for path, node in array_nodes(plan).items():
+            try:
+                same = read_regular(self.old.path / path / METADATA) == json.dumps(node).encode()
+            except OSError:
+                same = False
+            if not same:
+                raise self.refuse()
+
+    def take_over(self, writer: LayoutWriter) -> None:
+        """Link the shards, and hand on their checksums."""
+        from mdio.layouts.zarr.tree import atom_arrays
+
+        plan, tree = writer.plan, cast("OwnTree", self.old.contents)
+        for start in range(0, self.taken, plan.piece_frames):
+            stop = start + plan.piece_frames
+            crcs = {}
+            for path, (array, metadata) in atom_arrays(plan).items():
+                key = f"{path}/{metadata.file_name(start // plan.piece_frames)}"
+                self.take(key, writer.path)
+                checksums = tree.arrays[array.group, array.field].checksums
+                crcs[key] = checksums.of_frames(start, stop, array.chunk_frames)
+            block = self.old.read(start, stop, atoms=[])
+            writer.commit(PieceRecord(start, stop, crcs, 0, block.box, block.time, block.step))
+
+
+class SegmentsContinuation(Continuation):
+    """A folder of segments that goes on."""
+
+    old: SegmentsLayout
+
+    @property
+    def kept(self) -> list[Segment]:
+        """The segments that are taken over; an even split leaves them one frame apart."""
+        kept = [segment for segment in self.old.segments if segment.stop <= self.stop]
+        while kept and kept[-1].n_frames < self.old.segments[0].n_frames - 1:
+            kept.pop()
+        return kept
+
+    def plan(self, info: TrajectoryInfo) -> LayoutPlan:
+        """Plan segments as long as the first; see the base class."""
+        from mdio.layouts.segments.files import read_sums
+
+        if read_sums(self.old.path, self.manifest, 0) is None:
+            raise self.refuse()
+        kept = [segment.n_frames for segment in self.kept]
+        self.taken = sum(kept)
+        size = self.old.segments[0].n_frames
+        full, rest = divmod(info.n_frames - self.taken, size)
+        sizes = (*kept, *[size] * full, *[rest] * (rest > 0))
+        plan = self.planned(info)
+        return plan.replace(
+            segment_frames=sizes, piece_frames=min(plan.piece_frames, size), n_files=len(sizes)
+        )
+
+    def take_over(self, writer: LayoutWriter) -> None:
+        """Link the segments, whoever writes the others; see the base class."""
+        from mdio.layouts.segments.files import read_sums
+
+        taken = []
+        for number, segment in enumerate(self.kept):
+            sums = read_sums(self.old.path, self.manifest, number)
+            assert sums is not None
+            self.take(segment.file, writer.path)
+            index = next(index_paths(self.old.path / segment.file))
+            if (name := str(index.relative_to(self.old.path))) in self.sizes:
+                self.take(name, writer.path)
+            taken.append((segment, sums.table))
+        cast("SegmentsWriter", writer).adopt(taken, has_box=bool(self.manifest["has_box"]))
+
+
+class H5MDContinuation(Continuation):
+    """A file that goes on."""
+
+    def plan(self, info: TrajectoryInfo) -> LayoutPlan:
+        """Plan chunks as they are; see the base class."""
+        plan = self.planned(info)
+        unit = math.lcm(*(array.chunk_frames for array in plan.arrays))
+        plan = plan.replace(
+            piece_frames=max(1, plan.piece_frames // unit) * unit, segment_frames=(), n_files=1
+        )
+        if plan.compression is not None and "parts" not in self.manifest:
+            self.taken = self.stop // plan.piece_frames * plan.piece_frames
+        return plan
+
+    def take_over(self, writer: LayoutWriter) -> None:
+        """Copy the chunks; see the base class."""
+        for start, stop in writer.plan.write_tasks():
+            if stop <= self.taken:
+                items = stored(self.old, start, stop)
+                for item in items:
+                    writer.store(item)
+                block = self.old.read(start, stop, atoms=[])
+                crcs = {item.key: item.crcs for item in items}
+                writer.commit(PieceRecord(start, stop, crcs, 0, block.box, block.time, block.step))
