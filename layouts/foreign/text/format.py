@@ -10,10 +10,10 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,32 +96,20 @@ class Span:
     """What of the frame is not read, or read in another way, in words."""
 
 
-@dataclass(slots=True)
-class Head:
-    """What a file says once, for all frames."""
-
-    lines: bytes = b""
-    facts: dict[str, str] = field(default_factory=dict)
-
-
 class TextFormat(ABC):
     """Cuts a file into frames by its own counts and marks, and lets MDAnalysis read each alone.
 
     So no frame can get what another one holds, and none is read beyond its end.
     """
 
-    kind: ClassVar[str]
-    """As MDAnalysis calls it."""
     names_lengths: bool = True
     """Whether the unit of lengths is known."""
     counts: str = "frames"
     """What times are made of where there are none."""
-    needs_n_atoms: ClassVar[bool] = False
 
     def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
         self.kind_read = kind
         self.options = dict(options)
-        self.head = Head()
 
     @abstractmethod
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:

@@ -19,15 +19,10 @@ from mdio.core.frames import LostBytes
 from mdio.core.words import plural
 from mdio.layouts.foreign.packed import UNPACKED_BY, opened_unpacked, packed_as
 from mdio.layouts.foreign.snapshot import Snapshot
-from mdio.layouts.foreign.text.amber import MDCRD
-from mdio.layouts.foreign.text.dlpoly import History
+from mdio.layouts.foreign.text.counted import GRO, MDCRD, XYZ, Tinker
+from mdio.layouts.foreign.text.dumps import LAMMPS, History
 from mdio.layouts.foreign.text.format import FrameError, Lines, Span, TextFormat, odd_line
-from mdio.layouts.foreign.text.gro import GRO
-from mdio.layouts.foreign.text.gromos import TRC
-from mdio.layouts.foreign.text.lammps import LAMMPS
-from mdio.layouts.foreign.text.mol2 import MOL2
-from mdio.layouts.foreign.text.pdb import PDB, PQR
-from mdio.layouts.foreign.text.xyz import XYZ, Tinker
+from mdio.layouts.foreign.text.marked import MOL2, PDB, PQR, TRC
 
 FORMATS: Mapping[str, type[TextFormat]] = {
     **dict.fromkeys(("PDB", "ENT", "XPDB", "PDBQT"), PDB),

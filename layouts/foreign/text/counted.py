@@ -1,0 +1,352 @@
+"""Text of frames whose lines are counted: XYZ, TINKER's, GRO of GROMACS, AMBER's trajectories.
+
+Extended XYZ (https://github.com/libAtoms/extxyz) says in the comment what the columns are
+(``Properties``), the cell (``Lattice``: its three vectors) and along which of them it repeats
+(``pbc``). GRO (https://manual.gromacs.org/current/reference-manual/file-formats.html#gro) has
+columns as wide as the first line has them (``-ndec``); times and steps are in titles, as ``t=`` and
+``step=``. AMBER's (https://ambermd.org/FileFormats.php#trajectory) have a title, then numbers of
+format 10F8.3, perhaps a box; neither the number of atoms nor angles are in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mdio.core.boxes import boxes_from_vectors
+from mdio.core.errors import AtomCountError
+from mdio.layouts.foreign.snapshot import Snapshot
+from mdio.layouts.foreign.text.format import (
+    FrameError,
+    Lines,
+    Span,
+    TextFormat,
+    integer,
+    plain,
+    remark_on_axes,
+    shown,
+    skip_atoms,
+    without_axes,
+)
+
+XYZ_NBYTES = 8
+"""Of a line such as ``C 0 0 0``, with its end."""
+_PAIR = re.compile(r"""([A-Za-z_][\w-]*)\s*=\s*(?:"([^"]*)"|'([^']*)'|\{([^}]*)\}|(\S+))""")
+TRUE = ("T", "TRUE", "1")
+TILTED = 1e-4
+"""How far, in angstrom, the first vector of a cell may be from x, the second from the xy plane."""
+
+
+class XYZ(TextFormat):
+    """XYZ of all kinds."""
+
+    names_lengths = False
+
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+        """Yield the frames."""
+        while lines.peek():
+            start = lines.offset
+            n_atoms = integer(lines.next(), "a number of atoms")
+            comment = lines.next()
+            skip_atoms(lines, n_atoms, nbytes, XYZ_NBYTES)
+            yield Span(start, lines.offset, n_atoms, remarks=_remarks(comment))
+
+    def text_for_mdanalysis(self, raw: bytes) -> str:
+        """Return the frame with the columns that MDAnalysis reads."""
+        text = plain(raw)
+        count, comment, *_ = text.split("\n", 2)
+        columns = _columns(_pairs(comment))
+        if columns == [0, 1, 2, 3]:
+            return text
+        rows = [row.split() for row in text.splitlines()[2:]]
+        if short := next((row for row in rows if len(row) <= max(columns)), None):
+            raise FrameError(f"an atom of {len(short)} columns, fewer than its Properties name")
+        atoms = [" ".join(row[column] for column in columns) for row in rows]
+        return "\n".join([count, "", *atoms, ""])
+
+    def read(self, raw: bytes, n_atoms: int) -> Snapshot:
+        """Return a frame, with its cell."""
+        snapshot = super().read(raw, n_atoms)
+        pairs = _pairs(plain(raw.split(b"\n", 2)[1]))
+        vectors = _lattice(pairs)
+        if vectors is not None and not _is_turned(vectors):
+            box = boxes_from_vectors(vectors[np.newaxis])[0]
+            snapshot.box = without_axes(box, _periodic(pairs))
+        return snapshot
+
+
+def _pairs(comment: str) -> dict[str, str]:
+    """Return what a comment says, by names in lower case."""
+    if "=" not in comment:
+        return {}
+    return {
+        name.lower(): next((value for value in values if value), "").strip()
+        for name, *values in _PAIR.findall(comment)
+    }
+
+
+def _columns(pairs: dict[str, str]) -> list[int]:
+    """Return the columns of names and positions; raises FrameError."""
+    names, at = {}, 0
+    parts = pairs.get("properties", "species:S:1:pos:R:3").split(":")
+    for name, kind, count in zip(parts[::3], parts[1::3], parts[2::3], strict=False):
+        if not count.isdigit():
+            break
+        names[name.lower()] = (at, kind.upper(), int(count))
+        at += int(count)
+    position = names.get("pos")
+    if position is None or position[2] != 3:
+        raise FrameError(f"Properties {':'.join(parts)!r} without pos:R:3, which positions are")
+    species = next((names[name][0] for name in ("species", "element", "z") if name in names), None)
+    first = position[0]
+    return [first if species is None else species, first, first + 1, first + 2]
+
+
+def _lattice(pairs: dict[str, str]) -> np.ndarray | None:
+    """Return the vectors of the cell, one in a row; None if there is none. Raises FrameError."""
+    text = pairs.get("lattice")
+    if text is None:
+        return None
+    try:
+        numbers = np.array(re.split(r"[\s,\[\]]+", text.strip(" [],")), np.float64)
+    except ValueError:
+        numbers = np.empty(0)
+    if numbers.size == 3:
+        numbers = np.diag(numbers)
+    if numbers.size != 9 or not np.isfinite(numbers).all():
+        raise FrameError(f"Lattice {shown(text.encode())}, expected nine numbers")
+    return numbers.reshape(3, 3) if numbers.any() else None
+
+
+def _is_turned(vectors: np.ndarray) -> bool:
+    """Return whether lengths and angles do not tell where the cell lies, or it is none."""
+    flat = np.abs(np.linalg.det(vectors)) == 0
+    return bool(
+        flat or (np.abs(np.triu(vectors, 1)) > TILTED).any() or (np.diag(vectors) < 0).any()
+    )
+
+
+def _periodic(pairs: dict[str, str]) -> tuple[bool, ...]:
+    words = re.split(r"[\s,\[\]]+", pairs.get("pbc", "T T T").strip(" [],"))
+    return tuple(word.upper() in TRUE for word in words) if len(words) == 3 else (True,) * 3
+
+
+def _remarks(comment: bytes) -> tuple[str, ...]:
+    """Return what of a cell is not read."""
+    if b"=" not in comment:
+        return ()
+    pairs = _pairs(plain(comment))
+    vectors = _lattice(pairs)
+    if vectors is None:
+        return ()
+    if _is_turned(vectors):
+        return (
+            "Lattice is turned against x, y and z (a box has its first vector along x, its second "
+            "in the plane of x and y): no box is read",
+        )
+    return remark_on_axes(_periodic(pairs), f'pbc="{pairs.get("pbc")}"')
+
+
+TINKER_NBYTES = 10
+"""Of a line such as ``1 C 0 0 0``, with its end."""
+_BOX = re.compile(rb"(?:\s*[-+]?\d*\.?\d+(?:[eEdD][-+]?\d+)?(?=\s)){6}\s*")
+
+
+class Tinker(TextFormat):
+    """A trajectory of TINKER."""
+
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+        """Yield the frames."""
+        while line := lines.peek():
+            start = lines.offset
+            lines.next()
+            if not line.strip():
+                raise FrameError(f"{shown(line)} in place of a number of atoms")
+            n_atoms = integer(line.split()[0], "a number of atoms")
+            if _BOX.fullmatch(lines.peek()):
+                lines.next()
+            skip_atoms(lines, n_atoms, nbytes, TINKER_NBYTES)
+            yield Span(start, lines.offset, n_atoms)
+
+    def is_whole_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
+        """Return False: lines end with numbers of atoms, which may be cut."""
+        return False
+
+
+NAMES = 20
+"""Columns before those of coordinates."""
+FIRST_POINT = 24
+"""Column of the first decimal point, whatever the precision."""
+GRO_NBYTES = NAMES + 3
+_TIME = re.compile(rb"(?:^|[\s,;])t\s*=\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+_STEP = re.compile(rb"(?:^|[\s,;])step\s*=\s*(-?\d+)")
+_CLOSE = re.compile(rb"-?\d+\.\d{5}")
+"""A length of a box, which may touch the next."""
+
+
+class GRO(TextFormat):
+    """GRO, of one frame or many."""
+
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+        """Yield the frames."""
+        while title := lines.peek():
+            start = lines.offset
+            lines.next()
+            n_atoms = integer(lines.next(), "a number of atoms")
+            atom = lines.peek()
+            skip_atoms(lines, n_atoms, nbytes, GRO_NBYTES)
+            box = lines.next()
+            if _n_lengths(box) not in (3, 9):
+                raise FrameError(
+                    f"{shown(box)} in place of a box of 3 or 9 numbers behind {n_atoms} atoms",
+                    at_end=not lines.peek(),
+                )
+            fields = {"time"} if _TIME.search(title) else set()
+            if len(atom.rstrip()) >= NAMES + 6 * _width(atom):
+                fields.add("velocities")
+            yield Span(start, lines.offset, n_atoms, frozenset(fields))
+
+    def is_whole_without_newline(self, raw: bytes) -> bool:
+        """Return whether the numbers of the box have as many decimals each, at least three."""
+        decimals = {len(word.partition(b".")[2]) for word in raw.splitlines()[-1].split()}
+        return len(decimals) == 1 and decimals.pop() >= 3
+
+    def read(self, raw: bytes, n_atoms: int) -> Snapshot:
+        """Return a frame; velocities are those of all atoms, or none."""
+        title, _, *atoms = plain(raw).splitlines()
+        atoms = atoms[:n_atoms]
+        width = _width(atoms[0].encode())
+        n_columns = [(len(line.rstrip()) - NAMES) // width for line in atoms]
+        # Some programs write velocities of some atoms only.
+        if not {*n_columns} <= {n_columns[0], 3} or n_columns[0] not in (3, 6):
+            raise FrameError(
+                f"atoms of {' and '.join(map(str, sorted({*n_columns})))} numbers {width} "
+                "characters wide, expected 3 (positions) or 6 (and velocities) of each"
+            )
+        points = slice(FIRST_POINT, NAMES + 3 * width, width)
+        if shifted := next((line for line in atoms if line[points] != "..."), None):
+            raise FrameError(
+                f"{shown(shifted.encode())}, whose decimal points are not where those of the "
+                "first atom are"
+            )
+        snapshot = super().read(raw, n_atoms)
+        if n_columns[0] == 6:
+            if snapshot.velocities is None:  # MDAnalysis takes zeros for none
+                snapshot.velocities = np.zeros((n_atoms, 3), np.float32)
+            snapshot.velocities[[n == 3 for n in n_columns]] = np.nan
+        if time := _TIME.search(title.encode()):
+            snapshot.time = float(time[1])
+        if step := _STEP.search(title.encode()):
+            snapshot.step = int(step[1])
+        return snapshot
+
+
+def _n_lengths(line: bytes) -> int:
+    """Return how many numbers a box has; 0 if it has others."""
+    words = line.split()
+    try:
+        [float(word) for word in words]
+    except ValueError:
+        words = _CLOSE.findall(line)
+        return len(words) if b"".join(words) == b"".join(line.split()) else 0
+    return len(words)
+
+
+def _width(atom: bytes) -> int:
+    """Return how wide a coordinate is: as far as decimal points are from each other."""
+    first = atom.find(b".", NAMES)
+    second = atom.find(b".", first + 1)
+    if first != FIRST_POINT or second < 0:
+        raise FrameError(f"{shown(atom)} in place of an atom with coordinates from column 21 on")
+    return second - first
+
+
+PER_LINE, WIDTH = 10, 8
+_NUMBERS = re.compile(rb"(?:[ \d*+-]{4}[.*][\d*]{3}){1,10}[ \t]*\r?\n?")
+TITLE = "one frame\n"
+
+
+class MDCRD(TextFormat):
+    """A trajectory of AMBER, of coordinates that MDAnalysis does not tell from velocities."""
+
+    _has_box: bool | None = None
+
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+        """Yield the frames."""
+        n_atoms = self.options.get("n_atoms")
+        if n_atoms is None:
+            raise AtomCountError("its format does not hold the number of atoms")
+        n_full, rest = divmod(3 * n_atoms, PER_LINE)
+        lines.next()
+        if nbytes is not None and nbytes - lines.offset < 3 * n_atoms * WIDTH:
+            raise FrameError(
+                f"{nbytes - lines.offset} bytes, expected {3 * n_atoms} numbers of {WIDTH} for "
+                f"{n_atoms} atoms",
+                at_end=True,
+            )
+        self._has_box = True if self.kind_read == "CRDBOX" else None
+        while lines.peek().strip():
+            start = lines.offset
+            for count in [PER_LINE] * n_full + [rest] * bool(rest):
+                _expect(lines.next(), count, n_atoms)
+            if self._has_box is None:
+                self._check_next(lines.peek())
+                # A line of three numbers is the next frame only if that has three: of one atom.
+                self._has_box = n_atoms > 1 and _count(lines.peek()) == 3
+            if self._has_box:
+                _expect(lines.next(), 3, n_atoms)
+            yield Span(start, lines.offset, n_atoms)
+
+    @staticmethod
+    def _check_next(line: bytes) -> None:
+        """Raise FrameError if a line does not tell whether it is a box or the next frame."""
+        if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * WIDTH:
+            raise FrameError(f"{shown(line)} at the end, perhaps of a box", at_end=True)
+
+    def is_whole_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
+        """Return True: numbers have a fixed width, which was looked at."""
+        return True
+
+    def text_for_mdanalysis(self, raw: bytes) -> str:
+        """Return the frame behind a title."""
+        return TITLE + plain(raw).rstrip("\n") + "\n"
+
+    def reader_class(self, theirs: Any) -> Any:
+        """Return MDAnalysis' reader, which need not find out whether there is a box."""
+        has_box = self._has_box
+
+        class OneFrame(theirs):  # type: ignore[misc]
+            def _detect_amber_box(self) -> bool:
+                self.periodic = has_box
+                return bool(has_box)
+
+        return OneFrame
+
+    def read(self, raw: bytes, n_atoms: int) -> Snapshot:
+        """Return a frame."""
+        if b"*" in raw:
+            raise FrameError("stars in place of a number, which was too large for its format")
+        return super().read(raw, n_atoms)
+
+    def made_up(self) -> Iterator[str]:
+        """Yield what else is assumed."""
+        if self._has_box:
+            yield f"{self.kind_read} holds no angles of the box: assumed to be 90 degrees"
+
+
+def _count(line: bytes) -> int:
+    """Return how many numbers a line holds; 0 if it holds others."""
+    return len(line.rstrip()) // WIDTH if _NUMBERS.fullmatch(line) else 0
+
+
+def _expect(line: bytes, count: int, n_atoms: int) -> None:
+    """Raise FrameError unless a line has so many numbers."""
+    if _count(line) != count:
+        raise FrameError(
+            f"{shown(line)} in place of {count} numbers of {WIDTH} characters, as frames of "
+            f"{n_atoms} atoms have them (are these the file's atoms?)",
+            at_end=not line.endswith(b"\n"),
+        )

@@ -1,0 +1,334 @@
+"""Text of frames between marks: PDB and its kin, MOL2 of Tripos, TRC of GROMOS.
+
+Of PDB (https://www.wwpdb.org/documentation/file-format) a frame lies between MODEL and ENDMDL, or
+before END or ENDMDL without MODEL. CRYST1 stands in the header, once for all models; programs that
+write trajectories of changing cells put one before or into each. A molecule of MOL2 begins with
+``@<TRIPOS>MOLECULE``, its name and its counts. TRC (https://www.gromos.net, volume 4) has blocks
+with a name, lines and END; a frame is a run of them: positions are in POSITIONRED, steps and times
+in TIMESTEP, boxes in GENBOX.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mdio.layouts.foreign.snapshot import Snapshot
+from mdio.layouts.foreign.text.format import FrameError, Lines, Span, TextFormat, plain, shown
+
+ATOMS = (b"ATOM", b"HETATM")
+CELL = b"CRYST1"
+MODEL, END_OF_MODEL, END = b"MODEL ", b"ENDMDL", b"END"
+_MODEL_LINE = re.compile(rb"^MODEL.*\n?", re.MULTILINE)
+LAST = (b"CONECT", b"MASTER")
+"""Records behind the atoms of all models."""
+NO_END = "the file ends without END or ENDMDL: whether atoms are missing cannot be told"
+COORDINATES_END = 54
+"""Column behind the coordinates."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What is seen of a frame while it is passed."""
+
+    start: int
+    n_atoms: int = 0
+    cells: list[bytes] = field(default_factory=list)
+    has_cell_inside: bool = False
+    """Whether a cell stands behind MODEL or atoms."""
+    is_ended: bool = False
+    """Whether a record says that no atoms follow."""
+
+
+class PDB(TextFormat):
+    """PDB, also with long numbers of residues (XPDB), AutoDock's (PDBQT), and PQR."""
+
+    _header_cell = b""
+
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:  # noqa: ARG002
+        """Yield the frames."""
+        first: Span | None = None
+        n_cells, header_cell, is_behind = 0, b"", False
+        while seen := self._next(lines):
+            if first is None:
+                is_behind = not seen.cells and lines.peek().startswith(CELL)
+                if seen.cells and not seen.has_cell_inside:
+                    header_cell = seen.cells[0]
+            if len({*seen.cells}) > 1:
+                raise FrameError("two cells (CRYST1) that are not the same")
+            n_cells += len(seen.cells)
+            if is_behind:
+                self._take_cell_behind(lines)
+            if not seen.is_ended and first is not None and seen.n_atoms < first.n_atoms:
+                text = f"{seen.n_atoms} atoms, the first frame has {first.n_atoms}"
+                raise FrameError(text, at_end=True)
+            remarks = () if seen.is_ended or first is not None else (NO_END,)
+            span = Span(seen.start, lines.offset, seen.n_atoms, remarks=remarks)
+            first = first or span
+            yield span
+        # One cell before all frames is the header's.
+        self._header_cell = header_cell if n_cells == 1 else b""
+
+    @staticmethod
+    def _take_cell_behind(lines: Lines) -> None:
+        """Go over the cell of a file that has one behind each model, and none before the first."""
+        if not lines.peek().startswith(CELL):
+            raise FrameError(
+                f"{shown(lines.peek())} behind a model, where those before have CRYST1: whether "
+                "that is the cell of the model before or behind it cannot be told"
+            )
+        lines.next()
+
+    @staticmethod
+    def _next(lines: Lines) -> Seen | None:
+        """Go over a frame; return what is seen of it, None if no atoms are left."""
+        seen = Seen(lines.offset)
+        is_in_model, line = False, b""
+        while following := lines.peek():
+            line = following
+            record = line[:6]
+            is_model = record == MODEL or line.rstrip() == MODEL.rstrip()
+            if is_model and seen.n_atoms:
+                seen.is_ended = True
+                return seen
+            lines.next()
+            if record.startswith(ATOMS):
+                seen.n_atoms += 1
+            elif record == CELL:
+                seen.cells.append(line)
+                seen.has_cell_inside |= is_in_model or seen.n_atoms > 0
+            elif record == END_OF_MODEL or line.rstrip() == END:
+                if seen.n_atoms:
+                    seen.is_ended = True
+                    return seen
+                if record == END_OF_MODEL and is_in_model:
+                    raise FrameError("a model without atoms")
+            is_in_model |= is_model
+        if not seen.n_atoms and (seen.cells or _may_be_cut(line)):
+            raise FrameError(f"{shown(line)} without atoms", at_end=True)
+        if is_in_model:
+            raise FrameError(f"a model of {seen.n_atoms} atoms without ENDMDL", at_end=True)
+        seen.is_ended = line.startswith(LAST)
+        return seen if seen.n_atoms else None
+
+    def is_whole_without_newline(self, raw: bytes) -> bool:
+        """Return whether the last line is a mark, or holds all coordinates of an atom."""
+        last = raw.splitlines()[-1]
+        return not last.startswith(ATOMS) or len(last.rstrip()) >= COORDINATES_END
+
+    def text_for_mdanalysis(self, raw: bytes) -> str:
+        """Return a frame with the cell of the header.
+
+        Without MODEL, since MDAnalysis looks for cells behind it where it counts fewer of them.
+        """
+        return plain(self._header_cell + _MODEL_LINE.sub(b"", raw))
+
+
+def _may_be_cut(line: bytes) -> bool:
+    """Return whether the last line of a file may be the beginning of another record."""
+    return line.strip() != b"" and not line.endswith(b"\n") and not line.startswith((*LAST, END))
+
+
+class PQR(PDB):
+    """PQR, whose numbers are words."""
+
+    def is_whole_without_newline(self, raw: bytes) -> bool:
+        """Return whether the numbers of the last line have decimals as those of the first."""
+        return TextFormat.is_whole_without_newline(self, raw) or not raw.splitlines()[
+            -1
+        ].startswith(ATOMS)
+
+
+SECTION = b"@<TRIPOS>"
+MOL2_CELL, MOL2_END = b"CRYSIN", b"END"
+OF_A_BOND = 4
+"""Words: its number, two atoms, its type."""
+COUNTED = (b"ATOM", b"BOND")
+"""Sections whose lines the molecule counts, in that order."""
+
+
+class MOL2(TextFormat):
+    """Molecules, each a frame."""
+
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:  # noqa: ARG002
+        """Yield the frames."""
+        while (line := lines.peek()) and not line.startswith(SECTION):
+            if line.strip() and not line.startswith(b"#"):
+                raise FrameError(f"{shown(line)} in place of @<TRIPOS>MOLECULE")
+            lines.next()
+        usual: dict[bytes, int] = {}
+        while lines.peek():
+            start = lines.offset
+            line = lines.next()
+            if line.strip() != SECTION + b"MOLECULE":
+                text = f"{shown(line)} in place of @<TRIPOS>MOLECULE"
+                raise FrameError(text, at_end=not line.endswith(b"\n"))
+            lines.next()
+            says = lines.next()
+            counts = says.split()
+            if not counts or not all(word.isdigit() for word in counts):
+                raise FrameError(f"{shown(says)} in place of numbers of atoms and bonds")
+            expected = {name: int(one) for name, one in zip(COUNTED, counts, strict=False)}
+            has = self._sections(lines, expected | {MOL2_CELL: 1})
+            if MOL2_CELL in has:
+                expected[MOL2_CELL] = 1
+            for name, count in expected.items():
+                if has.get(name, 0) != count:
+                    raise FrameError(
+                        f"{has.get(name, 0)} lines of section {plain(name)}, expected {count}",
+                        at_end=not lines.peek(),
+                    )
+            usual = usual or has
+            rest = lines.peek()
+            is_last = not rest.endswith(b"\n")
+            if rest and is_last and MOL2_CELL not in usual:
+                raise FrameError(f"{shown(rest)} at the end, perhaps of a section", at_end=True)
+            if is_last and (missing := usual.keys() - has.keys()):
+                raise FrameError(
+                    f"no section {plain(min(missing))}, which the first has", at_end=True
+                )
+            yield Span(start, lines.offset, int(counts[0]))
+
+    @staticmethod
+    def _sections(lines: Lines, most: dict[bytes, int]) -> dict[bytes, int]:
+        """Go to the next molecule, or what belongs to none; return how many lines sections have.
+
+        `most`: how many they may have.
+        """
+        has: dict[bytes, int] = {}
+        section = b""
+        while line := lines.peek():
+            is_open = line.startswith(b"@") and not line.endswith(b"\n")
+            if is_open and line != SECTION + MOL2_END:
+                break
+            if line.startswith(SECTION):
+                section = line[len(SECTION) :].strip()
+                if section == b"MOLECULE":
+                    break
+                has.setdefault(section, 0)
+            elif section and line.strip() and not line.startswith(b"#"):
+                if has[section] == most.get(section):
+                    break
+                has[section] += 1
+            lines.next()
+        return has
+
+    def is_whole_without_newline(self, raw: bytes) -> bool:
+        """Return whether the last section is none of coordinates or a cell, nor a bond cut."""
+        section = raw[raw.rfind(SECTION) + len(SECTION) :].split()[0]
+        n_words = len(raw.splitlines()[-1].split())
+        return section in (b"SUBSTRUCTURE", MOL2_END) or (
+            section == b"BOND" and n_words >= OF_A_BOND
+        )
+
+
+TIME, POSITIONS, BOX = "TIMESTEP", "POSITIONRED", "GENBOX"
+READ = (TIME, POSITIONS, BOX)
+BLOCK_END = b"END"
+TITLE = "TITLE\none frame\nEND\n"
+BOUNDARIES = {0: "none", 1: "rectangular", 2: "triclinic"}
+
+
+class BlockError(FrameError):
+    """There is no whole block here."""
+
+    def __init__(self, text: str, *, at_end: bool, name: str = "") -> None:
+        super().__init__(text, at_end=at_end)
+        self.name = name
+        """Of the block that is not whole."""
+
+
+class TRC(TextFormat):
+    """A trajectory of GROMOS."""
+
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:  # noqa: ARG002
+        """Yield the frames."""
+        first, start, n_atoms = "", 0, 0
+        blocks, usual = list[str](), list[str]()
+        name: str | None = None
+        while name != "":
+            at = lines.offset
+            try:
+                name, n_rows = _block(lines)
+            except BlockError as error:
+                # What is left over behind the last block of a frame is none of that frame.
+                if blocks and (not error.name or first.startswith(error.name)):
+                    yield self._span(start, at, n_atoms, blocks, usual, is_last=True)
+                raise
+            if not first and name in READ:
+                first = name
+            if first and name in ("", first):
+                if blocks:
+                    yield self._span(start, at, n_atoms, blocks, usual, is_last=not name)
+                    usual = usual or blocks
+                start, blocks, n_atoms = at, [], 0
+            if first:
+                blocks.append(name)
+            if name == POSITIONS:
+                if n_atoms:
+                    raise FrameError(f"two blocks {POSITIONS} in a frame")
+                n_atoms = n_rows
+
+    @staticmethod
+    def _span(
+        start: int, stop: int, n_atoms: int, blocks: list[str], usual: list[str], *, is_last: bool
+    ) -> Span:
+        """Return a frame; raises FrameError: it has no positions, or lacks what others have."""
+        if POSITIONS not in blocks:
+            text = f"blocks {', '.join(blocks)} without {POSITIONS}"
+            raise FrameError(text, at_end=is_last)
+        if is_last and (missing := [one for one in usual if one not in blocks]):
+            raise FrameError(
+                f"blocks {', '.join(blocks)}, without the {missing[0]} of the first frame",
+                at_end=True,
+            )
+        return Span(start, stop, n_atoms, _fields(blocks), _remarks(blocks))
+
+    def is_whole_without_newline(self, raw: bytes) -> bool:
+        """Return whether the last block has its END."""
+        return raw.rstrip().endswith(b"\n" + BLOCK_END)
+
+    def text_for_mdanalysis(self, raw: bytes) -> str:
+        """Return the frame behind a title."""
+        return TITLE + plain(raw)
+
+    def read(self, raw: bytes, n_atoms: int) -> Snapshot:
+        """Return a frame."""
+        words = plain(raw).split()
+        has = {name: name in words for name in READ}
+        if has[BOX] and (key := words[words.index(BOX) + 1]) not in map(str, BOUNDARIES):
+            raise FrameError(f"{BOX} with boundaries {key}, expected 0, 1 or 2")
+        snapshot = super().read(raw, n_atoms)
+        if not has[TIME]:
+            snapshot.time = snapshot.step = None
+        return snapshot
+
+
+def _block(lines: Lines) -> tuple[str, int]:
+    """Go over a block; return its name and rows of three numbers, no name at the end of the file.
+
+    Raises FrameError: the file ends within it.
+    """
+    while (line := lines.next()) and (not line.strip() or line.lstrip().startswith(b"#")):
+        pass
+    name = plain(line).strip()
+    if not name:
+        return "", 0
+    if not name.replace("0", "").isalnum() or not name.isupper():
+        text = f"{shown(line)} in place of the name of a block"
+        raise BlockError(text, at_end=not line.endswith(b"\n"))
+    n_rows = 0
+    while line := lines.next():
+        if line.startswith(b"END") and line.strip() == BLOCK_END:
+            return name, n_rows
+        n_rows += not line.lstrip().startswith(b"#")
+    raise BlockError(f"a block {name} without END", at_end=True, name=name)
+
+
+def _fields(blocks: list[str]) -> frozenset[str]:
+    return frozenset({"time"} if TIME in blocks else ())
+
+
+def _remarks(blocks: list[str]) -> tuple[str, ...]:
+    return tuple(f"blocks {name} are not read" for name in blocks if name not in READ)
