@@ -45,9 +45,16 @@ kept and changed; its box, (6,), zeros if there is none, to be copied; its time 
 
 def _frames_of(room: FrameBuffer) -> list[Frame | None]:
     block, memory = room.block, room.memory
-    n_frames = len(block.time)
+    if len(block.time) == 1:  # a jump: lists of one for each array would take as long as a read
+        arrays = (
+            memory["positions"].row(0),
+            memory["velocities"].row(0) if "velocities" in memory else None,
+            memory["forces"].row(0) if "forces" in memory else None,
+        )
+        return [(*arrays, block.box[0], block.time.item(), block.step.item())]
+    rows = range(len(block.time))
     per_atom = [
-        memory[name].rows(n_frames) if name in memory else [None] * n_frames for name in FIELDS
+        map(memory[name].row, rows) if name in memory else [None] * len(rows) for name in FIELDS
     ]
     return list(zip(*per_atom, block.box, block.time.tolist(), block.step.tolist(), strict=True))
 
@@ -257,8 +264,9 @@ class _Memory(np.ndarray[Any, Any]):
     `sys.getrefcount` of the row says whether anybody has any of it.
     """
 
-    def rows(self, n_rows: int) -> list[FloatArray]:
-        return [self[row].view(np.ndarray) for row in range(n_rows)]
+    def row(self, number: int) -> FloatArray:
+        found: FloatArray = self[number].view(np.ndarray)
+        return found
 
 
 @dataclass(slots=True)

@@ -71,13 +71,35 @@ class Columns(NamedTuple):
     """The bytes of each frame that are read; None for all."""
 
 
-class ChunkGrid:
-    """The chunks of an array of coordinates, (F, A, 3) float32.
+def cut(
+    rows: NDArray[np.float32], atoms: AtomIndices | None, n_atoms: int, begin: int
+) -> tuple[NDArray[np.float32], AtomIndices | None]:
+    """Return the numbers of the wanted atoms in rows from number `begin` on, and these atoms."""
+    low, high = (0, n_atoms) if atoms is None else (int(atoms.min()), int(atoms.max()) + 1)
+    source = rows[:, 3 * low - begin : 3 * high - begin].reshape(len(rows), -1, 3)
+    return source, None if atoms is None else atoms - low
+
+
+RUN_NBYTES = 4 << 20
+"""A checksum is taken as often, while what was read is still in a processor's cache; file systems
+should not be asked for less at a time."""
+
+
+class ChunkedArray(ABC):
+    """An array of coordinates, (F, A, 3) float32, that is read.
 
     `what`: what messages call it. `shape`, `chunk`: frames and atoms, of all and of a chunk.
-    `plain`: whether chunks lie as they are in memory. `in_pieces`: whether what is read of a
-    frame's row of a chunk is widened to whole pieces (`mdio.core.files.piece_sums`).
+    `plain`: whether chunks lie as they are in memory. `verify`: whether what is read is compared
+    with checksums. `in_pieces`: whether what is read of a frame's row of a chunk is widened to
+    whole pieces then (`mdio.core.files.piece_sums`).
     """
+
+    behind_nbytes = 0
+    """What follows each chunk and is read with it."""
+    decodes_parts = False
+    """Whether `_decode` saves time where few atoms are wanted."""
+    sums_of_decoded = False
+    """Whether the checksum of a compressed chunk is that of what it holds."""
 
     def __init__(
         self,
@@ -86,6 +108,7 @@ class ChunkGrid:
         chunk: tuple[int, ...],
         *,
         plain: bool,
+        verify: bool,
         in_pieces: bool,
     ) -> None:
         self.what = what
@@ -93,12 +116,19 @@ class ChunkGrid:
         self.chunk_frames, self.chunk_atoms = chunk[:2]
         self.grid = (-(-self.n_frames // self.chunk_frames), -(-self.n_atoms // self.chunk_atoms))
         self.row_nbytes = 12 * self.chunk_atoms
-        self.plain, self.in_pieces = plain, plain and in_pieces
+        self.plain, self.in_pieces = plain, plain and verify and in_pieces
+        self.verifies = verify
         self._all = [
             self._column(j, None, slice(j * self.chunk_atoms, (j + 1) * self.chunk_atoms))
             for j in range(self.grid[1])
         ]
+        # Frames of all atoms then lie one after the other, as they do in memory.
+        self._in_rows = plain and self.chunk_atoms == self.n_atoms
+        self._n_pieces = pieces_of_row(self.row_nbytes)
         self._last: tuple[AtomIndices, list[Columns]] | None = None
+        self._row = -1
+        self._decoded: dict[int, FloatArray] = {}
+        self._room = np.empty(0, np.uint8)
 
     def name_of(self, i: int, j: int) -> str:
         """Return what messages call a chunk."""
@@ -149,54 +179,6 @@ class ChunkGrid:
                 span = begin, end
         return Columns(j, atoms, n_atoms, target, span)
 
-
-def cut(
-    rows: NDArray[np.float32], atoms: AtomIndices | None, n_atoms: int, begin: int
-) -> tuple[NDArray[np.float32], AtomIndices | None]:
-    """Return the numbers of the wanted atoms in rows from number `begin` on, and these atoms."""
-    low, high = (0, n_atoms) if atoms is None else (int(atoms.min()), int(atoms.max()) + 1)
-    source = rows[:, 3 * low - begin : 3 * high - begin].reshape(len(rows), -1, 3)
-    return source, None if atoms is None else atoms - low
-
-
-RUN_NBYTES = 4 << 20
-"""A checksum is taken as often, while what was read is still in a processor's cache; file systems
-should not be asked for less at a time."""
-
-
-class ChunkedArray(ChunkGrid, ABC):
-    """An array that is read.
-
-    `what`, `shape`, `chunk`, `plain`, `in_pieces`: see `ChunkGrid`. `verify`: whether what is read
-    is compared with checksums.
-    """
-
-    behind_nbytes = 0
-    """What follows each chunk and is read with it."""
-    decodes_parts = False
-    """Whether `_decode` saves time where few atoms are wanted."""
-    sums_of_decoded = False
-    """Whether the checksum of a compressed chunk is that of what it holds."""
-
-    def __init__(
-        self,
-        what: str,
-        shape: tuple[int, ...],
-        chunk: tuple[int, ...],
-        *,
-        plain: bool,
-        verify: bool,
-        in_pieces: bool,
-    ) -> None:
-        super().__init__(what, shape, chunk, plain=plain, in_pieces=verify and in_pieces)
-        self.verifies = verify
-        # Frames of all atoms then lie one after the other, as they do in memory.
-        self._in_rows = plain and self.chunk_atoms == self.n_atoms
-        self._n_pieces = pieces_of_row(self.row_nbytes)
-        self._row = -1
-        self._decoded: dict[int, FloatArray] = {}
-        self._room = np.empty(0, np.uint8)
-
     @abstractmethod
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
         """Return the file of a chunk, and offset and size of the chunk in it.
@@ -208,20 +190,22 @@ class ChunkedArray(ChunkGrid, ABC):
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
         """Return an error that tells of a chunk: file, array and frames."""
 
-    @abstractmethod
+    # What follows is not asked of arrays that verify nothing, or of which all chunks are plain.
+
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, behind: Bytes) -> None:
         """Compare the crc32c of a chunk with what it should be; raises CorruptLayoutError."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         """Return the checksums of pieces of frames ``start:stop`` of a column, (frames, pieces)."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _decode(self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, last: int) -> None:
         """Turn the bytes of a chunk into its frames up to `last`; raises ValueError.
 
         Some atoms or frames only are wanted only if it `decodes_parts`.
         """
+        raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what was read last."""

@@ -23,7 +23,6 @@ from h5py import h5t
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, SourceError
-from mdio.core.files.piece_sums import Sums
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import AtomIndices
 from mdio.layouts.chunked.array import ChunksInFile
@@ -46,21 +45,6 @@ class ForeignChunks(ChunksInFile):
             super().read(start, stop, atoms, out)
         except CorruptLayoutError as error:
             raise SourceError(str(error)) from error
-
-    def _compare(self, i: int, j: int, file: OpenFile, crc: int, _: NDArray[np.uint8]) -> None:
-        raise NotImplementedError  # there is nothing to compare with
-
-    def _pieces(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
-        raise NotImplementedError
-
-    def _decode(
-        self,
-        data: NDArray[np.uint8],
-        out: NDArray[np.float32],
-        atoms: AtomIndices | None,
-        last: int,
-    ) -> None:
-        raise NotImplementedError
 
 
 class Datasets:

@@ -60,20 +60,14 @@ class PlacedChunks(ChunksInFile):
 
     def __init__(
         self,
-        what: str,
-        shape: tuple[int, ...],
-        chunk: tuple[int, int],
-        file: OpenFile,
-        offset: NDArray[np.int64],
-        nbytes: NDArray[np.int64],
+        *places: Any,
         crcs: NDArray[np.uint32],
-        *,
         unpack: Unpack | None,
         pieces: Column | None,
         verify: bool,
     ) -> None:
-        facts = {"plain": unpack is None, "verify": verify, "in_pieces": pieces is not None}
-        super().__init__(what, shape, chunk, file, offset, nbytes, **facts)
+        plain, in_pieces = unpack is None, pieces is not None
+        super().__init__(*places, plain=plain, verify=verify, in_pieces=in_pieces)
         self.crcs, self.pieces, self._unpack = crcs, pieces, unpack
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, _: NDArray[np.uint8]) -> None:
@@ -231,13 +225,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
         if offset.min() < 0 or nbytes.min() < 0 or (offset + nbytes).max() > self._bytes.nbytes:
             raise ValueError(f"{dataset.name} has chunks beyond the end of the file")
         return PlacedChunks(
-            what,
-            shape,
-            chunk,
-            self._bytes,
-            offset,
-            nbytes,
-            crcs,
+            *(what, shape, chunk, self._bytes, offset, nbytes),
+            crcs=crcs,
             unpack=unpacked,
             pieces=pieces,
             verify=self._verifies,
