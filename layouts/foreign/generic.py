@@ -23,8 +23,8 @@ from mdio.core.topology import Topology
 from mdio.layouts.base import FormatFacts, Layout, Timing, not_assumed
 from mdio.layouts.foreign.packed import PACKED, UNPACKED_BY, head_unpacked, packed_as
 from mdio.layouts.foreign.snapshot import Frames, Snapshot
-from mdio.layouts.foreign.text.frames import FORMATS as TEXT_FORMATS
-from mdio.layouts.foreign.text.frames import TextFrames
+from mdio.layouts.foreign.text.format import FORMATS as TEXT_FORMATS
+from mdio.layouts.foreign.text.format import TextFrames
 from mdio.layouts.foreign.units import length_factor, made_up
 from mdio.layouts.foreign.universe import topology_of
 from mdio.layouts.foreign.whole_file import WholeFile, tng_frames

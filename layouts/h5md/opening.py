@@ -19,7 +19,7 @@ SEAL, SEAL_NBYTES = b"mdioseal", 24
 def is_sealed(path: Path) -> bool:
     """Return whether a file ends as ours do, so that damage to the rest does not hide whose it is.
 
-    See `mdio.layouts.h5md.seal`.
+    See `mdio.layouts.h5md.disk`.
     """
     store = store_at(path)
     if store.opening_waits and is_hdf5(path):

@@ -21,6 +21,7 @@ from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
 from mdio.layouts.chunked.array import ChunksInFile, inflate
 from mdio.layouts.chunked.own import OwnOutput, stored_topology
+from mdio.layouts.h5md.disk import check_seal
 from mdio.layouts.h5md.file import FILTER, chunk_table, run_table, unpack, value_path
 from mdio.layouts.h5md.flavours import flavour_of
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY
@@ -36,7 +37,6 @@ from mdio.layouts.h5md.io import (
     manifest_text,
 )
 from mdio.layouts.h5md.opening import is_sealed
-from mdio.layouts.h5md.seal import check_seal
 from mdio.layouts.tables import ChunkTable, in_frames
 from mdio.layouts.units import Unit
 

@@ -33,7 +33,7 @@ from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import inflate
 from mdio.layouts.codecs.compressors import quantised_from_option
-from mdio.layouts.h5md.disk import OutputFile, Written
+from mdio.layouts.h5md.disk import OutputFile, Written, check_written, gaps, seal_of
 from mdio.layouts.h5md.file import (
     FILTER,
     LIBVER,
@@ -69,7 +69,6 @@ from mdio.layouts.h5md.io import (
     checksum,
     writing,
 )
-from mdio.layouts.h5md.seal import check_written, gaps, seal_of
 from mdio.layouts.manifest import check_group_names, manifest_of
 from mdio.layouts.plan import (
     MAX_PADDING,

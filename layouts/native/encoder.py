@@ -32,7 +32,7 @@ CONTAINERS = {
     "xtc": ("mdio.layouts.native.xtc", "XTCEncoder"),
     "trr": ("mdio.layouts.native.trr", "TRREncoder"),
     "dcd": ("mdio.layouts.native.dcd", "DCDEncoder"),
-    "ncdf": ("mdio.layouts.native.netcdf.encoder", "NCDFEncoder"),
+    "ncdf": ("mdio.layouts.native.netcdf.layout", "NCDFEncoder"),
 }
 """Where the encoder of each native format is."""
 PIECE_NBYTES = 8 << 20

@@ -25,7 +25,7 @@ from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.native.encoder import EncodingBuffer, encoder_of, is_stored, native_plan
-from mdio.layouts.native.netcdf.encoder import NCDFEncoder
+from mdio.layouts.native.netcdf.layout import NCDFEncoder
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.writer import (
     Believe,

@@ -12,7 +12,7 @@ from mdio.converters.strategies.write_tasks import WriteTaskWorker
 from mdio.core.files import in_flight
 from mdio.core.files.reading import OpenFile
 from mdio.layouts import plan
-from mdio.layouts.h5md import seal
+from mdio.layouts.h5md import disk as seal
 
 KINDS = ["xtc", "trr", "dcd", "ncdf", "h5md", "zarr", "segments"]
 RUNS = [(at, min(at + 5, 23)) for at in range(0, 23, 5)]

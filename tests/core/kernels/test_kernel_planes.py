@@ -12,7 +12,7 @@ from mdio.core.frames import FrameBlock
 from mdio.core.kernels import xyz_to_planar
 from mdio.layouts.native.dcd import DCDEncoder
 from mdio.layouts.native.encoder import EncodingBuffer
-from mdio.layouts.native.netcdf.encoder import NCDFEncoder
+from mdio.layouts.native.netcdf.layout import NCDFEncoder
 from mdio.layouts.native.trr import TRREncoder
 
 

@@ -8,7 +8,7 @@ import pytest
 from suites.h5md_cases import make_block, new_writer
 
 from mdio.core.files.reading import OpenFile
-from mdio.layouts.h5md.seal import _reached, problem_of_seal
+from mdio.layouts.h5md.disk import _reached, problem_of_seal
 from mdio.testing.blocks import store_piece
 
 
