@@ -40,53 +40,36 @@ class Entry:
     writer: str | None = None
     suffixes: tuple[str, ...] = ()
     """By which an output is known to be of this layout, if it has a writer."""
-    is_unmistakable: bool = False
-    """Whether no other format begins as it does, so that by its suffix it is asked first."""
 
 
-def _own(
-    reader: str, writer: str | None = None, *suffixes: str, is_unmistakable: bool = False
-) -> Entry:
+def _own(reader: str, writer: str | None = None, *suffixes: str) -> Entry:
     """Return where one of ours is, below `mdio.layouts`."""
-    home = "mdio.layouts."
-    where = None if writer is None else home + writer
-    return Entry(home + reader, where, suffixes, is_unmistakable)
+    where = None if writer is None else f"mdio.layouts.{writer}"
+    return Entry(f"mdio.layouts.{reader}", where, suffixes)
 
 
-LAYOUTS = MappingProxyType(
-    {
-        "zarr": _own("zarr.layout:ZarrLayout", "zarr.writer:ZarrWriter", ".zarr"),
-        "segments": _own(
-            "segments.layout:SegmentsLayout", "segments.writer:SegmentsWriter", ".segments"
-        ),
-        "h5md": _own("h5md.layout:H5MDLayout", "h5md.writer:H5MDWriter", ".h5md", ".h5"),
-        "refs": _own("refs:RefsLayout", "refs:RefsWriter", ".refs"),
-        "xtc": _own(
-            "native.xtc:XTCLayout", "native.writer:XTCFileWriter", ".xtc", is_unmistakable=True
-        ),
-        "trr": _own(
-            "native.trr:TRRLayout", "native.writer:TRRFileWriter", ".trr", is_unmistakable=True
-        ),
-        "dcd": _own(
-            "native.dcd:DCDLayout",
-            "native.writer:DCDFileWriter",
-            ".dcd",
-            is_unmistakable=True,
-        ),
-        "mdtraj": _own("foreign.mdtraj:MDTrajLayout"),
-        "gsd": _own("foreign.gsd:GSDLayout"),
-        "restart": _own("native.restart:RestartLayout"),
-        "ncdf": _own(
-            "native.netcdf.layout:NCDFLayout", "native.writer:NCDFFileWriter", ".ncdf", ".nc"
-        ),
-        "generic": _own("foreign.generic:GenericLayout"),
-    }
+_OWN = (
+    ("zarr", "zarr.layout:ZarrLayout", "zarr.writer:ZarrWriter", ".zarr"),
+    ("segments", "segments.layout:SegmentsLayout", "segments.writer:SegmentsWriter", ".segments"),
+    ("h5md", "h5md.layout:H5MDLayout", "h5md.writer:H5MDWriter", ".h5md", ".h5"),
+    ("refs", "refs:RefsLayout", "refs:RefsWriter", ".refs"),
+    ("xtc", "native.xtc:XTCLayout", "native.writer:XTCFileWriter", ".xtc"),
+    ("trr", "native.trr:TRRLayout", "native.writer:TRRFileWriter", ".trr"),
+    ("dcd", "native.dcd:DCDLayout", "native.writer:DCDFileWriter", ".dcd"),
+    ("mdtraj", "foreign.mdtraj:MDTrajLayout"),
+    ("gsd", "foreign.gsd:GSDLayout"),
+    ("restart", "native.restart:RestartLayout"),
+    ("ncdf", "native.netcdf.layout:NCDFLayout", "native.writer:NCDFFileWriter", ".ncdf", ".nc"),
+    ("generic", "foreign.generic:GenericLayout"),
 )
+LAYOUTS = MappingProxyType({name: _own(*homes) for name, *homes in _OWN})
 """Our own, in the order in which `open_layout` asks; the last after those of others."""
 
 ALSO_CALLED = dict.fromkeys(("inpcrd", "restrt", "rst7", "ncrst"), "restart")
 """What MDAnalysis, or AMBER, call a format that one of ours reads whole."""
 LAST = "generic"
+UNMISTAKABLE = ("xtc", "trr", "dcd")
+"""No other format begins as these do, so that by their suffixes they are asked first."""
 MOST_NAMED = 5
 """Trajectories that a message names."""
 
@@ -213,7 +196,7 @@ def _in_turn(where: Path) -> Iterator[type[Layout]]:
     """
     waits, suffix = store_at(where).opening_waits, where.suffix.lower()
     for name, entry in LAYOUTS.items():
-        if suffix in entry.suffixes and (waits or (entry.is_unmistakable and where.is_file())):
+        if suffix in entry.suffixes and (waits or (name in UNMISTAKABLE and where.is_file())):
             yield layout_class(name)
     for name in LAYOUTS:
         if name != LAST:

@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from mdio.layouts.manifest import (
     indices_from_runs,
 )
 from mdio.layouts.units import Unit
+
+if TYPE_CHECKING:
+    from mdio.layouts.plan import ArrayPlan
 
 Array = TypeVar("Array", bound=ChunkedArray)
 
@@ -87,6 +90,41 @@ class OwnOutput(ABC, Generic[Array]):
     @abstractmethod
     def _held(self, start: int, stop: int) -> tuple[int, int]:
         """Return a run of frames around these whose times, steps and boxes memory holds."""
+
+    @abstractmethod
+    def _topology_bytes(self) -> bytes | None:
+        """Return what is stored of the atoms; None if nothing is. Raises CorruptLayoutError."""
+
+    def topology(self) -> Topology | None:
+        """Return what is stored of the atoms of its group, or of all; see `Layout.topology`.
+
+        Raises CorruptLayoutError: it is damaged, or of another number of atoms.
+        """
+        data = self._topology_bytes()
+        if data is None:
+            return None
+        found = Topology.from_bytes(data, str(self.path))
+        if found.n_atoms != self.manifest["n_atoms"]:
+            raise CorruptLayoutError(
+                f"{self.path}: its topology has {found.n_atoms} atoms, its frames "
+                f"{self.manifest['n_atoms']}; convert the source again"
+            )
+        runs = self.manifest["group_atoms"].get(self.group)
+        return found if runs is None else found.take(indices_from_runs(runs))
+
+    def array_plans(self, *, contiguous: bool = False) -> tuple[ArrayPlan, ...]:
+        """Return how arrays are cut into chunks."""
+        from mdio.layouts.plan import ArrayPlan  # reading frames needs none
+
+        plans = []
+        for of, one in self.arrays.items():
+            shape = (one.n_atoms, one.chunk_frames, one.chunk_atoms)
+            plans.append(ArrayPlan(*of, *shape, contiguous, self._own_compression(*of)))
+        return tuple(plans)
+
+    def _own_compression(self, group: str, field: str) -> str | None:  # noqa: ARG002
+        """Return what packs an array, where it is not what packs the full system."""
+        return None
 
     def info(self, layout: str) -> TrajectoryInfo:
         """Return what is in it, as the trajectory of its group."""
@@ -195,21 +233,6 @@ class OwnOutput(ABC, Generic[Array]):
 
 
 Covered = tuple[str, AtomIndices | None]
-
-
-def stored_topology(data: bytes, manifest: Mapping[str, Any], group: str, path: Path) -> Topology:
-    """Return what an output holds of the atoms of one of its groups, or of all.
-
-    Raises CorruptLayoutError: it is damaged, or of another number of atoms.
-    """
-    found = Topology.from_bytes(data, str(path))
-    if found.n_atoms != manifest["n_atoms"]:
-        raise CorruptLayoutError(
-            f"{path}: its topology has {found.n_atoms} atoms, its frames {manifest['n_atoms']}; "
-            "convert the source again"
-        )
-    runs = manifest["group_atoms"].get(group)
-    return found if runs is None else found.take(indices_from_runs(runs))
 
 
 class StoredGroups:

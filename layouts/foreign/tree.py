@@ -217,31 +217,22 @@ def as_source_error(path: Path, what: str) -> Iterator[None]:
 class ForeignTrajectory(ABC):
     """One particle group of another writer's tree.
 
-    `path`: the file, or the root of the tree. `particles`: the group of all particle groups, and
-    None if there is none. `names`: the particle groups in it; the first is taken by default.
-    `group`: the particle group that is asked for. `convert_units`: whether numbers have units and
-    are converted.
+    `path`: the file, or the root of the tree. `root`: the same, opened. `names`: the particle
+    groups in it; the first is taken by default. `options`: of the layout: ``group``, the particle
+    group that is asked for; ``convert_units``, whether numbers have units and are converted;
+    ``length_unit``, that of lengths where none is named.
     Raises SourceError: no positions, units that are missing or unknown. PlanError: there is no such
     group.
     """
 
     manifest: None = None
 
-    def __init__(
-        self,
-        path: Path,
-        root: Any,
-        names: list[str],
-        group: str | None,
-        *,
-        convert_units: bool,
-        length_unit: str | None = None,
-    ) -> None:
-        self.path = path
+    def __init__(self, path: Path, root: Any, names: list[str], options: Mapping[str, Any]) -> None:
+        self.path, group = path, options.get("group")
         self.notes: list[str] = []
         self._made_up: tuple[str, ...] = ()
-        self._convert = convert_units
-        self._length_unit = length_unit
+        self._convert = options.get("convert_units", True)
+        self._length_unit = options.get("length_unit")
         if not names:
             raise SourceError(f"{path}: it has no particles, so it holds no trajectory")
         if group is not None and group not in names:

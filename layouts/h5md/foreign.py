@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +65,11 @@ FILLED_RATIO = 100_000
 class ForeignFile(ForeignTrajectory):
     """An H5MD file of another writer; see `ForeignTrajectory`.
 
-    `path`, `file`: the file, opened by h5py; it is closed by `close`. `group`: particle group; the
-    first by default, as MDAnalysis has it. `convert_units`: whether numbers have units and are
-    converted.
+    `path`, `file`: the file, opened by h5py; it is closed by `close`. `options`: the group
+    is by default the first, as MDAnalysis has it.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        file: h5py.File,
-        group: str | None,
-        *,
-        convert_units: bool,
-        length_unit: str | None = None,
-    ) -> None:
+    def __init__(self, path: Path, file: h5py.File, options: Mapping[str, Any]) -> None:
         self._file = file
         self._datasets = Datasets(path, lambda: descriptor_of(file))
         check_heaps(path)
@@ -85,9 +77,7 @@ class ForeignFile(ForeignTrajectory):
         names = list(particles) if isinstance(particles, h5py.Group) else []
         if particles is not None:
             require_inside(path, particles)
-        super().__init__(
-            path, file, names, group, convert_units=convert_units, length_unit=length_unit
-        )
+        super().__init__(path, file, names, options)
         parents = [self._group, *(self._group[ELEMENTS[field]] for field in self._values)]
         edges = None if self._cells is None else self._cells.edges
         for node in (*parents, child(self._group, "box/edges"), edges, self._ids):

@@ -167,13 +167,7 @@ class H5MDLayout(BackendLayout):
             else:
                 from mdio.layouts.h5md.foreign import ForeignFile
 
-                opened = ForeignFile(
-                    self.path,
-                    file,
-                    group,
-                    convert_units=self.options.get("convert_units", True),
-                    length_unit=self.options.get("length_unit"),
-                )
+                opened = ForeignFile(self.path, file, self.options)
             self._backend = opened
             if "flavour" in (opened.manifest or {}):  # it has other units than those in memory
                 self.facts = replace(type(self).facts, rounds=FIELDS)  # type: ignore[misc]

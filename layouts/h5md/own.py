@@ -18,9 +18,8 @@ from mdio.core.files.piece_sums import Sums, pieces_of_row, row_sums
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import ELEMENTS, AtomIndices, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.core.topology import Topology
 from mdio.layouts.chunked.array import ChunksInFile, inflate
-from mdio.layouts.chunked.own import OwnOutput, stored_topology
+from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.h5md.disk import check_seal
 from mdio.layouts.h5md.file import FILTER, chunk_table, run_table, unpack, value_path
 from mdio.layouts.h5md.flavours import flavour_of
@@ -41,7 +40,6 @@ from mdio.layouts.tables import ChunkTable, in_frames
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
-    from mdio.layouts.plan import ArrayPlan
     from mdio.layouts.writer import EncodedChunk
 
 Unpack = Callable[[NDArray[np.uint8], NDArray[np.float32]], None]
@@ -99,16 +97,6 @@ class PlacedChunks(ChunksInFile):
 
 Arrays = Mapping[tuple[str, str], PlacedChunks]
 """By group and field."""
-
-
-def plans_of(arrays: Arrays, *, contiguous: bool) -> tuple[ArrayPlan, ...]:
-    """Return how arrays are cut into chunks."""
-    from mdio.layouts.plan import ArrayPlan  # reading frames needs none
-
-    return tuple(
-        ArrayPlan(*of, one.n_atoms, one.chunk_frames, one.chunk_atoms, contiguous)
-        for of, one in arrays.items()
-    )
 
 
 def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChunk]:
@@ -264,12 +252,10 @@ class OwnFile(OwnOutput[PlacedChunks]):
         """Return what is in the file, as the trajectory of its group."""
         return super().info(layout).replace(nbytes=self._bytes.nbytes)
 
-    def topology(self) -> Topology | None:
-        """Return what is stored of the atoms; see `Layout.topology`."""
+    def _topology_bytes(self) -> bytes | None:
         if "topology" not in self._columns:
             return None
-        data = self.rows("topology", 0, self._columns["topology"].shape[0]).tobytes()
-        return stored_topology(data, self.manifest, self.group, self.path)
+        return self.rows("topology", 0, self._columns["topology"].shape[0]).tobytes()
 
     def positions(self) -> ChunkTable | None:
         """Return where the chunks are; see `mdio.layouts.tables.Tables`."""
@@ -311,7 +297,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
 
     def made_as(self) -> dict[str, Any]:
         """Return how arrays are cut; see `Layout.made_as`."""
-        arrays = plans_of(self.arrays, contiguous=self.contiguous)
+        arrays = self.array_plans(contiguous=self.contiguous)
         topology = self._columns.get("topology")
         nbytes, flavour = topology.shape[0] if topology else 0, self.manifest.get("flavour")
         return {"arrays": arrays, "flavour": flavour, "topology_nbytes": nbytes}

@@ -57,13 +57,10 @@ ELEMENT_NAMES = (*ELEMENTS.values(), "id", "box", "edges", "value", "time", "ste
 class ForeignTree(ForeignTrajectory):
     """A Zarr tree of another writer; see `ForeignTrajectory`.
 
-    `path`: root of the tree. `group`: particle group; by default ``trajectory``, or else the first.
-    `convert_units`: whether numbers have units and are converted.
+    `path`: root of the tree. `options`: by default the group is ``trajectory``, or else the first.
     """
 
-    def __init__(
-        self, path: Path, group: str | None, *, convert_units: bool, length_unit: str | None = None
-    ) -> None:
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._kept: dict[str, tuple[int, NDArray[Any]]] = {}
         with as_source_error(path, "cannot be read as a Zarr tree"):
             found = zarr.open_group(str(path), mode="r")
@@ -74,9 +71,7 @@ class ForeignTree(ForeignTrajectory):
             names.sort(key=lambda name: name != "trajectory")
             for name in names:
                 _check_arrays(path, particles[name], store)
-            super().__init__(
-                path, root, names, group, convert_units=convert_units, length_unit=length_unit
-            )
+            super().__init__(path, root, names, options)
 
     def _compression(self, array: Any) -> str | None:
         """Return the names of the compressors (crc32c is none)."""

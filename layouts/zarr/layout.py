@@ -142,12 +142,7 @@ class ZarrLayout(BackendLayout):
         )
         from mdio.layouts.zarr.foreign import ForeignTree  # needs zarr
 
-        return ForeignTree(
-            self.path,
-            group,
-            convert_units=bool(self.options.get("convert_units", True)),
-            length_unit=self.options.get("length_unit"),
-        )
+        return ForeignTree(self.path, self.options)
 
     def _damage(self, error: Exception, what: str) -> CorruptLayoutError | None:  # noqa: ARG002
         return _as_damage(self.path, error) if isinstance(error, UNEXPECTED) else None

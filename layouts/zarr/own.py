@@ -18,8 +18,7 @@ from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.remote.objects import LARGE_NBYTES, prefetch
 from mdio.core.files.store import store_at
 from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, TrajectoryInfo
-from mdio.core.topology import Topology
-from mdio.layouts.chunked.own import OwnOutput, stored_topology
+from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.manifest import crcs_in
 from mdio.layouts.units import Unit
 from mdio.layouts.zarr.array import Checksums, SeriesArray, ShardedChunks
@@ -184,13 +183,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
             info = info.replace(compression=own or quantised.compression)
         return info
 
-    def topology(self) -> Topology | None:
-        """Return what is stored of the atoms; see `Layout.topology`."""
-        if self._topology is None:
-            return None
-        return stored_topology(
-            self._topology.file(0).tobytes(), self.manifest, self.group, self.path
-        )
+    def _topology_bytes(self) -> bytes | None:
+        return None if self._topology is None else self._topology.file(0).tobytes()
 
     def rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""
@@ -255,22 +249,11 @@ class OwnTree(OwnOutput[ShardedChunks]):
 
     def made_as(self) -> dict[str, Any]:
         """Return how arrays are cut; see `Layout.made_as`."""
-        from mdio.layouts.plan import ArrayPlan  # reading frames needs none
-
         first = next(iter(self.arrays.values()))
-        arrays = tuple(
-            ArrayPlan(
-                *of,
-                array.n_atoms,
-                array.chunk_frames,
-                array.chunk_atoms,
-                compression=self._own_compression(*of),
-            )
-            for of, array in self.arrays.items()
-        )
         topology = 0 if self._topology is None else self._topology.metadata.shape[0]
-        made = {"arrays": arrays, "topology_nbytes": topology}
-        return made | {"piece_frames": first.frames_per_shard * first.chunk_frames}
+        piece_frames = first.frames_per_shard * first.chunk_frames
+        made = {"arrays": self.array_plans(), "topology_nbytes": topology}
+        return made | {"piece_frames": piece_frames}
 
     def _own_compression(self, group: str, field: str) -> str | None:
         """Return what packs positions of a group, where it is not what packs the full system."""
