@@ -209,7 +209,7 @@ def test_velocities_and_forces_too(tmp_path):
 
 
 def test_a_frame_knows_its_own_views():
-    rows = frames._Memory((3, 4, 3), np.float32).rows(3)
+    rows = [*map(frames._Memory((3, 4, 3), np.float32).row, range(3))]
     assert all(type(row) is np.ndarray and row.flags.writeable for row in rows)
     part = rows[1][1:3][:, 0]
     assert part.base is rows[1]
