@@ -35,7 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ from mdio.core.kernels import planar_to_xyz, xyz_to_planar
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.layouts.base import FormatFacts, Timing
 from mdio.layouts.native.encoder import Bytes, Encoder
-from mdio.layouts.native.file import NativeLayout, PositionalFile, Rows, batches, spare_gaps
+from mdio.layouts.native.file import NO_ATOMS, Field, NativeLayout, PositionalFile, spare_gaps
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables, in_frames
 
 FIRST_RECORD_NBYTES = 84
@@ -99,6 +99,16 @@ class DCDHeader:
     def cell_nbytes(self) -> int:
         """Bytes of the unit cell's record."""
         return CELL_NBYTES + 2 * self.marker.itemsize if self.has_cell else 0
+
+    def record(self, kind: str, count: int) -> list[Any]:
+        """Return a record of so many numbers, as NumPy describes it."""
+        marker = self.marker.str
+        return [("before", marker), ("values", self.order + kind, (count,)), ("behind", marker)]
+
+    def frame(self, n_atoms: int) -> np.dtype[np.void]:
+        """Return a frame of so many atoms, as NumPy describes it."""
+        cell = [("cell", self.record("f8", 6))] if self.has_cell else []
+        return np.dtype([*cell, ("axes", self.record("f4", n_atoms), (self.n_dimensions,))])
 
     def record_nbytes(self, n_atoms: int) -> int:
         """Bytes of the record of one dimension of `n_atoms`."""
@@ -378,11 +388,10 @@ class DCDLayout(NativeLayout):
             times = self._times(np.array([0, n_frames - 1]))
         boxes = np.ones((1, 6), np.float32)
         with suppress(SourceError):  # reading this frame tells; the others may be whole
-            self._read_boxes(0, 1, boxes)
+            self._read_records(0, 1, NO_ATOMS, np.empty((1, 0, 3), np.float32), boxes)
         if header.free is not None:
-            rows = self._frame_rows(0, 1)
-            self._check_markers(rows, header.n_atoms, 0)
-            self._first_frame = self._planes(rows, header.n_atoms).astype(np.float32)
+            self._first_frame = np.empty((1, header.n_atoms, 3), np.float32)
+            self._read_records(0, 1, None, self._first_frame, np.empty((1, 6), np.float32))
         return TrajectoryInfo(
             layout=self.name,
             path=str(self.path),
@@ -472,134 +481,76 @@ class DCDLayout(NativeLayout):
         block.step[...] = frames + 1
         with np.errstate(all="ignore"):  # the header's numbers may be anything
             block.time[...] = self._times(frames)
-        header = self._header
-        if atoms is not None and atoms.size == 0:
-            self._read_boxes(start, stop, block.box)
-        elif header.free is None:
-            self._read_positions(start, stop, atoms, block)
-        else:
-            self._read_free(start, stop, atoms, block)
-
-    def _read_positions(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None:
-        header = self._header
-        low, high = (0, header.n_atoms) if atoms is None else (atoms.min(), atoms.max() + 1)
-        unwanted = 4 * (header.n_atoms - (high - low)) * header.n_dimensions
-        if spare_gaps(unwanted, header.n_dimensions + 1):
-            self._read_boxes(start, stop, block.box)
-            wanted = None if atoms is None else atoms - low
-            self._read_range(start, stop, int(low), int(high), wanted, block.positions)
+        if self._header.free is None:
+            self._read_records(start, stop, atoms, block.positions, block.box)
             return
-        frame_nbytes = header.frame_nbytes(header.n_atoms)
-        for first, last in batches(start, stop, frame_nbytes, frame_nbytes):
-            rows = self._frame_rows(first, last)
-            out = slice(first - start, last - start)
-            self._boxes_into(rows, block.box[out], first)
-            planes = self._planes(rows, header.n_atoms)
-            self._check_markers(rows, header.n_atoms, first)
-            planar_to_xyz(planes, block.positions[out], atoms)
+        slot = np.full(self._header.n_atoms, -1, np.int64)
+        slot[self._header.free] = np.arange(self._header.n_free)
+        slot = slot if atoms is None else slot[atoms]
+        moving = np.flatnonzero(slot >= 0)
+        block.positions[...] = self._first_frame if atoms is None else self._first_frame[:, atoms]
+        if start == 0:
+            self._read_records(0, 1, NO_ATOMS, np.empty((1, 0, 3), np.float32), block.box[:1])
+        begin = max(start, 1)
+        positions = np.empty((stop - begin, moving.size, 3), np.float32)
+        self._read_records(begin, stop, slot[moving], positions, block.box[begin - start :])
+        block.positions[begin - start :, moving] = positions
 
-    def _read_range(
+    def _read_records(
         self,
         start: int,
         stop: int,
-        low: int,
-        high: int,
         atoms: AtomIndices | None,
         positions: NDArray[np.float32],
+        boxes: NDArray[np.float32],
     ) -> None:
-        """Read atoms ``low:high`` alone, and of these `atoms`."""
-        header = self._header
-        nbytes, stride = 4 * (high - low), header.frame_nbytes(header.n_atoms)
-        for first, last in batches(start, stop, stride, nbytes):
-            planes = np.empty((last - first, 3, high - low), f"{header.order}f4")
-            for axis in range(3):
-                offset = header.frame_offset(first) + header.cell_nbytes + 4 * low
-                offset += axis * header.record_nbytes(header.n_atoms) + header.marker.itemsize
-                rows = self._file.rows(offset, stride, last - first, nbytes)
-                planes[:, axis] = rows.view(0, (high - low,), planes.dtype)
-            planar_to_xyz(planes, positions[first - start : last - start], atoms)
+        """Fill positions of `atoms` of those in the frames, and unit cells.
 
-    def _read_free(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None:
-        """Read frames of a file with fixed atoms: these are as in the first frame."""
+        With fixed atoms, the first frame is read by itself.
+        """
         header = self._header
-        wanted = np.arange(header.n_atoms) if atoms is None else atoms
-        slot = np.full(header.n_atoms, -1, np.int64)
-        slot[header.free] = np.arange(header.n_free)
-        moving = np.flatnonzero(slot[wanted] >= 0)
-        block.positions[...] = self._first_frame[0][:, wanted].T
-        if start == 0:
-            self._read_boxes(0, 1, block.box[:1])
-        begin = max(start, 1)
-        frame_nbytes = header.frame_nbytes(header.n_free)
-        for first, last in batches(begin, stop, frame_nbytes, frame_nbytes):
-            rows = self._frame_rows(first, last)
-            out = slice(first - start, last - start)
-            self._boxes_into(rows, block.box[out], first)
-            self._check_markers(rows, header.n_free, first)
-            planes = self._planes(rows, header.n_free)[:, :, slot[wanted[moving]]]
-            block.positions[out, moving] = planes.transpose(0, 2, 1)
+        n_atoms = header.n_atoms if start == 0 else header.n_free
+        stride = header.frame_nbytes(n_atoms)
+        frame = Field(header.frame_offset(start) - start * stride, stride, header.frame(n_atoms))
+        fields = {"frame": frame}
+        low, high = 0, n_atoms
+        if atoms is not None:
+            low, high = (int(atoms.min()), int(atoms.max()) + 1) if atoms.size else (0, 0)
+        unwanted = 4 * (n_atoms - (high - low)) * header.n_dimensions
+        if low == high or spare_gaps(unwanted, header.n_dimensions + 1):
+            cell = frame._replace(dtype=np.dtype(header.record("f8", 6)))
+            fields = {"cell": cell} if header.has_cell else {}
+            axis = frame._replace(dtype=np.dtype(f"{header.order}f4"), shape=(n_atoms,))
+            for number in range(3) if low < high else ():
+                begin = frame.begin + header.cell_nbytes + header.marker.itemsize
+                begin += number * header.record_nbytes(n_atoms)
+                fields["xyz"[number]] = axis._replace(begin=begin).part(low, high)
+            atoms = None if atoms is None else atoms - low
+        boxes[...] = 0
+        for first, last, arrays in self._file.records(start, stop, fields) if fields else ():
+            rows = slice(first - start, last - start)
+            if (whole := arrays.get("frame")) is not None and header.has_cell:
+                arrays["cell"] = whole["cell"]
+            if "cell" in arrays:
+                self._check_lengths(arrays["cell"], CELL_NBYTES, first, "unit cell")
+                cells = arrays["cell"]["values"].astype(float)
+                boxes[rows] = boxes_from_cells(cells, header.charmm_version)
+            if whole is not None:
+                for number, name in enumerate("xyzw"[: header.n_dimensions]):
+                    self._check_lengths(whole["axes"][:, number], 4 * n_atoms, first, name)
+                planar_to_xyz(whole["axes"]["values"][:, :3], positions[rows], atoms)
+            elif low < high:
+                planes = np.stack([arrays[name] for name in "xyz"], axis=1)
+                planar_to_xyz(planes, positions[rows], atoms)
 
-    def _frame_rows(self, first: int, last: int) -> Rows:
-        header = self._header
-        nbytes = header.frame_nbytes(header.n_atoms if first == 0 else header.n_free)
-        return self._file.rows(header.frame_offset(first), nbytes, last - first, nbytes)
-
-    def _planes(self, rows: Rows, n_atoms: int) -> NDArray[np.float32]:
-        header = self._header
-        offset = header.cell_nbytes + header.marker.itemsize
-        strides = (header.record_nbytes(n_atoms), 4)
-        planes = rows.view(offset, (3, n_atoms), f"{header.order}f4", strides)
-        return cast(NDArray[np.float32], planes)
-
-    def _check_markers(self, rows: Rows, n_atoms: int, first: int) -> None:
-        header = self._header
-        size, record = header.marker.itemsize, header.record_nbytes(n_atoms)
-        for offset in (header.cell_nbytes, header.cell_nbytes + record - size):
-            lengths = rows.view(offset, (header.n_dimensions,), header.marker, (record,))
-            wrong = np.argwhere(lengths != 4 * n_atoms)
-            if wrong.size:
-                row, axis = wrong[0]
+    def _check_lengths(self, records: NDArray[Any], nbytes: int, first: int, what: str) -> None:
+        """Compare the lengths before and behind records, of frames from `first` on."""
+        for lengths in (records["before"], records["behind"]):
+            if (wrong := np.flatnonzero(lengths != nbytes)).size:
                 raise SourceError(
-                    f"{self.path}: frame {first + row} is damaged: the record of its "
-                    f"{'xyzw'[axis]} has a length of {lengths[row, axis]} bytes, "
-                    f"expected {4 * n_atoms}"
+                    f"{self.path}: frame {first + wrong[0]} is damaged: the record of its {what} "
+                    f"has a length of {lengths[wrong[0]]} bytes, expected {nbytes}"
                 )
-
-    def _read_boxes(self, start: int, stop: int, boxes: NDArray[np.float32]) -> None:
-        """Read only the unit cells."""
-        header = self._header
-        if not header.has_cell:
-            boxes[...] = 0
-            return
-        if start == 0 and header.free is not None:  # the first frame is of another size
-            rows = self._file.rows(header.nbytes, header.cell_nbytes, 1, header.cell_nbytes)
-            self._boxes_into(rows, boxes[:1], 0)
-            start, boxes = 1, boxes[1:]
-        stride = header.frame_nbytes(header.n_free)
-        for first, last in batches(start, stop, stride, header.cell_nbytes):
-            offset = header.frame_offset(first)
-            rows = self._file.rows(offset, stride, last - first, header.cell_nbytes)
-            self._boxes_into(rows, boxes[first - start : last - start], first)
-
-    def _boxes_into(self, rows: Rows, boxes: NDArray[np.float32], first: int) -> None:
-        header = self._header
-        if not header.has_cell:
-            boxes[...] = 0
-            return
-        size = header.marker.itemsize
-        for offset in (0, size + CELL_NBYTES):
-            lengths = rows.view(offset, (), header.marker)
-            if (wrong := np.flatnonzero(lengths != CELL_NBYTES)).size:
-                raise SourceError(
-                    f"{self.path}: frame {first + wrong[0]} is damaged: the record of its unit "
-                    f"cell has a length of {lengths[wrong[0]]} bytes, expected {CELL_NBYTES}"
-                )
-        cells = rows.view(size, (6,), f"{header.order}f8").astype(float)
-        boxes[...] = boxes_from_cells(cells, header.charmm_version)
 
 
 STORED_ORDER = [0, 5, 1, 4, 3, 2]

@@ -10,13 +10,14 @@ begins; and what was read is in the memory of the machine that will want it for 
 from __future__ import annotations
 
 import itertools
+import math
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,53 +43,78 @@ def spare_gaps(unwanted_nbytes: int, n_gaps: int) -> bool:
     return unwanted_nbytes >= n_gaps * GAP_NBYTES
 
 
-def batches(start: int, stop: int, stride: int, nbytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of consecutive pieces of ``start:stop`` that are read at one go.
-
-    `stride` and `nbytes` are what `PositionalFile.rows` will be given.
-    """
-    row_nbytes = nbytes if spare_gaps(stride - nbytes, 1) else stride
+def batches(start: int, stop: int, row_nbytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of consecutive pieces of ``start:stop`` that are read at one go."""
     step = max(1, BATCH_NBYTES // max(1, row_nbytes))
     for first in range(start, stop, step):
         yield first, min(first + step, stop)
 
 
-class Rows:
+class Rows(NamedTuple):
     """Equal byte ranges of consecutive records.
 
     `buffer`, (B,) uint8: holds them. `n_rows`: number of records R. `stride`: bytes between the
     beginnings of two of them in `buffer`.
     """
 
-    def __init__(self, buffer: NDArray[np.uint8], n_rows: int, stride: int) -> None:
-        self.buffer, self.n_rows, self.stride = buffer, n_rows, stride
+    buffer: NDArray[np.uint8]
+    n_rows: int
+    stride: int
 
-    def view(
-        self,
-        offset: int,
-        shape: tuple[int, ...],
-        dtype: np.dtype[np.generic] | str,
-        strides: tuple[int, ...] | None = None,
-    ) -> NDArray[np.generic]:
-        """Return what lies at `offset` of every record, as (R, *shape), without a copy.
-
-        `strides` are those of one record's array; C-contiguous by default.
-        """
-        dtype = np.dtype(dtype)
-        if strides is None:
-            strides = np.empty(shape, np.dtype([("item", "V1")])).strides
-            strides = tuple(s * dtype.itemsize for s in strides)
+    def view(self, field: Field, offset: int) -> NDArray[Any]:
+        """Return a field that lies at `offset` of every record, (R, *shape), without a copy."""
+        strides = np.empty(field.shape, np.dtype([("item", "V1")])).strides
         return np.ndarray(
-            (self.n_rows, *shape),
-            dtype,
+            (self.n_rows, *field.shape),
+            field.dtype,
             buffer=self.buffer,
             offset=offset,
-            strides=(self.stride, *strides),
+            strides=(self.stride, *(n * field.dtype.itemsize for n in strides)),
         )
 
-    def part(self, first: int, last: int) -> Rows:
-        """Return records ``first:last`` of these, without a copy."""
-        return Rows(self.buffer[first * self.stride :], last - first, self.stride)
+
+class Field(NamedTuple):
+    """Numbers that lie in every record of a file, records at equal distances.
+
+    `begin`: where those of record 0 lie, or would. `stride`: bytes from record to record. `dtype`,
+    `shape`: of those of one record.
+    """
+
+    begin: int
+    stride: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of those of one record."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def part(self, low: int, high: int) -> Field:
+        """Return elements ``low:high`` of them."""
+        begin = self.begin + low * self.dtype.itemsize * math.prod(self.shape[1:])
+        return self._replace(begin=begin, shape=(high - low, *self.shape[1:]))
+
+
+Fields = Mapping[str, Field]
+
+
+def _read_as_one(fields: Fields) -> list[tuple[int, int, int, list[str]]]:
+    """Return which fields are read at one go: begin, bytes, stride of records, and their names.
+
+    Those of the same records are, unless that would read much that is not wanted.
+    """
+    found = []
+    for stride in dict.fromkeys(field.stride for field in fields.values()):
+        names = [name for name, field in fields.items() if field.stride == stride]
+        low = min(fields[name].begin for name in names)
+        nbytes = max(fields[name].begin + fields[name].nbytes for name in names) - low
+        unwanted = stride - sum(fields[name].nbytes for name in names)
+        if nbytes <= stride and not spare_gaps(unwanted, len(names)):
+            found.append((low, nbytes, stride, names))
+        else:
+            found += [(fields[one].begin, fields[one].nbytes, stride, [one]) for one in names]
+    return found
 
 
 class PositionalFile(OpenFile):
@@ -114,6 +140,28 @@ class PositionalFile(OpenFile):
         buffer = np.empty((n_rows - 1) * stride + nbytes, np.uint8)
         self.fill(offset, buffer)
         return Rows(buffer, n_rows, stride)
+
+    def fields(self, start: int, stop: int, fields: Fields) -> dict[str, NDArray[Any]]:
+        """Read what is in records ``start:stop``: arrays (stop - start, *shape), maybe with gaps.
+
+        Raises SourceError: the file ends before, or cannot be read.
+        """
+        found = {}
+        for begin, nbytes, stride, names in _read_as_one(fields):
+            rows = self.rows(begin + start * stride, stride, stop - start, nbytes)
+            for name in names:
+                found[name] = rows.view(fields[name], fields[name].begin - begin)
+        return found
+
+    def records(
+        self, start: int, stop: int, fields: Fields
+    ) -> Iterator[tuple[int, int, dict[str, NDArray[Any]]]]:
+        """Yield (first, last, `fields` of these) of records ``start:stop``, some MiB at a time."""
+        row_nbytes = 0
+        for _, nbytes, stride, _ in _read_as_one(fields):
+            row_nbytes += nbytes if spare_gaps(stride - nbytes, 1) else stride
+        for first, last in batches(start, stop, row_nbytes):
+            yield first, last, self.fields(first, last, fields)
 
     def _apart(
         self, offset: int, stride: int, buffer: NDArray[np.uint8]

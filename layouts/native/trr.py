@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,14 +48,7 @@ from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
-from mdio.layouts.native.file import (
-    FrameMarks,
-    IndexedLayout,
-    PositionalFile,
-    Rows,
-    batches,
-    spare_gaps,
-)
+from mdio.layouts.native.file import Field, FrameMarks, IndexedLayout, PositionalFile
 from mdio.layouts.tables import ChunkTable, FrameTable, in_frames
 
 MAGIC = 1993
@@ -65,8 +58,6 @@ SIZES = struct.Struct(">11i")
 """ir, e, box, vir, pres, top, sym, x, v, f, and the number of atoms."""
 FIXED_NBYTES = len(START) + SIZES.size
 """What is the same in all frames that hold the same parts: all before the step."""
-MAX_HEADER_NBYTES = FIXED_NBYTES + 8 + 16
-"""With time and lambda in double precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +89,22 @@ class FrameHeader:
         """Bytes of the whole frame."""
         head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
         return head + len(self.present) * self.field_nbytes
+
+    @property
+    def head_dtype(self) -> np.dtype[np.void]:
+        """What stands before virial and pressure."""
+        real = f">f{self.itemsize}"
+        parts: list[tuple[str, int, Any]] = [
+            ("fixed", 0, ("u1", (FIXED_NBYTES,))),
+            ("step", FIXED_NBYTES, ">i4"),
+            ("time", FIXED_NBYTES + 8, real),
+        ]
+        if self.box_nbytes:
+            parts.append(("box", self.head_nbytes, (real, (3, 3))))
+        names, offsets, formats = map(list, zip(*parts, strict=True))
+        nbytes = self.head_nbytes + self.box_nbytes
+        how = {"names": names, "offsets": offsets, "formats": formats, "itemsize": nbytes}
+        return np.dtype(how)  # type: ignore[call-overload,no-any-return]
 
     def field_offset(self, name: str) -> int:
         """Where a field begins in the frame."""
@@ -322,92 +329,66 @@ class TRRLayout(IndexedLayout):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         for first, last in self._runs(start, stop):
-            self._read_run(first, last, atoms, block.frames(slice(first - start, last - start)))
+            while first < last:
+                part = block.frames(slice(first - start, last - start))
+                first += self._read_alike(first, last, atoms, part)
 
-    def _read_run(
+    def _read_alike(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None:
-        """Read frames of equal size."""
-        header = self._frame_header(start)
-        low, high = 0, header.n_atoms
-        if atoms is not None:
-            low, high = (int(atoms.min()), int(atoms.max()) + 1) if atoms.size else (0, 0)
-            atoms = atoms - low
-        stride = int(self._sizes[start])
-        head_nbytes = min(stride, MAX_HEADER_NBYTES + header.box_nbytes)
-        n_fields = sum(name in header.present for name in block.present()) if high > low else 0
-        wanted = head_nbytes + n_fields * 3 * (high - low) * header.itemsize
-        whole = n_fields > 0 and not spare_gaps(stride - wanted, n_fields + 1)
-        nbytes = stride if whole else head_nbytes
-        for first, last in batches(start, stop, stride, nbytes):
-            rows = self._file.rows(int(self._index.offsets[first]), stride, last - first, nbytes)
-            for begin, end in _alike(rows):
-                part = block.frames(slice(first + begin - start, first + end - start))
-                header = self._decode_heads(rows.part(begin, end), first + begin, stride, part)
-                if high > low:
-                    self._decode_fields(
-                        rows.part(begin, end) if whole else None,
-                        header,
-                        first + begin,
-                        (low, high),
-                        atoms,
-                        part,
-                    )
-
-    def _decode_heads(self, rows: Rows, first: int, stride: int, block: FrameBlock) -> FrameHeader:
-        """Fill step, time and box of frames that hold the same parts."""
-        raw = rows.view(0, (FIXED_NBYTES,), "u1")[0].tobytes()
-        header = header_of(raw, self.path, first, self._index.n_atoms)
+    ) -> int:
+        """Read frames of equal size up to the first that holds other parts; return how many."""
+        begin, stride = int(self._index.offsets[start]), int(self._sizes[start])
+        raw = self._file.read(begin, FIXED_NBYTES)
+        header = header_of(raw, self.path, start, self._index.n_atoms)
+        changed = SourceError(
+            f"{self.path}: frame {start} has {header.frame_nbytes} bytes, but the next one "
+            f"begins after {stride}: the file has changed since it was opened"
+        )
         if header.frame_nbytes != stride:
-            raise SourceError(
-                f"{self.path}: frame {first} has {header.frame_nbytes} bytes, but the next one "
-                f"begins after {stride}: the file has changed since it was opened"
-            )
-        block.step[...] = rows.view(FIXED_NBYTES, (), ">i4")
-        real = f">f{header.itemsize}"
-        with np.errstate(over="ignore", invalid="ignore"):
-            block.time[...] = rows.view(FIXED_NBYTES + 8, (), real).astype(np.float32)
-            if header.box_nbytes:
-                vectors = rows.view(header.head_nbytes, (3, 3), real).astype(np.float32)
-                block.box[...] = boxes_from_vectors(vectors, NM_TO_ANGSTROM)
-            else:
-                block.box[...] = 0
-        return header
-
-    def _decode_fields(
-        self,
-        rows: Rows | None,
-        header: FrameHeader,
-        first: int,
-        span: tuple[int, int],
-        atoms: AtomIndices | None,
-        block: FrameBlock,
-    ) -> None:
-        """Fill the fields from whole frames, or from their atoms in `span`, read alone."""
-        shape = (span[1] - span[0], 3)
-        atom_nbytes = 3 * header.itemsize
-        for name, out in block.present().items():
-            if name not in header.present:
-                out[...] = np.nan
-                continue
-            offset = header.field_offset(name) + span[0] * atom_nbytes
-            if rows is not None:
-                values = rows.view(offset, shape, f">f{header.itemsize}")
-            else:
-                offset += int(self._index.offsets[first])
-                values = self._file.rows(
-                    offset, header.frame_nbytes, block.n_frames, shape[0] * atom_nbytes
-                ).view(0, shape, f">f{header.itemsize}")
-            with np.errstate(over="ignore", invalid="ignore"):
-                single = values.astype(np.float32) if header.itemsize == 8 else values
-            swap_to_native(cast(NDArray[np.float32], single), out, atoms, SCALES[name])
+            raise changed
+        begin -= start * stride
+        real = np.dtype(f">f{header.itemsize}")
+        fields = {"head": Field(begin, stride, header.head_dtype)}
+        if atoms is None or atoms.size:
+            low, high = 0, header.n_atoms
+            if atoms is not None:
+                low, high = int(atoms.min()), int(atoms.max()) + 1
+                atoms = atoms - low
+            for name in block.present():
+                if name in header.present:
+                    field = Field(begin + header.field_offset(name), stride, real, (high, 3))
+                    fields[name] = field.part(low, high)
+        for first, last, arrays in self._file.records(start, stop, fields):
+            heads = arrays.pop("head")
+            differ = (heads["fixed"] != np.frombuffer(raw, np.uint8)).any(axis=1)
+            n_alike = int(differ.argmax()) if differ.any() else last - first
+            if first + n_alike == start:  # it was another one a moment ago
+                raise changed
+            part = block.frames(slice(first - start, first - start + n_alike))
+            if n_alike:
+                _fill_columns(heads[:n_alike], part)
+            for name, out in part.present().items() if n_alike and part.n_atoms else ():
+                if name not in arrays:
+                    out[...] = np.nan
+                    continue
+                values = arrays[name][:n_alike]
+                if real.itemsize == 8:
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        values = values.astype(np.float32)
+                swap_to_native(values, out, atoms, SCALES[name])
+            if n_alike < last - first:
+                return first - start + n_alike
+        return stop - start
 
 
-def _alike(rows: Rows) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of consecutive frames whose headers say the same."""
-    heads = rows.view(0, (FIXED_NBYTES,), "u1")
-    differ = np.flatnonzero((heads[1:] != heads[:-1]).any(axis=1)) + 1
-    yield from itertools.pairwise([0, *differ.tolist(), rows.n_rows])
+def _fill_columns(heads: NDArray[Any], block: FrameBlock) -> None:
+    """Fill step, time and box of frames that hold the same parts."""
+    block.step[...] = heads["step"]
+    with np.errstate(over="ignore", invalid="ignore"):
+        block.time[...] = heads["time"].astype(np.float32)
+        block.box[...] = 0
+        if "box" in (heads.dtype.names or ()):
+            block.box[...] = boxes_from_vectors(heads["box"].astype(np.float32), NM_TO_ANGSTROM)
 
 
 FACTORS = {"positions": 0.1, "velocities": 0.1, "forces": 10.0}

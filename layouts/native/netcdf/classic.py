@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.layouts.native.file import PositionalFile, spare_gaps
+from mdio.layouts.native.file import Field, PositionalFile
 from mdio.layouts.tables import FrameTable
 
 TYPES = {
@@ -256,37 +256,12 @@ class ClassicFile:
         Returns dict: arrays (stop - start, ...), big-endian, maybe views with gaps.
         Raises SourceError: the file ends before.
         """
-        n_rows = stop - start
-        ranges = {name: self._range(name, span) for name, span in spans.items()}
-        records = [name for name in ranges if self.variables[name].is_record]
-        found: dict[str, NDArray[Any]] = {}
-        if records:
-            low = min(ranges[name][0] for name in records)
-            high = max(sum(ranges[name][:2]) for name in records)
-            wanted = sum(ranges[name][1] for name in records)
-            if not spare_gaps(self.record_nbytes - wanted, len(records)):
-                offset = low + start * self.record_nbytes
-                rows = self.file.rows(offset, self.record_nbytes, n_rows, high - low)
-                for name in records:
-                    begin, _, shape = ranges[name]
-                    found[name] = rows.view(begin - low, shape, self.variables[name].dtype)
-        for name, (begin, nbytes, shape) in ranges.items():
-            if name not in found:
-                variable = self.variables[name]
-                offset = begin + start * variable.stride
-                rows = self.file.rows(offset, variable.stride, n_rows, nbytes)
-                found[name] = rows.view(0, shape, variable.dtype)
-        return found
-
-    def _range(self, name: str, span: tuple[int, int]) -> tuple[int, int, tuple[int, ...]]:
-        """Return where the wanted part of the first row lies, its bytes and its shape."""
-        variable = self.variables[name]
-        if len(variable.shape) < 2:
-            return variable.begin, variable.row_nbytes, ()
-        item_nbytes = variable.dtype.itemsize * math.prod(variable.shape[2:])
-        n_items = span[1] - span[0]
-        begin = variable.begin + span[0] * item_nbytes
-        return begin, n_items * item_nbytes, (n_items, *variable.shape[2:])
+        fields = {}
+        for name, span in spans.items():
+            v = self.variables[name]
+            field = Field(v.begin, v.stride, v.dtype, v.shape[1:])
+            fields[name] = field.part(*span) if field.shape else field
+        return self.file.fields(start, stop, fields)
 
 
 CDF5 = 5

@@ -550,8 +550,7 @@ class NCDFLayout(NativeLayout):
         else:
             low, high = 0, self._data.dimensions["atom"]
         spans |= dict.fromkeys(wanted, (low, high))
-        nbytes = self._data.record_nbytes
-        for first, last in batches(start, stop, nbytes, nbytes):
+        for first, last in batches(start, stop, self._data.record_nbytes):
             arrays = self._data.read(first, last, spans)
             for name, values in arrays.items():
                 if (unwritten := self._is_unwritten(name, values)).any():

@@ -100,7 +100,7 @@ def test_a_narrow_selection_reads_few_bytes(folder, count_read_bytes):
         count_read_bytes.clear()
         layout.read(0, 6, atoms=np.arange(300, 400))
         head_nbytes = 68  # of the first frame, before its step: the others are like it
-        assert sum(count_read_bytes) == 6 * (1200 + 92 + 36) + head_nbytes
+        assert sum(count_read_bytes) == 6 * (1200 + 84 + 36) + head_nbytes
         count_read_bytes.clear()
         layout.read(0, 6)
         assert sum(count_read_bytes) == 6 * (240_000 + 92 + 36) + head_nbytes
