@@ -140,12 +140,6 @@ class MDTrajLayout(Layout):
             raise SourceError(f"{self.path}: {name} is in {text!r}, expected {UNITS[name]}")
         return factor
 
-    @property
-    def has_times(self) -> bool:
-        """Whether there are times in the file."""
-        _ = self.info
-        return "time" in self._columns
-
     def _times(self, start: int, stop: int) -> NDArray[Any]:
         if "time" not in self._columns:
             return np.arange(start, stop, dtype=np.float64) * float(self.options.get("dt") or 1.0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,35 +67,35 @@ def lacking(snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
-class Frames(Protocol):
+class Frames(ABC):
     """What gives the frames of a file, whichever library reads them."""
 
+    path: Path
     n_frames: int
     n_atoms: int
     fields: tuple[str, ...]
     """Of velocities and forces, those that any frame has."""
-    sparse: tuple[str, ...]
+    sparse: tuple[str, ...] = ()
     """Those that some frames lack."""
     has_times: bool
-    counts: str
+    counts: str = "frames"
     """Of what times are made where there are none."""
-    lost: tuple[LostBytes, ...]
+    lost: tuple[LostBytes, ...] = ()
+    names_lengths: bool = True
+    """Whether the unit of lengths is known."""
 
-    @property
-    def names_lengths(self) -> bool:
-        """Whether the unit of lengths is known."""
-        ...
-
+    @abstractmethod
     def read(self, frame: int) -> Snapshot:
         """Return a frame; raises SourceError."""
-        ...
 
+    @abstractmethod
     def remarks(self) -> Iterator[str]:
         """Yield what is assumed or not read, in words."""
-        ...
 
     def topology_file(self) -> Any:
         """Return what a parser of MDAnalysis reads for the topology."""
+        return str(self.path)
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of the file."""

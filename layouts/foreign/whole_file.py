@@ -32,13 +32,8 @@ LAST_LINES = {"GMS": b"EXECUTION OF GAMESS TERMINATED"}
 END_NBYTES = 1 << 16
 
 
-class WholeFile:
+class WholeFile(Frames):
     """The frames that MDAnalysis' reader counts."""
-
-    counts = "frames"
-    names_lengths = True
-    sparse: tuple[str, ...] = ()
-    lost: tuple[LostBytes, ...] = ()
 
     def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:
         self.path, self.kind, self._options = path, kind, options
@@ -120,10 +115,6 @@ class WholeFile:
             yield f"{self.kind} has no number of atoms: whether some are missing cannot be told"
         for text in dict.fromkeys(self._warnings):
             yield f"MDAnalysis: {' '.join(text.split())[:200]}"
-
-    def topology_file(self) -> Any:
-        """Return the file itself."""
-        return str(self.path)
 
     def close(self) -> None:
         """Close the reader."""
@@ -218,13 +209,8 @@ def check_blocks(path: Path) -> None:
             at, number = end, number + 1
 
 
-class TNGByChemfiles:
+class TNGByChemfiles(Frames):
     """The frames of a TNG file as chemfiles reads them: no forces."""
-
-    counts = "frames"
-    names_lengths = True
-    sparse: tuple[str, ...] = ()
-    lost: tuple[LostBytes, ...] = ()
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -274,10 +260,6 @@ class TNGByChemfiles:
     def remarks(self) -> Iterator[str]:
         """Yield what is not read."""
         yield BY_CHEMFILES
-
-    def topology_file(self) -> Any:
-        """Return the file itself."""
-        return str(self.path)
 
     def close(self) -> None:
         """Close the file."""

@@ -112,11 +112,6 @@ class FrameHeader:
         return head + self.present.index(name) * self.field_nbytes
 
 
-def looks_like_trr(head: bytes) -> bool:
-    """Return whether `head` (24 bytes) begins a TRR file."""
-    return head == START
-
-
 def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
     """Read a frame's header.
 
@@ -189,21 +184,6 @@ def scan(path: Path) -> FrameIndex:
         return FrameIndex(np.array(offsets, np.int64), offset, header.n_atoms, lost_nbytes)
 
 
-def marks_of(path: Path, n_atoms: int | None = None) -> FrameMarks:
-    """Return how frames of a file are known, by its first."""
-
-    def size_of(raw: bytes) -> int | None:
-        try:
-            return header_of(raw, path, 0, n_atoms).frame_nbytes
-        except SourceError:
-            return None
-
-    with OpenFile(path) as file:
-        head = file.peek(0, FIXED_NBYTES)
-    n_atoms = header_of(head, path, 0, n_atoms).n_atoms
-    return FrameMarks(n_atoms, [head[:24]], size_of, FIXED_NBYTES)  # as `looks_like_trr`
-
-
 def header_of(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> FrameHeader:
     """Return the header of a frame of `n_atoms`, or of any number; raises SourceError."""
     header = parse_header(raw, path, frame)
@@ -262,12 +242,22 @@ class TRRLayout(IndexedLayout):
     @classmethod
     def sniff(cls, path: Path) -> bool:
         """Return whether it begins with the magic number and name of TRR."""
-        return looks_like_trr(head_of(path)[:24])
+        return head_of(path)[:24] == START
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
         """Return how frames of a file are known, by its first."""
-        return marks_of(path)
+        with OpenFile(path) as file:
+            head = file.peek(0, FIXED_NBYTES)
+        n_atoms = header_of(head, path, 0, None).n_atoms
+
+        def size_of(raw: bytes) -> int | None:
+            try:
+                return header_of(raw, path, 0, n_atoms).frame_nbytes
+            except SourceError:
+                return None
+
+        return FrameMarks(n_atoms, [START], size_of, FIXED_NBYTES)
 
     def _open_frames(self) -> TrajectoryInfo:
         first = header_of(self._file.read(0, FIXED_NBYTES), self.path, 0, None)

@@ -25,7 +25,7 @@ from mdio.core.errors import AtomCountError, MdioError, SourceError
 from mdio.core.frames import LostBytes
 from mdio.core.words import plural
 from mdio.layouts.foreign.packed import UNPACKED_BY, opened_unpacked, packed_as
-from mdio.layouts.foreign.snapshot import Snapshot, snapshot_of
+from mdio.layouts.foreign.snapshot import Frames, Snapshot, snapshot_of
 
 MOST_LINE_NBYTES = 1 << 20
 """A line of more bytes is not text."""
@@ -330,7 +330,7 @@ class Division:
         self.stops.pop()
 
 
-class TextFrames:
+class TextFrames(Frames):
     """A file of text whose frames are found by the rules of its format."""
 
     def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:
@@ -350,7 +350,7 @@ class TextFrames:
         self.has_times = n_with["time"] == self.n_frames
         self.fields = tuple(name for name in ("velocities", "forces") if n_with[name])
         self.lost = self.division.lost
-        self.counts = self.format.counts
+        self.counts, self.names_lengths = self.format.counts, self.format.names_lengths
         self.sparse = tuple(name for name in self.fields if n_with[name] < self.n_frames)
 
     def _divide(self) -> Division:
@@ -476,11 +476,6 @@ class TextFrames:
             f"is of another format, name it with --format; else mend it, or cut it before that "
             "frame"
         )
-
-    @property
-    def names_lengths(self) -> bool:
-        """Whether the unit of lengths is known."""
-        return self.format.names_lengths
 
     def topology_file(self) -> Any:
         """Return a file of the first frame, for parsers of topologies."""
