@@ -103,8 +103,8 @@ class FrameHeader:
             parts.append(("box", self.head_nbytes, (real, (3, 3))))
         names, offsets, formats = map(list, zip(*parts, strict=True))
         nbytes = self.head_nbytes + self.box_nbytes
-        how = {"names": names, "offsets": offsets, "formats": formats, "itemsize": nbytes}
-        return np.dtype(how)  # type: ignore[call-overload,no-any-return]
+        spec = {"names": names, "offsets": offsets, "formats": formats, "itemsize": nbytes}
+        return np.dtype(spec)  # type: ignore[call-overload,no-any-return]
 
     def field_offset(self, name: str) -> int:
         """Where a field begins in the frame."""
