@@ -34,6 +34,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,6 +59,11 @@ CELL_NBYTES = 48
 TITLE_NBYTES = 80
 MARKER_TYPES = ("<i4", ">i4", "<i8", ">i8")
 """Lengths of records are of 4 bytes; of 8 with some Fortran compilers."""
+
+
+@lru_cache(maxsize=64)  # making one takes as long as a small read
+def _structured(parts: tuple[tuple[str, Any, tuple[int, ...]], ...]) -> np.dtype[np.void]:
+    return np.dtype([*parts])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,15 +106,15 @@ class DCDHeader:
         """Bytes of the unit cell's record."""
         return CELL_NBYTES + 2 * self.marker.itemsize if self.has_cell else 0
 
-    def record(self, kind: str, count: int) -> list[Any]:
+    def record(self, kind: str, count: int) -> np.dtype[np.void]:
         """Return a record of so many numbers, as NumPy describes it."""
-        marker = self.marker.str
-        return [("before", marker), ("values", self.order + kind, (count,)), ("behind", marker)]
+        values = ("values", self.order + kind, (count,))
+        return _structured((("before", self.marker, ()), values, ("behind", self.marker, ())))
 
     def frame(self, n_atoms: int) -> np.dtype[np.void]:
         """Return a frame of so many atoms, as NumPy describes it."""
-        cell = [("cell", self.record("f8", 6))] if self.has_cell else []
-        return np.dtype([*cell, ("axes", self.record("f4", n_atoms), (self.n_dimensions,))])
+        cell = (("cell", self.record("f8", 6), ()),) if self.has_cell else ()
+        return _structured((*cell, ("axes", self.record("f4", n_atoms), (self.n_dimensions,))))
 
     def record_nbytes(self, n_atoms: int) -> int:
         """Bytes of the record of one dimension of `n_atoms`."""
@@ -518,7 +524,7 @@ class DCDLayout(NativeLayout):
             low, high = (int(atoms.min()), int(atoms.max()) + 1) if atoms.size else (0, 0)
         unwanted = 4 * (n_atoms - (high - low)) * header.n_dimensions
         if low == high or spare_gaps(unwanted, header.n_dimensions + 1):
-            cell = frame._replace(dtype=np.dtype(header.record("f8", 6)))
+            cell = frame._replace(dtype=header.record("f8", 6))
             fields = {"cell": cell} if header.has_cell else {}
             axis = frame._replace(dtype=np.dtype(f"{header.order}f4"), shape=(n_atoms,))
             for number in range(3) if low < high else ():

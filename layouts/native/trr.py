@@ -30,6 +30,7 @@ import itertools
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -90,26 +91,27 @@ class FrameHeader:
         head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
         return head + len(self.present) * self.field_nbytes
 
-    @property
-    def head_dtype(self) -> np.dtype[np.void]:
-        """What stands before virial and pressure."""
-        real = f">f{self.itemsize}"
-        parts: list[tuple[str, int, Any]] = [
-            ("fixed", 0, ("u1", (FIXED_NBYTES,))),
-            ("step", FIXED_NBYTES, ">i4"),
-            ("time", FIXED_NBYTES + 8, real),
-        ]
-        if self.box_nbytes:
-            parts.append(("box", self.head_nbytes, (real, (3, 3))))
-        names, offsets, formats = map(list, zip(*parts, strict=True))
-        nbytes = self.head_nbytes + self.box_nbytes
-        spec = {"names": names, "offsets": offsets, "formats": formats, "itemsize": nbytes}
-        return np.dtype(spec)  # type: ignore[call-overload,no-any-return]
-
     def field_offset(self, name: str) -> int:
         """Where a field begins in the frame."""
         head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
         return head + self.present.index(name) * self.field_nbytes
+
+
+@lru_cache(maxsize=8)  # making one takes as long as a small read
+def _head_dtype(header_nbytes: int, box_nbytes: int, itemsize: int) -> np.dtype[np.void]:
+    """Return what stands before virial and pressure, as NumPy describes it."""
+    real = f">f{itemsize}"
+    parts: list[tuple[str, int, Any]] = [
+        ("fixed", 0, ("u1", (FIXED_NBYTES,))),
+        ("step", FIXED_NBYTES, ">i4"),
+        ("time", FIXED_NBYTES + 8, real),
+    ]
+    if box_nbytes:
+        parts.append(("box", header_nbytes, (real, (3, 3))))
+    names, offsets, formats = map(list, zip(*parts, strict=True))
+    nbytes = header_nbytes + box_nbytes
+    spec = {"names": names, "offsets": offsets, "formats": formats, "itemsize": nbytes}
+    return np.dtype(spec)  # type: ignore[call-overload,no-any-return]
 
 
 def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
@@ -338,7 +340,8 @@ class TRRLayout(IndexedLayout):
             raise changed
         begin -= start * stride
         real = np.dtype(f">f{header.itemsize}")
-        fields = {"head": Field(begin, stride, header.head_dtype)}
+        head = _head_dtype(header.head_nbytes, header.box_nbytes, header.itemsize)
+        fields = {"head": Field(begin, stride, head)}
         if atoms is None or atoms.size:
             low, high = 0, header.n_atoms
             if atoms is not None:
