@@ -103,7 +103,7 @@ def test_a_narrow_selection_reads_few_bytes(folder, count_read_bytes):
         assert sum(count_read_bytes) == 6 * (1200 + 84 + 36) + head_nbytes
         count_read_bytes.clear()
         layout.read(0, 6)
-        assert sum(count_read_bytes) == 6 * (240_000 + 92 + 36) + head_nbytes
+        assert sum(count_read_bytes) == 6 * (240_000 + 84 + 36) + head_nbytes
 
 
 def test_a_single_frame_has_an_interval_of_one(tmp_path):
