@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
 
 import numpy as np
 
 from mdio.advisor.closed_form import Prediction, Workload, predict
 from mdio.advisor.fit import TimingRow, fit_profile
 from mdio.advisor.measurements import Measurements, Run, Spread, Trial
-from mdio.advisor.profile import GATHER_NAMES, Profile, Task, json_at
+from mdio.advisor.profile import GATHER_NAMES, Profile, Task
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.timing import SCHEMA
+from mdio.core.typed import Count, Positive, from_plain, json_at
 from mdio.core.words import plural
-
-NUMBERS = ("n_frames", "t_total_s", "t_io_s", "t_comp_s", "t_open_s", "workers")
 
 
 @dataclass(frozen=True)
@@ -36,11 +34,11 @@ class Calibration:
 
     layout: str
     """Name of the option that it ran on, ``as-is`` or a layout."""
-    workers: int
-    n_frames: int
-    t_total_s: float
-    t_io_s: float
-    t_comp_s: float
+    workers: Count
+    n_frames: Count
+    t_total_s: Positive
+    t_io_s: Positive
+    t_comp_s: Positive
     t_open_s: float
     gather: str
 
@@ -56,28 +54,10 @@ def read_calibration(text: str) -> Calibration:
     data = json_at(path, "give a file of --timings")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise SourceError(f"{path}: no timings of schema {SCHEMA}; make them with --timings")
-    numbers = {name: _number(data, name, path) for name in NUMBERS}
-    for name in ("n_frames", "t_total_s", "t_io_s", "t_comp_s", "workers"):
-        if numbers[name] <= 0:
-            raise SourceError(f"{path}: {name} is {numbers[name]:g}; expected more than 0")
+    names = {one.name for one in fields(Calibration)}
+    plain = {name: value for name, value in data.items() if name in names}
     gather = GATHER_NAMES.get(str(data.get("gather") or "blocking"), "gather")
-    return Calibration(
-        layout,
-        int(numbers["workers"]),
-        int(numbers["n_frames"]),
-        numbers["t_total_s"],
-        numbers["t_io_s"],
-        numbers["t_comp_s"],
-        numbers["t_open_s"],
-        gather,
-    )
-
-
-def _number(data: dict[str, Any], name: str, path: str) -> float:
-    value = data.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise SourceError(f"{path}: {name} is {value!r}; expected a number of 0 or more")
-    return float(value)
+    return from_plain(Calibration, plain | {"layout": layout, "gather": gather}, path)
 
 
 def calibrated(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Forecaster:

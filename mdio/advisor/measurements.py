@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.advisor.profile import BEHAVES_LIKE, access_model, json_at, made_of
+from mdio.advisor.profile import BEHAVES_LIKE, access_model
 from mdio.core.errors import OutputError, PlanError, SourceError
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.typed import from_plain, json_at
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, WriteOptions
 from mdio.layouts.registry import writer_class
 
@@ -361,7 +362,7 @@ def measurements_from(data: Any, where: str) -> Measurements:
             "mdio advise --save-measurements"
         )
     plain = {key: value for key, value in data.items() if key != "schema"}
-    found = made_of(Measurements, plain, where)
+    found = from_plain(Measurements, plain, where)
     if found.source.n_frames < 1 or found.trial("as-is") is None:
         raise SourceError(f"{where}: no frames, or no measurement of the source as it is")
     return found

@@ -1,0 +1,109 @@
+"""Dataclasses from the plain values of a JSON or TOML file, every value checked.
+
+The type of a field says what it may be: text, a number (finite, from 0 to 1e30), one above 0
+(`Positive`, `Count`), a table or list of these, another dataclass; ``Annotated[Mapping, {...}]`` is
+a table with just these keys.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from mdio.core.errors import SourceError
+from mdio.core.files.marks import read_regular
+
+Value = TypeVar("Value")
+LARGEST = 1e30
+EXPECTED = {str: "text", int: "whole number from 0 on", float: "number from 0 to 1e30"}
+ABOVE_0 = "above 0"
+Positive = Annotated[float, ABOVE_0]
+"""What is divided by, or has a logarithm."""
+Count = Annotated[int, ABOVE_0]
+
+
+def json_at(path: str | PathLike[str], wanted: str) -> Any:
+    """Return what is in a JSON file.
+
+    Raises SourceError: it cannot be read, or is no JSON; the message says what is `wanted`.
+    """
+    try:
+        return json.loads(read_regular(Path(path)))
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: not JSON ({error}); {wanted}") from None
+
+
+def from_plain(kind: type[Value], data: Any, where: str, name: str = "") -> Value:
+    """Return a dataclass of `kind` made of a table, the value `name` of the file `where`.
+
+    Raises SourceError: a value is missing, unknown, or cannot be; the message names it.
+    """
+    if not isinstance(data, dict):
+        raise _wrong(data, "table", where, name or "it")
+    known = fields(kind)  # type: ignore[arg-type]
+    added = {field.name for field in known if field.default is not MISSING} - set(data)
+    names = [field.name for field in known if field.name not in added]
+    if strange := set(data) ^ set(names):
+        inside = f"{where}: {name}" if name else where
+        said = ", ".join(sorted(map(str, strange)))
+        raise SourceError(f"{inside}: {said} missing or unknown; make it again")
+    hints = typing.get_type_hints(kind, include_extras=True)
+    at = {one: f"{name}.{one}" if name else one for one in names}
+    return kind(**{one: _checked(hints[one], data[one], where, at[one]) for one in names})
+
+
+def _checked(hint: Any, value: Any, where: str, name: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        found, limit = _checked(arguments[0], value, where, name), arguments[1]
+        if limit is ABOVE_0 and found < 1 / LARGEST:
+            raise SourceError(f"{where}: {name} is {value!r}; expected a number above 0")
+        if limit is not ABOVE_0 and set(found) != limit:
+            raise SourceError(f"{where}: {name} has {sorted(found)}, expected {sorted(limit)}")
+        return found
+    if origin is types.UnionType:
+        if value is None and types.NoneType in arguments:
+            return None
+        for option in arguments:
+            if option in EXPECTED and _is(option, value):
+                return value
+        hint = next(one for one in arguments if one is not types.NoneType)
+        return _checked(hint, value, where, name)
+    if origin is tuple and isinstance(value, list):
+        return tuple(
+            _checked(arguments[0], one, where, f"{name}[{at}]") for at, one in enumerate(value)
+        )
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {
+            str(key): _checked(arguments[1], one, where, f"{name}.{key}")
+            for key, one in value.items()
+        }
+    if isinstance(hint, type) and is_dataclass(hint):
+        return from_plain(hint, value, where, name)
+    if hint in EXPECTED and _is(hint, value):
+        return value
+    if hint is bool and isinstance(value, bool):
+        return value
+    raise _wrong(value, EXPECTED.get(hint, "table"), where, name)
+
+
+def _is(kind: type, value: Any) -> bool:
+    if kind is str or isinstance(value, bool):
+        return kind is str and isinstance(value, str)
+    number = isinstance(value, int if kind is int else int | float)
+    return number and math.isfinite(value) and 0 <= value <= LARGEST
+
+
+def _wrong(value: Any, expected: str, where: str, name: str) -> SourceError:
+    text = repr(value)
+    text = text if len(text) < 60 else text[:60] + "..."
+    return SourceError(f"{where}: {name} is {text}; expected a {expected}")
