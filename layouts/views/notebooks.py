@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import MissingExtraError
 from mdio.core.frames import FIELDS, FrameBlock
+from mdio.core.pages import html_table
 from mdio.core.units import FIELD_UNITS
-from mdio.core.words import box_text, html_table, human_nbytes
+from mdio.core.words import box_text, human_nbytes
 from mdio.layouts.base import Layout
 from mdio.layouts.views.view import times_of
 

@@ -8,7 +8,6 @@ Pictures of a decision, as SVG: totals, parts, scaling, and where the analysis s
 from __future__ import annotations
 
 from collections.abc import Callable
-from html import escape
 from importlib.util import find_spec
 from os import PathLike
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 from mdio.advisor.forecast import Forecast
 from mdio.advisor.measurements import Source
 from mdio.advisor.recommend import Decision, Option
-from mdio.analysis import report as page
+from mdio.analysis import report
 from mdio.analysis.report import check_report, figure, svg_of, time_axis
+from mdio.core.pages import commands, paragraph, picture, section, table
 from mdio.core.words import aligned, duration, plural
 
 
@@ -27,7 +27,7 @@ def save_page(decision: Decision, path: str | PathLike[str]) -> None:
     Raises MissingExtraError, OutputError: no matplotlib, or the file cannot be written.
     """
     check_report(path)
-    page.save_page(path, _capital(headline(decision)), _sections(decision))
+    report.save_page(path, _capital(headline(decision)), _sections(decision))
 
 
 def html_of(decision: Decision) -> str:
@@ -71,13 +71,13 @@ def _summary(decision: Decision) -> str:
     papers = f"Guidelines of Khoshlessan et al.: {rule.layout}, {rule.gather} gather ({rule.text})."
     if not rule.agrees:
         papers += f" The advice differs: {rule.why_not}."
-    return page.section(
+    return section(
         "Advice",
-        page.paragraph(_sentence(why(decision))),
-        page.table(("", ""), rows),
-        page.paragraph(_sentence(break_even(decision))),
-        page.paragraph(papers),
-        *(page.paragraph(_sentence(reason)) for reason in decision.reasons),
+        paragraph(_sentence(why(decision))),
+        table(("", ""), rows),
+        paragraph(_sentence(break_even(decision))),
+        paragraph(papers),
+        *(paragraph(_sentence(reason)) for reason in decision.reasons),
     )
 
 
@@ -90,9 +90,7 @@ def _capital(text: str) -> str:
 
 
 def _commands(decision: Decision) -> str:
-    lines = "\n\n".join(escape(command) for command in decision.commands)
-    # Long lines are broken where they are shown, not where they are copied from.
-    return page.section("What to run", f'<pre style="white-space: pre-wrap">{lines}</pre>')
+    return section("What to run", commands(decision.commands))
 
 
 def _options(decision: Decision) -> str:
@@ -119,25 +117,25 @@ def _options(decision: Decision) -> str:
         "to",
         "",
     )
-    return page.section(
+    return section(
         f"{plural(decision.passes, 'pass')} with {ranks}",
-        page.picture(totals(decision), "Time to convert once and run all passes, with its range."),
-        page.picture(breakdown(decision), f"Where the time of one pass with {ranks} goes."),
-        page.table(heads, rows),
+        picture(totals(decision), "Time to convert once and run all passes, with its range."),
+        picture(breakdown(decision), f"Where the time of one pass with {ranks} goes."),
+        table(heads, rows),
     )
 
 
 def _scaling(decision: Decision) -> str:
-    parts = [page.picture(ratio_line(decision))]
+    parts = [picture(ratio_line(decision))]
     if max(len(points) for points in decision.curves.values()) > 1:
         parts += [
-            page.picture(times(decision), "Time of one pass; the bands show its range."),
-            page.picture(
+            picture(times(decision), "Time of one pass; the bands show its range."),
+            picture(
                 efficiencies(decision),
                 "Parallel efficiency: t_total(1) / (N t_total(N)) on N ranks.",
             ),
         ]
-    return page.section("Scaling", *parts)
+    return section("Scaling", *parts)
 
 
 def _measured(decision: Decision) -> str:
@@ -175,11 +173,11 @@ def _measured(decision: Decision) -> str:
     bands = [
         (one.readers, one.cache, one.nbytes_per_s / 1e6) for one in decision.measurements.bandwidths
     ]
-    return page.section(
+    return section(
         "Measurements",
-        page.paragraph(place),
-        page.table(heads, rows),
-        page.table(("readers", "bytes", "MB/s together"), bands) if bands else "",
+        paragraph(place),
+        table(heads, rows),
+        table(("readers", "bytes", "MB/s together"), bands) if bands else "",
     )
 
 

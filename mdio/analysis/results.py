@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import MissingExtraError, OutputError, PlanError
 from mdio.core.files.store import path_of, store_at
 from mdio.core.timing import BlockTiming, WorkerTiming, per_worker, record, summary
-from mdio.core.words import axis_label, duration, html_table, notes_by_label, plural
+from mdio.core.words import axis_label, duration, notes_by_label, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -408,4 +408,6 @@ def shown(result: AnalysisResult) -> list[str]:
 
 def as_html(result: AnalysisResult) -> str:
     """Return the same as a table, for notebooks."""
+    from mdio.core.pages import html_table
+
     return html_table(repr(result).strip("<>"), _columns(result), ("", "values", "course"))

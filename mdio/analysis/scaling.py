@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from mdio.analysis import report as page
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.dihedrals import Dihedrals
 from mdio.analysis.kernels.geometry import RMSD, ReferenceDistances
 from mdio.analysis.kernels.kernel import Kernel
-from mdio.analysis.report import BLOCK_COLOURS, components, figure, svg_of
+from mdio.analysis.report import BLOCK_COLOURS, components, figure, save_page, svg_of
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
+from mdio.core.pages import picture, section, table
 from mdio.core.timing import record
 from mdio.core.words import plural
 from mdio.layouts.views.opening import open_source
@@ -344,13 +344,13 @@ def save_scaling_page(
     for row in rows:
         by_series.setdefault(row["series"], []).append(row)
     parts = [
-        page.section(
+        section(
             "All series",
-            page.picture(
+            picture(
                 _curves(by_series, "speedup", "Speed-up t_total(1) / t_total(N)", True),
                 "Bars: standard deviation over repeats.",
             ),
-            page.picture(_curves(by_series, "efficiency", "Efficiency: speed-up / N", False)),
+            picture(_curves(by_series, "efficiency", "Efficiency: speed-up / N", False)),
         )
     ]
     for name, series in by_series.items():
@@ -358,18 +358,18 @@ def save_scaling_page(
         largest = series[-1]["n_ranks"]
         last = next(run for run in reversed(mine) if run["n_ranks"] == largest)
         parts.append(
-            page.section(
+            section(
                 name,
-                page.table(heads, [[row[key] for key in keys] for row in series]),
-                page.picture(_components(name, series), "Means over ranks and repeats."),
-                page.picture(
+                table(heads, [[row[key] for key in keys] for row in series]),
+                picture(_components(name, series), "Means over ranks and repeats."),
+                picture(
                     components(last["run"]["ranks"], f"Each of {largest} workers"),
                     "The last repeat.",
                 ),
-                page.picture(_communication(mine), "All ranks of all repeats."),
+                picture(_communication(mine), "All ranks of all repeats."),
             )
         )
-    page.save_page(path, title, parts)
+    save_page(path, title, parts)
 
 
 def _axis_of_ranks(axes: Any, counts: Sequence[int]) -> None:

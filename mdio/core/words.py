@@ -102,18 +102,6 @@ def box_text(box: Sequence[float] | None) -> str:
     return f"{lengths} angstrom" + ("" if angles == "90, 90, 90" else f", angles {angles}")
 
 
-def html_table(caption: str, rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
-    """Return a table as notebooks show it; the first cell of a row is its name."""
-    from html import escape  # for notebooks and pages alone
-
-    lines = ["".join(f"<th>{escape(name)}</th>" for name in head)] if head else []
-    for first, *rest in rows:
-        cells = "".join(f"<td>{escape(str(cell))}</td>" for cell in rest)
-        lines.append(f"<th>{escape(str(first))}</th>{cells}")
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><caption>{escape(caption)}</caption>{body}</table>"
-
-
 def axis_label(column: str) -> str:
     """Return a column's name as axes have it: mean distance (Å), of mean_distance_angstrom."""
     for suffix, unit in AXIS_UNITS.items():

@@ -16,7 +16,7 @@ from mdio.analysis.results import check_output, dataframe
 from mdio.core.errors import MissingExtraError, PlanError
 from mdio.core.files.publish import publish
 from mdio.core.timing import BlockTiming, summary
-from mdio.core.words import html_table, plural
+from mdio.core.words import plural
 
 TABLE_SUFFIXES = (".npz", ".csv", ".parquet")
 TIMES = ("t_open_s", "t_io_s", "t_comp_s", "nbytes_read", "nbytes_source", "nbytes_cache")
@@ -88,6 +88,8 @@ class MapReduceResult:
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: the first rows of the table."""
+        from mdio.core.pages import html_table
+
         flat = dict(list(self._flat())[:MOST_COLUMNS])
         rows = zip(*(column[:MOST_ROWS].tolist() for column in flat.values()), strict=True)
         return html_table(repr(self).strip("<>"), rows, list(flat))
